@@ -1,0 +1,55 @@
+"""Packaging of specdec: speculative decoding for sequence-to-sequence translation."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).resolve().parent
+README = ROOT / "README.md"
+# Read, not imported: importing the package would import fairseq, which is not installed yet.
+VERSION = re.search(
+    r'^__version__ = "(.+)"$', (ROOT / "specdec_plugins" / "__init__.py").read_text("utf-8"), re.M
+)
+if VERSION is None:
+    raise RuntimeError("specdec_plugins/__init__.py does not state __version__")
+
+TEST = ["hypothesis>=6.100", "pytest>=8", "pytest-cov>=5"]
+DEV = [*TEST, "mypy>=1.10", "ruff>=0.6"]
+
+setup(
+    name="specdec-plugins",
+    version=VERSION.group(1),
+    description="Speculative decoding for sequence-to-sequence translation, as a fairseq plugin",
+    long_description=README.read_text("utf-8") if README.exists() else "",
+    long_description_content_type="text/markdown",
+    author="The specdec authors",
+    license="MIT",
+    license_files=["LICENSE"],
+    python_requires=">=3.10,<3.13",
+    packages=find_packages(include=["specdec_plugins", "specdec_plugins.*"]),
+    package_data={"specdec_plugins": ["py.typed"]},
+    zip_safe=False,
+    install_requires=[
+        "torch>=2.4",
+        # Stock fairseq stops at Python 3.10; fairseq-fixed is the same code made to run on 3.11+.
+        'fairseq==0.12.2; python_version<"3.11"',
+        'fairseq-fixed>=0.12.3.1,<0.13; python_version>="3.11"',
+        "numpy",
+        "sacrebleu>=2.3",
+        "sacremoses>=0.1",
+        "subword-nmt>=0.3.8",
+    ],
+    extras_require={"test": TEST, "dev": DEV},
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Science/Research",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
+)

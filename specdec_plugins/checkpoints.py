@@ -1,0 +1,306 @@
+"""Reading fairseq checkpoints without running code that may be hidden in them.
+
+A checkpoint is a pickle, and a pickle can name any function to be called while it is read.
+torch's ``weights_only`` reading refuses every global that is not on a list; this module extends
+that list by the harmless types that fairseq's checkpoints hold, reads only in that way on every
+torch, and turns what can go wrong into errors of one line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import codecs
+import collections
+import inspect
+import os
+import pickle
+import re
+import tarfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import omegaconf
+import torch
+from fairseq import checkpoint_utils
+from fairseq.dataclass.utils import overwrite_args_by_name
+from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
+from omegaconf.base import ContainerMetadata, Metadata
+
+if TYPE_CHECKING:
+    from fairseq.models import BaseFairseqModel
+    from fairseq.tasks import FairseqTask
+
+FORCE_WEIGHTS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+FORCE_ANYTHING = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
+
+# What fairseq's own upgrade of an old checkpoint cannot do without. "cfg" may be "args".
+REQUIRED = ("model", "cfg", "optimizer_history", "extra_state")
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that cannot be used: one line that names the file, the fault, the remedy."""
+
+
+def register_safe_globals() -> None:
+    """Allow what fairseq's checkpoints hold in every restricted ``torch.load`` of this process.
+
+    fairseq leaves ``weights_only`` open, and torch 2.6 and later then read restrictedly: without
+    this, neither training could be resumed nor ``fairseq-generate`` load a model. May be called
+    any number of times.
+    """
+    known = torch.serialization.get_safe_globals()
+    torch.serialization.add_safe_globals([g for g in _safe_globals() if g not in known])
+
+
+def force_weights_only() -> None:
+    """Make a ``torch.load`` that leaves the choice open restricted on torch 2.4 and 2.5 as well.
+
+    For programs in which fairseq itself opens the checkpoints. Later versions of torch do this
+    by themselves; where the user has set either of torch's own variables, that choice stands.
+    """
+    major, minor = (int(part) for part in torch.__version__.split(".")[:2])
+    if (major, minor) < (2, 6) and FORCE_ANYTHING not in os.environ:
+        os.environ.setdefault(FORCE_WEIGHTS_ONLY, "1")
+
+
+def load_state(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read a fairseq checkpoint onto the CPU, upgraded as fairseq does it: ``cfg`` is a DictConfig.
+
+    Raises:
+        CheckpointError: the file is missing, unreadable, damaged, not a checkpoint of fairseq's,
+            or would need to run something while it is read. Nothing of it has been run then.
+    """
+    name = os.fspath(path)
+    _check_file(name)
+    register_safe_globals()
+    try:
+        with _weights_only():
+            state = checkpoint_utils.load_checkpoint_to_cpu(name)
+    except Exception as error:  # a damaged file can raise anything at all
+        raise CheckpointError(f"{name}: {_explain(name, error)}") from error
+    if fault := _lacks(state):
+        raise CheckpointError(f"{name}: {fault}")
+    return state
+
+
+def load_model(
+    path: str | os.PathLike[str], task: FairseqTask, overrides: Mapping[str, Any] | None = None
+) -> BaseFairseqModel:
+    """Build the model of a checkpoint from the configuration saved in it, for inference.
+
+    Like fairseq's ``load_model_ensemble_and_task``, but ``task`` (which lends the dictionaries)
+    keeps its own state, and the model is on the CPU, in float32 and in evaluation mode.
+
+    Args:
+        path: a checkpoint as fairseq saves it.
+        task: the task to build the model with.
+        overrides: settings by name that replace saved ones (``--model-overrides``).
+
+    Raises:
+        CheckpointError: as ``load_state``; or the architecture is unknown, the configuration
+            impossible, or the weights do not fit the model that it describes.
+    """
+    name = os.fspath(path)
+    state = load_state(name)
+    cfg = state["cfg"]
+    if overrides:
+        overwrite_args_by_name(cfg, dict(overrides))
+    model = _build_model(name, task, cfg.get("model"))
+    # Some models change with the update they are at (layer freezing, schedules of dropout).
+    model.set_num_updates(state["optimizer_history"][-1]["num_updates"])
+    weights = state["model"]
+    try:
+        model.load_state_dict(weights, strict=True, model_cfg=cfg.model)
+    except (RuntimeError, KeyError) as error:
+        fault = _first_mismatches(model.state_dict(), weights) or _one_line(error)
+        raise CheckpointError(
+            f"{name}: the weights do not fit the model: {fault}; "
+            "check that the data directory holds the dictionaries it was trained with"
+        ) from error
+    model.eval()
+    return model
+
+
+class _Dtype:
+    """Stands for ``numpy.dtype`` in a checkpoint: plain numbers only, and in no odd layout."""
+
+    def __init__(self, code: str, *_: Any) -> None:
+        if not re.fullmatch(r"[biufc]\d+", code):
+            raise pickle.UnpicklingError(f"a numpy type that is not a number: {code}")
+        self.dtype = np.dtype(code)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.dtype = self.dtype.newbyteorder(state[1])
+
+
+class _Array(np.ndarray):
+    """Stands for ``numpy.ndarray`` in a checkpoint; saved again, it is an ordinary array.
+
+    The real class would accept raw bytes as an array of Python objects, that is, as pointers to
+    whatever the file's author likes.
+    """
+
+    def __new__(cls, *_: Any) -> _Array:
+        return super().__new__(cls, (0,), np.int8)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        version, shape, kind, fortran_order, data = state
+        super().__setstate__((version, shape, kind.dtype, fortran_order, data))
+
+    def __reduce__(self) -> Any:
+        return np.asarray(self).__reduce__()
+
+
+def _numpy_stand_ins() -> Iterator[Any]:
+    """The above, and the functions that rebuild values, by the names that checkpoints ask for."""
+    yield _named(_Dtype, "numpy", "dtype")
+    yield _named(_Array, "numpy", "ndarray")
+    for module in ("numpy.core.multiarray", "numpy._core.multiarray"):  # numpy 1 and numpy 2
+
+        def rebuild_array(*_: Any) -> _Array:
+            return _Array()
+
+        def rebuild_number(kind: _Dtype, data: bytes) -> Any:
+            return np.frombuffer(data, kind.dtype, count=1)[0]
+
+        yield _named(rebuild_array, module, "_reconstruct")
+        yield _named(rebuild_number, module, "scalar")
+
+
+def _named(stand_in: Any, module: str, name: str) -> Any:
+    stand_in.__module__, stand_in.__name__, stand_in.__qualname__ = module, name, name
+    return stand_in
+
+
+@lru_cache(maxsize=1)
+def _safe_globals() -> tuple[Any, ...]:
+    """The allow-list: containers, configuration nodes and numbers, nothing that acts."""
+    nodes = omegaconf.nodes
+    return (
+        argparse.Namespace,
+        collections.OrderedDict,
+        collections.defaultdict,
+        Any,
+        *(bool, bytes, dict, float, int, list, set, str, tuple),
+        *(omegaconf.DictConfig, omegaconf.ListConfig, ContainerMetadata, Metadata),
+        *(nodes.AnyNode, nodes.BooleanNode, nodes.FloatNode, nodes.IntegerNode, nodes.StringNode),
+        codecs.encode,  # bytes are pickled as text and the name of its encoding
+        *_numpy_stand_ins(),  # meters keep numpy values: BLEU's counts, for one
+    )
+
+
+@contextmanager
+def _weights_only() -> Iterator[None]:
+    """Within it, torch reads restrictedly where the caller leaves it open, as fairseq does."""
+    saved = {name: os.environ.pop(name, None) for name in (FORCE_WEIGHTS_ONLY, FORCE_ANYTHING)}
+    os.environ[FORCE_WEIGHTS_ONLY] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[FORCE_WEIGHTS_ONLY]
+        os.environ.update({name: value for name, value in saved.items() if value is not None})
+
+
+def _check_file(name: str) -> None:
+    """Refuse what is no readable file, and the two formats that old torch reads unrestrictedly."""
+    if os.path.isdir(name):
+        raise CheckpointError(f"{name}: is a directory; name a checkpoint file (.pt) in it")
+    try:
+        with open(name, "rb"):
+            archive = _is_tar(name) or _is_torchscript(name)
+    except FileNotFoundError:
+        raise CheckpointError(f"{name}: no such file; check the path") from None
+    except OSError as error:
+        fault = error.strerror or _one_line(error)
+        raise CheckpointError(f"{name}: cannot be read ({fault}); check its permissions") from error
+    if archive:
+        raise CheckpointError(
+            f"{name}: refused: a tar or TorchScript archive can hold code; "
+            "save the model as a checkpoint with fairseq-train"
+        )
+
+
+def _is_tar(name: str) -> bool:
+    try:
+        with tarfile.open(name, "r:") as archive:
+            return archive.next() is not None
+    except tarfile.TarError:
+        return False
+
+
+def _is_torchscript(name: str) -> bool:
+    try:
+        with zipfile.ZipFile(name) as archive:
+            return any(entry.split("/")[-1] == "constants.pkl" for entry in archive.namelist())
+    except zipfile.BadZipFile:
+        return False
+
+
+def _explain(name: str, error: Exception) -> str:
+    """Why reading failed, and the remedy, as the end of a line that begins with the file."""
+    if isinstance(error, (pickle.UnpicklingError, RuntimeError)):
+        forbidden = re.search(r"GLOBAL ([\w.]+)", str(error))
+        if forbidden:
+            return (
+                f"refused: would need to run {forbidden[1]}; "
+                "checkpoints of fairseq-train do not: get the file from its author again"
+            )
+    try:
+        state = torch.load(name, map_location="cpu", weights_only=True)
+    except Exception:
+        return "not a checkpoint, or truncated or damaged; copy or download it again"
+    return _lacks(state) or f"fairseq cannot upgrade it ({_one_line(error)}); save it again"
+
+
+def _lacks(state: Any) -> str | None:
+    """What a fairseq checkpoint must hold and ``state`` does not, with the remedy; None if all."""
+    remedy = "give a checkpoint that fairseq-train has saved"
+    if not isinstance(state, Mapping):
+        return f"not a fairseq checkpoint: it holds a {type(state).__name__}; {remedy}"
+    present = {key for key in REQUIRED if state.get(key) is not None}
+    if state.get("args") is not None:
+        present.add("cfg")
+    missing = ", ".join(f"'{key}'" for key in REQUIRED if key not in present)
+    return f"not a fairseq checkpoint: it has no {missing}; {remedy}" if missing else None
+
+
+def _build_model(name: str, task: FairseqTask, model_cfg: Any) -> BaseFairseqModel:
+    architecture = getattr(model_cfg, "_name", None) or getattr(model_cfg, "arch", None)
+    if architecture not in ARCH_MODEL_REGISTRY and architecture not in MODEL_DATACLASS_REGISTRY:
+        raise CheckpointError(
+            f"{name}: unknown architecture {architecture!r}; "
+            "give the --user-dir of the plugin that defines it"
+        )
+    # Tasks written for older versions of fairseq do not take the flag.
+    takes_flag = "from_checkpoint" in inspect.signature(task.build_model).parameters
+    try:
+        return task.build_model(model_cfg, **({"from_checkpoint": True} if takes_flag else {}))
+    except (ValueError, AssertionError) as error:
+        raise CheckpointError(
+            f"{name}: its {architecture} model cannot be built: {_one_line(error)}; "
+            "check that the data directory holds the dictionaries it was trained with"
+        ) from error
+
+
+def _first_mismatches(
+    wanted: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor], most: int = 3
+) -> str:
+    """The first differences between a model's parameters and the weights read, in words."""
+    found = [
+        f"{key} has shape {tuple(given[key].shape)} instead of {tuple(value.shape)}"
+        for key, value in wanted.items()
+        if key in given and given[key].shape != value.shape
+    ]
+    found += [f"{key} is missing" for key in wanted if key not in given]
+    found += [f"{key} is unknown" for key in given if key not in wanted]
+    rest = [f"and {len(found) - most} more"] if len(found) > most else []
+    return ", ".join(found[:most] + rest)
+
+
+def _one_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,146 @@
+"""``glat_loss``: cross entropy of the scored slots of masked blocks."""
+
+# No postponed annotations: fairseq reads the config fields' types at run time.
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.dataclass import FairseqDataclass
+from fairseq.logging import metrics
+from torch import Tensor
+
+from specdec_plugins.models.drafter import DrafterOutput
+
+
+@dataclass
+class GlatLossConfig(FairseqDataclass):
+    """Options of ``--criterion glat_loss``."""
+
+    label_smoothing: float = field(
+        default=0.0, metadata={"help": "uniform label smoothing over the vocabulary, 0 is none"}
+    )
+    verifier_labels: bool = field(
+        default=False,
+        metadata={
+            "help": "label each slot with the verifier's distribution on the true prefix instead "
+            "of the target token (needs --AR-path)"
+        },
+    )
+    slot_decay: float = field(
+        default=0.0,
+        metadata={
+            "help": "weight slot j by exp(-j / SLOT_DECAY), since it is of use only where all "
+            "earlier ones are accepted; 0 weighs all alike"
+        },
+    )
+
+
+@register_criterion("glat_loss", dataclass=GlatLossConfig)
+class GlatLoss(FairseqCriterion):
+    """Loss summed over scored slots; ``sample_size`` is their (weighted) number."""
+
+    def __init__(
+        self, task: Any, label_smoothing: float, verifier_labels: bool, slot_decay: float
+    ) -> None:
+        super().__init__(task)
+        if not 0.0 <= label_smoothing < 1.0:
+            raise ValueError(f"--label-smoothing {label_smoothing}: must be in [0, 1)")
+        if slot_decay < 0:
+            raise ValueError(f"--slot-decay {slot_decay}: must be 0 or more")
+        if verifier_labels and not task.cfg.AR_path:
+            raise ValueError("--verifier-labels needs the verifier: give it with --AR-path")
+        self.label_smoothing = label_smoothing
+        self.verifier_labels = verifier_labels
+        self.slot_decay = slot_decay
+
+    def forward(
+        self, model: Any, sample: dict[str, Any], reduce: bool = True
+    ) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        """Returns the loss (nats, summed), the sample size and summable logs on the device."""
+        net_input = sample["net_input"]
+        output: DrafterOutput = model(
+            net_input["src_tokens"],
+            net_input["src_lengths"],
+            sample["target"],
+            sample["cuts"],
+            glancing_ratio=sample["glancing_ratio"],
+            with_verifier=self.verifier_labels,
+        )
+        weights = output.scored.float()
+        if self.slot_decay > 0:
+            slots = torch.arange(weights.size(-1), device=weights.device)
+            weights = weights * torch.exp(-slots / self.slot_decay)
+        losses, nll = self._losses(model, output)
+        loss = (losses * weights).sum()
+        sample_size = weights.sum()
+        correct, scored = output.glanced_correct, output.blocks.scored
+        log = {
+            "loss": loss.detach(),
+            "nll_loss": (nll * weights).sum().detach(),
+            "sample_size": sample_size.detach(),
+            "ntokens": sample["ntokens"],
+            "nsentences": sample["target"].size(0),
+            "glat_correct": correct.sum(),
+            "glat_total": scored.sum(),
+            "glat_context_p": sample["glancing_ratio"] * scored.sum(),
+        }
+        for slot in range(scored.size(-1)):
+            log[f"correct_{slot}"] = correct[..., slot].sum()
+            log[f"total_{slot}"] = scored[..., slot].sum()
+        return loss, sample_size, log
+
+    def _losses(self, model: Any, output: DrafterOutput) -> tuple[Tensor, Tensor]:
+        """Loss and negative log-likelihood of every slot, ``(batch, blocks, slots)``, in nats."""
+        logits = output.logits.float()
+        normalizer = logits.logsumexp(-1)
+        nll = normalizer - logits.gather(-1, output.blocks.gold[..., None])[..., 0]
+        main = nll
+        if self.verifier_labels:
+            main = normalizer - self._expected_logits(model, output, logits)
+        if self.label_smoothing:
+            smooth = normalizer - logits.mean(-1)
+            main = (1 - self.label_smoothing) * main + self.label_smoothing * smooth
+        return main, nll
+
+    def _expected_logits(self, model: Any, output: DrafterOutput, logits: Tensor) -> Tensor:
+        """Each slot's logits averaged under the verifier's distribution of its token.
+
+        Cross entropy with a distribution p is ``logsumexp(z) - p . z``. All products of a
+        sentence's slots and positions are one small matrix product, cheaper than copying a
+        distribution to every slot.
+        """
+        states = output.verifier_features
+        assert states is not None
+        with torch.no_grad():
+            scores = model.verifier.decoder.output_layer(states)
+            probabilities = scores.softmax(-1, dtype=torch.float32)
+        products = logits.flatten(1, 2) @ probabilities.transpose(1, 2)
+        index = output.blocks.positions.clamp(max=states.size(1) - 1).flatten(1)
+        return products.gather(-1, index[..., None]).view_as(output.blocks.positions)
+
+    @staticmethod
+    def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
+        """Log means over slots; losses in bits, as fairseq does."""
+
+        def total(key: str) -> Any:
+            return sum(log.get(key, 0) for log in logging_outputs)
+
+        size, slots = total("sample_size"), total("glat_total")
+        metrics.log_scalar("loss", total("loss") / size / math.log(2), size, round=3)
+        metrics.log_scalar("nll_loss", total("nll_loss") / size / math.log(2), size, round=3)
+        metrics.log_scalar("glat_accu", total("glat_correct") / slots, slots, round=3)
+        metrics.log_scalar("glat_context_p", total("glat_context_p") / slots, slots, round=3)
+        slot = 0
+        while f"total_{slot}" in logging_outputs[0]:
+            count = total(f"total_{slot}")
+            if count > 0:
+                metrics.log_scalar(f"acc_{slot}", total(f"correct_{slot}") / count, count, round=3)
+            slot += 1
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        """All logs are sums."""
+        return True

@@ -1,0 +1,1 @@
+"""Drafting, verification, acceptance: everything between source ids and hypotheses."""

@@ -1,0 +1,95 @@
+"""Drafting a block for every row of a batch, with a drafter's weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.kv_cache import KVCache
+from specdec_plugins.models.drafter import Drafter
+
+
+class CachedDrafter:
+    """One drafter over a batch in which every row makes its own progress.
+
+    A causal drafter keeps its prefix states; a bidirectional one is given the whole prefix anew at
+    every step. Built once for a model; :meth:`start` begins a batch.
+    """
+
+    def __init__(self, model: Drafter) -> None:
+        self.model = model
+        self.decoder = model.decoder
+        self.causal = model.decoder.causal
+        self.runners = self.decoder.runners()
+        self._table: Tensor | None = None
+
+    def encode(self, net_input: dict[str, Tensor], verifier_out: Any) -> Any:
+        """The drafter's own encoder output, or the verifier's where it shares that encoder."""
+        if self.model.encoder is None:
+            return verifier_out
+        return self.model.encode(net_input["src_tokens"], net_input["src_lengths"])
+
+    def start(self, encoder_out: Any, capacity: int) -> None:
+        """Begin a batch whose rows will hold at most ``capacity`` slots, block included."""
+        states = encoder_out["encoder_out"][0]
+        if self._table is None or len(self._table) < capacity or self._table.dtype != states.dtype:
+            self._table = self.decoder.positions(capacity)
+        self._memory = self.decoder.memory(encoder_out, self.runners, self._table)
+        runner = self.runners[0]
+        self._cache = KVCache(
+            len(self.runners),
+            states.size(1),
+            capacity,
+            runner.heads,
+            runner.weight.size(0) // (3 * runner.heads),
+            states.dtype,
+            states.device,
+        )
+
+    def draft(
+        self,
+        tokens: Tensor,
+        new: Tensor,
+        lengths: Tensor,
+        block_size: int,
+        width: int,
+        features: Tensor | None,
+    ) -> Tensor:
+        """Draft ``block_size`` tokens after every row's prefix.
+
+        Args:
+            tokens: ``(rows, window)`` the prefix tokens not yet cached, left-aligned; for a
+                bidirectional drafter the whole prefix.
+            new: ``(rows,)`` how many of them each row has.
+            lengths: ``(rows,)`` prefix lengths p.
+            width: the largest ``p - new + window + block_size``, known to the host.
+            features: ``(rows, window, channels)`` the verifier's states for ``tokens``.
+
+        Returns:
+            ``(rows, block_size)`` tokens for positions p … p + block_size - 1.
+        """
+        window = tokens.size(1)
+        index = torch.arange(window + block_size, device=tokens.device)
+        positions = (lengths - new)[:, None] + index
+        is_mask = index >= new[:, None]
+        # Right after its own new tokens comes a row's block; what follows that is never read.
+        slots = torch.nn.functional.pad(tokens, (0, block_size), value=self.decoder.padding + 1)
+        if features is not None:
+            features = torch.nn.functional.pad(features, (0, 0, 0, block_size))
+        table = self._table
+        assert table is not None
+        x = self.decoder.embed(slots, is_mask, positions, self._memory, table, features)
+        ends = (lengths + block_size)[:, None]
+        limits = torch.where(is_mask, ends, positions + 1) if self.causal else ends + 0 * positions
+        attends = self._cache.open(positions, limits, width, masked=True)
+        x = self.decoder.run(x, positions, table, self.runners, attends, self._memory)
+        block = new[:, None] + torch.arange(block_size, device=tokens.device)
+        x = x.gather(1, block[..., None].expand(-1, -1, x.size(-1)))
+        return self.decoder.output_layer(x).argmax(-1)
+
+    def keep(self, rows: Tensor, width: int) -> None:
+        """Go on with ``rows`` only, of which at most ``width`` cache slots are valid."""
+        self._cache.keep(rows, width)
+        self._memory = self._memory.keep(rows)

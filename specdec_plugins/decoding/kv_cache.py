@@ -1,0 +1,68 @@
+"""A preallocated self-attention cache in which every row makes its own progress."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from specdec_plugins.models.layers import Attend, additive
+
+
+class KVCache:
+    """Keys and values of all layers: ``(layers, rows, capacity, 2, heads, dim)``.
+
+    There is no length in here: a row's valid slots are what the caller's ``limits`` say. Rolling
+    back is therefore free: the next step's positions overwrite what was rejected.
+    """
+
+    def __init__(
+        self,
+        layers: int,
+        rows: int,
+        capacity: int,
+        heads: int,
+        dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        # Zeros, not empty memory: a masked slot has weight 0, and 0 x NaN would be NaN.
+        self.store = torch.zeros(layers, rows, capacity, 2, heads, dim, dtype=dtype, device=device)
+        self.rows = rows
+        self.capacity = capacity
+
+    def open(self, positions: Tensor, limits: Tensor, width: int, masked: bool) -> list[Attend]:
+        """One attention function a layer, for one forward over new slots.
+
+        Args:
+            positions: ``(rows, slots)`` where the new keys and values are written.
+            limits: ``(rows, slots)`` each query sees the cached positions below its limit.
+            width: a bound on every limit, known to the host.
+            masked: False where every limit equals ``width``, so that no mask is needed.
+
+        Raises:
+            ValueError: ``width`` is larger than the cache.
+        """
+        if width > self.capacity:
+            raise ValueError(f"{width} positions in a cache of {self.capacity}")
+        rows = torch.arange(self.rows, device=positions.device)[:, None]
+        flat = (rows * self.capacity + positions).flatten()
+        mask = None
+        if masked:
+            seen = torch.arange(width, device=limits.device) < limits[..., None]
+            mask = additive(seen[:, None], self.store.dtype)
+        return [self._attend(layer, flat, mask, width) for layer in self.store]
+
+    def _attend(self, layer: Tensor, flat: Tensor, mask: Tensor | None, width: int) -> Attend:
+        def attend(query: Tensor, key_value: Tensor) -> Tensor:
+            layer.flatten(0, 1).index_copy_(0, flat, key_value.flatten(0, 1))
+            keys, values = layer[: self.rows, :width].permute(2, 0, 3, 1, 4)
+            y = F.scaled_dot_product_attention(query.transpose(1, 2), keys, values, attn_mask=mask)
+            return y.transpose(1, 2).flatten(2)
+
+        return attend
+
+    def keep(self, rows: Tensor, width: int) -> None:
+        """Drop every row but ``rows`` (ascending); only positions below ``width`` are moved."""
+        self.store[:, : len(rows), :width] = self.store[:, rows, :width]
+        self.rows = len(rows)

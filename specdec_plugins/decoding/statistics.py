@@ -1,0 +1,149 @@
+"""Counters of a decoding run, and their report. No fairseq in here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+
+class Stopwatch:
+    """Seconds per phase, without stalling an accelerator.
+
+    On the CPU it reads the clock. On CUDA it records events, which are read when asked for: the
+    seconds are then those that the device spent.
+    """
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+        self._events: list[tuple[str, Any, Any]] = []
+
+    @contextmanager
+    def __call__(self, phase: str, device: torch.device) -> Iterator[None]:
+        if device.type == "cuda":
+            event: Any = torch.cuda.Event
+            begin, end = event(enable_timing=True), event(enable_timing=True)
+            begin.record()
+            yield
+            end.record()
+            self._events.append((phase, begin, end))
+        else:
+            start = time.perf_counter()
+            yield
+            self._add(phase, time.perf_counter() - start)
+
+    def _add(self, phase: str, seconds: float) -> None:
+        self._seconds[phase] = self._seconds.get(phase, 0.0) + seconds
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds of every phase so far; waits for the device."""
+        if self._events:
+            torch.cuda.synchronize()
+            for phase, begin, end in self._events:
+                self._add(phase, begin.elapsed_time(end) / 1000)
+            self._events.clear()
+        return dict(self._seconds)
+
+
+@dataclass
+class DecodingStatistics:
+    """What a run did. Every count is over rows: a batched step of 8 rows is 8 steps.
+
+    EOS is a token like any other: it is drafted, accepted and committed.
+    """
+
+    sentences: int = 0
+    """Sentences finished."""
+    committed_tokens: int = 0
+    """Tokens put out, EOS included: accepted tokens and bonus tokens."""
+    steps: int = 0
+    """Draft, verify, commit."""
+    drafted_tokens: int = 0
+    """Slots drafted."""
+    accepted_tokens: int = 0
+    """Drafted tokens that were committed."""
+    verifier_calls: int = 0
+    """Verifier passes."""
+    acceptance_histogram: list[int] = field(default_factory=list)
+    """How many steps committed 0, 1, 2, … drafted tokens."""
+    latencies: list[float] = field(default_factory=list)
+    """Seconds from the start of a sentence's batch until the sentence was finished."""
+    total_seconds: float = 0.0
+    """Wall seconds inside generate()."""
+    stopwatch: Stopwatch = field(default_factory=Stopwatch)
+
+    def count_step(self, accepted: list[int], committed: list[int], drafted: int) -> None:
+        """Count one step of a batch: accepted and committed tokens of each row, slots drafted."""
+        rows = len(accepted)
+        self.steps += rows
+        self.verifier_calls += rows
+        self.drafted_tokens += rows * drafted
+        self.accepted_tokens += sum(accepted)
+        self.committed_tokens += sum(committed)
+        missing = drafted + 1 - len(self.acceptance_histogram)
+        self.acceptance_histogram.extend([0] * missing)
+        for count in accepted:
+            self.acceptance_histogram[count] += 1
+
+    @property
+    def bonus_tokens(self) -> int:
+        """Committed tokens that are the verifier's own."""
+        return self.committed_tokens - self.accepted_tokens
+
+    @property
+    def acceptance_length(self) -> float:
+        """Committed tokens a step, bonus token included."""
+        return self.committed_tokens / max(self.steps, 1)
+
+    @property
+    def verification_rate(self) -> float:
+        """Verifier calls per committed token."""
+        return self.verifier_calls / max(self.committed_tokens, 1)
+
+    @property
+    def discard_rate(self) -> float:
+        """Rejected drafted tokens per committed token."""
+        return (self.drafted_tokens - self.accepted_tokens) / max(self.committed_tokens, 1)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Committed tokens per wall second of decoding."""
+        return self.committed_tokens / self.total_seconds if self.total_seconds else 0.0
+
+    def report(self) -> dict[str, Any]:
+        """Everything, under the names that the documentation uses."""
+        seconds = self.stopwatch.seconds()
+        phases = {phase: seconds.get(phase, 0.0) for phase in ("encode", "draft", "verify")}
+        phases["other"] = max(0.0, self.total_seconds - sum(phases.values()))
+        phases["total"] = self.total_seconds
+        milliseconds = sorted(1000 * latency for latency in self.latencies)
+        return {
+            "sentences": self.sentences,
+            "committed_tokens": self.committed_tokens,
+            "steps": self.steps,
+            "drafted_tokens": self.drafted_tokens,
+            "accepted_tokens": self.accepted_tokens,
+            "verifier_calls": self.verifier_calls,
+            "acceptance_length": self.acceptance_length,
+            "verification_rate": self.verification_rate,
+            "discard_rate": self.discard_rate,
+            "acceptance_histogram": self.acceptance_histogram,
+            "seconds": phases,
+            "tokens_per_second": self.tokens_per_second,
+            "latency_ms": {
+                "p50": _quantile(milliseconds, 0.5),
+                "p90": _quantile(milliseconds, 0.9),
+                "mean": sum(milliseconds) / max(len(milliseconds), 1),
+            },
+        }
+
+
+def _quantile(ordered: list[float], part: float) -> float:
+    """The nearest-rank quantile of ordered numbers; 0 of none."""
+    if not ordered:
+        return 0.0
+    return ordered[min(len(ordered) - 1, int(part * len(ordered)))]

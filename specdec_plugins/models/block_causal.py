@@ -1,0 +1,228 @@
+"""``block_causal``: a drafter whose prefix is causal, so that it can be cached.
+
+Against the published ``block`` drafter: prefix slots do not see the block (their states are
+computed once and kept), masks have an embedding of their own, embeddings are scaled and positions
+added as in the verifier (so that an encoder copied from it computes exactly what it did there),
+the encoder and the token table may be the verifier's own, frozen, and each prefix slot may be
+given the verifier's decoder state for its token (after EAGLE, Li et al., ICML 2024).
+"""
+
+# No postponed annotations: fairseq reads the config fields' types at run time.
+
+import logging
+import math
+from argparse import Namespace
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import torch
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.models import register_model
+from fairseq.models.transformer import Embedding, TransformerConfig, TransformerEncoderBase
+from fairseq.modules import FairseqDropout, LayerNorm, PositionalEmbedding
+from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
+from fairseq.utils import get_available_activation_fns
+from omegaconf import II
+from torch import Tensor, nn
+
+from specdec_plugins.models.drafter import Drafter, DrafterDecoder, Memory
+from specdec_plugins.models.encoder_init import init_encoder_from
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class BlockCausalConfig(FairseqDataclass):
+    """Options of ``--arch block_causal``."""
+
+    block_size: int = II("task.block_size")
+    max_source_positions: int = II("task.max_source_positions")
+    max_target_positions: int = II("task.max_target_positions")
+    encoder_layers: int = field(default=6, metadata={"help": "encoder layers"})
+    encoder_embed_dim: int = field(default=512, metadata={"help": "encoder width"})
+    encoder_ffn_embed_dim: int = field(default=2048, metadata={"help": "encoder FFN width"})
+    encoder_attention_heads: int = field(default=8, metadata={"help": "encoder heads"})
+    encoder_normalize_before: bool = field(default=False, metadata={"help": "pre-norm encoder"})
+    encoder_learned_pos: bool = field(default=False, metadata={"help": "learned source positions"})
+    decoder_layers: int = field(default=2, metadata={"help": "decoder layers"})
+    decoder_embed_dim: int = field(default=512, metadata={"help": "decoder width"})
+    decoder_ffn_embed_dim: int = field(default=2048, metadata={"help": "decoder FFN width"})
+    decoder_attention_heads: int = field(default=8, metadata={"help": "decoder heads"})
+    decoder_normalize_before: bool = field(default=False, metadata={"help": "pre-norm decoder"})
+    decoder_learned_pos: bool = field(default=False, metadata={"help": "learned target positions"})
+    activation_fn: ChoiceEnum(get_available_activation_fns()) = field(  # type: ignore[valid-type]
+        default="relu", metadata={"help": "activation of the FFN"}
+    )
+    dropout: float = field(default=0.1, metadata={"help": "dropout probability"})
+    attention_dropout: float = field(default=0.0, metadata={"help": "dropout of attention weights"})
+    activation_dropout: float = field(default=0.0, metadata={"help": "dropout inside the FFN"})
+    share_all_embeddings: bool = field(
+        default=False, metadata={"help": "one table for source, target and output"}
+    )
+    share_decoder_input_output_embed: bool = field(
+        default=False, metadata={"help": "one table for target and output"}
+    )
+    layernorm_embedding: bool = field(
+        default=False,
+        metadata={"help": "layer norm on the encoder's embeddings, as in its verifier"},
+    )
+    no_scale_embedding: bool = field(
+        default=False, metadata={"help": "do not scale embeddings by sqrt(width)"}
+    )
+    init_encoder_from: Optional[str] = field(
+        default=None, metadata={"help": "verifier checkpoint whose encoder is copied at the start"}
+    )
+    share_verifier_encoder: bool = field(
+        default=False,
+        metadata={
+            "help": "use the verifier's own encoder and target table, frozen: nothing of them is "
+            "trained, run twice or stored (needs --AR-path)"
+        },
+    )
+    verifier_features: bool = field(
+        default=False,
+        metadata={
+            "help": "add to each prefix slot the verifier's decoder state for its token "
+            "(needs --AR-path)"
+        },
+    )
+    verifier_embed_dim: int = field(
+        default=512, metadata={"help": "width of the verifier's decoder, for --verifier-features"}
+    )
+
+
+class BlockCausalDecoder(DrafterDecoder):
+    """Causal over the prefix, bidirectional inside the block."""
+
+    causal = True
+    mask_embedding: Any
+    output_projection: Any
+
+    def __init__(
+        self,
+        cfg: BlockCausalConfig,
+        layers_cfg: TransformerConfig,
+        padding: int,
+        embed_tokens: nn.Embedding | None,
+        vocabulary: int,
+    ) -> None:
+        dim = cfg.decoder_embed_dim
+        positions = PositionalEmbedding(
+            cfg.max_target_positions, dim, padding, learned=cfg.decoder_learned_pos
+        )
+        layers = nn.ModuleList(
+            TransformerDecoderLayerBase(layers_cfg) for _ in range(cfg.decoder_layers)
+        )
+        super().__init__(positions, layers, padding)
+        self.layer_norm = LayerNorm(dim) if cfg.decoder_normalize_before else None
+        self.dropout_module = FairseqDropout(cfg.dropout, module_name="BlockCausalDecoder")
+        self.embed_scale = 1.0 if cfg.no_scale_embedding else math.sqrt(dim)
+        self.mask_embedding = nn.Parameter(torch.randn(dim) * self.embed_scale * dim**-0.5)
+        self.feature_projection = (
+            nn.Linear(cfg.verifier_embed_dim, dim, bias=False) if cfg.verifier_features else None
+        )
+        # Own tables, or none: then the verifier's are read through `tables`.
+        self.embed_tokens = embed_tokens
+        self.output_projection = None
+        if embed_tokens is not None:
+            self.output_projection = nn.Linear(dim, vocabulary, bias=False)
+            if cfg.share_all_embeddings or cfg.share_decoder_input_output_embed:
+                self.output_projection.weight = embed_tokens.weight
+            else:
+                nn.init.normal_(self.output_projection.weight, std=dim**-0.5)
+        self._borrowed: Any = ()
+
+    def borrow(self, verifier_decoder: Any) -> None:
+        """Read the verifier's target tables in place of own ones."""
+        self._borrowed = (verifier_decoder,)
+
+    def _tables(self) -> Any:
+        return self._borrowed[0] if self.embed_tokens is None else self
+
+    def embed(
+        self,
+        tokens: Tensor,
+        is_mask: Tensor,
+        positions: Tensor,
+        memory: Memory,
+        table: Tensor,
+        features: Tensor | None,
+    ) -> Tensor:
+        x = self.embed_scale * self._tables().embed_tokens(tokens)
+        if self.feature_projection is not None and features is not None:
+            x = x + self.feature_projection(features)
+        x = torch.where(is_mask[..., None], self.mask_embedding, x)
+        return self.dropout_module(x + table[positions.clamp(max=len(table) - 1)])
+
+    def output_layer(self, x: Tensor) -> Tensor:
+        return self._tables().output_projection(x)
+
+
+@register_model("block_causal", dataclass=BlockCausalConfig)
+class BlockCausalDrafter(Drafter):
+    """The default drafter for new training."""
+
+    def __init__(
+        self, cfg: BlockCausalConfig, encoder: nn.Module | None, decoder: BlockCausalDecoder
+    ) -> None:
+        super().__init__(encoder, decoder, cfg.block_size)
+        self.cfg = cfg
+        self.uses_verifier_features = cfg.verifier_features
+        self.shares_verifier_encoder = cfg.share_verifier_encoder
+
+    @classmethod
+    def build_model(cls, cfg: BlockCausalConfig, task: Any) -> "BlockCausalDrafter":
+        """Build from the config; the task's verifier, where it has one, is attached."""
+        source, target = task.source_dictionary, task.target_dictionary
+        layers_cfg = TransformerConfig.from_namespace(Namespace(**vars_of(cfg)))
+        encoder, embed_tokens = None, None
+        if not cfg.share_verifier_encoder:
+            encoder_table = Embedding(len(source), cfg.encoder_embed_dim, source.pad())
+            embed_tokens = encoder_table
+            if cfg.share_all_embeddings and source != target:
+                raise ValueError("--share-all-embeddings requires a joined dictionary")
+            if not cfg.share_all_embeddings:
+                embed_tokens = Embedding(len(target), cfg.decoder_embed_dim, target.pad())
+            encoder = TransformerEncoderBase(layers_cfg, source, encoder_table)
+        elif cfg.init_encoder_from:
+            raise ValueError("--init-encoder-from: nothing to copy with --share-verifier-encoder")
+        decoder = BlockCausalDecoder(cfg, layers_cfg, target.pad(), embed_tokens, len(target))
+        model = cls(cfg, encoder, decoder)
+        verifier = getattr(task, "verifier", None)
+        if verifier is not None:
+            model.attach_verifier(verifier)
+        if cfg.init_encoder_from and encoder is not None:
+            init_encoder_from(encoder, cfg.init_encoder_from)
+        return model
+
+    def attach_verifier(self, verifier: Any) -> None:
+        """See the base class.
+
+        Raises:
+            ValueError: a width of this drafter does not fit the verifier's, naming the flag.
+        """
+        cfg, decoder = self.cfg, verifier.decoder
+        needed = {}
+        if cfg.share_verifier_encoder:
+            needed["--encoder-embed-dim"] = (
+                cfg.encoder_embed_dim,
+                verifier.encoder.layers[0].embed_dim,
+            )
+            needed["--decoder-embed-dim"] = (
+                cfg.decoder_embed_dim,
+                decoder.embed_tokens.embedding_dim,
+            )
+        if cfg.verifier_features:
+            needed["--verifier-embed-dim"] = (cfg.verifier_embed_dim, decoder.output_embed_dim)
+        for flag, (own, theirs) in needed.items():
+            if own != theirs:
+                raise ValueError(f"{flag} {own}: the verifier's is {theirs}")
+        super().attach_verifier(verifier)
+        if cfg.share_verifier_encoder:
+            ours: Any = self.decoder
+            ours.borrow(decoder)
+
+
+def vars_of(cfg: Any) -> dict[str, Any]:
+    """A config's fields, whether it is a dataclass, a namespace or an omegaconf node."""
+    return {name: getattr(cfg, name) for name in BlockCausalConfig.__dataclass_fields__}

@@ -1,0 +1,230 @@
+"""``block``: the drafter of the published SpecDec (Xia et al., EMNLP 2023 Findings).
+
+State dicts and outputs are those of the published code: no embedding scale, prefix and block fully
+bidirectional, positions added again before every decoder layer, masks are ``<unk>``, and with
+``--src-embedding-copy`` a mask's input is a soft copy of the source's embeddings. Nothing of a
+prefix can be cached; ``block_causal`` is for new training.
+"""
+
+from __future__ import annotations
+
+import logging
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+import torch
+from fairseq.models import register_model, register_model_architecture
+from fairseq.models.transformer import (
+    Embedding,
+    TransformerConfig,
+    TransformerEncoderBase,
+    TransformerModel,
+)
+from fairseq.modules import FairseqDropout, LayerNorm, PositionalEmbedding
+from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
+from torch import Tensor, nn
+
+from specdec_plugins.models.drafter import Drafter, DrafterDecoder, Memory
+from specdec_plugins.models.encoder_init import init_encoder_from
+from specdec_plugins.models.layers import DecoderLayerRunner
+
+logger = logging.getLogger(__name__)
+
+UNSUPPORTED = ("no_token_positional_embeddings", "adaptive_softmax_cutoff", "cross_self_attention")
+
+
+class BlockDecoder(DrafterDecoder):
+    """Bidirectional over prefix and block."""
+
+    causal = False
+    version: Tensor
+
+    def __init__(self, cfg: TransformerConfig, args: Namespace, embed_tokens: nn.Embedding) -> None:
+        dim, padding = cfg.decoder.embed_dim, int(embed_tokens.padding_idx or 0)
+        positions = PositionalEmbedding(
+            cfg.max_target_positions, dim, padding, learned=cfg.decoder.learned_pos
+        )
+        layers = nn.ModuleList(TransformerDecoderLayerBase(cfg) for _ in range(cfg.decoder.layers))
+        super().__init__(positions, layers, padding)
+        self.register_buffer("version", torch.Tensor([3]))
+        self.layer_norm = LayerNorm(dim) if cfg.decoder.normalize_before else None
+        self.dropout_module = FairseqDropout(cfg.dropout, module_name="BlockDecoder")
+        self.embed_tokens = embed_tokens
+        self.output_projection = nn.Linear(dim, embed_tokens.num_embeddings, bias=False)
+        if cfg.share_decoder_input_output_embed:
+            self.output_projection.weight = embed_tokens.weight
+        else:
+            nn.init.normal_(self.output_projection.weight, std=dim**-0.5)
+        self.copy_attn = nn.Linear(dim, dim, bias=False) if args.src_embedding_copy else None
+        self.mask_token = int(args.mask_token)
+
+    def memory(
+        self, encoder_out: dict[str, list[Tensor]], runners: list[DecoderLayerRunner], table: Tensor
+    ) -> Memory:
+        memory = super().memory(encoder_out, runners, table)
+        if self.copy_attn is not None:
+            words, inputs = encoder_out["encoder_embedding"][0], encoder_out["encoder_inputs"][0]
+            scores = self.copy_attn(table) @ inputs.transpose(1, 2)
+            if memory.mask is not None:
+                scores = scores + memory.mask[:, 0]
+            memory.copies = scores.softmax(-1) @ words
+        return memory
+
+    def embed(
+        self,
+        tokens: Tensor,
+        is_mask: Tensor,
+        positions: Tensor,
+        memory: Memory,
+        table: Tensor,
+        features: Tensor | None,
+    ) -> Tensor:
+        # As published, a genuine <unk> of the prefix cannot be told from a mask.
+        tokens = tokens.masked_fill(is_mask, self.mask_token)
+        x = self.embed_tokens(tokens)
+        if memory.copies is not None:
+            index = positions.clamp(max=memory.copies.size(1) - 1)[..., None]
+            copies = memory.copies.gather(1, index.expand(-1, -1, x.size(-1)))
+            x = torch.where((tokens == self.mask_token)[..., None], copies, x)
+        return x
+
+    def before_layer(self, x: Tensor, positions: Tensor, table: Tensor) -> Tensor:
+        return self.dropout_module(x + table[positions.clamp(max=len(table) - 1)])
+
+    def output_layer(self, x: Tensor) -> Tensor:
+        return self.output_projection(x)
+
+
+class BlockEncoder(TransformerEncoderBase):
+    """fairseq's encoder without embedding scale; it also returns its own input states."""
+
+    def forward(self, src_tokens: Tensor, src_lengths: Tensor | None = None, **kwargs: Any) -> Any:
+        encoder_out = super().forward(src_tokens, src_lengths=src_lengths, **kwargs)
+        words = encoder_out["encoder_embedding"][0]
+        encoder_out["encoder_inputs"] = [words + self.embed_positions(src_tokens)]
+        return encoder_out
+
+
+@register_model("block")
+class BlockDrafter(Drafter):
+    """The published drafter."""
+
+    def __init__(
+        self, args: Namespace, encoder: nn.Module, decoder: BlockDecoder, block_size: int
+    ) -> None:
+        super().__init__(encoder, decoder, block_size)
+        self.args = args
+        if args.apply_bert_init:
+            self.apply(_bert_init)
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        """fairseq's Transformer flags, and the drafter's own."""
+        TransformerModel.add_args(parser)
+        parser.add_argument(
+            "--src-embedding-copy",
+            action="store_true",
+            help="a mask's input is a soft copy of the source embeddings",
+        )
+        parser.add_argument(
+            "--apply-bert-init",
+            action="store_true",
+            help="draw Linear and Embedding weights from N(0, 0.02)",
+        )
+        parser.add_argument(
+            "--init-encoder-from",
+            metavar="FILE",
+            help="verifier checkpoint whose encoder is copied at the start",
+        )
+
+    @classmethod
+    def build_model(cls, args: Namespace, task: Any) -> BlockDrafter:
+        """Build from the namespace.
+
+        Raises:
+            ValueError: a flag that this drafter cannot honour.
+        """
+        block(args)
+        for name in UNSUPPORTED:
+            if getattr(args, name, None):
+                raise ValueError(f"--{name.replace('_', '-')}: not supported by --arch block")
+        source, target = task.source_dictionary, task.target_dictionary
+        args.mask_token = target.unk()
+        args.no_scale_embedding = True
+        args.layernorm_embedding = False
+        cfg = TransformerConfig.from_namespace(args)
+        encoder_table = Embedding(len(source), cfg.encoder.embed_dim, source.pad())
+        decoder_table = encoder_table
+        if cfg.share_all_embeddings:
+            if source != target:
+                raise ValueError("--share-all-embeddings requires a joined dictionary")
+            cfg.share_decoder_input_output_embed = True
+        else:
+            decoder_table = Embedding(len(target), cfg.decoder.embed_dim, target.pad())
+        encoder = BlockEncoder(cfg, source, encoder_table)
+        decoder = BlockDecoder(cfg, args, decoder_table)
+        model = cls(args, encoder, decoder, int(task.cfg.block_size))
+        if args.init_encoder_from:
+            init_encoder_from(encoder, args.init_encoder_from, exact=False)
+        return model
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
+        """Accept what the published code saved.
+
+        A file without any decoder is an encoder initialisation: the decoder keeps its values. A
+        pre-norm drafter initialised that way was trained and saved without its final LayerNorm.
+        """
+        own = self.state_dict()
+        if not any(key.startswith("decoder.") for key in state_dict):
+            logger.warning("encoder initialisation: the decoder starts from random weights")
+            state_dict.update(
+                {key: tensor for key, tensor in own.items() if key.startswith("decoder.")}
+            )
+            # The verifier's positions may be sinusoidal, and then are not in its file.
+            if "encoder.embed_positions.weight" in own:
+                key = "encoder.embed_positions.weight"
+                state_dict.setdefault(key, own[key])
+        for key in ("encoder", "decoder"):
+            state_dict.pop(f"{key}.embed_positions._float_tensor", None)
+        self.encoder.upgrade_state_dict_named(state_dict, "encoder")
+        if self.decoder.layer_norm is not None and "decoder.layer_norm.weight" not in state_dict:
+            self.decoder.layer_norm = None
+        state_dict["decoder.version"] = torch.Tensor([3])
+
+
+def _bert_init(module: nn.Module) -> None:
+    if isinstance(module, (nn.Linear, nn.Embedding)):
+        nn.init.normal_(module.weight, std=0.02)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+        if isinstance(module, nn.Embedding) and module.padding_idx is not None:
+            nn.init.zeros_(module.weight[module.padding_idx])
+
+
+@register_model_architecture("block", "block")
+def block(args: Namespace) -> None:
+    """Fill in the published defaults."""
+    defaults: dict[str, Any] = {
+        "encoder_embed_dim": 512,
+        "encoder_layers": 6,
+        "decoder_embed_dim": 512,
+        "decoder_layers": 6,
+        "src_embedding_copy": False,
+        "apply_bert_init": False,
+        "init_encoder_from": None,
+    }
+    for name, value in defaults.items():
+        setattr(args, name, _given(args, name, value))
+    for side in ("encoder", "decoder"):
+        dim = getattr(args, f"{side}_embed_dim")
+        for name, value in (("ffn_embed_dim", 4 * dim), ("attention_heads", dim // 64)):
+            setattr(args, f"{side}_{name}", _given(args, f"{side}_{name}", value))
+
+
+def _given(args: Namespace, name: str, default: Any) -> Any:
+    value = getattr(args, name, None)
+    return default if value is None else value
+
+
+register_model_architecture("block", "block_6e6d512")(block)
+register_model_architecture("block", "block_base")(block)

@@ -1,0 +1,85 @@
+"""Copy a verifier's encoder into a drafter's, naming whatever does not fit."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+from torch import nn
+
+from specdec_plugins.checkpoints import CheckpointError, load_state
+
+logger = logging.getLogger(__name__)
+
+# What shapes alone do not show: encoders that differ here hold the same weights and compute
+# something else.
+SETTINGS = (
+    "encoder_attention_heads",
+    "encoder_normalize_before",
+    "activation_fn",
+    "no_scale_embedding",
+)
+UNLEARNED = ("embed_positions._float_tensor", "embed_positions.weights", "version")
+
+
+def init_encoder_from(encoder: nn.Module, path: str, exact: bool = True) -> list[str]:
+    """Copy the encoder weights of the verifier checkpoint ``path`` into ``encoder``.
+
+    Args:
+        exact: the encoders must hold the same parameters and settings, so that the copy computes
+            what the original does. Otherwise parameters that the verifier lacks keep their values.
+
+    Returns:
+        The names copied.
+
+    Raises:
+        CheckpointError: a name, shape or setting differs, or the file cannot be read.
+    """
+    state = load_state(path)
+    own = encoder.state_dict()
+    theirs = {
+        name.removeprefix("encoder."): tensor
+        for name, tensor in state["model"].items()
+        if name.startswith("encoder.") and not name.endswith(UNLEARNED)
+    }
+    names = [name for name in own if not name.endswith(UNLEARNED)]
+    for name in names:
+        if name in theirs and theirs[name].shape != own[name].shape:
+            what = "dictionary" if name == "embed_tokens.weight" else "architecture"
+            raise CheckpointError(
+                f"{path}: {what} mismatch: encoder.{name} is {tuple(theirs[name].shape)}, "
+                f"the drafter's is {tuple(own[name].shape)}"
+            )
+    extra = sorted(set(theirs) - set(names))
+    missing = [name for name in names if name not in theirs]
+    if extra or (exact and missing):
+        raise CheckpointError(
+            f"{path}: architecture mismatch: encoder.{(extra + missing)[0]} is "
+            f"{'not in the drafter' if extra else 'not in the verifier'}"
+        )
+    if exact:
+        _check_settings(encoder, state["cfg"]["model"], path)
+    with torch.no_grad():
+        for name in names:
+            if name in theirs:
+                own[name].copy_(theirs[name])
+    logger.info("encoder initialised from %s (%d parameters)", path, len(names) - len(missing))
+    return [name for name in names if name in theirs]
+
+
+def _check_settings(encoder: Any, verifier_cfg: Any, path: str) -> None:
+    cfg = encoder.cfg
+    ours = {
+        "encoder_attention_heads": cfg.encoder.attention_heads,
+        "encoder_normalize_before": cfg.encoder.normalize_before,
+        "activation_fn": str(cfg.activation_fn),
+        "no_scale_embedding": cfg.no_scale_embedding,
+    }
+    for name in SETTINGS:
+        theirs = getattr(verifier_cfg, name, ours[name])
+        if theirs != ours[name]:
+            raise CheckpointError(
+                f"{path}: architecture mismatch: --{name.replace('_', '-')} is {theirs} in the "
+                f"verifier, {ours[name]} in the drafter"
+            )

@@ -1,0 +1,111 @@
+"""A stock fairseq decoder layer, run with its own weights but our own attention.
+
+Stock incremental decoding keeps only the last position and grows its caches by concatenation.
+Here the caller says how self-attention is done (over a cache, or over a training mask), so one
+forward serves training, drafting and verification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Attend = Callable[[Tensor, Tensor], Tensor]
+"""(queries ``(batch, slots, heads, dim)``, keys and values ``(batch, slots, 2, heads, dim)``)
+-> ``(batch, slots, heads * dim)``."""
+
+
+class DecoderLayerRunner:
+    """Runs one ``TransformerDecoderLayer``; its projections are packed once, at construction.
+
+    Build it anew where the weights have changed (each training pass); keep it while they have not.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        attention = layer.self_attn
+        self.layer = layer
+        self.heads = int(attention.num_heads)
+        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+        self.weight = torch.cat([p.weight for p in projections])
+        self.bias = torch.cat([p.bias for p in projections])
+
+    def __call__(
+        self, x: Tensor, attend: Attend, memory: tuple[Tensor, Tensor], memory_mask: Tensor | None
+    ) -> Tensor:
+        """One layer over ``x`` ``(batch, slots, channels)``; ``memory`` is :meth:`project`'s."""
+        layer = self.layer
+        normed = layer.self_attn_layer_norm(x) if layer.normalize_before else x
+        batch, slots, _ = normed.shape
+        qkv = F.linear(normed, self.weight, self.bias).view(batch, slots, 3, self.heads, -1)
+        y = layer.self_attn.out_proj(attend(qkv[:, :, 0], qkv[:, :, 1:]))
+        x = self._residual(x, y, layer.self_attn_layer_norm)
+
+        normed = layer.encoder_attn_layer_norm(x) if layer.normalize_before else x
+        query = layer.encoder_attn.q_proj(normed).view(batch, slots, self.heads, -1).transpose(1, 2)
+        keys, values = memory
+        y = F.scaled_dot_product_attention(
+            query, keys, values, attn_mask=memory_mask, dropout_p=dropout(layer.encoder_attn)
+        )
+        y = layer.encoder_attn.out_proj(y.transpose(1, 2).reshape(batch, slots, -1))
+        x = self._residual(x, y, layer.encoder_attn_layer_norm)
+
+        normed = layer.final_layer_norm(x) if layer.normalize_before else x
+        y = layer.fc2(layer.activation_dropout_module(layer.activation_fn(layer.fc1(normed))))
+        return self._residual(x, y, layer.final_layer_norm)
+
+    def _residual(self, x: Tensor, y: Tensor, norm: Any) -> Tensor:
+        x = x + self.layer.dropout_module(y)
+        return x if self.layer.normalize_before else norm(x)
+
+    def project(self, encoder_out: Tensor) -> tuple[Tensor, Tensor]:
+        """Cross-attention keys and values, each ``(batch, heads, source, dim)``.
+
+        ``encoder_out`` is ``(source, batch, channels)``, as fairseq's encoders give it.
+        """
+        attention = self.layer.encoder_attn
+        source, batch, _ = encoder_out.shape
+        keys, values = (
+            projection(encoder_out).view(source, batch, self.heads, -1).permute(1, 2, 0, 3)
+            for projection in (attention.k_proj, attention.v_proj)
+        )
+        return keys.contiguous(), values.contiguous()
+
+
+def dropout(attention: Any) -> float:
+    """The dropout probability of an attention's weights in its present mode."""
+    return float(attention.dropout_module.p) if attention.training else 0.0
+
+
+def additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
+    """An attention mask to add to the scores: 0 where ``allowed``, minus infinity elsewhere."""
+    mask = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device)
+    return mask.masked_fill_(~allowed, float("-inf"))
+
+
+def source_mask(encoder_out: dict[str, list[Tensor]], dtype: torch.dtype) -> Tensor | None:
+    """``(batch, 1, 1, source)`` additive mask of an encoder's padding, or None without padding.
+
+    Looks at the padding once a batch: the one device-to-host read that a batch's start makes.
+    """
+    padding = encoder_out["encoder_padding_mask"]
+    if not padding or not bool(padding[0].any()):
+        return None
+    return additive(~padding[0][:, None, None, :], dtype)
+
+
+def position_table(embed_positions: Any, length: int, padding: int) -> Tensor | None:
+    """``(length, channels)``: what the module adds at positions 0, 1, … of an unpadded row.
+
+    Asks the module itself, so it holds for learned and sinusoidal positions of every fairseq. A
+    learned table that is shorter than ``length`` is returned whole.
+    """
+    if embed_positions is None:
+        return None
+    length = min(length, int(embed_positions.max_positions))
+    tensors = (*embed_positions.parameters(), *embed_positions.buffers(), torch.empty(0))
+    row = torch.full((1, length), padding + 1, device=tensors[0].device)
+    return embed_positions(row)[0]

@@ -1,0 +1,183 @@
+"""Task ``translation_specdec``: train a drafter, and generate speculatively with the pair."""
+
+# No postponed annotations: fairseq reads the config fields' types at run time.
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import torch
+from fairseq import utils
+from fairseq.dataclass import ChoiceEnum
+from fairseq.logging import metrics
+from fairseq.tasks import register_task
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from torch import Tensor
+
+from specdec_plugins.data.block_mask import fixed_uniforms, sample_cuts
+from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.generator import GenerationLimits, SpeculativeGenerator
+from specdec_plugins.models.drafter import Drafter
+from specdec_plugins.pair import load_verifier
+
+logger = logging.getLogger(__name__)
+
+# Names that the published code lists; all but the first crashed there.
+NOISES = ("block_mask", "random_delete", "random_mask", "full_mask", "no_noise")
+
+
+@dataclass
+class TranslationSpecdecConfig(TranslationConfig):
+    """Options of the task: noise and glancing for training, the rest for generation."""
+
+    noise: ChoiceEnum(NOISES) = field(  # type: ignore[valid-type]
+        default="block_mask", metadata={"help": "training noise; only block_mask is supported"}
+    )
+    block_size: int = field(default=5, metadata={"help": "block size k: slots drafted in one pass"})
+    blocks_per_sentence: int = field(
+        default=1,
+        metadata={"help": "blocks scored per sentence and pass (block_causal only, if above 1)"},
+    )
+    start_p: float = field(default=0.5, metadata={"help": "glancing ratio at update 0"})
+    minus_p: float = field(default=0.2, metadata={"help": "decrease of the glancing ratio"})
+    total_up: int = field(
+        default=300000, metadata={"help": "updates over which the glancing ratio falls"}
+    )
+    AR_path: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "verifier checkpoint: its states and labels in training, acceptance length in "
+            "validation, verification in generation",
+            "argparse_alias": "--AR-path",
+        },
+    )
+    beta: int = field(
+        default=1, metadata={"help": "accept among the verifier's best BETA tokens; 1 is strict"}
+    )
+    tau: float = field(
+        default=0.0, metadata={"help": "and within TAU nats of its best (relaxed acceptance)"}
+    )
+
+
+@register_task("translation_specdec", dataclass=TranslationSpecdecConfig)
+class TranslationSpecdecTask(TranslationTask):
+    """Translation with a drafter and a verifier."""
+
+    cfg: TranslationSpecdecConfig
+
+    def __init__(self, cfg: TranslationSpecdecConfig, src_dict: Any, tgt_dict: Any) -> None:
+        super().__init__(cfg, src_dict, tgt_dict)
+        if cfg.noise != "block_mask":
+            raise ValueError(f"--noise {cfg.noise}: not supported; use --noise block_mask")
+        if cfg.block_size < 1:
+            raise ValueError(f"--block-size {cfg.block_size}: must be at least 1")
+        if cfg.blocks_per_sentence < 1:
+            raise ValueError(f"--blocks-per-sentence {cfg.blocks_per_sentence}: must be at least 1")
+        if cfg.left_pad_target:
+            raise ValueError("--left-pad-target: blocks are cut from right-padded targets")
+        self.rule = AcceptanceRule(cfg.beta, cfg.tau)
+        self._verifier: Any = None
+
+    @property
+    def verifier(self) -> Any:
+        """The verifier of ``--AR-path``, loaded once, frozen; None without the flag."""
+        if self._verifier is None and self.cfg.AR_path:
+            self._verifier = load_verifier(self.cfg.AR_path, self)
+        return self._verifier
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        if from_checkpoint and getattr(cfg, "init_encoder_from", None):
+            # Its weights are about to be loaded; the file it once started from may be gone.
+            cfg.init_encoder_from = None
+        model = super().build_model(cfg, from_checkpoint)
+        several = self.cfg.blocks_per_sentence > 1
+        if several and isinstance(model, Drafter) and not model.decoder.causal:
+            raise ValueError("--blocks-per-sentence: --arch block can score one block a pass")
+        return model
+
+    def glancing_ratio(self, update: int) -> float:
+        """Linear from ``start_p`` to ``start_p - minus_p`` over ``total_up`` updates."""
+        return self.cfg.start_p - self.cfg.minus_p * min(1.0, max(0.0, update / self.cfg.total_up))
+
+    def _cut(self, sample: dict[str, Any], uniforms: Tensor) -> None:
+        lengths = sample["target"].ne(self.target_dictionary.pad()).sum(1)
+        sample["cuts"] = sample_cuts(lengths, uniforms)
+
+    def train_step(
+        self,
+        sample: dict[str, Any],
+        model: Any,
+        criterion: Any,
+        optimizer: Any,
+        update_num: int,
+        ignore_grad: bool = False,
+    ) -> tuple[Tensor, Any, dict[str, Any]]:
+        """Noise is drawn here, so fairseq's seed of the update governs it."""
+        target = sample["target"]
+        shape = (len(target), self.cfg.blocks_per_sentence)
+        self._cut(sample, torch.rand(shape, device=target.device))
+        sample["glancing_ratio"] = self.glancing_ratio(update_num)
+        return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
+
+    def valid_step(
+        self, sample: dict[str, Any], model: Any, criterion: Any
+    ) -> tuple[Tensor, Any, dict[str, Any]]:
+        """The loss on fixed prefixes, and the acceptance length against the verifier, if given."""
+        ids = sample["id"].to(sample["target"].device)
+        self._cut(sample, fixed_uniforms(ids, self.cfg.blocks_per_sentence))
+        sample["glancing_ratio"] = 0.0
+        loss, sample_size, log = super().valid_step(sample, model, criterion)
+        if self.verifier is not None:
+            generator = self.build_generator([model, self.verifier], None)
+            generator.generate([model, self.verifier], sample)
+            log["_committed"] = generator.statistics.committed_tokens
+            log["_steps"] = generator.statistics.steps
+        return loss, sample_size, log
+
+    def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
+        super().reduce_metrics(logging_outputs, criterion)
+        steps = sum(log.get("_steps", 0) for log in logging_outputs)
+        if steps > 0:
+            committed = sum(log["_committed"] for log in logging_outputs)
+            metrics.log_scalar("_steps", steps)
+            metrics.log_scalar("_committed", committed)
+            metrics.log_derived(
+                "acceptance_length",
+                lambda meters: utils.item(
+                    round(meters["_committed"].sum / max(meters["_steps"].sum, 1), 4)
+                ),
+            )
+
+    def build_generator(
+        self,
+        models: list[Any],
+        args: Any,
+        seq_gen_cls: Any = None,
+        extra_gen_cls_kwargs: dict[str, Any] | None = None,
+        prefix_allowed_tokens_fn: Any = None,
+    ) -> Any:
+        """A :class:`SpeculativeGenerator` where the models include a drafter, else fairseq's own.
+
+        Models are told apart by type, never by order.
+        """
+        drafters = [model for model in models if isinstance(model, Drafter)]
+        if not drafters:
+            return super().build_generator(
+                models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn
+            )
+        verifiers = [model for model in models if not isinstance(model, Drafter)]
+        if not verifiers and self.verifier is not None:
+            verifiers = [self.verifier]
+        if len(drafters) != 1 or len(verifiers) != 1:
+            raise ValueError(
+                f"speculative decoding takes one drafter and one verifier, not {len(drafters)} and "
+                f"{len(verifiers)} (--path drafter.pt:verifier.pt, or --AR-path verifier.pt)"
+            )
+        return SpeculativeGenerator(
+            verifiers[0],
+            drafters[0],
+            self.target_dictionary,
+            block_size=self.cfg.block_size,
+            rule=self.rule,
+            limits=GenerationLimits.from_config(args),
+        )

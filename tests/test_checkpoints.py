@@ -1,0 +1,434 @@
+"""Reading checkpoints: what is safe loads, what is not is refused in one line."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import io
+import os
+import pickle
+import sys
+import tarfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from fairseq.data import Dictionary
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from omegaconf import DictConfig, OmegaConf
+
+from specdec_plugins import checkpoints
+from specdec_plugins.checkpoints import CheckpointError, load_model, load_state
+
+ROOT = Path(__file__).resolve().parent.parent
+PUBLISHED = ROOT.parent / "shared" / "fixtures" / "specdec_reference"
+
+
+def make_task(words: int = 12) -> TranslationTask:
+    dictionary = Dictionary()
+    for index in range(words):
+        dictionary.add_symbol(f"word{index}")
+    cfg = TranslationConfig(source_lang="en", target_lang="de")
+    return TranslationTask(cfg, dictionary, dictionary)
+
+
+def make_model_args() -> argparse.Namespace:
+    sizes = {"embed_dim": 8, "ffn_embed_dim": 8, "layers": 1, "attention_heads": 2}
+    sides = {f"{side}_{name}": n for name, n in sizes.items() for side in ("encoder", "decoder")}
+    return argparse.Namespace(
+        _name="transformer", arch="transformer", share_all_embeddings=True, dropout=0.3, **sides
+    )
+
+
+def make_state(task: TranslationTask) -> dict[str, Any]:
+    """What fairseq's trainer saves, with the kinds of value that its meters keep."""
+    args = make_model_args()
+    model = task.build_model(args)
+    meters = [(10, "bleu", "AverageMeter", {"val": np.float64(1.5), "sum": np.arange(4)})]
+    return {
+        "args": None,
+        "cfg": {"model": args, "task": {"_name": "translation"}, "common": {"seed": 1}},
+        "model": model.state_dict(),
+        "criterion": None,
+        "optimizer_history": [
+            {"optimizer_name": "FairseqAdam", "lr_scheduler_state": {"best": 1.0}, "num_updates": 7}
+        ],
+        "task_state": {},
+        "extra_state": {
+            "metrics": collections.OrderedDict(valid=meters),
+            "train_iterator": {"epoch": 1, "iterations_in_epoch": 2},
+            "val_loss": np.float32(3.25),
+        },
+        "last_optimizer_state": {"state": {0: {"step": torch.tensor(1.0)}}},
+    }
+
+
+@pytest.fixture
+def task() -> TranslationTask:
+    return make_task()
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, task: TranslationTask) -> Path:
+    path = tmp_path / "checkpoint_best.pt"
+    torch.save(make_state(task), path)
+    return path
+
+
+def save_changed(path: Path, **changes: Any) -> Path:
+    """A copy of a good checkpoint with entries replaced, or taken out where the value is ...."""
+    state = load_state(path)
+    state["cfg"] = OmegaConf.to_container(state["cfg"])
+    state.update(changes)
+    changed = path.with_name("changed.pt")
+    torch.save({key: value for key, value in state.items() if value is not ...}, changed)
+    return changed
+
+
+def complaint(path: Path | str) -> str:
+    """The error of loading ``path``, which must be one line that begins with the file's name."""
+    with pytest.raises(CheckpointError) as caught:
+        load_state(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert "\n" not in message
+    return message
+
+
+class TestSafeGlobals:
+    def test_are_types_and_stand_ins_only(self) -> None:
+        names = {f"{g.__module__}.{g.__name__}" for g in checkpoints._safe_globals()}
+        assert "argparse.Namespace" in names
+        assert "omegaconf.dictconfig.DictConfig" in names
+        acting = {"eval", "exec", "getattr", "setattr", "__import__", "open", "compile", "partial"}
+        assert not acting & {name.rsplit(".", 1)[1] for name in names}
+        assert not any(g in (np.ndarray, np.dtype) for g in checkpoints._safe_globals())
+
+    def test_registering_again_changes_nothing(self) -> None:
+        checkpoints.register_safe_globals()
+        before = list(torch.serialization.get_safe_globals())
+        checkpoints.register_safe_globals()
+        assert list(torch.serialization.get_safe_globals()) == before
+
+    def test_fairseq_itself_can_read_a_checkpoint(
+        self, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(checkpoints.FORCE_WEIGHTS_ONLY, "1")  # the default since torch 2.6
+        state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))
+        assert state["cfg"].model.arch == "transformer"
+
+    @pytest.mark.parametrize(
+        "config",
+        [
+            OmegaConf.create({"a": 1, "b": [1.5, "x", None], "c": {"d": True}}),
+            OmegaConf.create([1, "${a}", {"b": 2}]),
+            collections.defaultdict(list),
+            {"a": {1, 2}, "b": b"bytes", "c": (1, 2.5, "x")},
+        ],
+    )
+    def test_configurations_survive(self, config: Any, tmp_path: Path) -> None:
+        path = tmp_path / "config.pt"
+        torch.save(config, path)
+        assert torch.load(path, weights_only=True) == config
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            np.float64(1.5),
+            np.float32(-2),
+            np.int64(2**40),
+            np.bool_(True),
+            np.arange(6).reshape(2, 3),
+            np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+            np.arange(3, dtype=">i4"),
+            np.zeros((0, 2), dtype=np.float16),
+        ],
+        ids=repr,
+    )
+    def test_numpy_values_survive_twice(self, value: Any, tmp_path: Path) -> None:
+        path = tmp_path / "value.pt"
+        for _ in range(2):  # a training that is resumed saves again what it has loaded
+            torch.save(value, path)
+            loaded = torch.load(path, weights_only=True)
+            np.testing.assert_array_equal(loaded, value)
+            assert loaded.dtype == value.dtype.newbyteorder("=")  # as numpy itself does it
+            elsewhere = pickle.loads(pickle.dumps(loaded, protocol=2))
+            assert type(elsewhere) is (np.ndarray if isinstance(value, np.ndarray) else type(value))
+            value = loaded
+
+    def test_numpy_objects_are_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "objects.pt"
+        torch.save(np.array([{}, "x"], dtype=object), path)
+        with pytest.raises(Exception, match="not a number"):
+            torch.load(path, weights_only=True)
+
+    def test_an_array_cannot_be_forged_from_bytes(self) -> None:
+        array = next(g for g in checkpoints._safe_globals() if g.__name__ == "ndarray")
+        assert array((1,), "O", b"\0" * 8).size == 0
+
+
+class TestForceWeightsOnly:
+    """It sets torch's variable where torch is older than 2.6 and the user has set neither."""
+
+    @pytest.fixture(autouse=True)
+    def _clean_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in (checkpoints.FORCE_WEIGHTS_ONLY, checkpoints.FORCE_ANYTHING):
+            monkeypatch.setenv(name, "")  # so that it is restored afterwards
+            monkeypatch.delenv(name)
+
+    @pytest.mark.parametrize(("version", "forced"), [("2.4.1+cpu", True), ("2.6.0", False)])
+    def test_by_version(self, version: str, forced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch, "__version__", version)
+        checkpoints.force_weights_only()
+        assert (os.environ.get(checkpoints.FORCE_WEIGHTS_ONLY) == "1") == forced
+
+    def test_the_users_choice_stands(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch, "__version__", "2.5.1")
+        monkeypatch.setenv(checkpoints.FORCE_ANYTHING, "1")
+        checkpoints.force_weights_only()
+        assert checkpoints.FORCE_WEIGHTS_ONLY not in os.environ
+
+
+class TestLoadState:
+    def test_reads_and_upgrades(self, checkpoint: Path) -> None:
+        state = load_state(checkpoint)
+        assert isinstance(state["cfg"], DictConfig)
+        assert state["cfg"].model.encoder_layers == 1
+        assert state["optimizer_history"][-1]["num_updates"] == 7
+        np.testing.assert_array_equal(
+            state["extra_state"]["metrics"]["valid"][0][3]["sum"], np.arange(4)
+        )
+
+    def test_reads_the_format_before_hydra(self, checkpoint: Path) -> None:
+        args = argparse.Namespace(**vars(make_model_args()), task="translation", data=["data"])
+        for name, default in (("criterion", "cross_entropy"), ("optimizer", None)):
+            setattr(args, name, default)
+        state = load_state(save_changed(checkpoint, cfg=..., args=args))
+        assert state["cfg"].model.arch == "transformer"
+        assert state["cfg"].task.data == "data"
+
+    def test_reads_torchs_older_file_format(self, checkpoint: Path, task: TranslationTask) -> None:
+        torch.save(make_state(task), checkpoint, _use_new_zipfile_serialization=False)
+        assert load_state(str(checkpoint))["cfg"].common.seed == 1
+
+    def test_environment_is_left_as_it_was(
+        self, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(checkpoints.FORCE_ANYTHING, "1")
+        monkeypatch.delenv(checkpoints.FORCE_WEIGHTS_ONLY, raising=False)
+        before = dict(os.environ)
+        load_state(checkpoint)
+        complaint(checkpoint.with_name("absent.pt"))
+        assert dict(os.environ) == before
+
+
+class Payload:
+    """Pickled, it asks whoever reads it to call a function."""
+
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self.call = (function, arguments)
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+    @pytest.mark.parametrize("trusting", [True, False], ids=["trusting", "default"])
+    @pytest.mark.parametrize("function", [os.system, eval, exec])
+    def test_code_is_not_run(
+        self,
+        function: Any,
+        trusting: bool,
+        zipped: bool,
+        checkpoint: Path,
+        task: TranslationTask,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        if trusting:  # not even where the user lets torch run everything
+            monkeypatch.setenv(checkpoints.FORCE_ANYTHING, "1")
+        trace = checkpoint.with_name("trace")
+        command = f"touch {trace}" if function is os.system else f"open({str(trace)!r}, 'w')"
+        state = {**make_state(task), "extra": Payload(function, command)}
+        torch.save(state, checkpoint, _use_new_zipfile_serialization=zipped)
+        message = complaint(checkpoint)
+        assert "refused: would need to run" in message
+        assert function.__name__ in message
+        assert not trace.exists()
+        torch.load(checkpoint, weights_only=False)
+        assert trace.exists(), "the payload is harmless: this test shows nothing"
+
+    @pytest.mark.parametrize("function", [getattr, __import__, os.remove, pickle.loads, sys.exit])
+    def test_names_what_it_refuses(self, function: Any, checkpoint: Path) -> None:
+        torch.save({"model": Payload(function, "x", "y")}, checkpoint)
+        assert function.__name__ in complaint(checkpoint).split(";")[0]
+
+    def test_unknown_class(self, checkpoint: Path, task: TranslationTask) -> None:
+        torch.save({**make_state(task), "extra": SimpleNamespace(a=1)}, checkpoint)
+        assert "SimpleNamespace" in complaint(checkpoint)
+
+    def test_torchscript(self, tmp_path: Path) -> None:
+        path = tmp_path / "script.pt"
+        torch.jit.script(torch.nn.Linear(1, 1)).save(str(path))
+        assert "TorchScript" in complaint(path)
+
+    def test_tar(self, tmp_path: Path) -> None:
+        path = tmp_path / "old.pt"
+        with tarfile.open(path, "w") as archive:
+            archive.addfile(tarfile.TarInfo("storages"), io.BytesIO())
+        assert "tar" in complaint(path)
+
+
+class TestBadFiles:
+    def test_missing(self, tmp_path: Path) -> None:
+        assert "no such file" in complaint(tmp_path / "absent.pt")
+
+    def test_directory(self, tmp_path: Path) -> None:
+        assert "is a directory" in complaint(tmp_path)
+
+    def test_unreadable(self, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(*_: Any, **__: Any) -> None:
+            raise PermissionError(13, "Permission denied")
+
+        monkeypatch.setattr("builtins.open", refuse)
+        assert "cannot be read (Permission denied)" in complaint(checkpoint)
+
+    @pytest.mark.parametrize(
+        "content",
+        [b"", b"hello, world\n", b"\0" * 4096, bytes(range(256)) * 20, b"PK\x03\x04 no zip"],
+        ids=["empty", "text", "zeros", "bytes", "zip-like"],
+    )
+    def test_not_a_checkpoint(self, content: bytes, tmp_path: Path) -> None:
+        path = tmp_path / "checkpoint.pt"
+        path.write_bytes(content)
+        assert "not a checkpoint" in complaint(path)
+
+    @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+    @pytest.mark.parametrize("kept", [0.01, 0.5, 0.99])
+    def test_truncated(
+        self, kept: float, zipped: bool, checkpoint: Path, task: TranslationTask
+    ) -> None:
+        torch.save(make_state(task), checkpoint, _use_new_zipfile_serialization=zipped)
+        content = checkpoint.read_bytes()
+        checkpoint.write_bytes(content[: int(len(content) * kept)])
+        assert "truncated or damaged" in complaint(checkpoint)
+
+    @pytest.mark.parametrize("key", ["model", "cfg", "optimizer_history", "extra_state"])
+    def test_incomplete(self, key: str, checkpoint: Path) -> None:
+        message = complaint(save_changed(checkpoint, **{key: ...}))
+        assert f"has no '{key}';" in message
+
+    def test_bare_weights(self, checkpoint: Path) -> None:
+        torch.save(load_state(checkpoint)["model"], checkpoint)
+        assert "not a fairseq checkpoint: it has no 'model', 'cfg'" in complaint(checkpoint)
+
+    def test_bare_tensor(self, checkpoint: Path) -> None:
+        torch.save(torch.zeros(2), checkpoint)
+        assert "it holds a Tensor" in complaint(checkpoint)
+
+    def test_impossible_to_upgrade(self, checkpoint: Path) -> None:
+        assert "cannot upgrade it" in complaint(save_changed(checkpoint, optimizer_history=[]))
+
+
+class TestLoadModel:
+    def test_builds_loads_and_sets_to_evaluation(
+        self, checkpoint: Path, task: TranslationTask
+    ) -> None:
+        model = load_model(checkpoint, task)
+        assert not model.training
+        saved = load_state(checkpoint)["model"]
+        assert saved.keys() == model.state_dict().keys()
+        assert all(torch.equal(value, saved[key]) for key, value in model.state_dict().items())
+
+    def test_agrees_with_fairseq(self, checkpoint: Path, task: TranslationTask) -> None:
+        ours = load_model(checkpoint, task)
+        models, _, _ = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], task=task)
+        theirs = models[0]
+        theirs.eval()
+        tokens = torch.tensor([[5, 6, 7, 2]])
+        inputs = (tokens, torch.tensor([4]), tokens)
+        assert torch.equal(ours(*inputs)[0], theirs(*inputs)[0])
+
+    def test_half_precision_weights(self, checkpoint: Path, task: TranslationTask) -> None:
+        weights = {key: value.half() for key, value in load_state(checkpoint)["model"].items()}
+        model = load_model(save_changed(checkpoint, model=weights), task)
+        assert next(model.parameters()).dtype == torch.float32
+
+    def test_overrides(self, checkpoint: Path, task: TranslationTask) -> None:
+        assert load_model(checkpoint, task).encoder.dropout_module.p == 0.3
+        model = load_model(checkpoint, task, overrides={"dropout": 0.5})
+        assert model.encoder.dropout_module.p == 0.5
+
+    def test_is_told_the_update(
+        self, checkpoint: Path, task: TranslationTask, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        told: list[int] = []
+        model_class = type(load_model(checkpoint, task))
+        monkeypatch.setattr(model_class, "set_num_updates", lambda _, n: told.append(n))
+        load_model(checkpoint, task)
+        assert told == [7]
+
+    def test_task_of_an_older_fairseq(self, checkpoint: Path, task: TranslationTask) -> None:
+        class OldTask:
+            def build_model(self, cfg: Any) -> Any:
+                return task.build_model(cfg)
+
+        assert load_model(checkpoint, OldTask()) is not None
+
+    def fails(self, path: Path, task: TranslationTask) -> str:
+        with pytest.raises(CheckpointError) as caught:
+            load_model(path, task)
+        assert str(caught.value).startswith(f"{path}: ")
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    def test_other_dictionary(self, checkpoint: Path) -> None:
+        message = self.fails(checkpoint, make_task(words=16))
+        assert "encoder.embed_tokens.weight has shape" in message
+        assert "dictionaries" in message
+
+    def test_missing_and_unknown_weights(self, checkpoint: Path, task: TranslationTask) -> None:
+        weights = load_state(checkpoint)["model"]
+        renamed = {key.replace(".fc1.", ".fc9."): value for key, value in weights.items()}
+        message = self.fails(save_changed(checkpoint, model=renamed), task)
+        assert "encoder.layers.0.fc1.weight is missing" in message
+        assert "and 5 more" in message
+
+    def test_unknown_architecture(self, checkpoint: Path, task: TranslationTask) -> None:
+        args = argparse.Namespace(_name="not_there", arch="not_there")
+        changed = save_changed(checkpoint, cfg={"model": args})
+        assert "unknown architecture 'not_there'" in self.fails(changed, task)
+
+    def test_no_architecture(self, checkpoint: Path, task: TranslationTask) -> None:
+        changed = save_changed(checkpoint, cfg={"task": {"_name": "translation"}})
+        assert "unknown architecture None" in self.fails(changed, task)
+
+    def test_impossible_configuration(self, checkpoint: Path, task: TranslationTask) -> None:
+        args = make_model_args()
+        args.decoder_embed_dim = 4
+        message = self.fails(save_changed(checkpoint, cfg={"model": args}), task)
+        assert "transformer model cannot be built: --share-all-embeddings" in message
+
+
+@pytest.mark.parametrize("name", ["verifier.pt", "drafter.pt"])
+def test_published_checkpoints(name: str) -> None:
+    path = PUBLISHED / name
+    if not path.exists():
+        pytest.skip(f"the published checkpoint {name} is not at hand")
+    state = load_state(path)
+    assert isinstance(state["cfg"], DictConfig)
+    assert state["model"]
+
+
+def test_published_verifier_builds() -> None:
+    path = PUBLISHED / "verifier.pt"
+    if not path.exists():
+        pytest.skip("the published verifier is not at hand")
+    dictionary = Dictionary.load(str(PUBLISHED / "dict" / "dict.de.txt"))
+    cfg = TranslationConfig(source_lang="en", target_lang="de")
+    model = load_model(path, TranslationTask(cfg, dictionary, dictionary))
+    assert model.decoder.embed_tokens.num_embeddings == len(dictionary)

@@ -21,9 +21,9 @@ torch_version=2.13.0
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 
 case $level in
-  base) rank=0 target=$root ;;
-  test) rank=1 target=$root[test] ;;
-  dev) rank=2 target=$root[dev] ;;
+  base) rank=0 target="$root" ;;
+  test) rank=1 target="${root}[test]" ;;
+  dev) rank=2 target="${root}[dev]" ;;
   *) sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
 esac
 
@@ -58,7 +58,14 @@ venv_works() {
     "$py" -m pip --version >/dev/null 2>&1
 }
 
-pip_install() { "$py" -m pip install -qq "$@" </dev/null >&2; }
+# Quiet unless it fails: pip warns of much that does not matter here.
+pip_install() {
+  local output
+  output=$("$py" -m pip install -q "$@" 2>&1 </dev/null) || {
+    printf '%s\n' "$output" >&2
+    return 1
+  }
+}
 
 has_torch() {
   "$py" -c 'import sys, torch
@@ -78,7 +85,7 @@ install_torch() {
   # Ask first, with little patience: an index that cannot be reached must not cost minutes.
   if "$py" -m pip index versions torch --index-url "$torch_index" --retries 0 --timeout 5 \
     </dev/null >/dev/null 2>&1 &&
-    pip_install --retries 1 --index-url "$torch_index" "torch==$torch_version"; then
+    pip_install --retries 1 --index-url "$torch_index" "torch==$torch_version" 2>/dev/null; then
     return
   fi
   say "no CPU build at $torch_index; taking torch from pip's default index (may be several GB)"
@@ -88,7 +95,9 @@ install_torch() {
 wanted="$(cat "$root/setup.py" "${BASH_SOURCE[0]}" | cksum)"
 if venv_works; then
   if [ -n "${PYTHON:-}" ]; then
-    asked=$(supported_version "$(find_python)") has=$(supported_version "$py")
+    python=$(find_python)
+    asked=$(supported_version "$python")
+    has=$(supported_version "$py")
     [ "$asked" = "$has" ] || die "$venv holds Python $has, not $asked; remove it to change"
   fi
   if [ -f "$stamp" ]; then

@@ -40,6 +40,10 @@ FORCE_ANYTHING = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 # What fairseq's own upgrade of an old checkpoint cannot do without. "cfg" may be "args".
 REQUIRED = ("model", "cfg", "optimizer_history", "extra_state")
 
+# fairseq 0.12.2, and it alone, also stores the encoder's weights in a second, packed form, and
+# older ones a placeholder of the table of sinusoidal positions.
+REDUNDANT = re.compile(r"\.((in_proj|out_proj|fc1|fc2)_(weight|bias)|_float_tensor)$")
+
 
 class CheckpointError(RuntimeError):
     """A checkpoint that cannot be used: one line that names the file, the fault, the remedy."""
@@ -109,14 +113,19 @@ def load_model(
     cfg = state["cfg"]
     if overrides:
         overwrite_args_by_name(cfg, dict(overrides))
-    model = _build_model(name, task, cfg.get("model"))
+    model = _build_model(name, task, cfg.model if "model" in cfg else None)
     # Some models change with the update they are at (layer freezing, schedules of dropout).
     model.set_num_updates(state["optimizer_history"][-1]["num_updates"])
-    weights = state["model"]
+    wanted = model.state_dict()
+    weights = {
+        key: value
+        for key, value in state["model"].items()
+        if key in wanted or not REDUNDANT.search(key)
+    }
     try:
         model.load_state_dict(weights, strict=True, model_cfg=cfg.model)
     except (RuntimeError, KeyError) as error:
-        fault = _first_mismatches(model.state_dict(), weights) or _one_line(error)
+        fault = _first_mismatches(wanted, weights) or _one_line(error)
         raise CheckpointError(
             f"{name}: the weights do not fit the model: {fault}; "
             "check that the data directory holds the dictionaries it was trained with"
@@ -227,7 +236,7 @@ def _check_file(name: str) -> None:
 def _is_tar(name: str) -> bool:
     try:
         with tarfile.open(name, "r:") as archive:
-            return archive.next() is not None
+            return next(iter(archive), None) is not None
     except tarfile.TarError:
         return False
 

@@ -50,6 +50,7 @@ class CachedDrafter:
 
     def draft(
         self,
+        last: Tensor,
         tokens: Tensor,
         new: Tensor,
         lengths: Tensor,
@@ -60,6 +61,7 @@ class CachedDrafter:
         """Draft ``block_size`` tokens after every row's prefix.
 
         Args:
+            last: ``(rows,)`` the last token of each prefix, EOS of an empty one.
             tokens: ``(rows, window)`` the prefix tokens not yet cached, left-aligned; for a
                 bidirectional drafter the whole prefix.
             new: ``(rows,)`` how many of them each row has.
@@ -70,6 +72,19 @@ class CachedDrafter:
         Returns:
             ``(rows, block_size)`` tokens for positions p … p + block_size - 1.
         """
+        states = self.states(tokens, new, lengths, block_size, width, features)
+        return self.decoder.choose(states, last)
+
+    def states(
+        self,
+        tokens: Tensor,
+        new: Tensor,
+        lengths: Tensor,
+        block_size: int,
+        width: int,
+        features: Tensor | None,
+    ) -> Tensor:
+        """``(rows, block_size, channels)``: what :meth:`draft`, given the same, chooses from."""
         window = tokens.size(1)
         index = torch.arange(window + block_size, device=tokens.device)
         positions = (lengths - new)[:, None] + index
@@ -86,8 +101,7 @@ class CachedDrafter:
         attends = self._cache.open(positions, limits, width, masked=True)
         x = self.decoder.run(x, positions, table, self.runners, attends, self._memory)
         block = new[:, None] + torch.arange(block_size, device=tokens.device)
-        x = x.gather(1, block[..., None].expand(-1, -1, x.size(-1)))
-        return self.decoder.output_layer(x).argmax(-1)
+        return x.gather(1, block[..., None].expand(-1, -1, x.size(-1)))
 
     def keep(self, rows: Tensor, width: int) -> None:
         """Go on with ``rows`` only, of which at most ``width`` cache slots are valid."""

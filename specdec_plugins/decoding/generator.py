@@ -172,8 +172,8 @@ class SpeculativeGenerator:
         accepted: list[list[int]] = [[] for _ in batch.rows]
         while batch.rows:
             draft = self._draft(batch)
-            scores, normalizer = self._score(batch, draft)
-            finished = self._commit(batch, draft, scores, normalizer, accepted)
+            lprobs = self._score(batch, draft)
+            finished = self._commit(batch, draft, lprobs, accepted)
             if any(finished):
                 elapsed = time.perf_counter() - start
                 self._finish(batch, finished, hypotheses, accepted, elapsed)
@@ -230,6 +230,7 @@ class SpeculativeGenerator:
                 window, device=batch.tokens.device
             )
             return drafter.draft(
+                batch.tokens.gather(1, batch.lengths[:, None])[:, 0],
                 batch.tokens.gather(1, index),
                 new,
                 batch.lengths,
@@ -238,10 +239,10 @@ class SpeculativeGenerator:
                 None if batch.features is None else batch.features[:, :window],
             )
 
-    def _score(self, batch: _Batch, draft: Tensor) -> tuple[Tensor, Tensor]:
-        """The verifier's logits with fairseq's bans, and what normalises them.
+    def _score(self, batch: _Batch, draft: Tensor) -> Tensor:
+        """``(rows, slots + 1, vocab)`` the verifier's log-probabilities, with fairseq's bans.
 
-        Like fairseq, log-probabilities are normalised before anything is forbidden.
+        Like fairseq's, they are normalised before anything is forbidden.
         """
         limits, slots = self.limits, draft.size(1) + 1
         last = batch.tokens.gather(1, batch.lengths[:, None])
@@ -249,46 +250,43 @@ class SpeculativeGenerator:
             logits, batch.features = self.verifier.score(
                 torch.cat([last, draft], dim=1), batch.lengths, max(batch.host_lengths) + slots
             )
-        scores = logits.to(batch.scores.dtype)
         if limits.temperature != 1.0:
-            scores = scores / limits.temperature
-        normalizer = scores.logsumexp(-1)
-        scores[..., self.pad] = -math.inf
+            logits = logits / limits.temperature
+        lprobs = logits.log_softmax(-1, dtype=batch.scores.dtype)
+        lprobs[..., self.pad] = -math.inf
         if limits.unkpen:
-            scores[..., self.unk] -= limits.unkpen
+            lprobs[..., self.unk] -= limits.unkpen
         # The host knows whether a length limit can matter in this step; mostly none does.
         positions = batch.lengths[:, None] + torch.arange(slots, device=draft.device)
         if min(batch.host_lengths) < limits.min_len:
-            scores[..., self.eos].masked_fill_(positions < limits.min_len, -math.inf)
+            lprobs[..., self.eos].masked_fill_(positions < limits.min_len, -math.inf)
         ends = (m - n < slots for m, n in zip(batch.host_max_lengths, batch.host_lengths))
         if any(ends):
             full = (positions >= batch.max_lengths[:, None])[..., None]
-            eos = torch.arange(scores.size(-1), device=draft.device) == self.eos
-            scores.masked_fill_(full & ~eos, -math.inf)
-        return scores, normalizer
+            eos = torch.arange(lprobs.size(-1), device=draft.device) == self.eos
+            lprobs.masked_fill_(full & ~eos, -math.inf)
+        return lprobs
 
     def _commit(
         self,
         batch: _Batch,
         draft: Tensor,
-        scores: Tensor,
-        normalizer: Tensor,
+        lprobs: Tensor,
         accepted: list[list[int]],
     ) -> list[bool]:
         """Accept, commit up to EOS, and learn on the host what must be known: one small copy."""
         slots = torch.arange(draft.size(1) + 1, device=draft.device)
-        best = scores.argmax(-1)
-        matched = self.rule.accepted(scores[:, :-1], best[:, :-1], draft)[:, None]
+        best = lprobs.argmax(-1)
+        matched = self.rule.accepted(lprobs[:, :-1], best[:, :-1], draft)[:, None]
         drafted = torch.cat([draft, best[:, -1:]], dim=1)
         chosen = torch.where(slots < matched, drafted, best)
         ends = (chosen == self.eos) & (slots <= matched)
         last = torch.where(ends, slots, matched).amin(1)
         finished = ends.any(1)
         new = last + 1
-        lprobs = scores.gather(-1, chosen[..., None])[..., 0] - normalizer
         index = batch.lengths[:, None] + 1 + slots
         batch.tokens.scatter_(1, index, chosen)
-        batch.scores.scatter_(1, index, lprobs)
+        batch.scores.scatter_(1, index, lprobs.gather(-1, chosen[..., None])[..., 0])
         batch.lengths = batch.lengths + new
         batch.new = new
         report = torch.stack([new, torch.minimum(matched[:, 0], new), finished.long()])

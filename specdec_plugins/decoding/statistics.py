@@ -76,11 +76,13 @@ class DecodingStatistics:
     """Wall seconds inside generate()."""
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
 
-    def count_step(self, accepted: list[int], committed: list[int], drafted: int) -> None:
+    def count_step(
+        self, accepted: list[int], committed: list[int], drafted: int, verified: bool = True
+    ) -> None:
         """Count one step of a batch: accepted and committed tokens of each row, slots drafted."""
         rows = len(accepted)
         self.steps += rows
-        self.verifier_calls += rows
+        self.verifier_calls += rows * verified
         self.drafted_tokens += rows * drafted
         self.accepted_tokens += sum(accepted)
         self.committed_tokens += sum(committed)

@@ -86,9 +86,42 @@ class BlockCausalConfig(FairseqDataclass):
             "(needs --AR-path)"
         },
     )
+    previous_token_head: bool = field(
+        default=False,
+        metadata={
+            "help": "choose each slot's token knowing the token chosen before it, among the slot's "
+            "best candidates"
+        },
+    )
     verifier_embed_dim: int = field(
         default=512, metadata={"help": "width of the verifier's decoder, for --verifier-features"}
     )
+
+
+class PreviousTokenHead(nn.Module):
+    """Corrects a slot's state for the token before it: ``x + out(relu(state(x) + token(e)))``.
+
+    The slots of a block are computed in parallel, so that two may each be likely and not fit
+    together. Training gives the true previous token: wherever a slot's own acceptance matters, its
+    predecessor was accepted, so nothing else needs to be learned. Part of the slots is trained with
+    an unknown predecessor, since that is how candidates are found.
+    """
+
+    UNKNOWN = 0.25
+    CANDIDATES = 8
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.state = nn.Linear(dim, dim)
+        self.token = nn.Linear(dim, dim, bias=False)
+        self.out = nn.Linear(dim, dim)
+        self.unknown = nn.Parameter(torch.zeros(dim))
+        nn.init.zeros_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, x: Tensor, embedded: Tensor) -> Tensor:
+        """``(…, channels)`` corrected states; ``embedded`` is the previous token's embedding."""
+        return x + self.out(torch.relu(self.state(x) + self.token(embedded)))
 
 
 class BlockCausalDecoder(DrafterDecoder):
@@ -121,6 +154,7 @@ class BlockCausalDecoder(DrafterDecoder):
         self.feature_projection = (
             nn.Linear(cfg.verifier_embed_dim, dim, bias=False) if cfg.verifier_features else None
         )
+        self.previous = PreviousTokenHead(dim) if cfg.previous_token_head else None
         # Own tables, or none: then the verifier's are read through `tables`.
         self.embed_tokens = embed_tokens
         self.output_projection = None
@@ -148,7 +182,7 @@ class BlockCausalDecoder(DrafterDecoder):
         table: Tensor,
         features: Tensor | None,
     ) -> Tensor:
-        x = self.embed_scale * self._tables().embed_tokens(tokens)
+        x = self._embedded(tokens)
         if self.feature_projection is not None and features is not None:
             x = x + self.feature_projection(features)
         x = torch.where(is_mask[..., None], self.mask_embedding, x)
@@ -157,15 +191,56 @@ class BlockCausalDecoder(DrafterDecoder):
     def output_layer(self, x: Tensor) -> Tensor:
         return self._tables().output_projection(x)
 
+    def slot_logits(self, x: Tensor, previous: Tensor) -> Tensor:
+        if self.previous is None:
+            return self.output_layer(x)
+        embedded = self._embedded(previous)
+        if self.training:
+            hidden = torch.rand(previous.shape, device=x.device) < self.previous.UNKNOWN
+            embedded = torch.where(hidden[..., None], self.previous.unknown, embedded)
+        return self.output_layer(self.previous(x, embedded))
+
+    def choose(self, x: Tensor, last: Tensor) -> Tensor:
+        """Greedy, slot by slot, over each slot's best candidates.
+
+        All pairs of neighbouring candidates are scored at once; what remains in sequence is one
+        small lookup a slot.
+        """
+        head = self.previous
+        if head is None:
+            return super().choose(x, last)
+        rows, slots, dim = x.shape
+        embedded = head.unknown.expand(rows, slots - 1, dim)
+        embedded = torch.cat([self._embedded(last)[:, None], embedded], dim=1)
+        logits = self.output_layer(head(x, embedded)).float()
+        logits[..., self.padding] = -torch.inf
+        # (rows, slots, candidates), the first slot's best one first.
+        candidates = logits.topk(min(head.CANDIDATES, logits.size(-1))).indices
+        pairs = head(x[:, 1:, None], self._embedded(candidates[:, :-1]))
+        weight = self._tables().output_projection.weight
+        scores = pairs @ weight[candidates[:, 1:]].transpose(-1, -2)
+        followers = scores.float().argmax(-1)
+        chosen = [torch.zeros_like(last)[:, None]]
+        for slot in range(slots - 1):
+            chosen.append(followers[:, slot].gather(1, chosen[-1]))
+        return candidates.gather(-1, torch.stack(chosen, dim=1))[..., 0]
+
+    def _embedded(self, tokens: Tensor) -> Tensor:
+        return self.embed_scale * self._tables().embed_tokens(tokens)
+
 
 @register_model("block_causal", dataclass=BlockCausalConfig)
 class BlockCausalDrafter(Drafter):
     """The default drafter for new training."""
 
     def __init__(
-        self, cfg: BlockCausalConfig, encoder: nn.Module | None, decoder: BlockCausalDecoder
+        self,
+        cfg: BlockCausalConfig,
+        encoder: nn.Module | None,
+        decoder: BlockCausalDecoder,
+        eos: int,
     ) -> None:
-        super().__init__(encoder, decoder, cfg.block_size)
+        super().__init__(encoder, decoder, cfg.block_size, eos)
         self.cfg = cfg
         self.uses_verifier_features = cfg.verifier_features
         self.shares_verifier_encoder = cfg.share_verifier_encoder
@@ -187,7 +262,7 @@ class BlockCausalDrafter(Drafter):
         elif cfg.init_encoder_from:
             raise ValueError("--init-encoder-from: nothing to copy with --share-verifier-encoder")
         decoder = BlockCausalDecoder(cfg, layers_cfg, target.pad(), embed_tokens, len(target))
-        model = cls(cfg, encoder, decoder)
+        model = cls(cfg, encoder, decoder, target.eos())
         verifier = getattr(task, "verifier", None)
         if verifier is not None:
             model.attach_verifier(verifier)

@@ -110,9 +110,14 @@ class BlockDrafter(Drafter):
     """The published drafter."""
 
     def __init__(
-        self, args: Namespace, encoder: nn.Module, decoder: BlockDecoder, block_size: int
+        self,
+        args: Namespace,
+        encoder: nn.Module,
+        decoder: BlockDecoder,
+        block_size: int,
+        eos: int,
     ) -> None:
-        super().__init__(encoder, decoder, block_size)
+        super().__init__(encoder, decoder, block_size, eos)
         self.args = args
         if args.apply_bert_init:
             self.apply(_bert_init)
@@ -163,7 +168,7 @@ class BlockDrafter(Drafter):
             decoder_table = Embedding(len(target), cfg.decoder.embed_dim, target.pad())
         encoder = BlockEncoder(cfg, source, encoder_table)
         decoder = BlockDecoder(cfg, args, decoder_table)
-        model = cls(args, encoder, decoder, int(task.cfg.block_size))
+        model = cls(args, encoder, decoder, int(task.cfg.block_size), target.eos())
         if args.init_encoder_from:
             init_encoder_from(encoder, args.init_encoder_from, exact=False)
         return model

@@ -97,6 +97,29 @@ class DrafterDecoder(nn.Module):
         """Logits ``(…, vocab)``."""
         raise NotImplementedError
 
+    def slot_logits(self, x: Tensor, previous: Tensor) -> Tensor:
+        """Logits ``(…, slots, vocab)`` of block slots with states ``x``.
+
+        Args:
+            previous: ``(…, slots)`` the token before each slot, EOS before the first; only
+                decoders that look at it use it.
+        """
+        return self.output_layer(x)
+
+    def choose(self, x: Tensor, last: Tensor) -> Tensor:
+        """Tokens ``(rows, slots)`` for a block with states ``x``; ``last`` ``(rows,)`` precedes it.
+
+        Pad is never chosen.
+        """
+        return self.best(self.output_layer(x))
+
+    def best(self, logits: Tensor) -> Tensor:
+        """The best token but pad."""
+        # In float32: on a CPU, bfloat16's argmax is five times slower.
+        logits = logits.float()
+        logits[..., self.padding] = -torch.inf
+        return logits.argmax(-1)
+
     def runners(self) -> list[DecoderLayerRunner]:
         """The layers, ready to run with their present weights."""
         return [DecoderLayerRunner(layer) for layer in self.layers]
@@ -139,8 +162,11 @@ class Drafter(BaseFairseqModel):
     uses_verifier_features = False
     shares_verifier_encoder = False
 
-    def __init__(self, encoder: nn.Module | None, decoder: DrafterDecoder, block_size: int) -> None:
+    def __init__(
+        self, encoder: nn.Module | None, decoder: DrafterDecoder, block_size: int, eos: int
+    ) -> None:
         super().__init__()
+        self.eos = eos
         self.encoder = encoder
         self.decoder = decoder
         self.block_size = block_size
@@ -198,8 +224,7 @@ class Drafter(BaseFairseqModel):
         verifier = self.verifier
         if self.encoder is not None:
             encoder_out = verifier.encoder(src_tokens, src_lengths=src_lengths)
-        eos = verifier.decoder.dictionary.eos()
-        shifted = torch.cat([torch.full_like(target[:, :1], eos), target[:, :-1]], dim=1)
+        shifted = torch.cat([torch.full_like(target[:, :1], self.eos), target[:, :-1]], dim=1)
         states, _ = verifier.decoder.extract_features(shifted, encoder_out=encoder_out)
         return states
 
@@ -263,7 +288,10 @@ class Drafter(BaseFairseqModel):
         layers: Any = self.decoder.layers
         attends = [_masked(mask, layer.self_attn) for layer in layers]
         x = self.decoder.run(x, positions, table, runners, attends, memory)
-        return self.decoder.output_layer(x[:, length:]).view(*blocks.gold.shape, -1)
+        before = torch.cat([torch.full_like(target[:, :1], self.eos), target], dim=1)
+        previous = before.gather(1, blocks.positions.clamp(max=length).flatten(1))
+        states = x[:, length:].view(*blocks.gold.shape, -1)
+        return self.decoder.slot_logits(states, previous.view_as(blocks.gold))
 
     def _allowed(self, length: int, blocks: Blocks) -> Tensor:
         """``(batch, slots, slots)``: which slot sees which, in the training layout."""

@@ -32,7 +32,7 @@ class ScriptedDrafter:
     def start(self, encoder_out: Any, capacity: int) -> None:
         self.rows = torch.arange(len(self.script))
 
-    def draft(self, tokens: Any, new: Any, lengths: Any, k: int, width: int, features: Any) -> Any:
+    def draft(self, last: Any, tokens: Any, new: Any, lengths: Any, k: int, width: int, features: Any) -> Any:
         index = (lengths[:, None] + torch.arange(k)).clamp(max=self.script.size(1) - 1)
         return self.script[self.rows].gather(1, index)
 

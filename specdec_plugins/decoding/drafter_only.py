@@ -1,0 +1,248 @@
+"""The drafter alone: whole blocks are committed, and nobody verifies them."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.drafter import CachedDrafter
+from specdec_plugins.decoding.generator import GenerationLimits
+from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.decoding.verifier import CachedVerifier
+from specdec_plugins.models.drafter import Drafter
+
+
+@dataclass
+class _Batch:
+    """The rows still being decoded: all have the same length, a whole number of blocks."""
+
+    rows: list[int]
+    """Where each row stands in the sample."""
+    length: int
+    """Committed tokens of every row."""
+    tokens: Tensor
+    """``(rows, capacity)`` EOS, then the committed tokens, then whatever."""
+    scores: Tensor
+    """``(rows, capacity)`` log-probabilities of the committed tokens under the drafter."""
+    max_lengths: Tensor
+    """``(rows,)`` most tokens before EOS."""
+    features: Tensor | None = None
+    """``(rows, k, channels)`` the verifier's states for the last block, where the drafter reads
+    them."""
+
+    def keep(self, kept: list[int]) -> Tensor:
+        """Drop all rows but ``kept``; returns them as an index on the device."""
+        index = torch.tensor(kept, device=self.tokens.device)
+        self.rows = [self.rows[i] for i in kept]
+        self.tokens, self.scores = self.tokens[index], self.scores[index]
+        self.max_lengths = self.max_lengths[index]
+        if self.features is not None:
+            self.features = self.features[index]
+        return index
+
+
+class DrafterOnlyGenerator:
+    """Appends drafted blocks until one holds EOS or the length limit is reached.
+
+    It shows what the drafter is worth by itself: fast, and worse than its verifier. The contract,
+    the limits and the statistics are those of :class:`SpeculativeGenerator`; every committed token
+    is a drafted one, scores are the drafter's own, and pad is never drafted. A verifier is run only
+    where the drafter reads its encoder or its states: then its passes are counted.
+    """
+
+    def __init__(
+        self,
+        drafter: Drafter,
+        tgt_dict: Any,
+        block_size: int | None = None,
+        limits: GenerationLimits | None = None,
+        verifier: Any = None,
+    ) -> None:
+        """``block_size`` is the one that the drafter was trained for, if not given.
+
+        Raises:
+            ValueError: a block size that the drafter was not trained for, or a drafter that needs
+                its verifier and has none.
+        """
+        self.pad, self.unk, self.eos = tgt_dict.pad(), tgt_dict.unk(), tgt_dict.eos()
+        self.limits = limits or GenerationLimits()
+        self.block_size = drafter.block_size if block_size is None else block_size
+        if not 1 <= self.block_size <= drafter.block_size:
+            raise ValueError(
+                f"--block-size {self.block_size}: the drafter was trained for blocks of 1 to "
+                f"{drafter.block_size}"
+            )
+        if verifier is not None:
+            drafter.attach_verifier(verifier)
+        shared = drafter.encoder is None
+        self._model = drafter
+        self._verifier = drafter.verifier if shared or drafter.uses_verifier_features else None
+        self._features: CachedVerifier | None = None
+        if drafter.uses_verifier_features:
+            self._features = CachedVerifier(self._verifier, self.pad)
+        self.drafter = CachedDrafter(drafter)
+        self.statistics = DecodingStatistics()
+
+    @torch.no_grad()
+    def generate(
+        self,
+        models: Any,
+        sample: dict[str, Any],
+        prefix_tokens: Tensor | None = None,
+        constraints: Tensor | None = None,
+        **kwargs: Any,
+    ) -> list[list[dict[str, Any]]]:
+        """Translate a batch; ``models`` is fairseq's argument, the generator has its own.
+
+        Raises:
+            ValueError: prefix tokens or constraints, or limits that leave no output.
+        """
+        if prefix_tokens is not None or constraints is not None:
+            raise ValueError("prefix tokens and constraints: not supported by drafting alone")
+        start = time.perf_counter()
+        batch = self._start(sample["net_input"])
+        hypotheses: list[list[dict[str, Any]]] = [[] for _ in batch.rows]
+        accepted: list[list[int]] = [[] for _ in batch.rows]
+        while batch.rows:
+            ends = self._commit(batch, self._draft(batch), accepted)
+            self._finish(batch, ends, hypotheses, accepted, start)
+        self.statistics.total_seconds += time.perf_counter() - start
+        return hypotheses
+
+    def _start(self, net_input: dict[str, Tensor]) -> _Batch:
+        """Run the encoders and lay out the rows."""
+        source = net_input["src_tokens"]
+        limits, rows = self.limits, len(source)
+        longest = limits.max_len_a * source.ne(self.pad).sum(1).double() + limits.max_len_b
+        positions = int(self._model.decoder.embed_positions.max_positions)
+        max_lengths = longest.long().clamp(max=positions - 1)
+        shortest, most = torch.stack([max_lengths.min(), max_lengths.max()]).tolist()
+        if shortest < limits.min_len:
+            raise ValueError(f"--min-len {limits.min_len} is above the maximum length {shortest}")
+        # A row's last block may start at its maximum length.
+        capacity = most + 2 * (self.block_size + 1)
+        self._model.eval()
+        with self.statistics.stopwatch("encode", source.device):
+            verifier_out: dict[str, list[Tensor]] | None = None
+            if self._verifier is not None:
+                verifier_out = self._verifier.eval().encoder(
+                    source, src_lengths=net_input["src_lengths"]
+                )
+            encoder_out = self.drafter.encode(net_input, verifier_out)
+            self.drafter.start(encoder_out, capacity)
+            if self._features is not None:
+                assert verifier_out is not None
+                self._features.start(verifier_out, capacity)
+        dtype = torch.promote_types(encoder_out["encoder_out"][0].dtype, torch.float32)
+        return _Batch(
+            rows=list(range(rows)),
+            length=0,
+            tokens=source.new_full((rows, capacity), self.eos),
+            scores=torch.zeros(rows, capacity, dtype=dtype, device=source.device),
+            max_lengths=max_lengths,
+        )
+
+    def _draft(self, batch: _Batch) -> Tensor:
+        """``(rows, k, vocab)`` the drafter's logits for the next block."""
+        k, length = self.block_size, batch.length
+        new = min(length, k) if self.drafter.causal else length
+        full = batch.max_lengths.new_full
+        rows = len(batch.rows)
+        with self.statistics.stopwatch("draft", batch.tokens.device):
+            states = self.drafter.states(
+                batch.tokens[:, length + 1 - new : length + 1],
+                full((rows,), new),
+                full((rows,), length),
+                k,
+                length + k,
+                batch.features,
+            )
+            decoder, last = self.drafter.decoder, batch.tokens[:, length]
+            chosen = decoder.choose(states, last)
+            previous = torch.cat([last[:, None], chosen[:, :-1]], dim=1)
+            return decoder.slot_logits(states, previous)
+
+    def _commit(self, batch: _Batch, logits: Tensor, accepted: list[list[int]]) -> list[int]:
+        """Take the best token of every slot; returns each row's tokens up to EOS, 0 without one."""
+        k, begin = self.block_size, batch.length + 1
+        scores = logits.to(batch.scores.dtype)
+        normalizer = scores.logsumexp(-1)
+        self._forbid(scores, batch)
+        best, chosen = scores.max(-1)
+        batch.tokens[:, begin : begin + k] = chosen
+        batch.scores[:, begin : begin + k] = best - normalizer
+        batch.length += k
+        slots = torch.arange(1, k + 1, device=chosen.device)
+        ends: list[int] = torch.where(chosen == self.eos, slots, k + 1).amin(1).tolist()
+        committed = [min(end, k) for end in ends]
+        for row, count in zip(batch.rows, committed, strict=True):
+            accepted[row].append(count)
+        self.statistics.count_step(committed, committed, k, verified=False)
+        return [end if end <= k else 0 for end in ends]
+
+    def _forbid(self, scores: Tensor, batch: _Batch) -> None:
+        """Apply the limits of generation to ``(rows, k, vocab)`` scores, in place."""
+        limits = self.limits
+        scores[..., self.pad] = -math.inf
+        scores[..., self.unk] -= limits.unkpen
+        positions = batch.length + torch.arange(self.block_size, device=scores.device)
+        scores[..., self.eos].masked_fill_(positions < limits.min_len, -math.inf)
+        full = (positions >= batch.max_lengths[:, None])[..., None]
+        eos = torch.arange(scores.size(-1), device=scores.device) == self.eos
+        scores.masked_fill_(full & ~eos, -math.inf)
+
+    def _finish(
+        self,
+        batch: _Batch,
+        ends: list[int],
+        hypotheses: list[list[dict[str, Any]]],
+        accepted: list[list[int]],
+        start: float,
+    ) -> None:
+        """Hand out the rows whose last block has an end, and go on with the others."""
+        for i, (row, end) in enumerate(zip(batch.rows, ends, strict=True)):
+            if end:
+                length = batch.length - self.block_size + end
+                scores = batch.scores[i, 1 : length + 1].clone()
+                score = scores.sum()
+                if self.limits.normalize_scores:
+                    score = score / length**self.limits.lenpen
+                hypotheses[row].append(
+                    {
+                        "tokens": batch.tokens[i, 1 : length + 1].clone(),
+                        "score": score,
+                        "positional_scores": scores,
+                        "attention": torch.empty(0),
+                        "alignment": torch.empty(0),
+                        "steps": len(accepted[row]),
+                        "accepted": accepted[row],
+                    }
+                )
+                self.statistics.sentences += 1
+                self.statistics.latencies.append(time.perf_counter() - start)
+        kept = [i for i, end in enumerate(ends) if not end]
+        if not kept:
+            batch.rows = []
+            return
+        if any(ends):
+            index = batch.keep(kept)
+            self.drafter.keep(index, batch.length)
+            if self._features is not None:
+                self._features.keep(index, batch.length)
+        if self._features is not None:
+            batch.features = self._read(self._features, batch)
+
+    def _read(self, verifier: CachedVerifier, batch: _Batch) -> Tensor:
+        """``(rows, k, channels)`` the verifier's states for the block just committed."""
+        begin = batch.length - self.block_size
+        lengths = batch.max_lengths.new_full((len(batch.rows),), begin)
+        with self.statistics.stopwatch("verify", batch.tokens.device):
+            inputs = batch.tokens[:, begin : batch.length]
+            _, features = verifier.score(inputs, lengths, batch.length)
+        self.statistics.verifier_calls += len(batch.rows)
+        return features

@@ -1,0 +1,82 @@
+"""Making a checkpoint fit to be shipped: half-precision weights and settings, nothing else."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+from torch import Tensor
+
+from specdec_plugins.checkpoints import CheckpointError, load_state
+
+# Settings that name places on the machine that trained; none is needed to build the model.
+PLACES = (
+    "data",
+    "save_dir",
+    "restore_file",
+    "finetune_from_model",
+    "user_dir",
+    "log_file",
+    "tensorboard_logdir",
+    "plasma_path",
+    "AR_path",
+    "init_encoder_from",
+)
+
+
+def export_checkpoint(source: str, target: str) -> int:
+    """Write ``source`` to ``target`` with float16 weights and without optimizer state or paths.
+
+    Returns:
+        The size of ``target`` in bytes.
+
+    Raises:
+        CheckpointError: ``source`` cannot be read, or ``target`` not be written.
+    """
+    state = load_state(source)
+    cfg = OmegaConf.to_container(state["cfg"], resolve=True, enum_to_str=True)
+    assert isinstance(cfg, dict)
+    settings = {name: _without_places(cfg[name]) for name in ("model", "task", "criterion")}
+    exported = {
+        "cfg": settings,
+        "args": None,
+        "model": _half(state["model"]),
+        "optimizer_history": [{**state["optimizer_history"][-1], "optimizer_state": None}],
+        "extra_state": {},
+        "task_state": {},
+    }
+    partial = f"{target}.part"
+    try:
+        torch.save(exported, partial)
+        os.replace(partial, target)
+    except (OSError, RuntimeError) as error:
+        raise CheckpointError(f"{target}: cannot be written ({error})") from error
+    return os.path.getsize(target)
+
+
+def _without_places(settings: Any) -> Any:
+    if isinstance(settings, Namespace):
+        return Namespace(**_without_places(vars(settings)))
+    if isinstance(settings, dict):
+        return {
+            name: None if name in PLACES else _without_places(value)
+            for name, value in settings.items()
+        }
+    return settings
+
+
+def _half(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Floating point tensors in float16; tensors that were one stay one."""
+    halves: dict[tuple[int, torch.Size], Tensor] = {}
+    result = {}
+    for name, tensor in weights.items():
+        key = (tensor.data_ptr(), tensor.shape)
+        if tensor.is_floating_point() and tensor.numel() > 1:
+            # clone: a slice would take its whole storage along.
+            result[name] = halves.setdefault(key, tensor.detach().half().clone())
+        else:
+            result[name] = tensor.detach().clone()
+    return result

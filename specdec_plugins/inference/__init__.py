@@ -1,0 +1,9 @@
+"""From lines of text to lines of text: loading a pair, batching, output that can be resumed."""
+
+from __future__ import annotations
+
+from specdec_plugins.inference.loading import load_translator
+from specdec_plugins.inference.settings import InferenceError, Settings
+from specdec_plugins.inference.translator import Translation, Translator
+
+__all__ = ["InferenceError", "Settings", "Translation", "Translator", "load_translator"]

@@ -1,0 +1,174 @@
+"""From checkpoints and dictionaries to a translator."""
+
+from __future__ import annotations
+
+import logging
+import os
+from argparse import Namespace
+from typing import Any
+
+from fairseq.data import encoders
+from fairseq.data.data_utils import infer_language_pair
+
+from specdec_plugins.checkpoints import load_state
+from specdec_plugins.decoding.beam_search import BeamSearchGenerator
+from specdec_plugins.decoding.drafter_only import DrafterOnlyGenerator
+from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.inference.settings import DTYPES, InferenceError, Settings
+from specdec_plugins.inference.text import TextCodec
+from specdec_plugins.inference.translator import Generator, Translator
+from specdec_plugins.models.drafter import Drafter
+from specdec_plugins.pair import check_pair, load_drafter, load_verifier
+from specdec_plugins.tasks.translation_specdec import (
+    TranslationSpecdecConfig,
+    TranslationSpecdecTask,
+)
+
+logger = logging.getLogger(__name__)
+
+
+def load_translator(settings: Settings) -> Translator:
+    """Load what the strategy needs, on its device and in its dtype.
+
+    Raises:
+        CheckpointError: a checkpoint that cannot be used, or not in this role.
+        InferenceError: dictionaries, tokenizer or BPE that cannot be loaded.
+        ValueError: a setting that does not fit the models, naming its flag.
+    """
+    task = _build_task(settings)
+    verifier, drafter = _load_models(settings, task)
+    generator = _build_generator(settings, task, verifier, drafter)
+    owners = (verifier, None if drafter is None or drafter.encoder is None else drafter)
+    longest = min(int(model.encoder.max_positions()) for model in owners if model is not None)
+    tokenizer, bpe = _build_encoders(settings, task)
+    markers = settings.post_process or (None if bpe is not None else "subword_nmt")
+    codec = TextCodec(
+        task.source_dictionary,
+        task.target_dictionary,
+        longest,
+        tokenizer,
+        bpe,
+        markers,
+        settings.keep_bpe,
+    )
+    return Translator(settings, generator, codec)
+
+
+def _build_task(settings: Settings) -> TranslationSpecdecTask:
+    """The task that lends languages and dictionaries to both models."""
+    folder = settings.data
+    if not os.path.isdir(folder):
+        raise InferenceError(f"{folder}: no such folder; give the one that holds the dictionaries")
+    languages = _languages(settings)
+    dictionaries = [_load_dictionary(folder, language, languages) for language in languages]
+    cfg = TranslationSpecdecConfig(data=folder, source_lang=languages[0], target_lang=languages[1])
+    return TranslationSpecdecTask(cfg, *dictionaries)
+
+
+def _languages(settings: Settings) -> tuple[str, str]:
+    """Source and target: as given, as saved with a model, as the data directory's files say."""
+    source, target = settings.source_lang, settings.target_lang
+    for path in (settings.ar_path, settings.path if settings.drafts else None):
+        if path and not (source and target):
+            saved = load_state(path)["cfg"].get("task")
+            source = source or getattr(saved, "source_lang", None)
+            target = target or getattr(saved, "target_lang", None)
+    # fairseq-train saves only languages that it was given, and else finds them in this way.
+    found = infer_language_pair(settings.data)
+    source, target = source or found[0], target or found[1]
+    if not source or not target:
+        raise InferenceError(
+            f"{settings.ar_path or settings.path}: does not name its languages; give "
+            "--source-lang and --target-lang"
+        )
+    return source, target
+
+
+def _load_dictionary(folder: str, language: str, languages: tuple[str, str]) -> Any:
+    path = os.path.join(folder, f"dict.{language}.txt")
+    if not os.path.isfile(path):
+        names = " and ".join(f"dict.{name}.txt" for name in languages)
+        raise InferenceError(f"{path}: no such file; the data directory must hold {names}")
+    try:
+        return TranslationSpecdecTask.load_dictionary(path)
+    except Exception as error:  # fairseq raises bare exceptions of several kinds
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InferenceError(f"{path}: is no fairseq dictionary ({reason})") from error
+
+
+def _load_models(settings: Settings, task: TranslationSpecdecTask) -> tuple[Any, Drafter | None]:
+    """Verifier and drafter, as far as the strategy has use for them."""
+    verifier, drafter = None, None
+    if settings.ar_path:
+        verifier = load_verifier(settings.ar_path, task)
+    if settings.drafts:
+        assert settings.path is not None
+        saved = load_state(settings.path)["cfg"].get("task")
+        # The published drafter takes its k from the task that it is loaded with.
+        task.cfg.block_size = int(getattr(saved, "block_size", None) or task.cfg.block_size)
+        drafter = load_drafter(settings.path, task)
+        if verifier is not None:
+            check_pair(drafter, verifier)
+    for model in (verifier, drafter):
+        if model is not None:
+            model.to(device=settings.device, dtype=DTYPES[settings.dtype])
+    return verifier, drafter
+
+
+def _build_generator(
+    settings: Settings, task: TranslationSpecdecTask, verifier: Any, drafter: Drafter | None
+) -> Generator:
+    target = task.target_dictionary
+    if settings.strategy == "fairseq":
+        return _build_beam_search(settings, task, verifier)
+    k = settings.block_size or (drafter.block_size if drafter is not None else 0)
+    if settings.strategy == "drafter":
+        assert drafter is not None
+        return DrafterOnlyGenerator(drafter, target, k, settings.limits, verifier)
+    return SpeculativeGenerator(verifier, drafter, target, k, settings.rule, settings.limits)
+
+
+def _build_beam_search(
+    settings: Settings, task: TranslationSpecdecTask, verifier: Any
+) -> Generator:
+    """Stock beam search, prepared as fairseq-generate prepares it."""
+    limits = settings.limits
+    options = Namespace(
+        beam=settings.beam,
+        max_len_a=limits.max_len_a,
+        max_len_b=limits.max_len_b,
+        min_len=limits.min_len,
+        unkpen=limits.unkpen,
+        temperature=limits.temperature,
+        lenpen=limits.lenpen,
+        unnormalized=not limits.normalize_scores,
+    )
+    vars(options).update(settings.search_options)
+    verifier.prepare_for_inference_(Namespace(generation=options))
+    try:
+        return BeamSearchGenerator(task.build_generator([verifier], options))
+    except AssertionError as error:
+        raise ValueError(str(error)) from error
+
+
+def _build_encoders(settings: Settings, task: TranslationSpecdecTask) -> tuple[Any, Any]:
+    """fairseq's tokenizer and BPE, or None each."""
+    options = Namespace(**settings.encoder_options)
+    options.tokenizer, options.bpe = settings.tokenizer, settings.bpe
+    options.source_lang, options.target_lang = task.cfg.source_lang, task.cfg.target_lang
+    if settings.bpe == "subword_nmt" and getattr(options, "bpe_codes", None) in (None, "???"):
+        options.bpe_codes = os.path.join(settings.data, "codes")
+        if not os.path.isfile(options.bpe_codes):
+            raise InferenceError(
+                f"--bpe-codes: give the file of BPE codes; there is no {options.bpe_codes}"
+            )
+    built = []
+    for flag, build in (("tokenizer", encoders.build_tokenizer), ("bpe", encoders.build_bpe)):
+        try:
+            built.append(build(options))
+        # Each has its own ways to fail: missing files, packages, options. The BPE reader exits.
+        except (Exception, SystemExit) as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            name = getattr(options, flag)
+            raise InferenceError(f"--{flag} {name}: cannot be set up ({reason})") from error
+    return built[0], built[1]

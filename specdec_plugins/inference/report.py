@@ -1,0 +1,105 @@
+"""What a run did and with what: a block to read, and JSON."""
+
+from __future__ import annotations
+
+import json
+import platform
+from typing import Any
+
+import fairseq
+import torch
+
+import specdec_plugins
+from specdec_plugins.inference.settings import InferenceError
+from specdec_plugins.inference.translator import Translator
+
+
+def full_report(translator: Translator, **settings: Any) -> dict[str, Any]:
+    """The statistics, and what is needed to repeat the run.
+
+    Args:
+        settings: more to record under ``settings``.
+    """
+    asked = translator.settings
+    relaxed = asked.strategy == "specdec"
+    return {
+        **translator.statistics.report(),
+        "settings": {
+            "strategy": asked.strategy,
+            "block_size": translator.block_size,
+            "beta": asked.rule.beta if relaxed else None,
+            "tau": asked.rule.tau if relaxed else None,
+            "batch": asked.batch,
+            "beam": asked.beam if asked.strategy == "fairseq" else None,
+            **vars(asked.limits),
+            **settings,
+        },
+        "device": _device_name(asked.device),
+        "dtype": asked.dtype,
+        "threads": torch.get_num_threads(),
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "fairseq": fairseq.__version__,
+            "specdec_plugins": specdec_plugins.__version__,
+        },
+    }
+
+
+def format_report(report: dict[str, Any]) -> str:
+    """A report of :func:`full_report` in a few lines of text."""
+    settings, seconds, latency = report["settings"], report["seconds"], report["latency_ms"]
+    title = f"{settings['strategy']}, batch {settings['batch']}"
+    if settings["beam"]:
+        title += f", beam {settings['beam']}"
+    if settings["block_size"]:
+        title += f", block size {settings['block_size']}"
+    if settings["beta"]:
+        strict = settings["beta"] == 1
+        title += ", strict" if strict else f", beta {settings['beta']}, tau {settings['tau']}"
+    threads = f", {report['threads']} threads" if report["device"] == "cpu" else ""
+    rows = [
+        f"{title}; {report['dtype']} on {report['device']}{threads}",
+        f"  {report['sentences']} sentences, {report['committed_tokens']} tokens, "
+        f"{report['steps']} steps, {report['verifier_calls']} verifier calls",
+        f"  acceptance length {report['acceptance_length']:.2f} tokens a step, bonus included; "
+        f"{report['drafted_tokens']} drafted, {report['accepted_tokens']} accepted",
+        f"  verification rate {report['verification_rate']:.3f}, "
+        f"discard rate {report['discard_rate']:.3f} a committed token",
+        f"  accepted a step: {_histogram(report['acceptance_histogram'])}",
+        "  seconds: " + ", ".join(f"{name} {value:.3f}" for name, value in seconds.items()),
+        f"  {report['tokens_per_second']:.1f} tokens a second; latency of a sentence, ms: "
+        + ", ".join(f"{name} {value:.1f}" for name, value in latency.items()),
+    ]
+    if not settings["block_size"]:
+        del rows[2:5]
+    return "\n".join(rows)
+
+
+def write_json(report: dict[str, Any], path: str) -> None:
+    """Write a report to a file.
+
+    Raises:
+        InferenceError: the file cannot be written.
+    """
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(report, file, indent=2)
+            file.write("\n")
+    except OSError as error:
+        raise InferenceError(
+            f"--stats-json {path}: cannot be written to ({error.strerror}); name another file"
+        ) from error
+
+
+def _histogram(counts: list[int]) -> str:
+    """Shares of steps by drafted tokens accepted, trailing zeros left out."""
+    total = max(sum(counts), 1)
+    used = max((i for i, count in enumerate(counts) if count), default=-1) + 1
+    return "  ".join(f"{i}: {100 * count / total:.0f} %" for i, count in enumerate(counts[:used]))
+
+
+def _device_name(device: str) -> str:
+    if torch.device(device).type == "cuda":
+        return f"cuda ({torch.cuda.get_device_name(device)})"
+    return device

@@ -1,0 +1,112 @@
+"""What a run of inference is asked to do, checked before anything is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.generator import GenerationLimits
+
+STRATEGIES = ("specdec", "AR", "fairseq", "drafter")
+DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float64": torch.float64,
+}
+
+
+class InferenceError(RuntimeError):
+    """What stops a run: one line that names the file or flag, the fault, the remedy."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A run of inference; messages name the flags of ``scripts/inference.py``."""
+
+    data: str
+    """The folder of ``dict.{source}.txt`` and ``dict.{target}.txt``; also of the BPE ``codes``."""
+    ar_path: str | None = None
+    """The verifier's checkpoint."""
+    path: str | None = None
+    """The drafter's checkpoint."""
+    strategy: str = "specdec"
+    """``specdec``, ``AR`` (greedy, cached), ``fairseq`` (stock beam search) or ``drafter``."""
+    batch: int = 1
+    """Sentences decoded together."""
+    beam: int = 5
+    """Beam size of the strategy ``fairseq``."""
+    block_size: int | None = None
+    """k; None is what the drafter was trained for."""
+    rule: AcceptanceRule = field(default_factory=AcceptanceRule)
+    limits: GenerationLimits = field(default_factory=GenerationLimits)
+    source_lang: str | None = None
+    """None is the verifier checkpoint's, as for the target."""
+    target_lang: str | None = None
+    device: str = "cpu"
+    dtype: str = "float32"
+    """One of ``DTYPES``."""
+    tokenizer: str | None = None
+    """fairseq's ``--tokenizer``; None where the text is tokenised already."""
+    bpe: str | None = None
+    """fairseq's ``--bpe``; None where the text is segmented already."""
+    encoder_options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of tokenizer and BPE under fairseq's names (``bpe_codes``, …)."""
+    post_process: str | None = None
+    """fairseq's ``--post-process``; None removes ``@@ `` markers, unless ``bpe`` does so."""
+    keep_bpe: bool = False
+    """Put out segmented text."""
+    search_options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of stock beam search under fairseq's names, for the strategy ``fairseq``."""
+
+    def __post_init__(self) -> None:
+        """
+        Raises:
+            ValueError: a setting that cannot be, naming its flag.
+        """
+        if self.strategy not in STRATEGIES:
+            raise ValueError(f"--strategy {self.strategy}: must be one of {', '.join(STRATEGIES)}")
+        for flag, value in (("--batch", self.batch), ("--beam", self.beam)):
+            if value < 1:
+                raise ValueError(f"{flag} {value}: must be at least 1")
+        if self.block_size is not None and self.block_size < 1:
+            raise ValueError(f"--block-size {self.block_size}: must be at least 1")
+        if self.drafts and not self.path:
+            raise ValueError(
+                f"--path: give the drafter's checkpoint, or translate without a drafter "
+                f"(--strategy AR); --strategy {self.strategy} needs one"
+            )
+        if self.strategy != "drafter" and not self.ar_path:
+            raise ValueError(
+                f"--AR-path: give the verifier's checkpoint; --strategy {self.strategy} needs one"
+            )
+        self._check_limits()
+        self._check_device()
+
+    def _check_limits(self) -> None:
+        limits = self.limits
+        if limits.max_len_a == 0 and limits.min_len > limits.max_len_b:
+            raise ValueError(
+                f"--min-len {limits.min_len}: is above the maximum length, "
+                f"--max-len-b {limits.max_len_b}"
+            )
+
+    def _check_device(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype {self.dtype}: must be one of {', '.join(DTYPES)}")
+        if self.dtype == "float16" and torch.device(self.device).type == "cpu":
+            raise ValueError("--fp16: needs a GPU; on the CPU use --bf16")
+
+    @property
+    def drafts(self) -> bool:
+        """Whether the strategy uses a drafter."""
+        return self.strategy in ("specdec", "drafter")
+
+    @property
+    def window(self) -> int:
+        """Lines that are read before any is translated, to be sorted by length; 1 at batch 1."""
+        return 1 if self.batch == 1 else 64 * self.batch

@@ -1,0 +1,112 @@
+"""Batches of lines through a generator, translations in input order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Protocol
+
+import torch
+from fairseq.data.data_utils import collate_tokens
+from torch import Tensor
+
+from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.inference.settings import Settings
+from specdec_plugins.inference.text import Line, TextCodec
+
+
+class Generator(Protocol):
+    """fairseq's generator contract, with statistics."""
+
+    statistics: DecodingStatistics
+
+    def generate(self, models: Any, sample: dict[str, Any]) -> list[list[dict[str, Any]]]:
+        """Hypotheses of every sentence, best first."""
+        ...
+
+
+@dataclass(frozen=True)
+class Translation:
+    """What became of a line."""
+
+    text: str
+    tokens: int = 0
+    """Target tokens, EOS included; 0 for a blank line."""
+    accepted: list[int] = field(default_factory=list)
+    """Drafted tokens that each step committed; empty for a blank line and for beam search."""
+
+
+class Translator:
+    """A generator with its text work. Built by :func:`load_translator`."""
+
+    def __init__(self, settings: Settings, generator: Generator, codec: TextCodec) -> None:
+        self.settings = settings
+        self.generator = generator
+        self.codec = codec
+
+    @property
+    def block_size(self) -> int | None:
+        """The k in use; None without a drafter."""
+        return getattr(self.generator, "block_size", None) if self.settings.drafts else None
+
+    @property
+    def statistics(self) -> DecodingStatistics:
+        """Counters since construction or the last warm-up."""
+        return self.generator.statistics
+
+    def warm_up(self, lines: Iterable[Line]) -> None:
+        """Translate ``lines`` for nothing, then forget the statistics."""
+        for _ in self.translate(lines):
+            pass
+        self.generator.statistics = DecodingStatistics()
+
+    def translate(
+        self, lines: Iterable[Line | str], window: int | None = None
+    ) -> Iterator[Translation]:
+        """One translation a line, in order, each as soon as it and all before it are known.
+
+        Args:
+            lines: read as they are needed.
+            window: lines to read ahead and sort by length; None is the settings' own.
+        """
+        source = (
+            line if isinstance(line, Line) else Line(number, line)
+            for number, line in enumerate(lines, start=1)
+        )
+        while chunk := list(islice(source, window or self.settings.window)):
+            yield from self._translate_window(chunk)
+
+    def _translate_window(self, lines: list[Line]) -> Iterator[Translation]:
+        encoded = [self.codec.encode(line) for line in lines]
+        known = {i: Translation("") for i, ids in enumerate(encoded) if ids is None}
+        sources = {i: ids for i, ids in enumerate(encoded) if ids is not None}
+        # The longest first: a batch that is too large for the memory fails at once.
+        order = sorted(sources, key=lambda i: -len(sources[i]))
+        batch, following = self.settings.batch, 0
+        for start in range(0, len(order) + 1, batch):
+            rows = order[start : start + batch]
+            if rows:
+                known.update(zip(rows, self._decode([sources[i] for i in rows]), strict=True))
+            while following in known:
+                yield known.pop(following)
+                following += 1
+
+    def _decode(self, sources: list[Tensor]) -> list[Translation]:
+        dictionary = self.codec.source
+        tokens = collate_tokens(sources, dictionary.pad(), left_pad=True)
+        lengths = torch.tensor([len(ids) for ids in sources])
+        device = self.settings.device
+        sample = {
+            "id": torch.arange(len(sources), device=device),
+            "net_input": {"src_tokens": tokens.to(device), "src_lengths": lengths.to(device)},
+        }
+        best = [hypotheses[0] for hypotheses in self.generator.generate([], sample)]
+        return [
+            Translation(
+                self.codec.decode(hypothesis["tokens"]),
+                len(hypothesis["tokens"]),
+                hypothesis.get("accepted", []),
+            )
+            for hypothesis in best
+        ]

@@ -32,14 +32,15 @@ from typing import Any, NoReturn
 ROOT = Path(__file__).resolve().parent.parent
 if (ROOT / "specdec_plugins" / "__init__.py").is_file():
     sys.path.insert(0, str(ROOT))
-# fairseq's modules talk while they are imported.
-logging.basicConfig(
-    stream=sys.stderr,
-    level=os.environ.get("LOGLEVEL", "WARNING").upper(),
-    format="inference.py: %(message)s",
-)
-if not sys.warnoptions:
-    warnings.simplefilter("ignore")
+if __name__ == "__main__":
+    # Before the imports, since fairseq's modules talk while they are imported.
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=os.environ.get("LOGLEVEL", "WARNING").upper(),
+        format="inference.py: %(message)s",
+    )
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
 
 try:
     import torch
@@ -51,7 +52,7 @@ try:
 
     from specdec_plugins.checkpoints import CheckpointError
     from specdec_plugins.decoding.acceptance import AcceptanceRule
-    from specdec_plugins.decoding.generator import GenerationLimits
+    from specdec_plugins.decoding.limits import GenerationLimits
     from specdec_plugins.inference import (
         InferenceError,
         Settings,

@@ -130,8 +130,19 @@ def load_model(
             f"{name}: the weights do not fit the model: {fault}; "
             "check that the data directory holds the dictionaries it was trained with"
         ) from error
+    use_plain_encoder(model)
     model.eval()
     return model
+
+
+def use_plain_encoder(model: torch.nn.Module) -> None:
+    """Keep fairseq 0.12.2 from its packed encoder, which fails on padding since torch 2.
+
+    For models that fairseq itself has loaded; other versions of fairseq have nothing to keep from.
+    """
+    for module in model.modules():
+        if hasattr(module, "load_to_BT"):
+            module.load_to_BT = False
 
 
 class _Dtype:
@@ -146,7 +157,7 @@ class _Dtype:
         self.dtype = self.dtype.newbyteorder(state[1])
 
 
-class _Array(np.ndarray):
+class _Array(np.ndarray[Any, Any]):
     """Stands for ``numpy.ndarray`` in a checkpoint; saved again, it is an ordinary array.
 
     The real class would accept raw bytes as an array of Python objects, that is, as pointers to

@@ -40,7 +40,7 @@ def fixed_uniforms(ids: Tensor, blocks: int) -> Tensor:
     multiples of the golden ratio, modulo 1, are spread evenly for any run of ids.
     """
     index = ids[:, None] * blocks + torch.arange(blocks, device=ids.device) + 1
-    return ((index * GOLDEN_RATIO) % 1.0).to(torch.float64)
+    return (index.double() * GOLDEN_RATIO) % 1.0
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule
-from specdec_plugins.decoding.generator import GenerationLimits
+from specdec_plugins.decoding.limits import GenerationLimits
 
 STRATEGIES = ("specdec", "AR", "fairseq", "drafter")
 DTYPES = {

@@ -25,7 +25,8 @@ from fairseq.utils import get_available_activation_fns
 from omegaconf import II
 from torch import Tensor, nn
 
-from specdec_plugins.models.drafter import Drafter, DrafterDecoder, Memory
+from specdec_plugins.models.drafter import Drafter
+from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory
 from specdec_plugins.models.encoder_init import init_encoder_from
 
 logger = logging.getLogger(__name__)

@@ -24,7 +24,8 @@ from fairseq.modules import FairseqDropout, LayerNorm, PositionalEmbedding
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor, nn
 
-from specdec_plugins.models.drafter import Drafter, DrafterDecoder, Memory
+from specdec_plugins.models.drafter import Drafter
+from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory
 from specdec_plugins.models.encoder_init import init_encoder_from
 from specdec_plugins.models.layers import DecoderLayerRunner
 

@@ -8,18 +8,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from specdec_plugins.checkpoints import CheckpointError, load_state
+from specdec_plugins.checkpoints import REDUNDANT, CheckpointError, load_state
 
 logger = logging.getLogger(__name__)
 
 # What shapes alone do not show: encoders that differ here hold the same weights and compute
-# something else.
+# something else. The published drafter was started from verifiers that differ in the last two.
 SETTINGS = (
     "encoder_attention_heads",
     "encoder_normalize_before",
     "activation_fn",
     "no_scale_embedding",
 )
+ALWAYS = SETTINGS[:2]
 UNLEARNED = ("embed_positions._float_tensor", "embed_positions.weights", "version")
 
 
@@ -43,14 +44,18 @@ def init_encoder_from(encoder: nn.Module, path: str, exact: bool = True) -> list
         for name, tensor in state["model"].items()
         if name.startswith("encoder.") and not name.endswith(UNLEARNED)
     }
+    # Another version of fairseq may have saved more than this one has.
+    theirs = {n: tensor for n, tensor in theirs.items() if n in own or not REDUNDANT.search(n)}
     names = [name for name in own if not name.endswith(UNLEARNED)]
     for name in names:
         if name in theirs and theirs[name].shape != own[name].shape:
-            what = "dictionary" if name == "embed_tokens.weight" else "architecture"
+            table = name == "embed_tokens.weight" and len(theirs[name]) != len(own[name])
+            what = "dictionary" if table else "architecture"
             raise CheckpointError(
                 f"{path}: {what} mismatch: encoder.{name} is {tuple(theirs[name].shape)}, "
                 f"the drafter's is {tuple(own[name].shape)}"
             )
+    _check_settings(encoder, state["cfg"]["model"], path, SETTINGS if exact else ALWAYS)
     extra = sorted(set(theirs) - set(names))
     missing = [name for name in names if name not in theirs]
     if extra or (exact and missing):
@@ -58,8 +63,6 @@ def init_encoder_from(encoder: nn.Module, path: str, exact: bool = True) -> list
             f"{path}: architecture mismatch: encoder.{(extra + missing)[0]} is "
             f"{'not in the drafter' if extra else 'not in the verifier'}"
         )
-    if exact:
-        _check_settings(encoder, state["cfg"]["model"], path)
     with torch.no_grad():
         for name in names:
             if name in theirs:
@@ -68,7 +71,7 @@ def init_encoder_from(encoder: nn.Module, path: str, exact: bool = True) -> list
     return [name for name in names if name in theirs]
 
 
-def _check_settings(encoder: Any, verifier_cfg: Any, path: str) -> None:
+def _check_settings(encoder: Any, verifier_cfg: Any, path: str, names: tuple[str, ...]) -> None:
     cfg = encoder.cfg
     ours = {
         "encoder_attention_heads": cfg.encoder.attention_heads,
@@ -76,7 +79,7 @@ def _check_settings(encoder: Any, verifier_cfg: Any, path: str) -> None:
         "activation_fn": str(cfg.activation_fn),
         "no_scale_embedding": cfg.no_scale_embedding,
     }
-    for name in SETTINGS:
+    for name in names:
         theirs = getattr(verifier_cfg, name, ours[name])
         if theirs != ours[name]:
             raise CheckpointError(

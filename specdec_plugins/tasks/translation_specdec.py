@@ -16,7 +16,8 @@ from torch import Tensor
 
 from specdec_plugins.data.block_mask import fixed_uniforms, sample_cuts
 from specdec_plugins.decoding.acceptance import AcceptanceRule
-from specdec_plugins.decoding.generator import GenerationLimits, SpeculativeGenerator
+from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.pair import load_verifier
 

@@ -1,0 +1,169 @@
+#!/usr/bin/env python3
+"""Translate the examples (and anything typed or piped) with the shipped pair, and time it.
+
+    scripts/demo.py [--model DIR] [--float32] [--repeats N]
+
+English to German image captions, one sentence at a time: fairseq's beam search, our cached greedy
+loop, and speculative decoding, strict and relaxed, all in the same run, alternating.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import select
+import statistics
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+logging.basicConfig(level=logging.ERROR)
+warnings.simplefilter("ignore")
+
+import sacrebleu  # noqa: E402
+import torch  # noqa: E402
+from tqdm import tqdm  # noqa: E402
+
+import specdec_plugins  # noqa: E402, F401
+from specdec_plugins.checkpoints import CheckpointError  # noqa: E402
+from specdec_plugins.decoding.acceptance import AcceptanceRule  # noqa: E402
+from specdec_plugins.inference import (  # noqa: E402
+    InferenceError,
+    Settings,
+    Translation,
+    Translator,
+    load_translator,
+)
+
+RELAXED = AcceptanceRule(beta=3, tau=1.0)
+STRICT = "specdec strict"
+BASELINE = "fairseq beam 1"
+SYSTEMS: dict[str, dict[str, Any]] = {
+    "fairseq beam 5": {"strategy": "fairseq", "beam": 5},
+    BASELINE: {"strategy": "fairseq", "beam": 1},
+    "AR (ours)": {"strategy": "AR"},
+    STRICT: {"strategy": "specdec"},
+    "specdec relaxed": {"strategy": "specdec", "rule": RELAXED},
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", type=Path, default=ROOT / "checkpoints" / "multi30k.en-de")
+    parser.add_argument("--float32", action="store_true", help="instead of bfloat16")
+    parser.add_argument("--repeats", type=int, default=5, help="timed runs; medians are shown")
+    args = parser.parse_args()
+    try:
+        dtype = "float32" if args.float32 else "bfloat16"
+        systems = {name: load(args.model, dtype, given) for name, given in SYSTEMS.items()}
+        sources = (ROOT / "data" / "example.en").read_text(encoding="utf-8").splitlines()
+        references = (ROOT / "data" / "example.de").read_text(encoding="utf-8").splitlines()
+    except (CheckpointError, InferenceError, OSError, ValueError) as error:
+        print(f"demo.py: {error}", file=sys.stderr)
+        return 1
+    seconds, outputs = measure(systems, sources, max(1, args.repeats))
+    for source, translation in zip(sources, outputs[STRICT]):
+        show(source, translation)
+    table(systems, seconds, outputs, references, dtype)
+    talk(systems[STRICT])
+    return 0
+
+
+def load(model: Path, dtype: str, given: dict[str, Any]) -> Translator:
+    return load_translator(
+        Settings(
+            data=str(model),
+            ar_path=str(model / "verifier.pt"),
+            path=str(model / "drafter.pt"),
+            dtype=dtype,
+            tokenizer="moses",
+            bpe="subword_nmt",
+            **given,
+        )
+    )
+
+
+def measure(
+    systems: dict[str, Translator], sources: list[str], repeats: int
+) -> tuple[dict[str, list[float]], dict[str, list[Translation]]]:
+    """Decoding seconds of every run (after a warm-up), and the outputs, of every system."""
+    seconds: dict[str, list[float]] = {name: [] for name in systems}
+    outputs: dict[str, list[Translation]] = {}
+    rounds = [(i, name) for i in range(repeats + 1) for name in systems]
+    for i, name in tqdm(rounds, desc="measuring", leave=False, disable=not sys.stderr.isatty()):
+        system = systems[name]
+        before = system.statistics.total_seconds
+        outputs[name] = list(system.translate(sources))
+        if i > 0:
+            seconds[name].append(system.statistics.total_seconds - before)
+    return seconds, outputs
+
+
+def show(source: str, translation: Translation) -> None:
+    steps = " ".join(str(count) for count in translation.accepted)
+    print(f"  {source}\n  {translation.text}")
+    print(f"  {translation.tokens} tokens in {len(translation.accepted)} steps; accepted: {steps}\n")
+
+
+def table(
+    systems: dict[str, Translator],
+    seconds: dict[str, list[float]],
+    outputs: dict[str, list[Translation]],
+    references: list[str],
+    dtype: str,
+) -> None:
+    greedy = [t.text for t in outputs["AR (ours)"]]
+    print(f"| {'system':15} |  BLEU | acceptance length | ms/sentence | x {BASELINE} | as AR |")
+    print("|---|---|---|---|---|---|")
+    for name, system in systems.items():
+        texts = [t.text for t in outputs[name]]
+        bleu = sacrebleu.corpus_bleu(texts, [references]).score
+        length = system.statistics.acceptance_length if "specdec" in name else 1.0
+        ratios = [base / own for base, own in zip(seconds[BASELINE], seconds[name])]
+        same = sum(a == b for a, b in zip(texts, greedy))
+        milliseconds = 1000 * statistics.median(seconds[name]) / len(references)
+        print(
+            f"| {name:15} | {bleu:5.1f} | {length:17.2f} | {milliseconds:11.1f} "
+            f"| {statistics.median(ratios):15.2f}x | {same:2}/{len(texts)} |"
+        )
+    k = systems[STRICT].block_size
+    print(
+        f"\ncpu, {dtype}, {torch.get_num_threads()} threads, batch 1, k {k}; relaxed: {RELAXED}; "
+        f"{len(seconds[STRICT])} alternating runs, medians; decoding only.\n"
+        "BLEU: sacreBLEU on these few sentences. Acceptance length: tokens committed per step, "
+        "bonus token included."
+    )
+
+
+def talk(translator: Translator) -> None:
+    """Translate what is typed; of a pipe, what it holds by now and later, unless it is empty."""
+    if sys.stdin is None or sys.stdin.closed:
+        return
+    if sys.stdin.isatty():
+        print("\nType English sentences, an empty line to end.")
+    elif not select.select([sys.stdin], [], [], 1.0)[0]:
+        return
+    for line in sys.stdin:
+        if not line.strip():
+            break
+        start = time.perf_counter()
+        for translation in translator.translate([line.strip()]):
+            show(line.strip(), translation)
+            print(f"  {1000 * (time.perf_counter() - start):.0f} ms\n", flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(0)

@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# The main job: translate with the shipped pair and show how much faster it is than beam search.
+# Sets up .venv by itself the first time. Pipe or type English sentences to see them translated.
+#
+#   ./scripts/demo.sh [--float32] [--repeats N] [--model DIR]
+#   echo "A dog runs across the beach." | ./scripts/demo.sh
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+scripts/setup_env.sh base </dev/null
+exec .venv/bin/python scripts/demo.py "$@"

@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Sequence-level distillation: the verifier translates the training source, and what it says
+# becomes the target that a drafter is trained on.
+#
+#   scripts/distill.sh [--keep-valid] VERIFIER DICT_DIR BPE_DIR OUT_DIR SRC TGT [inference.py flags ...]
+#
+# DICT_DIR holds the dictionaries that VERIFIER was trained with, BPE_DIR the segmented text
+# {train,valid,test}.{SRC,TGT}, as scripts/prepare_data.sh makes them (bin/ and bpe/). OUT_DIR
+# receives bpe/, the text, and bin/, which fairseq-train reads, with the same dictionaries.
+# train and valid get the verifier's translations as targets; test, where there is one, keeps its
+# references, and so does valid with --keep-valid. Stopped, the same command goes on.
+#
+# The verifier translates greedily, 64 sentences at a time (--strategy AR --batch 64), since that is
+# what strict acceptance compares drafts with. Flags change that: for beam search give
+# --strategy fairseq --beam 5.
+set -euo pipefail
+die() { echo "distill.sh: $1" >&2; exit 1; }
+splits=(train valid)
+if [ "${1:-}" = --keep-valid ]; then splits=(train); shift; fi
+if [ $# -lt 6 ]; then sed -n '2,17s/^# \{0,1\}//p' "$0" >&2; exit 2; fi
+verifier=$1 dict=$2 text=$3 out=$4 src=$5 tgt=$6
+shift 6
+root=$(cd "$(dirname "$0")/.." && pwd)
+if ! command -v fairseq-preprocess >/dev/null && [ -x "$root/.venv/bin/fairseq-preprocess" ]; then
+  PATH=$root/.venv/bin:$PATH
+fi
+for file in "$verifier" "$dict/dict.$src.txt" "$dict/dict.$tgt.txt" "$text/train.$src" "$text/valid.$src" "$text/valid.$tgt"; do
+  [ -s "$file" ] || die "$file is missing or empty"
+done
+mkdir -p "$out/bpe" || die "cannot write to $out: give another OUT_DIR"
+
+# Lines made by another verifier, of another text or in another way are not gone on with.
+made_with=$(cat "$verifier" "$text/train.$src" "$text/valid.$src" | cksum && printf '%s\n' "${splits[*]} $*")
+if [ -e "$out/made_with" ] && [ "$(cat "$out/made_with")" != "$made_with" ]; then
+  die "$out was begun with another verifier, text or flags: remove it, or give another OUT_DIR"
+fi
+printf '%s\n' "$made_with" >"$out/made_with"
+
+copy() { cp "$text/$1" "$out/bpe/$1.part" && mv "$out/bpe/$1.part" "$out/bpe/$1"; }
+for split in "${splits[@]}"; do
+  copy "$split.$src"
+  echo "distill.sh: translating $split" >&2
+  python3 "$root/scripts/inference.py" "$dict" --AR-path "$verifier" -s "$src" -t "$tgt" --keep-bpe \
+    --strategy AR --batch 64 "$@" \
+    --input-path "$text/$split.$src" --output-path "$out/bpe/$split.$tgt" --resume
+done
+if [ ${#splits[@]} = 1 ]; then copy "valid.$src"; copy "valid.$tgt"; fi
+test_set=()
+if [ -s "$text/test.$src" ] && [ -s "$text/test.$tgt" ]; then
+  copy "test.$src"; copy "test.$tgt"
+  test_set=(--testpref "$out/bpe/test")
+fi
+
+rm -rf "$out/bin"
+fairseq-preprocess --source-lang "$src" --target-lang "$tgt" \
+  --srcdict "$dict/dict.$src.txt" --tgtdict "$dict/dict.$tgt.txt" \
+  --trainpref "$out/bpe/train" --validpref "$out/bpe/valid" ${test_set[@]+"${test_set[@]}"} \
+  --destdir "$out/bin" --workers 2 >"$out/preprocess.log" 2>&1 ||
+  die "fairseq-preprocess failed: $(tail -n 1 "$out/preprocess.log")"
+echo "$out/bin: $(wc -l <"$out/bpe/train.$tgt") training pairs"

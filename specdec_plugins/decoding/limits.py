@@ -1,0 +1,61 @@
+"""fairseq's generation options, as far as greedy decoding knows them. No fairseq in here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+# Generation options of fairseq that change which tokens greedy search takes and are not honoured
+# here: name in the config, flag, the value that asks for nothing.
+REFUSED = (
+    ("sampling", "--sampling", False),
+    ("prefix_size", "--prefix-size", 0),
+    ("no_repeat_ngram_size", "--no-repeat-ngram-size", 0),
+    ("match_source_len", "--match-source-len", False),
+    ("constraints", "--constraints", None),
+    ("lm_path", "--lm-path", None),
+    ("diverse_beam_groups", "--diverse-beam-groups", -1),
+    ("diversity_rate", "--diversity-rate", -1.0),
+    ("print_alignment", "--print-alignment", None),
+)
+
+
+@dataclass(frozen=True)
+class GenerationLimits:
+    """fairseq's generation options that greedy decoding knows, under fairseq's names.
+
+    A row's maximum length is ``max_len_a * source length + max_len_b``, EOS counted in the source
+    and not in the maximum. fairseq takes the length of the batch's longest source; here each row
+    has its own, so that output does not depend on what else is in the batch.
+    """
+
+    max_len_a: float = 0.0
+    max_len_b: int = 200
+    min_len: int = 1
+    unkpen: float = 0.0
+    temperature: float = 1.0
+    lenpen: float = 1.0
+    normalize_scores: bool = True
+
+    def __post_init__(self) -> None:
+        if self.temperature <= 0:
+            raise ValueError(f"--temperature {self.temperature}: must be above 0")
+        if self.max_len_b < 0 or self.max_len_a < 0:
+            raise ValueError("--max-len-a and --max-len-b: must be 0 or more")
+
+    @classmethod
+    def from_config(cls, args: Any) -> GenerationLimits:
+        """From fairseq's generation config or a namespace; absent options have their defaults.
+
+        Raises:
+            ValueError: an option that speculative decoding does not honour, by name.
+        """
+        for name, flag, nothing in REFUSED:
+            value = getattr(args, name, nothing)
+            if value is not None and value != nothing:
+                raise ValueError(f"{flag} {value}: not supported by speculative decoding")
+        if getattr(args, "nbest", 1) != 1:
+            raise ValueError("--nbest: speculative decoding gives one hypothesis")
+        names = ("max_len_a", "max_len_b", "min_len", "unkpen", "temperature", "lenpen")
+        given = {name: getattr(args, name) for name in names if hasattr(args, name)}
+        return cls(**given, normalize_scores=not getattr(args, "unnormalized", False))

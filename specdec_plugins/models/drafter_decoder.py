@@ -1,0 +1,128 @@
+"""What the decoders of all drafters share: embedded slots in, states of slots out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from specdec_plugins.models.layers import (
+    Attend,
+    DecoderLayerRunner,
+    position_table,
+    source_mask,
+)
+
+
+@dataclass
+class Memory:
+    """What a drafter knows of a batch's source, computed once a sentence."""
+
+    keys_values: list[tuple[Tensor, Tensor]]
+    """Cross-attention keys and values of each layer, ``(batch, heads, source, dim)``."""
+    mask: Tensor | None
+    """Additive source padding mask ``(batch, 1, 1, source)``."""
+    copies: Tensor | None = None
+    """``(batch, positions, channels)`` soft copies of the source, for drafters that make them."""
+
+    def keep(self, rows: Tensor) -> Memory:
+        """The memory of some rows of the batch."""
+        return Memory(
+            [(k[rows], v[rows]) for k, v in self.keys_values],
+            None if self.mask is None else self.mask[rows],
+            None if self.copies is None else self.copies[rows],
+        )
+
+
+class DrafterDecoder(nn.Module):
+    """A non-autoregressive decoder over prefix and masks; subclasses embed and attend."""
+
+    embed_positions: Any
+    layer_norm: Any
+    causal: bool
+    """True where prefix slots do not see the block, so that their states can be cached."""
+
+    def __init__(self, embed_positions: nn.Module, layers: nn.ModuleList, padding: int) -> None:
+        super().__init__()
+        self.embed_positions = embed_positions
+        self.layers = layers
+        self.layer_norm = None
+        self.padding = padding
+
+    def embed(
+        self,
+        tokens: Tensor,
+        is_mask: Tensor,
+        positions: Tensor,
+        memory: Memory,
+        table: Tensor,
+        features: Tensor | None,
+    ) -> Tensor:
+        """``(batch, slots, channels)`` input states of slots at ``positions``."""
+        raise NotImplementedError
+
+    def before_layer(self, x: Tensor, positions: Tensor, table: Tensor) -> Tensor:
+        """A hook on every layer's input."""
+        return x
+
+    def output_layer(self, x: Tensor) -> Tensor:
+        """Logits ``(…, vocab)``."""
+        raise NotImplementedError
+
+    def slot_logits(self, x: Tensor, previous: Tensor) -> Tensor:
+        """Logits ``(…, slots, vocab)`` of block slots with states ``x``.
+
+        Args:
+            previous: ``(…, slots)`` the token before each slot, EOS before the first; only
+                decoders that look at it use it.
+        """
+        return self.output_layer(x)
+
+    def choose(self, x: Tensor, last: Tensor) -> Tensor:
+        """Tokens ``(rows, slots)`` for a block with states ``x``; ``last`` ``(rows,)`` precedes it.
+
+        Pad is never chosen.
+        """
+        return self.best(self.output_layer(x))
+
+    def best(self, logits: Tensor) -> Tensor:
+        """The best token but pad."""
+        # In float32: on a CPU, bfloat16's argmax is five times slower.
+        logits = logits.float()
+        logits[..., self.padding] = -torch.inf
+        return logits.argmax(-1)
+
+    def runners(self) -> list[DecoderLayerRunner]:
+        """The layers, ready to run with their present weights."""
+        return [DecoderLayerRunner(layer) for layer in self.layers]
+
+    def memory(
+        self, encoder_out: dict[str, list[Tensor]], runners: list[DecoderLayerRunner], table: Tensor
+    ) -> Memory:
+        """Project the source once."""
+        states = encoder_out["encoder_out"][0]
+        return Memory(
+            [runner.project(states) for runner in runners], source_mask(encoder_out, states.dtype)
+        )
+
+    def positions(self, length: int) -> Tensor:
+        """Position states ``(length, channels)``."""
+        table = position_table(self.embed_positions, length, self.padding)
+        assert table is not None
+        return table
+
+    def run(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        table: Tensor,
+        runners: list[DecoderLayerRunner],
+        attends: list[Attend],
+        memory: Memory,
+    ) -> Tensor:
+        """All layers over embedded slots ``x``; the states before the output layer."""
+        for runner, attend, source in zip(runners, attends, memory.keys_values):
+            x = runner(self.before_layer(x, positions, table), attend, source, memory.mask)
+        return x if self.layer_norm is None else self.layer_norm(x)

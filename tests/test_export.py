@@ -1,0 +1,81 @@
+"""Shipped checkpoints: small, half precision, without the paths of whoever trained them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_task, make_verifier
+
+from specdec_plugins.checkpoints import CheckpointError, load_state
+from specdec_plugins.export import export_checkpoint
+
+SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "export_checkpoint.py"
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Path:
+    model = make_verifier(make_task(), share_all_embeddings=True).float()
+    state: dict[str, Any] = {
+        "cfg": {
+            "model": Namespace(arch="transformer", data="/home/me/bin", save_dir="/home/me/out"),
+            "task": {"_name": "translation", "data": "/home/me/bin", "source_lang": "en"},
+            "criterion": {"_name": "cross_entropy"},
+        },
+        "args": None,
+        "model": model.state_dict(),
+        "optimizer_history": [
+            {
+                "num_updates": 7,
+                "optimizer_name": "FairseqAdam",
+                "lr_scheduler_state": {},
+                "criterion_name": "CrossEntropyCriterion",
+            }
+        ],
+        "extra_state": {"train_iterator": {"epoch": 1}},
+        "last_optimizer_state": {"state": {0: torch.zeros(100_000)}},
+    }
+    path = tmp_path / "trained.pt"
+    torch.save(state, path)
+    return path
+
+
+def test_weights_are_halved_and_shared_ones_stored_once(trained: Path, tmp_path: Path) -> None:
+    target = tmp_path / "small.pt"
+    size = export_checkpoint(str(trained), str(target))
+    before, after = load_state(trained)["model"], load_state(target)["model"]
+    assert size == target.stat().st_size
+    assert before.keys() == after.keys()
+    for name, tensor in after.items():
+        torch.testing.assert_close(tensor.float(), before[name].half().float())
+    tables = ("encoder.embed_tokens", "decoder.embed_tokens", "decoder.output_projection")
+    assert len({after[f"{name}.weight"].data_ptr() for name in tables}) == 1
+    unique = {tensor.data_ptr(): 2 * tensor.numel() for tensor in after.values()}
+    assert size < sum(unique.values()) + 60_000
+
+
+def test_no_path_of_the_training_machine_is_left(trained: Path, tmp_path: Path) -> None:
+    target = tmp_path / "small.pt"
+    export_checkpoint(str(trained), str(target))
+    assert b"/home/me" in trained.read_bytes()
+    assert b"/home/me" not in target.read_bytes()
+    assert load_state(target)["cfg"]["task"]["source_lang"] == "en"
+
+
+def test_an_unwritable_target_is_named(trained: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="nowhere"):
+        export_checkpoint(str(trained), str(tmp_path / "nowhere" / "small.pt"))
+
+
+def test_the_script_reports_errors_in_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, str(SCRIPT), str(tmp_path / "missing.pt"), str(tmp_path / "x.pt")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("export_checkpoint.py: ")
+    assert "missing.pt" in done.stderr
+    assert "Traceback" not in done.stderr

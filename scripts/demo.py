@@ -109,7 +109,9 @@ def measure(
 def show(source: str, translation: Translation) -> None:
     steps = " ".join(str(count) for count in translation.accepted)
     print(f"  {source}\n  {translation.text}")
-    print(f"  {translation.tokens} tokens in {len(translation.accepted)} steps; accepted: {steps}\n")
+    print(
+        f"  {translation.tokens} tokens in {len(translation.accepted)} steps; accepted: {steps}\n"
+    )
 
 
 def table(

@@ -1,31 +1,32 @@
 #!/usr/bin/env python3
-"""Write a checkpoint for shipping: float16 weights, no optimizer state, no paths.
-
-    scripts/export_checkpoint.py SOURCE.pt TARGET.pt
-"""
+"""Write a checkpoint for shipping: float16 weights, no optimizer state, no paths."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import specdec_plugins  # noqa: E402, F401
-from specdec_plugins.checkpoints import CheckpointError  # noqa: E402
-from specdec_plugins.export import export_checkpoint  # noqa: E402
+import specdec_plugins  # noqa: F401
+from specdec_plugins.checkpoints import CheckpointError
+from specdec_plugins.export import export_checkpoint
 
 
 def main() -> int:
-    if len(sys.argv) != 3:
-        print(__doc__, file=sys.stderr)
-        return 2
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("source", help="a checkpoint of fairseq-train")
+    parser.add_argument("target", help="the file to write")
+    parser.add_argument("-s", "--source-lang", help="language to note in the checkpoint")
+    parser.add_argument("-t", "--target-lang", help="language to note in the checkpoint")
+    args = parser.parse_args()
     try:
-        size = export_checkpoint(sys.argv[1], sys.argv[2])
+        size = export_checkpoint(args.source, args.target, args.source_lang, args.target_lang)
     except CheckpointError as error:
         print(f"export_checkpoint.py: {error}", file=sys.stderr)
         return 1
-    print(f"{sys.argv[2]}: {size / 1e6:.1f} MB")
+    print(f"{args.target}: {size / 1e6:.1f} MB")
     return 0
 
 

@@ -65,6 +65,8 @@ try:
     from specdec_plugins.inference.text import STANDARD, InputLines
 except ImportError as error:
     sys.exit(f"inference.py: {error}; install the package and what it needs: pip install {ROOT}")
+except KeyboardInterrupt:
+    sys.exit(130)
 
 logger = logging.getLogger(__name__)
 
@@ -267,22 +269,25 @@ def progress(
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0, 1 for what the run met with, 2 for the command line."""
     args = parse(sys.argv[1:] if argv is None else argv)
-    status, message = 1, ""
     try:
         utils.set_torch_seed(args.seed)
         translate(args, make_settings(args))
-        return 0
     except BrokenPipeError:
         return 0
     except KeyboardInterrupt:
-        status, message = 130, "interrupted; the lines written so far are complete (see --resume)"
-    except (CheckpointError, InferenceError) as error:
-        message = str(error)
+        return fail(130, "interrupted; the lines written so far are complete (see --resume)")
     except torch.cuda.OutOfMemoryError:
-        message = f"--batch {args.batch}: the GPU's memory does not suffice; give a smaller one"
+        return fail(1, f"--batch {args.batch}: the GPU's memory does not suffice; give fewer")
+    except (CheckpointError, InferenceError) as error:
+        return fail(1, str(error))
     except ValueError as error:
-        status, message = 2, str(error)
-    logger.debug("", exc_info=True)
+        return fail(2, str(error))
+    return 0
+
+
+def fail(status: int, message: str) -> int:
+    """Say in one line why the run ends; with LOGLEVEL=DEBUG, also where."""
+    logger.debug("traceback:", exc_info=True)
     print(f"inference.py: {' '.join(message.split())}", file=sys.stderr)
     return status
 

@@ -13,15 +13,15 @@ bin=$1 verifier=$2 save=$3; shift 3
 here=$(cd "$(dirname "$0")/.." && pwd)
 exec fairseq-train "$bin" --save-dir "$save" --user-dir "$here/specdec_plugins" \
   --task translation_specdec --AR-path "$verifier" --noise block_mask --block-size 8 \
-  --blocks-per-sentence 4 --start-p 0 --minus-p 0 --total-up 1 \
-  --arch block_causal --share-verifier-encoder --verifier-features \
+  --blocks-per-sentence 4 --start-p 0 --minus-p 0 \
+  --arch block_causal --share-verifier-encoder --verifier-features --previous-token-head \
   --encoder-embed-dim 256 --verifier-embed-dim 256 \
   --decoder-layers 2 --decoder-embed-dim 256 --decoder-ffn-embed-dim 512 \
   --decoder-attention-heads 4 --decoder-normalize-before --dropout 0.1 \
   --criterion glat_loss --verifier-labels \
   --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
   --lr 2e-3 --lr-scheduler polynomial_decay --warmup-updates 500 \
-  --total-num-update 12000 --max-update 12000 --max-tokens 1500 \
-  --save-interval-updates 1000 --validate-interval-updates 1000 --keep-interval-updates 3 \
-  --no-epoch-checkpoints --best-checkpoint-metric acceptance_length \
+  --total-num-update 9000 --max-update 9000 --max-tokens 1500 --max-tokens-valid 4000 \
+  --save-interval-updates 1000 --keep-interval-updates 3 --no-epoch-checkpoints \
+  --validate-interval 1000 --save-interval 1000 --best-checkpoint-metric acceptance_length \
   --maximize-best-checkpoint-metric --seed 1 --log-format simple --log-interval 100 "$@"

@@ -141,8 +141,8 @@ def use_plain_encoder(model: torch.nn.Module) -> None:
     For models that fairseq itself has loaded; other versions of fairseq have nothing to keep from.
     """
     for module in model.modules():
-        if hasattr(module, "load_to_BT"):
-            module.load_to_BT = False
+        if "load_to_BT" in vars(module):
+            vars(module)["load_to_BT"] = False
 
 
 class _Dtype:

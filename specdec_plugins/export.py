@@ -10,7 +10,7 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from specdec_plugins.checkpoints import CheckpointError, load_state
+from specdec_plugins.checkpoints import REDUNDANT, CheckpointError, load_state
 
 # Settings that name places on the machine that trained; none is needed to build the model.
 PLACES = (
@@ -27,8 +27,14 @@ PLACES = (
 )
 
 
-def export_checkpoint(source: str, target: str) -> int:
+def export_checkpoint(
+    source: str, target: str, source_lang: str | None = None, target_lang: str | None = None
+) -> int:
     """Write ``source`` to ``target`` with float16 weights and without optimizer state or paths.
+
+    Args:
+        source_lang, target_lang: written into the checkpoint; fairseq saves only languages that
+            training was given by flag, and else reads them off its data directory.
 
     Returns:
         The size of ``target`` in bytes.
@@ -40,6 +46,9 @@ def export_checkpoint(source: str, target: str) -> int:
     cfg = OmegaConf.to_container(state["cfg"], resolve=True, enum_to_str=True)
     assert isinstance(cfg, dict)
     settings = {name: _without_places(cfg[name]) for name in ("model", "task", "criterion")}
+    for name, language in (("source_lang", source_lang), ("target_lang", target_lang)):
+        if language:
+            settings["task"][name] = language
     exported = {
         "cfg": settings,
         "args": None,
@@ -73,6 +82,8 @@ def _half(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     halves: dict[tuple[int, torch.Size], Tensor] = {}
     result = {}
     for name, tensor in weights.items():
+        if REDUNDANT.search(name):
+            continue
         key = (tensor.data_ptr(), tensor.shape)
         if tensor.is_floating_point() and tensor.numel() > 1:
             # clone: a slice would take its whole storage along.

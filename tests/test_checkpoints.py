@@ -349,10 +349,10 @@ class TestLoadModel:
     def test_agrees_with_fairseq(self, checkpoint: Path, task: TranslationTask) -> None:
         ours = load_model(checkpoint, task)
         models, _, _ = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], task=task)
-        theirs = models[0]
-        theirs.eval()
-        tokens = torch.tensor([[5, 6, 7, 2]])
-        inputs = (tokens, torch.tensor([4]), tokens)
+        theirs = models[0].eval()
+        checkpoints.use_plain_encoder(theirs)
+        tokens = torch.tensor([[5, 6, 7, 2], [5, 2, 1, 1]])  # the second row is padded
+        inputs = (tokens, torch.tensor([4, 2]), tokens)
         assert torch.equal(ours(*inputs)[0], theirs(*inputs)[0])
 
     def test_half_precision_weights(self, checkpoint: Path, task: TranslationTask) -> None:
@@ -391,6 +391,12 @@ class TestLoadModel:
                 return task.build_model(cfg)
 
         assert load_model(checkpoint, OldTask()) is not None
+
+    def test_packed_encoder_of_fairseq_0_12_2_is_not_used(self) -> None:
+        layer = torch.nn.Linear(1, 1)
+        vars(layer)["load_to_BT"] = True
+        checkpoints.use_plain_encoder(torch.nn.Sequential(layer))
+        assert vars(layer)["load_to_BT"] is False
 
     def fails(self, path: Path, task: TranslationTask) -> str:
         with pytest.raises(CheckpointError) as caught:

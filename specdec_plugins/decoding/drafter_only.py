@@ -109,7 +109,7 @@ class DrafterOnlyGenerator:
         hypotheses: list[list[dict[str, Any]]] = [[] for _ in batch.rows]
         accepted: list[list[int]] = [[] for _ in batch.rows]
         while batch.rows:
-            ends = self._commit(batch, self._draft(batch), accepted)
+            ends = self._commit(batch, *self._draft(batch), accepted)
             self._finish(batch, ends, hypotheses, accepted, start)
         self.statistics.total_seconds += time.perf_counter() - start
         return hypotheses
@@ -147,8 +147,11 @@ class DrafterOnlyGenerator:
             max_lengths=max_lengths,
         )
 
-    def _draft(self, batch: _Batch) -> Tensor:
-        """``(rows, k, vocab)`` the drafter's logits for the next block."""
+    def _draft(self, batch: _Batch) -> tuple[Tensor, Tensor | None]:
+        """The next block: ``(rows, k, vocab)`` the drafter's logits, and its own choice.
+
+        The choice, ``(rows, k)``, is None where it is no more than the best token of each slot.
+        """
         k, length = self.block_size, batch.length
         new = min(length, k) if self.drafter.causal else length
         full = batch.max_lengths.new_full
@@ -163,22 +166,35 @@ class DrafterOnlyGenerator:
                 batch.features,
             )
             decoder, last = self.drafter.decoder, batch.tokens[:, length]
+            if getattr(decoder, "previous", None) is None:
+                return decoder.output_layer(states), None
             chosen = decoder.choose(states, last)
             previous = torch.cat([last[:, None], chosen[:, :-1]], dim=1)
-            return decoder.slot_logits(states, previous)
+            return decoder.slot_logits(states, previous), chosen
 
-    def _commit(self, batch: _Batch, logits: Tensor, accepted: list[list[int]]) -> list[int]:
-        """Take the best token of every slot; returns each row's tokens up to EOS, 0 without one."""
+    def _commit(
+        self,
+        batch: _Batch,
+        logits: Tensor,
+        chosen: Tensor | None,
+        accepted: list[list[int]],
+    ) -> list[int]:
+        """Take a token for every slot; returns each row's tokens up to EOS, 0 without one."""
         k, begin = self.block_size, batch.length + 1
         scores = logits.to(batch.scores.dtype)
         normalizer = scores.logsumexp(-1)
         self._forbid(scores, batch)
-        best, chosen = scores.max(-1)
-        batch.tokens[:, begin : begin + k] = chosen
-        batch.scores[:, begin : begin + k] = best - normalizer
+        tokens = scores.argmax(-1)
+        if chosen is not None and not self.limits.unkpen:
+            # The drafter chose without knowing what the limits forbid.
+            allowed = scores.gather(-1, chosen[..., None])[..., 0] > -math.inf
+            tokens = torch.where(allowed, chosen, tokens)
+        lprobs = scores.gather(-1, tokens[..., None])[..., 0] - normalizer
+        batch.tokens[:, begin : begin + k] = tokens
+        batch.scores[:, begin : begin + k] = lprobs
         batch.length += k
-        slots = torch.arange(1, k + 1, device=chosen.device)
-        ends: list[int] = torch.where(chosen == self.eos, slots, k + 1).amin(1).tolist()
+        slots = torch.arange(1, k + 1, device=tokens.device)
+        ends: list[int] = torch.where(tokens == self.eos, slots, k + 1).amin(1).tolist()
         committed = [min(end, k) for end in ends]
         for row, count in zip(batch.rows, committed, strict=True):
             accepted[row].append(count)

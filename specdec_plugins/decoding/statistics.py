@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -148,4 +149,4 @@ def _quantile(ordered: list[float], part: float) -> float:
     """The nearest-rank quantile of ordered numbers; 0 of none."""
     if not ordered:
         return 0.0
-    return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
+    return ordered[math.ceil(part * len(ordered)) - 1]

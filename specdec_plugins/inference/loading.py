@@ -36,11 +36,11 @@ def load_translator(settings: Settings) -> Translator:
         ValueError: a setting that does not fit the models, naming its flag.
     """
     task = _build_task(settings)
+    tokenizer, bpe = _build_encoders(settings, task)
     verifier, drafter = _load_models(settings, task)
     generator = _build_generator(settings, task, verifier, drafter)
     owners = (verifier, None if drafter is None or drafter.encoder is None else drafter)
     longest = min(int(model.encoder.max_positions()) for model in owners if model is not None)
-    tokenizer, bpe = _build_encoders(settings, task)
     markers = settings.post_process or (None if bpe is not None else "subword_nmt")
     codec = TextCodec(
         task.source_dictionary,

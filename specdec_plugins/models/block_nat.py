@@ -232,5 +232,11 @@ def _given(args: Namespace, name: str, default: Any) -> Any:
     return default if value is None else value
 
 
-register_model_architecture("block", "block_6e6d512")(block)
-register_model_architecture("block", "block_base")(block)
+@register_model_architecture("block", "block_6e6d512")
+@register_model_architecture("block", "block_base")
+def block_base(args: Namespace) -> None:
+    """Fill in the published defaults; the FFN and the heads do not follow the width."""
+    for side in ("encoder", "decoder"):
+        for name, value in (("ffn_embed_dim", 2048), ("attention_heads", 8)):
+            setattr(args, f"{side}_{name}", _given(args, f"{side}_{name}", value))
+    block(args)

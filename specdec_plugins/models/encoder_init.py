@@ -21,7 +21,6 @@ SETTINGS = (
     "no_scale_embedding",
 )
 ALWAYS = SETTINGS[:2]
-UNLEARNED = ("embed_positions._float_tensor", "embed_positions.weights", "version")
 
 
 def init_encoder_from(encoder: nn.Module, path: str, exact: bool = True) -> list[str]:
@@ -42,11 +41,9 @@ def init_encoder_from(encoder: nn.Module, path: str, exact: bool = True) -> list
     theirs = {
         name.removeprefix("encoder."): tensor
         for name, tensor in state["model"].items()
-        if name.startswith("encoder.") and not name.endswith(UNLEARNED)
+        if name.startswith("encoder.") and _is_learned(name)
     }
-    # Another version of fairseq may have saved more than this one has.
-    theirs = {n: tensor for n, tensor in theirs.items() if n in own or not REDUNDANT.search(n)}
-    names = [name for name in own if not name.endswith(UNLEARNED)]
+    names = [name for name in own if _is_learned(name)]
     for name in names:
         if name in theirs and theirs[name].shape != own[name].shape:
             table = name == "embed_tokens.weight" and len(theirs[name]) != len(own[name])
@@ -69,6 +66,10 @@ def init_encoder_from(encoder: nn.Module, path: str, exact: bool = True) -> list
                 own[name].copy_(theirs[name])
     logger.info("encoder initialised from %s (%d parameters)", path, len(names) - len(missing))
     return [name for name in names if name in theirs]
+
+
+def _is_learned(name: str) -> bool:
+    return not REDUNDANT.search(name) and not name.endswith(("positions.weights", "version"))
 
 
 def _check_settings(encoder: Any, verifier_cfg: Any, path: str, names: tuple[str, ...]) -> None:

@@ -14,6 +14,7 @@ from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import Tensor
 
+from specdec_plugins.checkpoints import force_weights_only, use_plain_encoder
 from specdec_plugins.data.block_mask import fixed_uniforms, sample_cuts
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.generator import SpeculativeGenerator
@@ -82,9 +83,21 @@ class TranslationSpecdecTask(TranslationTask):
     @property
     def verifier(self) -> Any:
         """The verifier of ``--AR-path``, loaded once, frozen; None without the flag."""
-        if self._verifier is None and self.cfg.AR_path:
-            self._verifier = load_verifier(self.cfg.AR_path, self)
+        path = self.cfg.AR_path
+        if self._verifier is None and path:
+            # Out of sight meanwhile: a drafter given by mistake would ask for its verifier.
+            self.cfg.AR_path = None
+            try:
+                self._verifier = load_verifier(path, self)
+            finally:
+                self.cfg.AR_path = path
         return self._verifier
+
+    @classmethod
+    def setup_task(cls, cfg: TranslationSpecdecConfig, **kwargs: Any) -> "TranslationSpecdecTask":
+        """As fairseq's; from here on fairseq too reads checkpoints without running their code."""
+        force_weights_only()
+        return super().setup_task(cfg, **kwargs)
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         if from_checkpoint and getattr(cfg, "init_encoder_from", None):
@@ -174,6 +187,8 @@ class TranslationSpecdecTask(TranslationTask):
                 f"speculative decoding takes one drafter and one verifier, not {len(drafters)} and "
                 f"{len(verifiers)} (--path drafter.pt:verifier.pt, or --AR-path verifier.pt)"
             )
+        for model in models:
+            use_plain_encoder(model)
         return SpeculativeGenerator(
             verifiers[0],
             drafters[0],

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule
-from specdec_plugins.decoding.generator import GenerationLimits, SpeculativeGenerator
+from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.decoding.limits import GenerationLimits
 
 DICTIONARY = make_dictionary()
 VERIFIER = make_verifier()
@@ -32,7 +33,9 @@ class ScriptedDrafter:
     def start(self, encoder_out: Any, capacity: int) -> None:
         self.rows = torch.arange(len(self.script))
 
-    def draft(self, last: Any, tokens: Any, new: Any, lengths: Any, k: int, width: int, features: Any) -> Any:
+    def draft(
+        self, last: Any, tokens: Any, new: Any, lengths: Any, k: int, width: int, features: Any
+    ) -> Any:
         index = (lengths[:, None] + torch.arange(k)).clamp(max=self.script.size(1) - 1)
         return self.script[self.rows].gather(1, index)
 

@@ -1,0 +1,297 @@
+"""``glat_loss`` against a cross entropy written out slot by slot."""
+
+from __future__ import annotations
+
+import copy
+import math
+from argparse import Namespace
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_task, make_verifier
+from drafters import make_block, make_causal, make_targets
+from fairseq.logging import metrics
+from torch import Tensor
+
+from specdec_plugins.criterions.glat_loss import GlatLoss
+from specdec_plugins.models.drafter import DrafterOutput
+
+PAD, EOS = 1, 2
+
+
+def task_with_verifier(**cfg: Any) -> Namespace:
+    task = make_task(AR_path="verifier.pt", **cfg)
+    task.verifier = make_verifier().requires_grad_(False)
+    return task
+
+
+TASK = task_with_verifier()
+
+
+def criterion(
+    label_smoothing: float = 0.0, verifier_labels: bool = False, slot_decay: float = 0.0
+) -> GlatLoss:
+    return GlatLoss(TASK, label_smoothing, verifier_labels, slot_decay)
+
+
+def make_sample(
+    lengths: list[int], cuts: list[list[int]], ratio: float = 0.0, seed: int = 0
+) -> dict[str, Any]:
+    source_lengths = [5, 8, 2, 6][: len(lengths)]
+    target = make_targets(lengths, seed=seed + 2)
+    return {
+        "net_input": {
+            "src_tokens": make_targets(source_lengths, seed=seed + 1).flip(1),
+            "src_lengths": torch.tensor(source_lengths),
+        },
+        "target": target,
+        "ntokens": sum(lengths),
+        "cuts": torch.tensor(cuts),
+        "glancing_ratio": ratio,
+    }
+
+
+class Frozen:
+    """A model that gives the same output whenever it is asked."""
+
+    def __init__(self, output: DrafterOutput, verifier: Any = None) -> None:
+        self.output, self.verifier = output, verifier
+        self.training = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> DrafterOutput:
+        return self.output
+
+
+def run_model(model: Any, sample: dict[str, Any], with_verifier: bool = False) -> DrafterOutput:
+    torch.manual_seed(5)
+    return model(
+        *sample["net_input"].values(),
+        sample["target"],
+        sample["cuts"],
+        glancing_ratio=sample["glancing_ratio"],
+        with_verifier=with_verifier,
+    )
+
+
+def labels(output: DrafterOutput, verifier: Any, row: int, block: int, slot: int) -> Tensor:
+    """The verifier's distribution of a slot's token, from a plain forward over the true prefix."""
+    position = int(output.blocks.positions[row, block, slot])
+    state = output.verifier_features[row, position]  # type: ignore[index]
+    return verifier.decoder.output_layer(state[None, None]).float().softmax(-1)[0, 0]
+
+
+def naive(
+    output: DrafterOutput, smoothing: float, decay: float, verifier: Any = None
+) -> tuple[float, float, float]:
+    """Loss, negative log-likelihood and size, by a loop over what is scored."""
+    loss = nll = size = 0.0
+    for row, block, slot in output.scored.nonzero().tolist():
+        lprobs = output.logits[row, block, slot].double().log_softmax(-1)
+        gold = int(output.blocks.gold[row, block, slot])
+        assert gold != PAD
+        weight = math.exp(-slot / decay) if decay else 1.0
+        main = -lprobs[gold]
+        nll += weight * main.item()
+        if verifier is not None:
+            main = -(labels(output, verifier, row, block, slot).double() * lprobs).sum()
+        loss += weight * ((1 - smoothing) * main - smoothing * lprobs.mean()).item()
+        size += weight
+    return loss, nll, size
+
+
+@pytest.mark.parametrize("decay", [0.0, 2.5])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("ratio", [0.0, 0.5])
+@pytest.mark.parametrize("name", ["block", "block_causal"])
+def test_loss_is_the_cross_entropy_of_scored_slots(
+    name: str, ratio: float, smoothing: float, decay: float
+) -> None:
+    model = make_block() if name == "block" else make_causal()
+    cuts = [[4], [0], [5]] if name == "block" else [[4, 1], [0, 0], [5, 3]]
+    sample = make_sample([9, 1, 6], cuts, ratio)
+    output = run_model(model, sample)
+    assert bool((output.blocks.scored & ~output.scored).any()) == (ratio > 0)
+    torch.manual_seed(5)
+    loss, size, log = criterion(smoothing, slot_decay=decay)(model, sample)
+    expected = naive(output, smoothing, decay)
+    assert loss.item() == pytest.approx(expected[0], rel=1e-5)
+    assert size.item() == pytest.approx(expected[2], rel=1e-6)
+    assert log["loss"].item() == pytest.approx(expected[0], rel=1e-5)
+    assert log["nll_loss"].item() == pytest.approx(expected[1], rel=1e-5)
+    assert log["sample_size"].item() == pytest.approx(expected[2], rel=1e-6)
+    if not decay:
+        assert size.item() == output.scored.sum().item()
+
+
+def test_slots_that_are_not_scored_do_not_matter() -> None:
+    sample = make_sample([9, 1, 6], [[7], [0], [5]])
+    output = run_model(make_causal(), sample)
+    assert not output.scored.all()
+    other = copy.copy(output)
+    other.logits = torch.where(output.scored[..., None], output.logits, 7.0)
+    losses = [criterion(0.1)(Frozen(o), sample)[0].item() for o in (output, other)]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("decay", [0.0, 3.0])
+@pytest.mark.parametrize("shares", [False, True])
+def test_verifier_labels_are_a_soft_cross_entropy(
+    shares: bool, decay: float, smoothing: float
+) -> None:
+    model = make_causal(TASK, share_verifier_encoder=shares)
+    sample = make_sample([9, 1, 6], [[4, 7], [0, 0], [5, 2]])
+    output = run_model(model, sample, with_verifier=True)
+    # The states are the verifier's on the true prefix, whichever encoder the drafter has.
+    previous = torch.cat([torch.full((3, 1), EOS), sample["target"][:, :-1]], dim=1)
+    states, _ = TASK.verifier(*sample["net_input"].values(), previous, features_only=True)
+    torch.testing.assert_close(output.verifier_features, states, atol=1e-6, rtol=1e-6)
+
+    loss, size, log = criterion(smoothing, True, decay)(model, sample)
+    expected = naive(output, smoothing, decay, TASK.verifier)
+    assert loss.item() == pytest.approx(expected[0], rel=1e-5)
+    assert log["nll_loss"].item() == pytest.approx(expected[1], rel=1e-5)
+    assert size.item() == pytest.approx(expected[2], rel=1e-6)
+    hard = criterion(smoothing, False, decay)(model, sample)[0]
+    assert abs(hard.item() - loss.item()) > 1e-3
+
+
+def test_verifier_labels_are_constants() -> None:
+    task = task_with_verifier()
+    task.verifier.requires_grad_(True)
+    model = make_causal(task, verifier_features=True)
+    sample = make_sample([9, 6], [[4], [2]])
+    criterion(0.0, True)(model, sample)[0].backward()
+    assert all(p.grad is None for p in task.verifier.parameters())
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def gradients(model: Any, samples: list[dict[str, Any]], loss: GlatLoss) -> tuple[Any, Any]:
+    """What the trainer computes over micro-batches: summed, then divided by the sample size."""
+    model.zero_grad()
+    logs = []
+    for sample in samples:
+        value, _, log = loss(model, sample)
+        value.backward()
+        logs.append(log)
+    size = sum(log["sample_size"] for log in logs)
+    return [p.grad / size for p in model.parameters()], logs
+
+
+@pytest.mark.parametrize("name", ["block", "block_causal", "labels", "decay"])
+def test_micro_batches_of_unequal_size_add_up(name: str) -> None:
+    model: Any = make_block() if name == "block" else make_causal(TASK)
+    loss = criterion(0.1, name == "labels", 2.0 if name == "decay" else 0.0)
+    whole = make_sample([9, 1, 6], [[4], [0], [5]])
+    parts = []
+    for rows in (slice(0, 1), slice(1, 3)):
+        part = {key: value[rows] for key, value in whole.items() if isinstance(value, Tensor)}
+        net_input = {key: value[rows] for key, value in whole["net_input"].items()}
+        ntokens = int(part["target"].ne(PAD).sum())
+        parts.append({**whole, **part, "net_input": net_input, "ntokens": ntokens})
+    assert [p["ntokens"] for p in parts] == [9, 7]
+    together, (one,) = gradients(model, [whole], loss)
+    apart, logs = gradients(model, parts, loss)
+    assert float(logs[0]["sample_size"]) != float(logs[1]["sample_size"])
+    for a, b in zip(together, apart):
+        torch.testing.assert_close(a, b, atol=1e-7, rtol=1e-5)
+    # And so do the logs: that is what "can be summed" promises.
+    assert GlatLoss.logging_outputs_can_be_summed()
+    for key, value in one.items():
+        summed = sum(float(log[key]) for log in logs)
+        assert summed == pytest.approx(float(value), rel=1e-6, abs=1e-9), key
+
+
+def reduced(logs: list[dict[str, Any]]) -> dict[str, float]:
+    with metrics.aggregate(new_root=True) as aggregator:
+        GlatLoss.reduce_metrics(logs)
+    return {key: float(value) for key, value in aggregator.get_smoothed_values().items()}
+
+
+def test_logged_means() -> None:
+    sample = make_sample([9, 1, 6], [[4, 7], [0, 0], [5, 3]], ratio=0.5)
+    model = make_causal()
+    torch.manual_seed(5)
+    _, _, log = criterion(0.1)(model, sample)
+    output = run_model(model, sample)
+    plain = run_model(model, {**sample, "glancing_ratio": 0.0})
+    loss, nll, size = naive(output, 0.1, 0.0)
+    # Accuracy counts all slots with a target, as they were before any was shown.
+    correct = (plain.logits.argmax(-1) == plain.blocks.gold) & plain.scored
+    found = reduced([log])
+    assert found["loss"] == pytest.approx(loss / size / math.log(2), abs=6e-4)
+    assert found["nll_loss"] == pytest.approx(nll / size / math.log(2), abs=6e-4)
+    accuracy = correct.sum() / plain.scored.sum()
+    assert found["glat_accu"] == pytest.approx(accuracy.item(), abs=6e-4)
+    assert found["glat_context_p"] == 0.5
+    for slot in range(4):
+        share = correct[..., slot].sum() / plain.scored[..., slot].sum()
+        assert found[f"acc_{slot}"] == pytest.approx(share.item(), abs=6e-4)
+    # Two workers' logs, or their sum: the same means.
+    summed = {key: value + value for key, value in log.items()}
+    assert reduced([log, log]) == pytest.approx(found)
+    assert reduced([summed]) == pytest.approx(found)
+
+
+def test_a_slot_that_never_occurs_is_not_logged() -> None:
+    sample = make_sample([2, 1], [[0], [0]])
+    _, _, log = criterion()(make_causal(), sample)
+    found = reduced([log])
+    assert {"acc_0", "acc_1"} <= set(found)
+    assert not {"acc_2", "acc_3"} & set(found)
+    assert not any(math.isnan(value) for value in found.values())
+
+
+def test_every_batch_has_something_to_score() -> None:
+    """A cut leaves at least one token; glancing at most all that is wrong."""
+    model = make_causal()
+    sample = make_sample([1, 1], [[0], [0]])
+    loss, size, _ = criterion()(model, sample)
+    assert size.item() == 2
+    assert loss.item() > 0
+
+
+def test_nothing_scored_is_a_loss_of_zero_with_a_gradient() -> None:
+    """With every wrong slot shown and none right, none is left."""
+    model = make_causal()
+    sample = make_sample([9, 6], [[4], [2]], ratio=1.0)
+    output = run_model(model, {**sample, "glancing_ratio": 0.0})
+    # Make wrong what was right. No prefix changes, so nothing else becomes right.
+    sample["target"] = sample["target"].clone()
+    for row, block, slot in output.glanced_correct.nonzero().tolist():
+        position = output.blocks.positions[row, block, slot]
+        sample["target"][row, position] = (sample["target"][row, position] - 4 + 1) % 20 + 4
+    loss, size, _ = criterion(0.1)(model, sample)
+    assert size.item() == loss.item() == 0
+    loss.backward()
+    assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
+
+
+def test_logs_stay_on_the_device() -> None:
+    """No host synchronisation a step: what is counted is a tensor, what is known is a number."""
+    _, size, log = criterion()(make_causal(), make_sample([9, 6], [[4], [2]]))
+    assert isinstance(size, Tensor)
+    known = {"ntokens", "nsentences"}
+    assert all(isinstance(value, Tensor) != (key in known) for key, value in log.items())
+    assert not any(v.requires_grad for v in log.values() if isinstance(v, Tensor))
+    assert log["ntokens"] == 15
+    assert log["nsentences"] == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ((1.0, False, 0.0), r"--label-smoothing 1\.0: must be in \[0, 1\)"),
+        ((-0.1, False, 0.0), r"--label-smoothing -0\.1: must be in \[0, 1\)"),
+        ((0.0, False, -1.0), r"--slot-decay -1\.0: must be 0 or more"),
+    ],
+)
+def test_impossible_settings_are_named(settings: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        criterion(*settings)
+
+
+def test_verifier_labels_need_a_verifier() -> None:
+    with pytest.raises(ValueError, match="--verifier-labels needs the verifier: give it with --AR"):
+        GlatLoss(make_task(), 0.0, True, 0.0)

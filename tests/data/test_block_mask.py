@@ -1,0 +1,204 @@
+"""Cuts, blocks and glancing, against loops written out."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from drafters import golden, needs_published, published_drafter
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdec_plugins.data.block_mask import Blocks, fixed_uniforms, glance, sample_cuts
+
+PAD, UNK, EOS = 1, 3, 2
+ALMOST_ONE = math.nextafter(1.0, 0.0)
+
+
+def grid(count: int) -> torch.Tensor:
+    """Evenly spread numbers: whatever is uniform comes out exactly so."""
+    return (torch.arange(count, dtype=torch.float64)[:, None] + 0.5) / count
+
+
+@pytest.mark.parametrize("length", range(1, 13))
+def test_cuts_are_uniform_on_all_prefixes(length: int) -> None:
+    each = 20
+    uniforms = grid(each * length)
+    cuts = sample_cuts(torch.full((len(uniforms),), length), uniforms)
+    assert torch.bincount(cuts.flatten()).tolist() == [each] * length
+
+
+@given(
+    lengths=st.lists(st.integers(1, 300), min_size=1, max_size=6),
+    blocks=st.integers(1, 8),
+    number=st.floats(0, ALMOST_ONE),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+def test_eos_is_never_in_the_prefix(
+    lengths: list[int], blocks: int, number: float, dtype: torch.dtype
+) -> None:
+    number = min(number, torch.tensor(1.0, dtype=dtype).nextafter(torch.tensor(0.0)).item())
+    uniforms = torch.full((len(lengths), blocks), number, dtype=dtype)
+    cuts = sample_cuts(torch.tensor(lengths), uniforms)
+    assert cuts.shape == (len(lengths), blocks)
+    assert bool((cuts >= 0).all())
+    assert bool((cuts <= torch.tensor(lengths)[:, None] - 1).all())
+
+
+@given(length=st.integers(1, 200), number=st.floats(0, ALMOST_ONE))
+def test_one_block_follows_the_published_formula(length: int, number: float) -> None:
+    cuts = sample_cuts(torch.tensor([length]), torch.tensor([[number]], dtype=torch.float64))
+    assert cuts.item() == length - (min(math.floor(length * number), length - 1) + 1)
+
+
+@pytest.mark.parametrize("blocks", [2, 3, 4])
+def test_several_blocks_are_spread_over_the_sentence(blocks: int) -> None:
+    part, each = 5, 8
+    length = blocks * part
+    uniforms = grid(each * part).expand(-1, blocks)
+    cuts = sample_cuts(torch.full((len(uniforms),), length), uniforms)
+    for block in range(blocks):
+        # The c-th block from the end has the c-th part of the sentence, all of it, evenly.
+        first = length - (block + 1) * part
+        assert torch.bincount(cuts[:, block]).tolist() == [0] * first + [each] * part
+
+
+@given(
+    ids=st.lists(st.integers(0, 10**7), min_size=2, max_size=20),
+    blocks=st.integers(1, 4),
+    data=st.data(),
+)
+def test_fixed_uniforms_do_not_depend_on_batching(
+    ids: list[int], blocks: int, data: st.DataObject
+) -> None:
+    together = fixed_uniforms(torch.tensor(ids), blocks)
+    assert bool(((together >= 0) & (together < 1)).all())
+    cut = data.draw(st.integers(1, len(ids) - 1))
+    parts = [fixed_uniforms(torch.tensor(part), blocks) for part in (ids[:cut], ids[cut:])]
+    assert torch.equal(together, torch.cat(parts))
+    order = torch.randperm(len(ids))
+    assert torch.equal(together[order], fixed_uniforms(torch.tensor(ids)[order], blocks))
+
+
+@pytest.mark.parametrize("first", [0, 10_000, 100_000_000])
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_fixed_uniforms_are_spread_evenly(first: int, blocks: int) -> None:
+    uniforms = fixed_uniforms(torch.arange(first, first + 1000), blocks).flatten()
+    counts = torch.histc(uniforms, bins=10, min=0, max=1)
+    assert counts.sum() == 1000 * blocks
+    assert bool(((counts - 100 * blocks).abs() <= 3).all()), counts
+
+
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    blocks=st.integers(1, 3),
+    size=st.integers(1, 6),
+    seed=st.integers(0, 99),
+)
+def test_blocks_hold_what_follows_the_cut(
+    lengths: list[int], blocks: int, size: int, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    target = torch.full((len(lengths), max(lengths)), PAD)
+    for row, length in enumerate(lengths):
+        target[row, :length] = torch.randint(4, 20, (length,))
+        target[row, length - 1] = EOS
+    cuts = sample_cuts(torch.tensor(lengths), torch.rand(len(lengths), blocks))
+    cut = Blocks.cut(target, cuts, size, PAD)
+    assert torch.equal(cut.cuts, cuts)
+    for row, length in enumerate(lengths):
+        for block in range(blocks):
+            start = int(cuts[row, block])
+            expected = [t for t in target[row].tolist()[start : start + size] if t != PAD]
+            scored = min(size, length - start)
+            assert len(expected) == scored >= 1
+            gold = expected + [PAD] * (size - scored)
+            assert cut.positions[row, block].tolist() == list(range(start, start + size))
+            assert cut.gold[row, block].tolist() == gold
+            assert cut.scored[row, block].tolist() == [slot < scored for slot in range(size)]
+
+
+@settings(max_examples=200)
+@given(
+    shape=st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 12)),
+    right=st.floats(0, 1),
+    visible=st.floats(0, 1),
+    ratio=st.integers(0, 64).map(lambda n: n / 64),
+    seed=st.integers(0, 99),
+)
+def test_glancing_reveals_a_part_of_what_is_wrong(
+    shape: tuple[int, int, int], right: float, visible: float, ratio: float, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    gold = torch.randint(4, 20, shape)
+    predicted = torch.where(torch.rand(shape) < right, gold, gold + 1)
+    scored = torch.rand(shape) < visible
+    revealed = glance(gold, predicted, scored, ratio, torch.rand(shape))
+    assert not bool((revealed & ~scored).any())
+    for row in range(shape[0]):
+        for block in range(shape[1]):
+            where = scored[row, block]
+            wrong = int((predicted[row, block] != gold[row, block])[where].sum())
+            assert int(revealed[row, block].sum()) == math.floor(wrong * ratio)
+
+
+def test_glancing_reveals_any_scored_slot_alike() -> None:
+    """Also slots that were right: it is their number alone that counts (as published)."""
+    torch.manual_seed(0)
+    draws, slots = 6000, 6
+    scored = torch.tensor([True, True, True, True, False, False]).expand(draws, 1, slots)
+    gold = torch.full((draws, 1, slots), 7)
+    predicted = torch.tensor([7, 7, 8, 8, 8, 8]).expand(draws, 1, slots)
+    revealed = glance(gold, predicted, scored, 0.5, torch.rand(draws, 1, slots))
+    assert revealed.sum(-1).eq(1).all()
+    shares = revealed.double().mean((0, 1))
+    # Four standard deviations of a share of 1/4 in 6000 draws.
+    assert shares[:4].sub(0.25).abs().max() < 4 * math.sqrt(0.25 * 0.75 / draws)
+    assert shares[4:].sum() == 0
+
+
+@needs_published
+@pytest.mark.parametrize("index", range(8))
+def test_published_noise_is_reproduced(index: int) -> None:
+    file = golden("noise.pt")
+    batch, item = file["batch"], file["noise"][index]
+    lengths = batch["target"].ne(PAD).sum(1)
+    cuts = sample_cuts(lengths, item["uniform"][:, None])
+    assert cuts[:, 0].tolist() == item["prefix_len"].tolist()
+    torch.manual_seed(item["seed"])
+    assert torch.equal(torch.rand(len(lengths)), item["uniform"])
+
+    size = batch["block_size"]
+    blocks = Blocks.cut(batch["target"], cuts, size, PAD)
+    width = int(cuts.max()) + size
+    masked = torch.full((len(lengths), width), PAD)
+    target = torch.full((len(lengths), width), PAD)
+    for row, length in enumerate(lengths.tolist()):
+        start = int(cuts[row])
+        kept = min(length, width)
+        target[row, :kept] = batch["target"][row, :kept]
+        masked[row, :start] = batch["target"][row, :start]
+        masked[row, start : start + size] = UNK
+        assert torch.equal(blocks.gold[row, 0], target[row, start : start + size])
+    assert torch.equal(masked, item["prev_output_tokens"])
+    assert torch.equal(target, item["target"])
+
+
+@needs_published
+@pytest.mark.parametrize("index", range(8))
+def test_published_glancing_counts_are_reproduced(index: int) -> None:
+    file = golden("loss.pt")
+    batch, items = file["batch"], file["items"]
+    (plain,) = (i for i in items if i["noise_seed"] == index and i["name"] == "context_p_0")
+    (glanced,) = (i for i in items if i["noise_seed"] == index and i["name"] == "context_p_0.5")
+    cuts = golden("noise.pt")["noise"][index]["prefix_len"][:, None]
+    output = published_drafter()(batch["src_tokens"], batch["src_lengths"], batch["target"], cuts)
+    blocks = output.blocks
+    assert int(blocks.scored.sum()) == plain["scored"]
+    accuracy = output.glanced_correct.sum() / blocks.scored.sum()
+    assert accuracy.item() == pytest.approx(glanced["logging"]["glat_accu"])
+    predicted = output.logits.argmax(-1)
+    revealed = glance(blocks.gold, predicted, blocks.scored, 0.5, torch.rand(predicted.shape))
+    before, after = plain["loss_targets"].ne(PAD).sum(1), glanced["loss_targets"].ne(PAD).sum(1)
+    assert torch.equal(revealed.sum((1, 2)), before - after)

@@ -1,0 +1,185 @@
+"""The drafter alone: cached, batched drafting is the training forward repeated block by block."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_batch, make_dictionary, make_verifier
+from tiny_pairs import make_block, make_causal
+
+from specdec_plugins.decoding.drafter import CachedDrafter
+from specdec_plugins.decoding.drafter_only import DrafterOnlyGenerator
+from specdec_plugins.decoding.limits import GenerationLimits
+
+DICTIONARY = make_dictionary()
+PAD, EOS, UNK = DICTIONARY.pad(), DICTIONARY.eos(), DICTIONARY.unk()
+VERIFIER = make_verifier()
+DRAFTERS = {
+    "block": lambda: make_block(),
+    "block, soft copy": lambda: make_block(src_embedding_copy=True, seed=1),
+    "causal": lambda: make_causal(seed=2),
+    "causal, shared encoder": lambda: make_causal(share_verifier_encoder=True, seed=3),
+    "causal, features": lambda: make_causal(verifier_features=True, seed=4),
+}
+
+
+def make_drafter(kind: str) -> Any:
+    drafter = DRAFTERS[kind]()
+    drafter.attach_verifier(VERIFIER)
+    return drafter
+
+
+def draft_by_training_forward(
+    drafter: Any, source: torch.Tensor, k: int, limits: GenerationLimits
+) -> tuple[list[int], list[float]]:
+    """One row, every block from scratch by the forward that training uses."""
+    tokens: list[int] = []
+    scores: list[float] = []
+    lengths = torch.tensor([len(source)])
+    most = int(limits.max_len_a * len(source)) + limits.max_len_b
+    while True:
+        filled = torch.tensor([tokens + [5] * drafter.block_size])
+        cut = torch.tensor([[len(tokens)]])
+        logits = drafter(source[None], lengths, filled, cut).logits[0, 0, :k]
+        lprobs = logits.log_softmax(-1)
+        for slot in range(k):
+            row = lprobs[slot].clone()
+            row[PAD] = -math.inf
+            row[UNK] -= limits.unkpen
+            if len(tokens) < limits.min_len:
+                row[EOS] = -math.inf
+            token = EOS if len(tokens) >= most else int(row.argmax())
+            tokens.append(token)
+            scores.append(float(row[token]))
+            if token == EOS:
+                return tokens, scores
+
+
+@pytest.mark.parametrize("kind", DRAFTERS)
+@pytest.mark.parametrize("k", [1, 3, 4])
+@pytest.mark.parametrize(
+    "limits",
+    [
+        GenerationLimits(max_len_b=17),
+        GenerationLimits(max_len_a=1.5, max_len_b=3, min_len=2, unkpen=-2.0, lenpen=0.5),
+    ],
+    ids=["max-len-b", "max-len-a"],
+)
+@torch.no_grad()
+def test_equals_the_training_forward(kind: str, k: int, limits: GenerationLimits) -> None:
+    drafter = make_drafter(kind)
+    drafter.block_size = k
+    lengths = [5, 9, 1, 7, 3]
+    batch = make_batch(lengths)
+    generator = DrafterOnlyGenerator(drafter, DICTIONARY, k, limits)
+    hypotheses = generator.generate([], batch)
+    for row, (length, (ours,)) in enumerate(zip(lengths, hypotheses, strict=True)):
+        source = batch["net_input"]["src_tokens"][row, -length:]
+        tokens, scores = draft_by_training_forward(drafter, source, k, limits)
+        assert ours["tokens"].tolist() == tokens
+        # Stock attention, which makes the features here, takes its softmax in float32.
+        expected = torch.tensor(scores, dtype=torch.float64)
+        torch.testing.assert_close(ours["positional_scores"], expected, atol=1e-6, rtol=1e-6)
+        total = sum(scores) / len(scores) ** limits.lenpen
+        assert math.isclose(float(ours["score"]), total, rel_tol=1e-6)
+        assert sum(ours["accepted"]) == len(tokens)
+        assert ours["steps"] == len(ours["accepted"]) == math.ceil(len(tokens) / k)
+
+
+@torch.no_grad()
+def test_drafts_what_speculation_drafts() -> None:
+    """Also where the drafter's choice is not the best token of each slot."""
+    drafter = make_causal(previous_token_head=True, seed=8)
+    drafter.attach_verifier(VERIFIER)
+    lengths, k, most = [5, 9, 3], 4, 14
+    batch = make_batch(lengths)
+    generator = DrafterOnlyGenerator(drafter, DICTIONARY, k, GenerationLimits(max_len_b=most))
+    for row, (hypothesis,) in enumerate(generator.generate([], batch)):
+        tokens = hypothesis["tokens"].tolist()
+        source = batch["net_input"]["src_tokens"][row : row + 1, -lengths[row] :]
+        cached = CachedDrafter(drafter)
+        net_input = {"src_tokens": source, "src_lengths": torch.tensor([lengths[row]])}
+        cached.start(cached.encode(net_input, None), most + 2 * (k + 1))
+        new = 0
+        for begin in range(0, len(tokens), k):
+            draft = cached.draft(
+                torch.tensor([tokens[begin - 1] if begin else EOS]),
+                torch.tensor([tokens[begin - new : begin]], dtype=torch.long),
+                torch.tensor([new]),
+                torch.tensor([begin]),
+                k,
+                begin + k,
+                None,
+            )
+            end = min(begin + k, len(tokens), most)
+            assert draft[0, : end - begin].tolist() == tokens[begin:end]
+            new = k
+
+
+@pytest.mark.parametrize("kind", DRAFTERS)
+def test_statistics(kind: str) -> None:
+    generator = DrafterOnlyGenerator(make_drafter(kind), DICTIONARY, 3, GenerationLimits(0, 20))
+    hypotheses = [h for (h,) in generator.generate([], make_batch([4, 2, 6, 3]))]
+    statistics = generator.statistics
+    assert statistics.sentences == len(statistics.latencies) == 4
+    assert statistics.committed_tokens == sum(len(h["tokens"]) for h in hypotheses)
+    assert statistics.accepted_tokens == statistics.committed_tokens
+    assert statistics.bonus_tokens == 0
+    assert statistics.steps == sum(h["steps"] for h in hypotheses)
+    assert sum(statistics.acceptance_histogram) == statistics.steps
+    assert statistics.drafted_tokens == 3 * statistics.steps
+    # The verifier runs after every block but the last of a sentence, and only for its states.
+    calls = statistics.steps - 4 if "features" in kind else 0
+    assert statistics.verifier_calls == calls
+    seconds = statistics.report()["seconds"]
+    assert 0 < seconds["encode"] + seconds["draft"] + seconds["verify"] < seconds["total"]
+
+
+def test_never_drafts_pad() -> None:
+    drafter = make_drafter("causal")
+    with torch.no_grad():
+        drafter.decoder.output_projection.weight[PAD] *= 50
+    generator = DrafterOnlyGenerator(drafter, DICTIONARY, limits=GenerationLimits(max_len_b=20))
+    for (hypothesis,) in generator.generate([], make_batch([4, 7])):
+        assert PAD not in hypothesis["tokens"]
+
+
+def test_stops_at_the_end_of_a_learned_position_table() -> None:
+    drafter = make_drafter("block")
+    generator = DrafterOnlyGenerator(drafter, DICTIONARY, limits=GenerationLimits(max_len_b=1000))
+    with torch.no_grad():
+        drafter.decoder.output_projection.weight[EOS] = 0
+        drafter.decoder.output_projection.weight[7] *= 20
+    for (hypothesis,) in generator.generate([], make_batch([4, 7])):
+        assert len(hypothesis["tokens"]) <= 64
+
+
+@pytest.mark.parametrize("k", [0, 5])
+def test_refuses_block_sizes_that_were_not_trained(k: int) -> None:
+    with pytest.raises(ValueError, match=f"--block-size {k}: .* blocks of 1 to 4"):
+        DrafterOnlyGenerator(make_drafter("causal"), DICTIONARY, k)
+
+
+@pytest.mark.parametrize("kind", ["causal, shared encoder", "causal, features"])
+def test_refuses_a_drafter_that_lacks_its_verifier(kind: str) -> None:
+    with pytest.raises(ValueError, match="--AR-path"):
+        DrafterOnlyGenerator(DRAFTERS[kind](), DICTIONARY)
+
+
+def test_attaches_the_verifier_that_it_is_given() -> None:
+    drafter = DRAFTERS["causal, shared encoder"]()
+    generator = DrafterOnlyGenerator(drafter, DICTIONARY, verifier=VERIFIER)
+    assert generator.block_size == 4
+    assert drafter.verifier is VERIFIER
+
+
+def test_refuses_what_it_cannot_honour() -> None:
+    generator = DrafterOnlyGenerator(make_drafter("causal"), DICTIONARY)
+    with pytest.raises(ValueError, match="prefix tokens"):
+        generator.generate([], make_batch([4]), prefix_tokens=torch.tensor([[5]]))
+    generator.limits = GenerationLimits(max_len_b=3, min_len=9)
+    with pytest.raises(ValueError, match="--min-len 9"):
+        generator.generate([], make_batch([4]))

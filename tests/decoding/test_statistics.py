@@ -1,0 +1,148 @@
+"""Counters, and the identities between them."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdec_plugins.decoding.statistics import DecodingStatistics, Stopwatch
+
+CPU = torch.device("cpu")
+KEYS = [
+    "sentences",
+    "committed_tokens",
+    "steps",
+    "drafted_tokens",
+    "accepted_tokens",
+    "verifier_calls",
+    "acceptance_length",
+    "verification_rate",
+    "discard_rate",
+    "acceptance_histogram",
+    "seconds",
+    "tokens_per_second",
+    "latency_ms",
+]
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> list[tuple[list[int], list[int], int]]:
+    """Steps of a batch: what each row accepted and committed, and how much was drafted."""
+    found = []
+    for _ in range(draw(st.integers(0, 6))):
+        drafted = draw(st.integers(0, 5))
+        accepted = draw(st.lists(st.integers(0, drafted), min_size=1, max_size=4))
+        # An accepted EOS ends the row without a bonus token.
+        bonus = [draw(st.integers(0 if count else 1, 1)) for count in accepted]
+        found.append((accepted, [a + b for a, b in zip(accepted, bonus)], drafted))
+    return found
+
+
+@given(run=runs())
+def test_identities(run: list[tuple[list[int], list[int], int]]) -> None:
+    statistics = DecodingStatistics()
+    for step in run:
+        statistics.count_step(*step)
+    rows = sum(len(accepted) for accepted, _, _ in run)
+    committed = sum(sum(c) for _, c, _ in run)
+    accepted = sum(sum(a) for a, _, _ in run)
+    drafted = sum(len(a) * k for a, _, k in run)
+    assert statistics.steps == statistics.verifier_calls == rows
+    assert statistics.committed_tokens == committed
+    assert statistics.accepted_tokens == accepted
+    assert statistics.drafted_tokens == drafted
+    assert statistics.accepted_tokens + statistics.bonus_tokens == statistics.committed_tokens
+    histogram = statistics.acceptance_histogram
+    assert sum(histogram) == statistics.steps
+    assert sum(m * count for m, count in enumerate(histogram)) == statistics.accepted_tokens
+    assert len(histogram) == max((k + 1 for _, _, k in run), default=0)
+    if rows:
+        assert statistics.acceptance_length == committed / rows
+        assert statistics.verification_rate == rows / committed
+        assert statistics.discard_rate == (drafted - accepted) / committed
+        assert statistics.acceptance_length * statistics.verification_rate == pytest.approx(1)
+
+
+def test_a_step_without_the_verifier_is_no_call_of_it() -> None:
+    statistics = DecodingStatistics()
+    statistics.count_step([4, 2], [4, 2], 4, verified=False)
+    assert (statistics.steps, statistics.verifier_calls) == (2, 0)
+    assert statistics.bonus_tokens == 0
+
+
+def test_nothing_done_is_all_zero() -> None:
+    report = DecodingStatistics().report()
+    assert list(report) == KEYS
+    assert report["acceptance_histogram"] == []
+    assert set(report["seconds"]) == {"encode", "draft", "verify", "other", "total"}
+    numbers = [*report["seconds"].values(), *report["latency_ms"].values()]
+    numbers += [value for value in report.values() if isinstance(value, (int, float))]
+    assert not any(numbers)
+
+
+def test_report() -> None:
+    statistics = DecodingStatistics()
+    statistics.count_step([3, 0], [4, 1], 3)
+    statistics.count_step([1], [1], 3)
+    statistics.sentences = 2
+    statistics.latencies = [0.5, 0.25]
+    statistics.total_seconds = 3.0
+    for phase, seconds in (("encode", 0.5), ("draft", 0.25), ("draft", 0.25), ("verify", 1.0)):
+        statistics.stopwatch._add(phase, seconds)
+    report = statistics.report()
+    assert list(report) == KEYS
+    assert report["sentences"] == 2
+    assert report["committed_tokens"] == 6
+    assert report["steps"] == report["verifier_calls"] == 3
+    assert report["drafted_tokens"] == 9
+    assert report["accepted_tokens"] == 4
+    assert report["acceptance_length"] == 2.0
+    assert report["verification_rate"] == 0.5
+    assert report["discard_rate"] == pytest.approx(5 / 6)
+    assert report["acceptance_histogram"] == [1, 1, 0, 1]
+    assert report["seconds"] == {
+        "encode": 0.5,
+        "draft": 0.5,
+        "verify": 1.0,
+        "other": 1.0,
+        "total": 3.0,
+    }
+    assert report["tokens_per_second"] == 2.0
+    assert report["latency_ms"] == {"p50": 250.0, "p90": 500.0, "mean": 375.0}
+    assert json.loads(json.dumps(report)) == report
+
+
+@given(latencies=st.lists(st.floats(0, 100), min_size=1, max_size=30))
+def test_quantiles_are_nearest_ranks(latencies: list[float]) -> None:
+    """The smallest value that at least the part asked for lies at or below."""
+    statistics = DecodingStatistics(latencies=list(latencies))
+    found = statistics.report()["latency_ms"]
+    milliseconds = [1000 * latency for latency in latencies]
+    for name, part in (("p50", 0.5), ("p90", 0.9)):
+        value = found[name]
+        assert value in milliseconds
+        assert sum(m <= value for m in milliseconds) >= part * len(milliseconds)
+        assert sum(m < value for m in milliseconds) < part * len(milliseconds)
+    assert found["mean"] == pytest.approx(math.fsum(milliseconds) / len(milliseconds))
+    assert statistics.latencies == latencies
+
+
+def test_stopwatch_adds_up_by_phase() -> None:
+    stopwatch = Stopwatch()
+    for _ in range(2):
+        with stopwatch("draft", CPU):
+            time.sleep(0.01)
+    with stopwatch("verify", CPU):
+        pass
+    seconds = stopwatch.seconds()
+    assert set(seconds) == {"draft", "verify"}
+    assert 0.02 <= seconds["draft"] < 5
+    assert 0 <= seconds["verify"] < 0.01 + seconds["draft"]
+    seconds["draft"] = 0.0
+    assert stopwatch.seconds()["draft"] >= 0.02

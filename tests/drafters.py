@@ -1,0 +1,124 @@
+"""Tiny random drafters, checkpoint files, and the published pair where its files are at hand."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_task
+from fairseq.data import Dictionary
+
+from specdec_plugins.models.block_causal import BlockCausalConfig, BlockCausalDrafter
+from specdec_plugins.models.block_nat import BlockDrafter
+from specdec_plugins.models.drafter import Drafter
+from specdec_plugins.pair import load_drafter
+from specdec_plugins.tasks.translation_specdec import (
+    TranslationSpecdecConfig,
+    TranslationSpecdecTask,
+)
+
+PUBLISHED = Path(__file__).resolve().parent.parent.parent / "shared/fixtures/specdec_reference"
+needs_published = pytest.mark.skipif(
+    not PUBLISHED.is_dir(), reason="the published pair's files (../shared) are not here"
+)
+
+SIZES: dict[str, Any] = {
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_embed_dim": 16,
+    "decoder_embed_dim": 16,
+    "encoder_ffn_embed_dim": 32,
+    "decoder_ffn_embed_dim": 32,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "max_source_positions": 64,
+    "max_target_positions": 64,
+    "dropout": 0.0,
+}
+
+
+def make_block(task: Namespace | None = None, seed: int = 0, **overrides: Any) -> BlockDrafter:
+    """A random ``block`` drafter in float64."""
+    torch.manual_seed(seed)
+    return _spread(BlockDrafter.build_model(block_args(**overrides), task or make_task()))
+
+
+def block_args(**overrides: Any) -> Namespace:
+    return Namespace(**{**SIZES, "src_embedding_copy": True, **overrides})
+
+
+def make_causal(
+    task: Namespace | None = None, seed: int = 0, spread: bool = True, **overrides: Any
+) -> BlockCausalDrafter:
+    """A random ``block_causal`` drafter in float64, for the task's block size."""
+    torch.manual_seed(seed)
+    task = task or make_task()
+    settings = {**SIZES, "block_size": task.cfg.block_size, "verifier_embed_dim": 16, **overrides}
+    model = BlockCausalDrafter.build_model(BlockCausalConfig(**settings), task)
+    return _spread(model) if spread else model.double().eval()
+
+
+def _spread(model: Any) -> Any:
+    """Random enough for outputs that differ from slot to slot."""
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.3)
+    return model.double().eval()
+
+
+def make_targets(lengths: list[int], vocabulary: int = 24, seed: int = 0, pad: int = 1) -> Any:
+    """Random targets of these lengths (EOS included), right-padded."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.full((len(lengths), max(lengths)), pad)
+    for row, length in enumerate(lengths):
+        tokens[row, : length - 1] = torch.randint(4, vocabulary, (length - 1,), generator=generator)
+        tokens[row, length - 1] = 2
+    return tokens
+
+
+def save_checkpoint(path: Path, verifier: Any, updates: int = 7) -> Path:
+    """A file such as fairseq's trainer saves for this Transformer."""
+    cfg = vars(verifier.cfg)
+    args = {name: value for name, value in cfg.items() if isinstance(value, (int, float, str))}
+    for side in ("encoder", "decoder"):
+        args.update({f"{side}_{name}": value for name, value in vars(cfg[side]).items()})
+    history = {"optimizer_name": "FairseqAdam", "lr_scheduler_state": {}, "num_updates": updates}
+    state = {
+        "args": None,
+        "cfg": {
+            "model": Namespace(**{"_name": "transformer", "arch": "transformer", **args}),
+            "task": {"_name": "translation"},
+        },
+        "model": verifier.state_dict(),
+        "optimizer_history": [history],
+        "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
+        "last_optimizer_state": {"state": {0: {"step": torch.tensor(1.0)}}},
+    }
+    torch.save(state, path)
+    return path
+
+
+def golden(name: str) -> Any:
+    """One of the published pair's golden files."""
+    path = PUBLISHED / "golden" / name
+    if path.suffix == ".json":
+        return json.loads(path.read_text("utf-8"))
+    return torch.load(path, weights_only=True)
+
+
+@lru_cache(maxsize=1)
+def published_task() -> TranslationSpecdecTask:
+    dictionary = Dictionary.load(str(PUBLISHED / "dict" / "dict.de.txt"))
+    cfg = TranslationSpecdecConfig(source_lang="en", target_lang="de", block_size=10)
+    return TranslationSpecdecTask(cfg, dictionary, dictionary)
+
+
+@lru_cache(maxsize=1)
+def published_drafter() -> Drafter:
+    """The published drafter, in evaluation mode; do not change it."""
+    return load_drafter(PUBLISHED / "drafter.pt", published_task())

@@ -1,0 +1,436 @@
+"""``block_causal``: a cached causal prefix, blocks that do not see each other, a lent verifier."""
+
+from __future__ import annotations
+
+import copy
+from argparse import Namespace
+from typing import Any
+
+import fairseq.utils
+import pytest
+import torch
+from conftest import make_batch, make_dictionary, make_task, make_verifier
+from drafters import make_block, make_causal, make_targets
+
+from specdec_plugins.data.block_mask import sample_cuts
+from specdec_plugins.decoding.drafter import CachedDrafter
+from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.decoding.limits import GenerationLimits
+
+PAD, EOS = 1, 2
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "learned": {"decoder_learned_pos": True},
+    "pre-norm": {"decoder_normalize_before": True, "encoder_normalize_before": True},
+    "gelu": {"activation_fn": "gelu", "share_all_embeddings": True},
+    "unscaled": {"no_scale_embedding": True, "share_decoder_input_output_embed": True},
+    "shared encoder": {"share_verifier_encoder": True},
+    "features": {"verifier_features": True},
+    "all of the verifier": {"share_verifier_encoder": True, "verifier_features": True},
+}
+
+
+@pytest.fixture(autouse=True)
+def _exact_softmax(monkeypatch: pytest.MonkeyPatch) -> None:
+    """fairseq's cross-attention rounds its weights to float32, whatever the model's type."""
+    monkeypatch.setattr(fairseq.utils, "softmax", lambda x, dim, **_: torch.softmax(x, dim))
+
+
+def task_with_verifier(block_size: int = 4, **overrides: Any) -> Namespace:
+    task = make_task(block_size=block_size)
+    task.verifier = make_verifier(**overrides).requires_grad_(False)
+    return task
+
+
+def drafter_of(name: str, block_size: int = 4, **overrides: Any) -> Any:
+    return make_causal(task_with_verifier(block_size), **{**VARIANTS[name], **overrides})
+
+
+def inputs(lengths: list[int], cuts: list[list[int]], seed: int = 0) -> tuple[Any, ...]:
+    source_lengths = [5, 8, 2, 6][: len(lengths)]
+    source = make_targets(source_lengths, seed=seed + 1).flip(1)
+    target = make_targets(lengths, seed=seed + 2)
+    return source, torch.tensor(source_lengths), target, torch.tensor(cuts)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_several_blocks_in_one_pass_equal_each_alone(name: str) -> None:
+    model = drafter_of(name)
+    *sentence, cuts = inputs([9, 1, 6], [[0, 5, 8], [0, 0, 0], [3, 3, 5]])
+    together = model(*sentence, cuts)
+    assert together.logits.shape == (3, 3, 4, 24)
+    for block in range(3):
+        alone = model(*sentence, cuts[:, block : block + 1])
+        torch.testing.assert_close(
+            together.logits[:, block], alone.logits[:, 0], atol=1e-11, rtol=1e-10
+        )
+        assert torch.equal(together.scored[:, block], alone.scored[:, 0])
+
+
+@pytest.mark.parametrize("name", ["block", *VARIANTS])
+def test_a_block_does_not_know_what_follows_the_cut(name: str) -> None:
+    model = make_block() if name == "block" else drafter_of(name)
+    source, lengths, target, cuts = inputs([9, 7], [[4], [0]])
+    other = target.clone()
+    other[0, 4:], other[1, :] = 9, 10
+    shorter = other[:, :7]
+    found = [model(source, lengths, t, cuts).logits for t in (target, other, shorter)]
+    assert torch.equal(found[0], found[1])
+    torch.testing.assert_close(found[0], found[2], atol=1e-11, rtol=1e-10)
+    before = target.clone()
+    before[0, 3] = (target[0, 3] - 4 + 1) % 20 + 4
+    changed = model(source, lengths, before, cuts).logits
+    assert not torch.allclose(changed[0], found[0][0])
+    assert torch.equal(changed[1], found[0][1])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["plain", "pre-norm", "features"])
+def test_prefix_states_depend_on_neither_block_nor_pieces(name: str) -> None:
+    """What the cache holds of a prefix is the same, however it got there."""
+    model = drafter_of(name)
+    source, lengths, target, _ = inputs([9], [[0]])
+    prefix = target[:, :6]
+    features = torch.randn(1, 6, 16, dtype=torch.float64) if name == "features" else None
+    stores = []
+    for pieces, block in (([6], 4), ([6], 1), ([1, 3, 2], 4), ([2, 0, 4], 3)):
+        drafter = CachedDrafter(model)
+        drafter.start(model.encode(source, lengths), 20)
+        done = 0
+        for piece in pieces:
+            part = slice(done, done + piece)
+            states = drafter.states(
+                prefix[:, part],
+                torch.tensor([piece]),
+                torch.tensor([done + piece]),
+                block,
+                done + piece + block,
+                None if features is None else features[:, part],
+            )
+            done += piece
+        stores.append((drafter._cache.store[:, :, :6].clone(), states))
+    for store, states in stores[1:]:
+        torch.testing.assert_close(store, stores[0][0], atol=1e-12, rtol=1e-10)
+        if states.size(1) == 4:
+            torch.testing.assert_close(states, stores[0][1], atol=1e-11, rtol=1e-10)
+
+
+def record(model: Any, verifier: Any, lengths: list[int], k: int) -> tuple[Any, Any, list[Any]]:
+    """Translate; returns the batch, the hypotheses and, for every draft, its row, cut and tokens
+    with the states that they were chosen from."""
+    limits = GenerationLimits(max_len_b=14)
+    generator = SpeculativeGenerator(verifier, model, make_dictionary(), k, limits=limits)
+    drafts: list[Any] = []
+    draft, states = generator._draft, generator.drafter.states  # type: ignore[union-attr]
+    seen: list[torch.Tensor] = []
+
+    def note_states(*args: Any) -> torch.Tensor:
+        seen.append(states(*args))
+        return seen[-1]
+
+    def note_draft(batch: Any) -> torch.Tensor:
+        tokens = draft(batch)
+        for i, row in enumerate(batch.rows):
+            drafts.append((row, batch.host_lengths[i], tokens[i], seen[-1][i]))
+        return tokens
+
+    generator._draft = note_draft  # type: ignore[method-assign]
+    generator.drafter.states = note_states  # type: ignore[union-attr, method-assign]
+    batch = make_batch(lengths, seed=3)
+    return batch, generator.generate([], batch), drafts
+
+
+@pytest.mark.parametrize(
+    ("name", "k"),
+    [("plain", 1), ("block", 1), ("plain", 6), *((n, 3) for n in ["block", *VARIANTS])],
+)
+def test_cached_drafting_equals_the_training_pass(name: str, k: int) -> None:
+    if name == "block":
+        task = task_with_verifier()
+        model: Any = make_block(task, decoder_learned_pos=True)
+    else:
+        model = drafter_of(name, block_size=k)
+        task = Namespace(verifier=model.verifier)
+    model.block_size = k
+    batch, hypotheses, drafts = record(model, task.verifier, [5, 3, 9, 1, 7], k)
+    rows = [h[0]["tokens"] for h in hypotheses]
+    target = torch.full((len(rows), max(map(len, rows))), PAD)
+    for row, tokens in enumerate(rows):
+        target[row, : len(tokens)] = tokens
+    net_input = batch["net_input"]
+    assert len(drafts) == sum(h[0]["steps"] for h in hypotheses) > len(rows)
+    assert {row for row, *_ in drafts} == set(range(5))
+    index = torch.tensor([row for row, *_ in drafts])
+    cuts = torch.tensor([[cut] for _, cut, *_ in drafts])
+    source, lengths = net_input["src_tokens"][index], net_input["src_lengths"][index]
+    with torch.no_grad():
+        logits = model(source, lengths, target[index], cuts).logits[:, 0]
+        found = model.decoder.output_layer(torch.stack([states for *_, states in drafts]))
+    torch.testing.assert_close(found, logits, atol=1e-9, rtol=1e-8)
+    logits[..., PAD] = -torch.inf
+    assert torch.equal(torch.stack([tokens for *_, tokens, _ in drafts]), logits.argmax(-1))
+
+
+def test_the_decoders_input_is_the_verifiers() -> None:
+    """Same scale, same positions: what initialisation copies means the same there."""
+    model = drafter_of("all of the verifier")
+    tokens = torch.randint(4, 24, (2, 7))
+    table = model.decoder.positions(7)
+    positions = torch.arange(7).expand(2, -1)
+    masks = torch.zeros(2, 7, dtype=torch.bool)
+    found = model.decoder.embed(tokens, masks, positions, None, table, None)
+    decoder = model.verifier.decoder
+    expected = decoder.embed_scale * decoder.embed_tokens(tokens) + decoder.embed_positions(tokens)
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
+
+
+def test_masks_are_no_word() -> None:
+    """A mask's input is an embedding of its own: a genuine ``<unk>`` is told from it."""
+    model = make_causal()
+    source, lengths, target, cuts = inputs([9], [[4]])
+    target[0, 2] = 3
+    logits = model(source, lengths, target, cuts).logits
+    with torch.no_grad():
+        model.decoder.mask_embedding += 1
+    assert not torch.allclose(model(source, lengths, target, cuts).logits, logits)
+    with torch.no_grad():
+        model.decoder.mask_embedding -= 1
+        model.decoder.embed_tokens.weight[3] += 1
+    assert not torch.allclose(model(source, lengths, target, cuts).logits, logits)
+    target[0, 2] = 7
+    without = model(source, lengths, target, cuts).logits
+    with torch.no_grad():
+        model.decoder.embed_tokens.weight[3] += 1
+    assert torch.equal(model(source, lengths, target, cuts).logits, without)
+
+
+@pytest.mark.parametrize("name", ["shared encoder", "all of the verifier"])
+def test_a_lent_verifier_is_neither_stored_nor_trained(name: str) -> None:
+    model = drafter_of(name).train()
+    verifier = model.verifier
+    before = copy.deepcopy(verifier.state_dict())
+    theirs = {id(parameter) for parameter in verifier.parameters()}
+    assert not any(id(parameter) in theirs for parameter in model.parameters())
+    foreign = ("encoder.", "decoder.embed_tokens", "decoder.output_projection", "_verifier")
+    assert not [key for key in model.state_dict() if key.startswith(foreign)]
+    assert model.target_vocabulary is None
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    model(*inputs([9, 7], [[4], [0]])).logits.square().mean().backward()
+    assert all(p.grad is None for p in verifier.parameters())
+    assert all(p.grad is not None for p in model.parameters())
+    optimizer.step()
+    after = verifier.state_dict()
+    assert all(torch.equal(after[key], before[key]) for key in before)
+    assert not verifier.training
+
+
+def test_a_shared_encoder_is_not_run_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = drafter_of("all of the verifier")
+    calls = []
+    forward = model.verifier.encoder.forward
+    monkeypatch.setattr(
+        model.verifier.encoder, "forward", lambda *a, **k: calls.append(1) or forward(*a, **k)
+    )
+    model(*inputs([9, 7], [[4], [0]]))
+    assert len(calls) == 1
+
+
+def test_verifier_features_change_the_output() -> None:
+    model = drafter_of("features")
+    arguments = inputs([9, 7], [[4], [0]])
+    logits = model(*arguments).logits
+    with torch.no_grad():
+        model.verifier.decoder.layers[0].fc1.weight.mul_(-1)
+    changed = model(*arguments).logits
+    assert not torch.allclose(changed[0], logits[0])
+    # An empty prefix has no features.
+    assert torch.equal(changed[1], logits[1])
+
+
+def test_verifier_states_are_those_that_predict_the_target() -> None:
+    model = drafter_of("features")
+    source, lengths, target, cuts = inputs([9, 7], [[4], [0]])
+    output = model(source, lengths, target, cuts)
+    verifier = model.verifier
+    previous = torch.cat([torch.full((2, 1), EOS), target[:, :-1]], dim=1)
+    expected, _ = verifier(source, lengths, previous)
+    found = verifier.decoder.output_layer(output.verifier_features)
+    torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-9)
+    assert make_causal()(source, lengths, target, cuts).verifier_features is None
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            {"share_verifier_encoder": True, "encoder_embed_dim": 32},
+            "--encoder-embed-dim 32: the verifier's is 16",
+        ),
+        (
+            {"share_verifier_encoder": True, "decoder_embed_dim": 32},
+            "--decoder-embed-dim 32: the verifier's is 16",
+        ),
+        (
+            {"verifier_features": True, "verifier_embed_dim": 64},
+            "--verifier-embed-dim 64: the verifier's is 16",
+        ),
+    ],
+)
+def test_a_width_that_does_not_fit_the_verifier_is_named(
+    overrides: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_causal(task_with_verifier(), **overrides)
+    # Alone it may be built; the verifier may come later.
+    model = make_causal(**overrides)
+    with pytest.raises(ValueError, match=message):
+        model.attach_verifier(make_verifier())
+
+
+@pytest.mark.parametrize("name", ["shared encoder", "features"])
+def test_a_missing_verifier_is_named(name: str) -> None:
+    model = make_causal(**VARIANTS[name])
+    with pytest.raises(ValueError, match="needs its verifier: give it with --AR-path"):
+        model(*inputs([9], [[4]]))
+
+
+def test_other_dictionaries_cannot_share_one_table() -> None:
+    task = make_task()
+    task.target_dictionary = make_dictionary(21)
+    with pytest.raises(ValueError, match="--share-all-embeddings requires a joined dictionary"):
+        make_causal(task, share_all_embeddings=True)
+    assert make_causal(task).target_vocabulary == 25
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("name", ["block", *VARIANTS])
+def test_forward_and_backward_in_every_type(name: str, dtype: torch.dtype) -> None:
+    model = make_block() if name == "block" else drafter_of(name, dropout=0.1)
+    model = model.to(dtype).train()
+    if name != "block":
+        # The verifier follows the drafter wherever it goes.
+        assert next(model.verifier.parameters()).dtype == dtype
+        assert not model.verifier.training
+    *sentence, cuts = inputs([9, 1, 6], [[4], [0], [5]])
+    torch.manual_seed(0)
+    output = model(*sentence, cuts, glancing_ratio=0.5)
+    assert output.logits.dtype == dtype
+    output.logits.float().square().mean().backward()
+    for key, parameter in model.named_parameters():
+        assert parameter.grad is not None, key
+        assert parameter.grad.isfinite().all(), key
+
+
+def test_glancing_counts_what_the_first_pass_got_right() -> None:
+    """Accuracy is that of the pass in which nothing was shown."""
+    model = drafter_of("plain")
+    arguments = inputs([9, 7, 8], [[4, 0], [0, 6], [2, 2]])
+    plain = model(*arguments)
+    glanced = model(*arguments, glancing_ratio=1.0)
+    assert torch.equal(plain.glanced_correct, glanced.glanced_correct)
+    assert torch.equal(
+        plain.glanced_correct, (plain.logits.argmax(-1) == plain.blocks.gold) & plain.scored
+    )
+    right = glanced.blocks.scored & glanced.glanced_correct
+    # All wrong ones, as many as that, are shown: what remains is as many as were right.
+    assert torch.equal(glanced.scored.sum(-1), right.sum(-1))
+    assert torch.equal(plain.scored, plain.blocks.scored)
+
+
+def test_positions_leave_room_for_the_block() -> None:
+    model = make_causal(make_task(block_size=5), decoder_learned_pos=True, encoder_learned_pos=True)
+    assert model.max_positions() == (64, 59)
+    lent = drafter_of("shared encoder")
+    assert lent.max_positions()[0] == lent.verifier.max_positions()[0]
+
+
+class TestPreviousTokenHead:
+    """``--previous-token-head``: a slot's token is chosen knowing the one before it."""
+
+    def test_it_starts_as_no_head_at_all(self) -> None:
+        torch.manual_seed(0)
+        plain = make_causal(spread=False)
+        headed = make_causal(spread=False, previous_token_head=True)
+        missing = headed.load_state_dict(plain.state_dict(), strict=False).missing_keys
+        assert missing
+        assert all(key.startswith("decoder.previous.") for key in missing)
+        arguments = inputs([9, 7], [[4], [0]])
+        assert torch.equal(headed(*arguments).logits, plain(*arguments).logits)
+
+    @pytest.mark.parametrize("name", ["plain", "all of the verifier"])
+    def test_training_gives_the_true_previous_token(self, name: str) -> None:
+        model = drafter_of(name, previous_token_head=True)
+        source, lengths, target, cuts = inputs([9, 7], [[4], [0]])
+        logits = model(source, lengths, target, cuts).logits
+        for row, cut in enumerate(cuts[:, 0].tolist()):
+            other = target.clone()
+            # The last slot sees the one before it, and that alone of the block.
+            other[row, cut + 2] = (target[row, cut + 2] - 4 + 1) % 20 + 4
+            changed = model(source, lengths, other, cuts).logits[row, 0]
+            assert torch.equal(changed[:3], logits[row, 0, :3])
+            assert not torch.allclose(changed[3], logits[row, 0, 3])
+
+    def test_some_predecessors_are_hidden_in_training_only(self) -> None:
+        model = drafter_of("plain", previous_token_head=True)
+        arguments = inputs([9, 7], [[4], [0]])
+        assert torch.equal(model(*arguments).logits, model(*arguments).logits)
+        model.train()
+        torch.manual_seed(0)
+        assert not torch.equal(model(*arguments).logits, model(*arguments).logits)
+
+    @pytest.mark.parametrize("candidates", [1, 3, 8, 23])
+    def test_tokens_are_chosen_in_sequence_among_candidates(
+        self, candidates: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        model = drafter_of("plain", previous_token_head=True)
+        decoder, head = model.decoder, model.decoder.previous
+        monkeypatch.setattr(type(head), "CANDIDATES", candidates)
+        torch.manual_seed(0)
+        with torch.no_grad():
+            head.unknown.normal_()
+        x = torch.randn(5, 6, 16, dtype=torch.float64)
+        last = torch.tensor([EOS, 4, 9, 3, 20])
+        table = decoder.embed_scale * decoder.embed_tokens.weight
+
+        def scores(state: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor:
+            logits = decoder.output_projection(head(state, embedded))
+            logits[PAD] = -torch.inf
+            return logits
+
+        for row, found in enumerate(decoder.choose(x, last).tolist()):
+            chosen = [int(scores(x[row, 0], table[last[row]]).argmax())]
+            for slot in range(1, 6):
+                best = scores(x[row, slot], head.unknown).topk(candidates).indices
+                given = scores(x[row, slot], table[chosen[-1]])
+                chosen.append(int(best[given[best].argmax()]))
+            assert found == chosen
+
+    def test_drafting_and_training_agree(self) -> None:
+        """With every token a candidate, each slot holds the best one after its predecessor."""
+        model = drafter_of("features", previous_token_head=True)
+        model.decoder.previous.CANDIDATES = 23
+        batch, hypotheses, drafts = record(model, model.verifier, [5, 3, 7], 4)
+        net_input = batch["net_input"]
+        for row, cut, tokens, _ in drafts[::3]:
+            one = {key: value[row : row + 1] for key, value in net_input.items()}
+            target = torch.cat([hypotheses[row][0]["tokens"][:cut], tokens])[None]
+            output = model(one["src_tokens"], one["src_lengths"], target, torch.tensor([[cut]]))
+            output.logits[..., PAD] = -torch.inf
+            assert output.logits[0, 0].argmax(-1).tolist() == tokens.tolist()
+
+
+def test_uniform_cuts_reach_every_slot_of_a_cached_prefix() -> None:
+    """The training layout holds for any cut of any length, empty prefixes included."""
+    model = drafter_of("plain")
+    lengths = [9, 1, 6]
+    source, source_lengths, target, _ = inputs(lengths, [[0]] * 3)
+    cuts = sample_cuts(torch.tensor(lengths), torch.rand(3, 20))
+    output = model(source, source_lengths, target, cuts)
+    assert output.logits.isfinite().all()
+    for row, length in enumerate(lengths):
+        for block, cut in enumerate(cuts[row].tolist()):
+            same = (cuts[row] == cut).nonzero()[0, 0]
+            torch.testing.assert_close(output.logits[row, block], output.logits[row, same])
+            assert int(output.scored[row, block].sum()) == min(4, length - cut)

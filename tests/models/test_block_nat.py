@@ -1,0 +1,392 @@
+"""``block`` is the published drafter: names, flags, start, forward, loss and gradients."""
+
+from __future__ import annotations
+
+import copy
+import math
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+import fairseq.utils
+import pytest
+import torch
+from conftest import make_dictionary, make_task, make_verifier
+from drafters import (
+    PUBLISHED,
+    block_args,
+    golden,
+    make_block,
+    make_targets,
+    needs_published,
+    published_drafter,
+    published_task,
+)
+from fairseq.models import ARCH_CONFIG_REGISTRY
+from fairseq.optim.adam import Adam
+
+from specdec_plugins.checkpoints import load_state
+from specdec_plugins.criterions.glat_loss import GlatLoss
+from specdec_plugins.models.block_nat import BlockDrafter
+
+PAD, EOS, UNK = 1, 2, 3
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "copy": {},
+    "no copy": {"src_embedding_copy": False},
+    "learned": {"encoder_learned_pos": True, "decoder_learned_pos": True},
+    "pre-norm": {"encoder_normalize_before": True, "decoder_normalize_before": True},
+    "gelu": {"activation_fn": "gelu"},
+    "shared": {"share_all_embeddings": True},
+    "published": {
+        "encoder_learned_pos": True,
+        "decoder_learned_pos": True,
+        "activation_fn": "gelu",
+        "share_all_embeddings": True,
+        "apply_bert_init": True,
+    },
+}
+
+
+@pytest.fixture
+def _exact_softmax(monkeypatch: pytest.MonkeyPatch) -> None:
+    """fairseq's cross-attention rounds its weights to float32, whatever the model's type."""
+    monkeypatch.setattr(fairseq.utils, "softmax", lambda x, dim, **_: torch.softmax(x, dim))
+
+
+def published_forward(model: Any, source: torch.Tensor, prefix: torch.Tensor) -> torch.Tensor:
+    """Logits ``(slots, vocab)`` for one sentence, step by step as the reference describes it."""
+    encoder, decoder = model.encoder, model.decoder
+    words = encoder.embed_tokens.weight[source]
+    inputs = words + encoder.embed_positions(source[None])[0]
+    states = inputs[:, None]
+    for layer in encoder.layers:
+        states = layer(states, encoder_padding_mask=None)
+    if encoder.layer_norm is not None:
+        states = encoder.layer_norm(states)
+
+    tokens = torch.cat([prefix, torch.full((model.block_size,), UNK)])
+    positions = decoder.embed_positions(torch.full((1, len(tokens)), 5))[0]
+    h = decoder.embed_tokens.weight[tokens]
+    if decoder.copy_attn is not None:
+        attention = decoder.copy_attn(positions) @ inputs.T
+        h = torch.where((tokens == UNK)[:, None], attention.softmax(-1) @ words, h)
+    h = h[:, None]
+    for layer in decoder.layers:
+        h = layer(h + positions[:, None], encoder_out=states)[0]
+    if decoder.layer_norm is not None:
+        h = decoder.layer_norm(h)
+    return h[len(prefix) :, 0] @ decoder.output_projection.weight.T
+
+
+@pytest.mark.usefixtures("_exact_softmax")
+@pytest.mark.parametrize("name", VARIANTS)
+def test_forward_is_the_published_one(name: str) -> None:
+    model = make_block(make_task(block_size=4), **VARIANTS[name])
+    lengths, cuts = [7, 1, 4, 9], torch.tensor([[3], [0], [3], [6]])
+    source = make_targets([5, 8, 2, 6], seed=1).flip(1)  # left padding, as fairseq's default
+    target = make_targets(lengths, seed=2)
+    target[0, 1] = UNK  # which stands for a mask, in a prefix too
+    output = model(source, torch.tensor([5, 8, 2, 6]), target, cuts)
+    assert output.logits.shape == (4, 1, 4, 24)
+    for row, cut in enumerate(cuts[:, 0].tolist()):
+        own = source[row][source[row] != PAD]
+        expected = published_forward(model, own, target[row, :cut])
+        torch.testing.assert_close(output.logits[row, 0], expected, atol=1e-10, rtol=1e-9)
+
+
+def test_right_padded_sources_are_the_same_sentences() -> None:
+    model = make_block()
+    lengths = torch.tensor([5, 8, 2])
+    right = make_targets(lengths.tolist(), seed=1)
+    left = torch.stack([row.roll(int((row == PAD).sum())) for row in right])
+    target, cuts = make_targets([6, 3, 7], seed=2), torch.tensor([[2], [0], [5]])
+    outputs = [model(source, lengths, target, cuts).logits for source in (left, right)]
+    torch.testing.assert_close(*outputs, atol=1e-6, rtol=1e-6)
+
+
+def test_a_revealed_slot_is_read_as_its_token() -> None:
+    model = make_block(make_task(block_size=4))
+    source, target = make_targets([5], seed=1), make_targets([9], seed=2)
+    torch.manual_seed(0)
+    output = model(source, torch.tensor([5]), target, torch.tensor([[2]]), glancing_ratio=0.6)
+    first = model(source, torch.tensor([5]), target, torch.tensor([[2]]))
+    wrong = int((first.logits.argmax(-1) != output.blocks.gold).sum())
+    revealed = output.blocks.scored & ~output.scored
+    assert int(revealed.sum()) == math.floor(wrong * 0.6) > 0
+    # The same pass again, with those tokens put where the masks were.
+    tokens = torch.cat([target[:, :2], target[:, 2:6].masked_fill(~revealed[0], UNK)], dim=1)
+    table = model.decoder.positions(6)
+    encoder_out = model.encode(source, torch.tensor([5]))
+    memory = model.decoder.memory(encoder_out, model.decoder.runners(), table)
+    positions = torch.arange(6)[None]
+    is_mask = torch.zeros(1, 6, dtype=torch.bool)
+    x = model.decoder.embed(tokens, is_mask, positions, memory, table, None)
+    h = x.transpose(0, 1)
+    for layer in model.decoder.layers:
+        h = layer(h + table[:, None], encoder_out=encoder_out["encoder_out"][0])[0]
+    expected = model.decoder.output_projection(h[2:, 0])
+    torch.testing.assert_close(output.logits[0, 0], expected, atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(output.logits, first.logits)
+
+
+@pytest.mark.parametrize("arch", ["block", "block_base", "block_6e6d512"])
+def test_defaults_of_the_architectures(arch: str) -> None:
+    args = Namespace()
+    ARCH_CONFIG_REGISTRY[arch](args)
+    for side in ("encoder", "decoder"):
+        sizes = [
+            getattr(args, f"{side}_{name}")
+            for name in ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")
+        ]
+        assert sizes == [6, 512, 2048, 8]
+    assert not args.src_embedding_copy
+    assert not args.apply_bert_init
+
+
+@pytest.mark.parametrize("arch", ["block", "block_base", "block_6e6d512"])
+def test_sizes_that_follow_from_the_width(arch: str) -> None:
+    """Only ``block`` derives them from the width; each side from its own."""
+    args = Namespace(encoder_embed_dim=256, decoder_embed_dim=128, decoder_attention_heads=4)
+    ARCH_CONFIG_REGISTRY[arch](args)
+    derived = arch == "block"
+    assert args.encoder_ffn_embed_dim == (1024 if derived else 2048)
+    assert args.encoder_attention_heads == (4 if derived else 8)
+    assert args.decoder_ffn_embed_dim == (512 if derived else 2048)
+    assert args.decoder_attention_heads == 4
+
+
+def test_the_published_flags_are_parsed() -> None:
+    parser = ArgumentParser()
+    BlockDrafter.add_args(parser)
+    flags = (
+        "--encoder-layers 6 --encoder-embed-dim 512 --decoder-layers 6 --decoder-embed-dim 512 "
+        "--share-all-embeddings --encoder-learned-pos --decoder-learned-pos --apply-bert-init "
+        "--activation-fn gelu --dropout 0.1 --src-embedding-copy"
+    )
+    args = parser.parse_args(flags.split())
+    assert args.src_embedding_copy
+    assert args.apply_bert_init
+    assert args.init_encoder_from is None
+    assert args.activation_fn == "gelu"
+    assert args.encoder_learned_pos
+    assert args.share_all_embeddings
+
+
+@pytest.mark.parametrize(
+    "flag", ["no_token_positional_embeddings", "adaptive_softmax_cutoff", "cross_self_attention"]
+)
+def test_a_flag_that_cannot_be_honoured_is_refused_by_name(flag: str) -> None:
+    with pytest.raises(ValueError, match=f"--{flag.replace('_', '-')}: not supported"):
+        make_block(**{flag: "4,8" if flag.startswith("adaptive") else True})
+
+
+def test_one_table_needs_one_dictionary() -> None:
+    task = make_task()
+    task.target_dictionary = make_dictionary(21)
+    with pytest.raises(ValueError, match="--share-all-embeddings requires a joined dictionary"):
+        make_block(task, share_all_embeddings=True)
+    model = make_block(task)
+    assert model.encoder.embed_tokens.num_embeddings == 24
+    assert model.decoder.output_projection.out_features == 25
+
+
+def test_ineffective_flags_change_nothing() -> None:
+    """As published: embeddings are never scaled, nor normed."""
+    plain, flagged = make_block(), make_block(layernorm_embedding=True, no_scale_embedding=False)
+    assert plain.state_dict().keys() == flagged.state_dict().keys()
+    inputs = make_targets([5]), torch.tensor([5]), make_targets([6]), torch.tensor([[2]])
+    assert torch.equal(plain(*inputs).logits, flagged(*inputs).logits)
+
+
+def test_state_dict_names_are_a_transformers_and_the_copy() -> None:
+    stock = make_verifier(encoder_learned_pos=True, decoder_learned_pos=True).state_dict()
+    names = set(make_block(encoder_learned_pos=True, decoder_learned_pos=True).state_dict())
+    assert names - set(stock) == {"decoder.copy_attn.weight"}
+    assert set(stock) <= names
+    plain = make_block(src_embedding_copy=False).state_dict()
+    assert "decoder.copy_attn.weight" not in plain
+
+
+def test_state_dict_round_trip() -> None:
+    for name, overrides in VARIANTS.items():
+        saved = make_block(seed=0, **overrides).state_dict()
+        other = make_block(seed=1, **overrides)
+        other.load_state_dict(copy.deepcopy(saved), strict=True)
+        for key, tensor in other.state_dict().items():
+            assert torch.equal(tensor, saved[key]), (name, key)
+
+
+def test_bert_init() -> None:
+    torch.manual_seed(0)
+    args = block_args(
+        encoder_embed_dim=64, decoder_embed_dim=64, apply_bert_init=True, share_all_embeddings=True
+    )
+    args.encoder_learned_pos = args.decoder_learned_pos = True
+    model = BlockDrafter.build_model(args, make_task(make_dictionary(200)))
+    for name, parameter in model.named_parameters():
+        if "layer_norm" in name:
+            continue
+        if name.endswith("bias"):
+            assert not parameter.any(), name
+        else:
+            assert parameter.std().item() == pytest.approx(0.02, rel=0.15), name
+            assert abs(parameter.mean().item()) < 0.003, name
+    # As published: the tied output layer is drawn last, so its pad row is not zero.
+    assert model.decoder.embed_tokens.weight[PAD].any()
+    for positions in (model.encoder.embed_positions, model.decoder.embed_positions):
+        assert not positions.weight[PAD].any()
+
+
+def test_a_prenorm_drafter_without_its_final_norm_is_built_from_its_file() -> None:
+    """The published initialisation dropped ``decoder.version``, and with it the final norm."""
+    overrides = {"decoder_normalize_before": True}
+    saved = make_block(**overrides).state_dict()
+    for key in ("decoder.layer_norm.weight", "decoder.layer_norm.bias"):
+        del saved[key]
+    saved["decoder.version"] = torch.Tensor([1])
+    model = make_block(seed=1, **overrides)
+    model.load_state_dict(saved, strict=True)
+    assert model.decoder.layer_norm is None
+
+    complete = make_block(**overrides).state_dict()
+    model = make_block(seed=1, **overrides)
+    model.load_state_dict(complete, strict=True)
+    assert model.decoder.layer_norm is not None
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("learned", [False, True])
+def test_an_encoder_only_file_keeps_the_drafters_decoder(learned: bool, shared: bool) -> None:
+    sizes = {"share_all_embeddings": shared, "decoder_normalize_before": True}
+    stock = make_verifier().state_dict()
+    state = {key: tensor for key, tensor in stock.items() if key.startswith("encoder.")}
+    state["encoder.embed_positions._float_tensor"] = torch.zeros(1)
+    model = make_block(encoder_learned_pos=learned, decoder_learned_pos=True, **sizes)
+    before = copy.deepcopy(model.state_dict())
+    model.load_state_dict(state, strict=True)
+    after = model.state_dict()
+    assert model.decoder.layer_norm is not None
+    tied = ("decoder.embed_tokens.weight", "decoder.output_projection.weight")
+    for key, tensor in after.items():
+        if key in tied and shared:
+            assert torch.equal(tensor, stock["encoder.embed_tokens.weight"])
+        elif key in stock and key.startswith("encoder."):
+            assert torch.equal(tensor, stock[key]), key
+        else:
+            assert torch.equal(tensor, before[key]), key
+
+
+def test_a_file_of_something_else_does_not_load() -> None:
+    """Only an encoder alone is taken for an initialisation."""
+    state = make_block().state_dict()
+    del state["decoder.layers.0.fc1.weight"]
+    with pytest.raises(RuntimeError, match=r"decoder\.layers\.0\.fc1\.weight"):
+        make_block().load_state_dict(state, strict=True)
+
+
+def test_positions_leave_room_for_the_block() -> None:
+    model = make_block(make_task(block_size=5), decoder_learned_pos=True, encoder_learned_pos=True)
+    assert model.max_positions() == (64, 59)
+    target = make_targets([59])
+    output = model(make_targets([64]), torch.tensor([64]), target, torch.tensor([[58]]))
+    assert output.logits.isfinite().all()
+    assert output.blocks.positions.max().item() == 62
+
+
+@needs_published
+class TestPublishedPair:
+    """Against what the published code computed with its own checkpoint."""
+
+    def test_names(self) -> None:
+        saved = load_state(PUBLISHED / "drafter.pt")["model"]
+        # A shared table is listed under each of its names, in the file and here.
+        assert set(published_drafter().state_dict()) == set(saved)
+        for key, tensor in published_drafter().state_dict().items():
+            if not key.endswith("version"):
+                assert torch.equal(tensor, saved[key]), key
+
+    def test_encoder_and_logits(self) -> None:
+        file, model = golden("drafter_forward.pt"), published_drafter()
+        batch = file["batch"]
+        cuts = file["block_mask"].long().argmax(1)[:, None]
+        encoder_out = model.encode(batch["src_tokens"], batch["src_lengths"])
+        real = ~file["encoder_padding_mask"].T
+        torch.testing.assert_close(
+            encoder_out["encoder_out"][0][real], file["encoder_out_TBC"][real], atol=1e-5, rtol=0
+        )
+        output = model(batch["src_tokens"], batch["src_lengths"], batch["target"], cuts)
+        torch.testing.assert_close(output.logits[:, 0], file["block_logits"], atol=1e-5, rtol=1e-5)
+
+    @staticmethod
+    def loss(model: Any, batch: Any, cuts: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        criterion = GlatLoss(published_task(), 0.1, False, 0.0)
+        sample = {
+            "net_input": {"src_tokens": batch["src_tokens"], "src_lengths": batch["src_lengths"]},
+            "target": batch["target"],
+            "ntokens": batch["ntokens"],
+            "cuts": cuts,
+            "glancing_ratio": 0.0,
+        }
+        loss, size, log = criterion(model, sample)
+        return loss / size, log
+
+    @pytest.mark.parametrize("index", range(8))
+    def test_loss(self, index: int) -> None:
+        file = golden("loss.pt")
+        cuts = golden("noise.pt")["noise"][index]["prefix_len"][:, None]
+        (item,) = (
+            i for i in file["items"] if i["noise_seed"] == index and i["name"] == "context_p_0"
+        )
+        loss, log = self.loss(published_drafter(), file["batch"], cuts)
+        assert loss.item() == pytest.approx(item["loss"], abs=1e-5)
+        nll = log["nll_loss"] / log["sample_size"]
+        assert nll.item() == pytest.approx(item["nll_loss"], abs=1e-5)
+        assert log["sample_size"].item() == item["scored"]
+
+    def test_gradients(self) -> None:
+        file = golden("grads.pt")
+        model = copy.deepcopy(published_drafter()).requires_grad_(True)
+        cuts = golden("noise.pt")["noise"][0]["prefix_len"][:, None]
+        self.loss(model, file["batch"], cuts)[0].backward()
+        parameters = dict(model.named_parameters(remove_duplicate=False))
+        assert not file["no_grad"]
+        for name, norm in file["norms"].items():
+            found = parameters[name].grad
+            assert found is not None, name
+            assert found.norm().item() == pytest.approx(norm, rel=1e-4, abs=1e-5), name
+        for name, expected in file["grads"].items():
+            torch.testing.assert_close(
+                parameters[name].grad, expected, atol=1e-5, rtol=1e-4, msg=name
+            )
+
+    def test_five_updates(self) -> None:
+        file = golden("train5.pt")
+        model = copy.deepcopy(published_drafter()).requires_grad_(True)
+        settings = {"betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.01}
+        optimizer = Adam(model.parameters(), lr=file["lr"], **settings)
+        for step in file["steps"]:
+            noise = golden("noise.pt")["noise"][step["noise_seed"]]
+            optimizer.zero_grad()
+            loss, _ = self.loss(model, file["batch"], noise["prefix_len"][:, None])
+            loss.backward()
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), file["clip"])
+            optimizer.step()
+            assert loss.item() == pytest.approx(step["loss"], abs=1e-4)
+            assert norm.item() == pytest.approx(step["gnorm"], rel=1e-3)
+        parameters = dict(model.named_parameters(remove_duplicate=False))
+        for name, expected in file["param_norms"].items():
+            if name in parameters:
+                norm = parameters[name].norm().item()
+                assert norm == pytest.approx(expected, rel=1e-3, abs=1e-4), name
+
+    def test_the_start_is_drawn_alike(self) -> None:
+        expected = golden("encoder_init.json")
+        args = copy.deepcopy(load_state(PUBLISHED / "drafter.pt")["cfg"]["model"])
+        torch.manual_seed(0)
+        model = BlockDrafter.build_model(args, published_task())
+        state = model.state_dict()
+        for name, (_, std) in expected["fresh_init_mean_std"].items():
+            found = state[name].double().std(correction=0).item()
+            assert found == pytest.approx(std, rel=0.05, abs=1e-6), name
+        for name, zero in expected["pad_row_zero"].items():
+            assert (not state[name][PAD].any()) == zero, name

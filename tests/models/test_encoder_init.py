@@ -1,0 +1,146 @@
+"""A verifier's encoder is copied exactly, or refused with what does not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_batch, make_dictionary, make_task, make_verifier
+from drafters import block_args, make_block, make_causal, save_checkpoint
+
+from specdec_plugins.checkpoints import CheckpointError
+from specdec_plugins.models.block_nat import BlockDrafter
+from specdec_plugins.models.encoder_init import init_encoder_from
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "post-norm": {},
+    "pre-norm": {"encoder_normalize_before": True},
+    "learned positions": {"encoder_learned_pos": True},
+    "gelu": {"activation_fn": "gelu"},
+    "embedding norm": {"layernorm_embedding": True},
+    "unscaled": {"no_scale_embedding": True},
+}
+
+
+def verifier_file(path: Path, **overrides: Any) -> tuple[Any, Path]:
+    model = make_verifier(**overrides).float()
+    return model, save_checkpoint(path / "verifier.pt", model)
+
+
+def encode(model: Any) -> torch.Tensor:
+    net_input = make_batch([5, 3, 8])["net_input"]
+    with torch.no_grad():
+        encoder_out = model.encoder(net_input["src_tokens"], src_lengths=net_input["src_lengths"])
+    return encoder_out["encoder_out"][0]
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_encoder_output_is_the_verifiers_bit_for_bit(name: str, tmp_path: Path) -> None:
+    verifier, path = verifier_file(tmp_path, **SETTINGS[name])
+    before = make_causal(spread=False, **SETTINGS[name]).float()
+    drafter = make_causal(spread=False, init_encoder_from=str(path), **SETTINGS[name]).float()
+    assert torch.equal(encode(drafter), encode(verifier))
+    assert not torch.equal(encode(before), encode(verifier))
+    # The decoder is the one it would have had anyway.
+    for own, untouched in zip(drafter.decoder.parameters(), before.decoder.parameters()):
+        assert torch.equal(own, untouched)
+
+
+def test_a_shared_table_reaches_the_decoder(tmp_path: Path) -> None:
+    verifier, path = verifier_file(tmp_path)
+    drafter = make_causal(spread=False, init_encoder_from=str(path), share_all_embeddings=True)
+    table = drafter.float().decoder.embed_tokens.weight
+    assert torch.equal(table, verifier.encoder.embed_tokens.weight)
+    assert drafter.decoder.output_projection.weight is table
+
+
+def test_copied_names_are_returned(tmp_path: Path) -> None:
+    verifier, path = verifier_file(tmp_path)
+    names = init_encoder_from(make_causal().encoder, str(path))
+    assert sorted(names) == sorted(name for name, _ in verifier.encoder.named_parameters())
+
+
+def test_weights_that_fairseq_saved_twice_are_no_mismatch(tmp_path: Path) -> None:
+    """fairseq 0.12.2 stores the encoder layers in a second, packed form too."""
+    verifier = make_verifier().float()
+    packed = torch.nn.Parameter(torch.zeros(48, 16))
+    verifier.encoder.layers[0].register_parameter("in_proj_weight", packed)
+    path = save_checkpoint(tmp_path / "verifier.pt", verifier)
+    assert "layers.0.in_proj_weight" not in init_encoder_from(make_causal().encoder, str(path))
+
+
+MISMATCHES: list[tuple[dict[str, Any], str]] = [
+    (
+        {"encoder_embed_dim": 32},
+        r"architecture mismatch: encoder\.embed_tokens\.weight is \(24, 16\), .* \(24, 32\)",
+    ),
+    ({"encoder_ffn_embed_dim": 8}, r"architecture mismatch: encoder\.layers\.0\.fc1\.weight"),
+    ({"encoder_layers": 1}, r"architecture mismatch: encoder\.layers\.1\..* not in the drafter"),
+    ({"encoder_layers": 3}, r"architecture mismatch: encoder\.layers\.2\..* not in the verifier"),
+    ({"encoder_attention_heads": 4}, r"--encoder-attention-heads is 2 in the verifier, 4 in"),
+    ({"encoder_normalize_before": True}, r"--encoder-normalize-before is False in the verifier"),
+    ({"activation_fn": "gelu"}, r"--activation-fn is relu in the verifier, gelu in the drafter"),
+    ({"no_scale_embedding": True}, r"--no-scale-embedding is False in the verifier, True in"),
+    ({"encoder_learned_pos": True}, r"encoder\.embed_positions\.weight is not in the verifier"),
+    ({"layernorm_embedding": True}, r"encoder\.layernorm_embedding\..* is not in the verifier"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "message"), MISMATCHES)
+def test_a_mismatch_is_named(overrides: dict[str, Any], message: str, tmp_path: Path) -> None:
+    _, path = verifier_file(tmp_path)
+    with pytest.raises(CheckpointError, match=message) as caught:
+        make_causal(init_encoder_from=str(path), **overrides)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_another_dictionary_is_named(tmp_path: Path) -> None:
+    _, path = verifier_file(tmp_path)
+    message = r"dictionary mismatch: encoder\.embed_tokens\.weight is \(24, 16\), .* \(29, 16\)"
+    task = make_task(make_dictionary(25))
+    for make in (make_causal, make_block):
+        with pytest.raises(CheckpointError, match=message):
+            make(task, init_encoder_from=str(path))
+
+
+def test_the_published_drafter_takes_what_there_is(tmp_path: Path) -> None:
+    """Its encoder is unscaled and may have learned positions: never an exact copy."""
+    verifier, path = verifier_file(tmp_path)
+    args = block_args(init_encoder_from=str(path), encoder_learned_pos=True, activation_fn="gelu")
+    drafter = BlockDrafter.build_model(args, make_task())
+    own, theirs = drafter.encoder.state_dict(), verifier.encoder.state_dict()
+    assert "embed_positions.weight" in own
+    for name, tensor in own.items():
+        if name not in ("version", "embed_positions.weight"):
+            assert torch.equal(tensor, theirs[name]), name
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"encoder_layers": 1}, r"layers\.1\.\S+ is not in the drafter"),
+        ({"encoder_embed_dim": 32}, r"architecture mismatch: encoder\.embed_tokens\.weight"),
+        ({"encoder_attention_heads": 4}, r"--encoder-attention-heads is 2 in the verifier, 4 in"),
+        ({"encoder_normalize_before": True}, r"--encoder-normalize-before is False in the ver"),
+    ],
+)
+def test_a_mismatch_with_the_published_drafter_is_named(
+    overrides: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    _, path = verifier_file(tmp_path)
+    with pytest.raises(CheckpointError, match=message):
+        make_block(init_encoder_from=str(path), **overrides)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no such file"):
+        make_causal(init_encoder_from=str(tmp_path / "nothing.pt"))
+
+
+def test_nothing_to_copy_into_a_shared_encoder(tmp_path: Path) -> None:
+    _, path = verifier_file(tmp_path)
+    with pytest.raises(ValueError, match="--init-encoder-from: nothing to copy"):
+        make_causal(init_encoder_from=str(path), share_verifier_encoder=True)

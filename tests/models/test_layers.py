@@ -1,0 +1,148 @@
+"""The layer runner, position table and masks compute what fairseq's own decoder computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import fairseq.utils
+import pytest
+import torch
+from conftest import make_verifier
+from drafters import make_targets
+from fairseq.modules import LearnedPositionalEmbedding, SinusoidalPositionalEmbedding
+
+from specdec_plugins.models.drafter import _masked
+from specdec_plugins.models.layers import (
+    DecoderLayerRunner,
+    additive,
+    dropout,
+    position_table,
+    source_mask,
+)
+
+PAD = 1
+
+
+@pytest.fixture(autouse=True)
+def _exact_softmax(monkeypatch: pytest.MonkeyPatch) -> None:
+    """fairseq's cross-attention rounds its weights to float32, whatever the model's type."""
+    monkeypatch.setattr(fairseq.utils, "softmax", lambda x, dim, **_: torch.softmax(x, dim))
+
+
+def ours(model: Any, tokens: torch.Tensor, encoder_out: Any) -> torch.Tensor:
+    """The decoder's forward, put together from the pieces under test."""
+    decoder = model.decoder
+    slots = tokens.size(1)
+    table = position_table(decoder.embed_positions, slots, PAD)
+    assert table is not None
+    x = decoder.embed_scale * decoder.embed_tokens(tokens) + table
+    mask = additive(torch.ones(slots, slots).tril().bool(), x.dtype)
+    memory_mask = source_mask(encoder_out, x.dtype)
+    for layer in decoder.layers:
+        runner = DecoderLayerRunner(layer)
+        memory = runner.project(encoder_out["encoder_out"][0])
+        x = runner(x, _masked(mask, layer.self_attn), memory, memory_mask)
+    if decoder.layer_norm is not None:
+        x = decoder.layer_norm(x)
+    return decoder.output_layer(x)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize("pre_norm", [False, True])
+def test_output_and_gradients_are_those_of_fairseq(
+    pre_norm: bool, learned: bool, activation: str, padded: bool
+) -> None:
+    model = make_verifier(
+        decoder_normalize_before=pre_norm,
+        encoder_normalize_before=pre_norm,
+        decoder_learned_pos=learned,
+        activation_fn=activation,
+    )
+    lengths = [5, 3, 7] if padded else [6, 6]
+    source = make_targets(lengths, seed=1).flip(1)
+    tokens = make_targets([9] * len(lengths), seed=2)
+    encoder_out = model.encoder(source, src_lengths=torch.tensor(lengths))
+    assert (source_mask(encoder_out, torch.float64) is not None) == padded
+    parameters = list(model.parameters())
+    weights = torch.randn(len(tokens), 9, 24, dtype=torch.float64)
+    results = []
+    for logits in (model.decoder(tokens, encoder_out)[0], ours(model, tokens, encoder_out)):
+        loss = (logits * weights).sum()
+        results.append(
+            (logits, torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True))
+        )
+    (expected, gradients), (found, our_gradients) = results
+    torch.testing.assert_close(found, expected, atol=1e-11, rtol=1e-10)
+    for ours_, theirs in zip(our_gradients, gradients):
+        assert (ours_ is None) == (theirs is None)
+        if theirs is not None:
+            torch.testing.assert_close(ours_, theirs, atol=1e-9, rtol=1e-9)
+
+
+def test_every_dropout_of_a_layer_is_applied() -> None:
+    """Each kind alone: with the same random numbers, what fairseq's layer gives."""
+    source = torch.randint(4, 24, (2, 6))
+    tokens = torch.randint(4, 24, (2, 5))
+    for name in ("dropout", "activation_dropout"):
+        model = make_verifier(**{name: 0.5}).train()
+        encoder_out = model.eval().encoder(source, src_lengths=torch.tensor([6, 6]))
+        plain = ours(model, tokens, encoder_out)
+        for layer in model.decoder.layers:
+            layer.train()
+        torch.manual_seed(3)
+        dropped = ours(model, tokens, encoder_out)
+        torch.manual_seed(3)
+        assert not torch.allclose(dropped, plain)
+        assert torch.equal(dropped, ours(model, tokens, encoder_out))
+        # fairseq's layers draw in the same order, for (slots, batch) where ours have (batch,
+        # slots): with one row and the embedding's dropout off, the draws are the same.
+        one = {key: [v[:, :1] for v in values] for key, values in encoder_out.items() if values}
+        one["encoder_padding_mask"] = []
+        torch.manual_seed(3)
+        found = ours(model, tokens[:1], one)
+        model.decoder.dropout_module.eval()
+        torch.manual_seed(3)
+        expected = model.decoder(tokens[:1], one)[0]
+        torch.testing.assert_close(found, expected, atol=1e-11, rtol=1e-10)
+
+
+def test_attention_dropout_only_in_training() -> None:
+    attention = make_verifier(attention_dropout=0.25).decoder.layers[0].self_attn
+    assert dropout(attention) == 0.0
+    assert dropout(attention.train()) == 0.25
+
+    query = torch.randn(1, 4, 2, 8, dtype=torch.float64)
+    key_value = torch.randn(1, 4, 2, 2, 8, dtype=torch.float64)
+    attend = _masked(torch.zeros(4, 4, dtype=torch.float64), attention)
+    torch.manual_seed(0)
+    first = attend(query, key_value)
+    assert not torch.equal(first, attend(query, key_value))
+    calm = _masked(torch.zeros(4, 4, dtype=torch.float64), attention.eval())
+    assert torch.equal(calm(query, key_value), calm(query, key_value))
+
+
+@pytest.mark.parametrize("length", [1, 7, 1500])
+def test_position_table_of_sinusoids(length: int) -> None:
+    module = SinusoidalPositionalEmbedding(16, PAD, 1024)
+    table = position_table(module, length, PAD)
+    assert table is not None
+    assert table.shape == (length, 16)
+    expected = SinusoidalPositionalEmbedding.get_embedding(PAD + 1 + length, 16, PAD)
+    assert torch.equal(table, expected[PAD + 1 :])
+
+
+def test_position_table_of_learned_positions() -> None:
+    module = LearnedPositionalEmbedding(10 + PAD + 1, 16, PAD)
+    for length, rows in ((4, 4), (10, 10), (25, 10)):
+        table = position_table(module, length, PAD)
+        assert table is not None
+        assert torch.equal(table, module.weight[PAD + 1 : PAD + 1 + rows])
+    assert position_table(None, 4, PAD) is None
+
+
+def test_additive_mask() -> None:
+    mask = additive(torch.tensor([[True, False]]), torch.float16)
+    assert mask.dtype == torch.float16
+    assert mask.tolist() == [[0.0, float("-inf")]]

@@ -1,0 +1,784 @@
+"""``scripts/inference.py``: lines in, lines out, and every way in which that can fail."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_dictionary, make_task, make_verifier
+from tiny_pairs import make_block, make_causal, save_checkpoint
+
+from specdec_plugins.inference import InferenceError, Settings, load_translator
+from specdec_plugins.inference.output import OutputLines
+from specdec_plugins.inference.text import InputLines, Line, TextCodec
+
+SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "inference.py"
+SPEC = importlib.util.spec_from_file_location("inference_script", SCRIPT)
+assert SPEC is not None
+assert SPEC.loader is not None
+script = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(script)
+script.logger.setLevel(logging.WARNING)
+
+SENTENCES = [
+    "w3 w4 w5 w6",
+    "w7",
+    "w1 w2 w3 w4 w5 w6 w7 w8 w9",
+    "w19 w18 w17",
+    "w0 w0 w0 w0 w0 w1",
+    "w11 w12",
+    "w5 w4 w3 w2 w1 w0 w9 w8 w7 w6 w5",
+    "w14 w13 w16",
+    "w2 w9",
+]
+RunScript = Callable[..., int]
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with dictionaries, BPE codes, a verifier and drafters."""
+    folder = tmp_path_factory.mktemp("world")
+    for language in ("en", "de"):
+        make_dictionary().save(str(folder / f"dict.{language}.txt"))
+    merges = [f"w {digit}</w>" for digit in range(10)]
+    (folder / "codes").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
+    languages = {"source_lang": "en", "target_lang": "de"}
+    task = make_task()
+    save_checkpoint(folder / "verifier.pt", make_verifier(task, seed=3), **languages)
+    save_checkpoint(folder / "nameless.pt", make_verifier(task, seed=3))
+    save_checkpoint(folder / "drafter.pt", make_causal(task, seed=5), **languages)
+    block = make_block(task, block_size=3, src_embedding_copy=True, seed=6)
+    save_checkpoint(folder / "block.pt", block, **languages, block_size=3)
+    shared = make_causal(task, share_verifier_encoder=True, verifier_features=True, seed=7)
+    save_checkpoint(folder / "shared.pt", shared, **languages)
+    wide = make_verifier(task, decoder_embed_dim=32, encoder_embed_dim=32)
+    save_checkpoint(folder / "wide.pt", wide, **languages)
+    (folder / "in.txt").write_text("\n".join(SENTENCES) + "\n")
+    return folder
+
+
+@pytest.fixture
+def run(world: Path, tmp_path: Path) -> RunScript:
+    """``run(flag, …)`` in this process; flags given replace the usual ones."""
+
+    def run_script(*flags: str, data: Path = world, **usual: str | None) -> int:
+        given = {
+            "--path": str(world / "drafter.pt"),
+            "--AR-path": str(world / "verifier.pt"),
+            "--input-path": str(world / "in.txt"),
+            "--output-path": str(tmp_path / "out.txt"),
+            "--max-len-b": "15",
+            **{f"--{name.replace('_', '-')}": value for name, value in usual.items()},
+        }
+        pairs = (pair for pair in given.items() if pair[1] is not None)
+        try:
+            return int(script.main([str(data), *(w for pair in pairs for w in pair), *flags]))
+        except SystemExit as stop:
+            return int(stop.code or 0)
+
+    return run_script
+
+
+@pytest.fixture(scope="session")
+def greedy(world: Path) -> list[str]:
+    """What the verifier says to ``SENTENCES``."""
+    translator = load_translator(make_settings(world, strategy="AR"))
+    return [result.text for result in translator.translate(SENTENCES)]
+
+
+def make_settings(world: Path, **settings: Any) -> Settings:
+    limits = script.GenerationLimits(max_len_b=15)
+    files = {"path": str(world / "drafter.pt"), "ar_path": str(world / "verifier.pt")}
+    return Settings(data=str(world), limits=limits, **{**files, **settings})
+
+
+def lines_of(path: Path) -> list[str]:
+    text = path.read_text(encoding="utf-8")
+    assert text == "" or text.endswith("\n")
+    return text.split("\n")[:-1]
+
+
+# What it puts out
+
+
+@pytest.mark.parametrize("batch", ["1", "4"])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--strategy", "AR"],
+        ["--strategy", "fairseq", "--beam", "1"],
+        ["--strategy", "specdec"],
+        ["--strategy", "specdec", "--block-size", "2"],
+        ["--strategy", "specdec", "--path", "block.pt"],
+        ["--strategy", "specdec", "--path", "shared.pt", "--fp64"],
+    ],
+    ids=" ".join,
+)
+def test_strict_strategies_agree(
+    world: Path, tmp_path: Path, run: RunScript, greedy: list[str], flags: list[str], batch: str
+) -> None:
+    flags = [str(world / flag) if flag.endswith(".pt") else flag for flag in flags]
+    assert run(*flags, batch=batch) == 0
+    assert lines_of(tmp_path / "out.txt") == greedy
+    assert len(set(greedy)) > 4
+
+
+def test_published_command_line(
+    world: Path,
+    tmp_path: Path,
+    run: RunScript,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    published = (
+        "--user-dir specdec_plugins --task translation_lev_modified --remove-bpe "
+        "--max-sentences 20 --source-lang en --target-lang de --iter-decode-max-iter 0 "
+        "--iter-decode-eos-penalty 0 --iter-decode-with-beam 1 --gen-subset test "
+        "--block-size 3 --beta 5 --tau 3.0 --batch 1 --beam 5 --strategy specdec"
+    )
+    assert run(*published.split(), path=str(world / "block.pt"), max_len_b=None) == 0
+    assert len(lines_of(tmp_path / "out.txt")) == len(SENTENCES)
+    assert [record.message for record in caplog.records if "nothing" in record.message] == [
+        "these flags do nothing here: --remove-bpe --max-sentences --iter-decode-max-iter "
+        "--iter-decode-eos-penalty --iter-decode-with-beam --gen-subset"
+    ]
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert "specdec, batch 1, block size 3, beta 5, tau 3.0; float32 on cpu" in captured.err
+    assert "acceptance length" in captured.err
+
+
+def test_used_flags_are_not_called_useless(
+    run: RunScript, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert run("--strategy", "AR", "--lenpen=0.5", "--min-len", "2", "--quiet", "--seed=3") == 0
+    assert run("--strategy", "fairseq", "--no-repeat-ngram-size", "2") == 0
+    assert not caplog.records
+    assert run("--strategy", "AR", "--bpe-codes", "x", "--sampling-topk=3") == 0
+    assert [r.message for r in caplog.records] == [
+        "these flags do nothing here: --bpe-codes --sampling-topk"
+    ]
+
+
+@pytest.mark.parametrize("strategy", ["specdec", "drafter", "fairseq"])
+def test_order_is_that_of_the_input(run: RunScript, tmp_path: Path, strategy: str) -> None:
+    source = tmp_path / "in.txt"
+    source.write_text("\n".join(["", *SENTENCES * 3, " ", "w1 w2"] * 2))
+    results = []
+    for batch in ("1", "5"):
+        assert run("--strategy", strategy, batch=batch, input_path=str(source)) == 0
+        results.append(lines_of(tmp_path / "out.txt"))
+    assert results[0] == results[1]
+    assert [i for i, line in enumerate(results[0]) if not line] == [0, 28, 30, 58]
+
+
+def test_lines_come_as_soon_as_they_are_known(world: Path) -> None:
+    translator = load_translator(make_settings(world, batch=2))
+    read: list[int] = []
+
+    def lines() -> Iterator[Line]:
+        for number, text in enumerate(SENTENCES, start=1):
+            read.append(number)
+            yield Line(number, text)
+
+    translated = translator.translate(lines(), window=4)
+    next(translated)
+    assert read == [1, 2, 3, 4]
+    assert len(list(translated)) == len(SENTENCES) - 1
+
+
+@pytest.mark.parametrize("window", [1, 3, 64])
+def test_windows_change_nothing(world: Path, greedy: list[str], window: int) -> None:
+    translator = load_translator(make_settings(world, batch=3))
+    lines = [line for sentence in SENTENCES for line in (sentence, "")]
+    results = list(translator.translate(lines, window))
+    assert [result.text for result in results[::2]] == greedy
+    assert all(r.text == "" and r.tokens == 0 and not r.accepted for r in results[1::2])
+    for result in results[::2]:
+        assert result.tokens - sum(result.accepted) in range(len(result.accepted) + 1)
+    assert translator.statistics.sentences == len(SENTENCES)
+
+
+def test_unusual_lines(
+    run: RunScript, tmp_path: Path, world: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, plain = tmp_path / "unusual", tmp_path / "plain"
+    long = "w1 w2 w3 " * 40
+    source.write_bytes(
+        "\n".join(
+            ["\ufeffw1 w2", "w1 never heard", "", "  \t", long, "w1 w2\r", "w1 <pad> </s> <s>"]
+        ).encode()
+    )
+    kept = " ".join(long.split()[:63])
+    unknown = "w1 <unk> <unk>"
+    plain.write_text("\n".join(["w1 w2", unknown, "", "", kept, "w1 w2", f"{unknown} <unk>", ""]))
+    results = []
+    for path in (source, plain):
+        assert run(input_path=str(path), output_path=str(tmp_path / "out")) == 0
+        results.append(lines_of(tmp_path / "out"))
+    assert results[0] == results[1]
+    assert len(results[0]) == 7
+    (warning,) = [r.message for r in caplog.records]
+    assert "line 5: 120 tokens" in warning
+    assert "first 63" in warning
+
+
+def test_empty_input(run: RunScript, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    stats = tmp_path / "stats.json"
+    assert run("--stats-json", str(stats), input_path=str(tmp_path / "empty")) == 0
+    assert (tmp_path / "out.txt").read_bytes() == b""
+    assert json.loads(stats.read_text())["sentences"] == 0
+
+
+def test_raw_text(run: RunScript, tmp_path: Path) -> None:
+    raw, segmented = tmp_path / "raw", tmp_path / "segmented"
+    raw.write_text("w1 w2, w3.\nw9!\n")
+    segmented.write_text("w1 w2 , w3 .\nw9 !\n")
+    encoders = ["--tokenizer", "moses", "--bpe", "subword_nmt"]
+    assert run(*encoders, input_path=str(raw), output_path=str(tmp_path / "a")) == 0
+    assert run(input_path=str(segmented), output_path=str(tmp_path / "b")) == 0
+    assert lines_of(tmp_path / "a") == lines_of(tmp_path / "b")
+
+
+class Brackets:
+    """A tokenizer or BPE whose work can be seen."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def encode(self, text: str) -> str:
+        return f"{self.kind} {text}"
+
+    def decode(self, text: str) -> str:
+        return f"{self.kind}({text})"
+
+
+def test_codec_decodes_in_the_reverse_order() -> None:
+    dictionary = make_dictionary(1)
+    for symbol in ("b@@", "c", "tok", "bpe"):
+        dictionary.add_symbol(symbol)
+    ids = dictionary.encode_line("b@@ c b@@ <unk>", add_if_not_exist=False)
+
+    def codec(**settings: Any) -> TextCodec:
+        return TextCodec(dictionary, dictionary, 64, **settings)
+
+    assert codec(markers="subword_nmt").decode(ids) == "bc b<unk>"
+    last = dictionary.encode_line("c b@@", add_if_not_exist=False)
+    assert codec(markers="subword_nmt").decode(last) == "c b"
+    assert codec(markers="subword_nmt", keep_bpe=True).decode(ids) == "b@@ c b@@ <unk>"
+    encoders = {"tokenizer": Brackets("tok"), "bpe": Brackets("bpe")}
+    assert codec(**encoders).decode(ids) == "tok(bpe(b@@ c b@@ <unk>))"
+    assert codec(**encoders, keep_bpe=True).decode(ids) == "b@@ c b@@ <unk>"
+    encoded = codec(**encoders).encode(Line(1, "c"))
+    assert encoded is not None
+    assert dictionary.string(encoded) == "bpe tok c"
+    assert codec(tokenizer=SimpleNamespace(encode=lambda _: " ")).encode(Line(1, "x")) is None
+    with pytest.raises(ValueError, match="--post-process nonsense"):
+        codec(markers="nonsense")
+
+
+def test_bfloat16_on_the_cpu(run: RunScript, tmp_path: Path) -> None:
+    stats = tmp_path / "stats.json"
+    for strategy in ("specdec", "AR", "fairseq", "drafter"):
+        assert run("--bf16", "--cpu", "--strategy", strategy, "--stats-json", str(stats)) == 0
+        assert len(lines_of(tmp_path / "out.txt")) == len(SENTENCES)
+        assert json.loads(stats.read_text())["dtype"] == "bfloat16"
+
+
+# What it reports
+
+
+@pytest.mark.parametrize("strategy", ["specdec", "AR", "fairseq", "drafter"])
+@pytest.mark.parametrize("batch", ["1", "4"])
+def test_stats_json(run: RunScript, tmp_path: Path, strategy: str, batch: str) -> None:
+    path = tmp_path / "stats.json"
+    assert run("--stats-json", str(path), "--beam", "2", strategy=strategy, batch=batch) == 0
+    report = json.loads(path.read_text())
+    settings = report.pop("settings")
+    drafts = strategy in ("specdec", "drafter")
+    assert settings == {
+        "strategy": strategy,
+        "block_size": 4 if drafts else None,
+        "beta": 1 if strategy == "specdec" else None,
+        "tau": 0.0 if strategy == "specdec" else None,
+        "batch": int(batch),
+        "beam": 2 if strategy == "fairseq" else None,
+        "max_len_a": 0.0,
+        "max_len_b": 15,
+        "min_len": 1,
+        "unkpen": 0.0,
+        "temperature": 1.0,
+        "lenpen": 1.0,
+        "normalize_scores": True,
+        "warmup": 0,
+    }
+    assert set(report["versions"]) == {"python", "torch", "fairseq", "specdec_plugins"}
+    assert (report["device"], report["dtype"], report["threads"]) == ("cpu", "float32", 1)
+    assert report["sentences"] == len(SENTENCES)
+    assert report["steps"] == sum(report["acceptance_histogram"])
+    weighted = sum(i * count for i, count in enumerate(report["acceptance_histogram"]))
+    assert report["accepted_tokens"] == weighted
+    calls, committed = report["verifier_calls"], report["committed_tokens"]
+    assert calls == (0 if strategy == "drafter" else report["steps"])
+    assert report["drafted_tokens"] == (4 * report["steps"] if drafts else 0)
+    assert report["acceptance_length"] == pytest.approx(committed / report["steps"])
+    assert report["verification_rate"] == pytest.approx(calls / committed)
+    discarded = report["drafted_tokens"] - report["accepted_tokens"]
+    assert report["discard_rate"] == pytest.approx(discarded / committed)
+    seconds = report["seconds"]
+    assert set(seconds) == {"encode", "draft", "verify", "other", "total"}
+    assert seconds["total"] == pytest.approx(sum(seconds.values()) - seconds["total"])
+    assert report["tokens_per_second"] == pytest.approx(committed / seconds["total"])
+    assert set(report["latency_ms"]) == {"p50", "p90", "mean"}
+    assert 0 < report["latency_ms"]["p50"] <= report["latency_ms"]["p90"]
+
+
+def test_beam_search_is_counted_by_sentence(world: Path) -> None:
+    translator = load_translator(make_settings(world, strategy="fairseq", beam=1, batch=4))
+    results = list(translator.translate(SENTENCES))
+    statistics = translator.statistics
+    # Greedy search makes one pass a token.
+    assert statistics.steps == statistics.committed_tokens == sum(r.tokens for r in results)
+    assert translator.block_size is None
+
+
+def test_warm_up_is_not_counted(run: RunScript, tmp_path: Path, greedy: list[str]) -> None:
+    path = tmp_path / "stats.json"
+    for strategy in ("specdec", "fairseq"):
+        flags = ["--warmup", "5", "--stats-json", str(path), "--beam", "1", "--batch", "2"]
+        assert run(*flags, strategy=strategy) == 0
+        assert lines_of(tmp_path / "out.txt") == greedy
+        report = json.loads(path.read_text())
+        assert report["sentences"] == len(SENTENCES)
+        assert report["settings"]["warmup"] == 5
+
+
+def test_quiet(run: RunScript, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run("--quiet", output_path=None) == 0
+    captured = capfd.readouterr()
+    assert len(captured.out.splitlines()) == len(SENTENCES)
+    assert captured.err == ""
+
+
+def test_progress_bar_only_where_it_is_seen(
+    run: RunScript, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("--quiet") == 0
+    assert capfd.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    assert run("--quiet") == 0
+    assert "9/9" in capfd.readouterr().err
+    assert run("--quiet", "--no-progress-bar") == 0
+    assert capfd.readouterr().err == ""
+
+
+# Going on
+
+
+@pytest.mark.parametrize("batch", ["1", "4"])
+@pytest.mark.parametrize("cut", [0, 1, 40, -30, -1, None])
+def test_resume(
+    run: RunScript, tmp_path: Path, greedy: list[str], batch: str, cut: int | None
+) -> None:
+    out = tmp_path / "out.txt"
+    whole = ("\n".join(greedy) + "\n").encode()
+    out.write_bytes(whole[:cut])
+    stats = tmp_path / "stats.json"
+    assert run("--resume", "--stats-json", str(stats), batch=batch) == 0
+    assert out.read_bytes() == whole
+    left = len(SENTENCES) - whole[:cut].count(b"\n")
+    assert json.loads(stats.read_text())["sentences"] == left
+
+
+def test_resume_without_an_output_begins(run: RunScript, tmp_path: Path, greedy: list[str]) -> None:
+    assert run("--resume") == 0
+    assert lines_of(tmp_path / "out.txt") == greedy
+
+
+def test_without_resume_the_output_is_overwritten(
+    run: RunScript, tmp_path: Path, greedy: list[str]
+) -> None:
+    (tmp_path / "out.txt").write_text("old\n" * 50)
+    assert run() == 0
+    assert lines_of(tmp_path / "out.txt") == greedy
+
+
+def test_resume_refuses_a_longer_output(
+    run: RunScript, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.txt"
+    out.write_text("x\n" * 10 + "unfinished")
+    assert run("--resume") == 1
+    assert "has 10 lines" in one_error(capfd)
+    assert out.read_text() == "x\n" * 10 + "unfinished"
+
+
+def test_interrupted_and_resumed(
+    run: RunScript,
+    tmp_path: Path,
+    greedy: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    write, written = OutputLines.write, []
+
+    def interrupt(self: OutputLines, text: str) -> None:
+        if len(written) == 5:
+            raise KeyboardInterrupt
+        written.append(text)
+        write(self, text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OutputLines, "write", interrupt)
+        assert run() == 130
+    assert "--resume" in one_error(capfd)
+    assert lines_of(tmp_path / "out.txt") == greedy[:5]
+    assert run("--resume") == 0
+    assert lines_of(tmp_path / "out.txt") == greedy
+
+
+@pytest.mark.parametrize("batch", ["1", "4"])
+def test_invalid_utf8_after_valid_lines(
+    run: RunScript,
+    tmp_path: Path,
+    greedy: list[str],
+    capfd: pytest.CaptureFixture[str],
+    batch: str,
+) -> None:
+    source = tmp_path / "bad.txt"
+    lines = [sentence.encode() for sentence in SENTENCES]
+    source.write_bytes(b"\n".join([*lines[:6], b"w1 \xff w2", *lines[7:], b""]))
+    assert run("--warmup", "8", batch=batch, input_path=str(source)) == 1
+    message = one_error(capfd)
+    assert "line 7" in message
+    assert "byte 4" in message
+    assert lines_of(tmp_path / "out.txt") == greedy[:6]
+    assert run("--resume", batch=batch) == 0
+    assert lines_of(tmp_path / "out.txt") == greedy
+
+
+# What goes wrong
+
+
+def one_error(capfd: pytest.CaptureFixture[str]) -> str:
+    """The one line on stderr."""
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("inference.py: ")
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "status", "message"),
+    [
+        (["--path", "verifier.pt", "--AR-path", "drafter.pt"], 1, "drafter.pt: is a drafter"),
+        (["--path", "verifier.pt"], 1, "verifier.pt: is no drafter"),
+        (["--path", "missing.pt"], 1, "missing.pt: no such file"),
+        (["--AR-path", "codes"], 1, "codes: not a checkpoint"),
+        (["--AR-path", "wide.pt", "--path", "shared.pt"], 1, "verifier's is 32"),
+        (["--block-size", "5"], 2, "--block-size 5: the drafter was trained for blocks of 1 to 4"),
+        (["--block-size", "0"], 2, "--block-size 0: must be at least 1"),
+        (["--path", "block.pt", "--block-size", "4"], 2, "blocks of 1 to 3"),
+        (["--beta", "0"], 2, "--beta 0: must be at least 1"),
+        (["--tau", "-1"], 2, "--tau -1.0: must be 0 or more"),
+        (["--tau", "nan"], 2, "--tau nan"),
+        (["--strategy", "greedy"], 2, "--strategy: invalid choice: 'greedy'"),
+        (["--batch", "0"], 2, "--batch 0: must be at least 1"),
+        (["--batch", "many"], 2, "--batch: invalid int value: 'many'"),
+        (["--strategy", "fairseq", "--beam", "0"], 2, "--beam 0: must be at least 1"),
+        (["--warmup", "-1"], 2, "--warmup -1"),
+        (["--fp16", "--cpu"], 2, "--fp16: needs a GPU; on the CPU use --bf16"),
+        (["--fp16", "--bf16"], 2, "--fp16 and --bf16"),
+        (["--sampling"], 2, "--sampling True: not supported by speculative decoding"),
+        (["--no-repeat-ngram-size", "3"], 2, "--no-repeat-ngram-size 3: not supported"),
+        (["--nbest", "2"], 2, "--nbest 2"),
+        (["--min-len", "20"], 2, "--min-len 20: is above the maximum length"),
+        (["--max-len-a", "0.1", "--max-len-b", "0", "--min-len", "2"], 2, "--min-len 2"),
+        (["--temperature", "0"], 2, "--temperature 0.0: must be above 0"),
+        (["--post-process", "nonsense"], 2, "--post-process nonsense"),
+        (["--strategy", "fairseq", "--sampling-topk", "3"], 2, "--sampling-topk requires"),
+        (["--no-such-flag"], 2, "unrecognized arguments: --no-such-flag"),
+        (["--user-dir", "no_such_folder"], 2, "--user-dir no_such_folder: cannot be imported"),
+        (["--source-lang", "fr"], 1, "dict.fr.txt: no such file; the data directory must hold"),
+        (["--input-path", "missing"], 1, "missing: cannot be read"),
+        (["--input-path", "."], 1, "cannot be read"),
+        (["--input-path", "in.txt", "--output-path", "in.txt"], 1, "is the input file"),
+        (["--output-path", "."], 1, "is a directory"),
+        (["--output-path", "nowhere/out"], 1, "nowhere; create it"),
+        (["--output-path", "-", "--resume"], 1, "--resume: needs a file"),
+        (["--output-path", "/dev/null", "--resume"], 1, "--resume: /dev/null is no ordinary file"),
+        (["--stats-json", "nowhere/stats"], 1, "--stats-json nowhere/stats: there is no folder"),
+        (["--bpe", "subword_nmt", "--bpe-codes", "missing"], 1, "--bpe subword_nmt: cannot be"),
+        (["--bpe", "sentencepiece"], 1, "--bpe sentencepiece: cannot be set up"),
+        (["--tokenizer", "nonsense"], 2, "--tokenizer: invalid choice"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_errors_are_one_line(
+    world: Path,
+    tmp_path: Path,
+    run: RunScript,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    flags: list[str],
+    status: int,
+    message: str,
+) -> None:
+    monkeypatch.chdir(world)
+    out = tmp_path / "out.txt"
+    out.write_text("precious\n")
+    assert run(*flags) == status
+    assert message in one_error(capfd)
+    if flags[0] != "--max-len-a":  # a fault that only the input shows
+        assert out.read_text() == "precious\n"
+    assert lines_of(world / "in.txt") == SENTENCES
+
+
+@pytest.mark.parametrize(
+    ("strategy", "missing", "message"),
+    [
+        ("specdec", "path", "--path: give the drafter"),
+        ("drafter", "path", "--path: give the drafter"),
+        ("specdec", "AR_path", "--AR-path: give the verifier"),
+        ("AR", "AR_path", "--AR-path: give the verifier"),
+        ("fairseq", "AR_path", "--AR-path: give the verifier"),
+        ("AR", "path", None),
+        ("fairseq", "path", None),
+        ("drafter", "AR_path", None),
+    ],
+)
+def test_models_that_a_strategy_needs(
+    run: RunScript,
+    capfd: pytest.CaptureFixture[str],
+    strategy: str,
+    missing: str,
+    message: str | None,
+) -> None:
+    status = run("--quiet", **{"strategy": strategy, missing: None})
+    if message is None:
+        assert status == 0
+    else:
+        assert status == 2
+        assert message in one_error(capfd)
+
+
+def test_a_drafter_that_needs_its_verifier(
+    world: Path, run: RunScript, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(strategy="drafter", path=str(world / "shared.pt"), AR_path=None) == 2
+    assert "--AR-path" in one_error(capfd)
+    assert run("--quiet", strategy="drafter", path=str(world / "shared.pt")) == 0
+
+
+def test_other_dictionaries(
+    world: Path, tmp_path: Path, run: RunScript, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for language in ("en", "de"):
+        make_dictionary(30).save(str(tmp_path / f"dict.{language}.txt"))
+    assert run(data=tmp_path) == 1
+    message = one_error(capfd)
+    assert "verifier.pt" in message
+    assert "dictionaries" in message
+    (tmp_path / "dict.de.txt").write_text("no count\n")
+    assert run(data=tmp_path) == 1
+    assert "dict.de.txt: is no fairseq dictionary" in one_error(capfd)
+
+
+def test_data_directory(tmp_path: Path, run: RunScript, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(data=tmp_path / "missing") == 1
+    assert "missing: no such folder" in one_error(capfd)
+    make_dictionary().save(str(tmp_path / "dict.en.txt"))
+    assert run(data=tmp_path) == 1
+    assert "dict.de.txt: no such file" in one_error(capfd)
+    make_dictionary().save(str(tmp_path / "dict.de.txt"))
+    assert run("--bpe", "subword_nmt", data=tmp_path) == 1
+    assert "--bpe-codes" in one_error(capfd)
+
+
+def test_languages(
+    world: Path, tmp_path: Path, run: RunScript, capfd: pytest.CaptureFixture[str]
+) -> None:
+    nameless = {"AR_path": str(world / "nameless.pt"), "strategy": "AR"}
+    assert run(**nameless) == 1
+    assert "--source-lang" in one_error(capfd)
+    assert run("--quiet", "-s", "en", "-t", "de", **nameless) == 0
+    # Where the data directory is one that fairseq-preprocess made, its files say.
+    for name in ("dict.en.txt", "dict.de.txt"):
+        (tmp_path / name).write_bytes((world / name).read_bytes())
+    (tmp_path / "train.en-de.en.bin").touch()
+    assert run("--quiet", data=tmp_path, **nameless) == 0
+
+
+def test_truncated_checkpoint(
+    world: Path, tmp_path: Path, run: RunScript, capfd: pytest.CaptureFixture[str]
+) -> None:
+    damaged = tmp_path / "damaged.pt"
+    damaged.write_bytes((world / "verifier.pt").read_bytes()[:5000])
+    assert run(AR_path=str(damaged)) == 1
+    assert "damaged.pt" in one_error(capfd)
+
+
+def test_user_dir_is_imported(tmp_path: Path, run: RunScript) -> None:
+    folder = tmp_path / "users_own_plugin"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    try:
+        assert run("--user-dir", str(folder)) == 0
+        assert "users_own_plugin" in sys.modules
+    finally:
+        sys.modules.pop("users_own_plugin", None)
+        sys.path[:] = [path for path in sys.path if path != str(tmp_path)]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_no_space_left(run: RunScript, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(output_path="/dev/full") == 1
+    assert "No space left" in one_error(capfd)
+    assert run(stats_json="/dev/full") == 1
+    assert "--stats-json /dev/full" in capfd.readouterr().err.splitlines()[-1]
+
+
+def test_memory_of_the_gpu(
+    run: RunScript, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise torch.cuda.OutOfMemoryError("many\nlines")
+
+    monkeypatch.setattr(script, "load_translator", fail)
+    assert run("--batch", "7") == 1
+    assert "--batch 7" in one_error(capfd)
+
+
+def test_closed_standard_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(InferenceError, match="standard input is closed"):
+        InputLines.open("-")
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(InferenceError, match="standard output is closed"):
+        OutputLines("-")
+
+
+def test_input_that_breaks_off() -> None:
+    class Broken(io.BytesIO):
+        def readline(self, size: int | None = -1) -> bytes:
+            line = super().readline()
+            if not line:
+                raise OSError(5, "Input/output error")
+            return line
+
+    lines = InputLines(Broken(b"one\ntwo\n"))
+    assert [line.text for line in lines] == ["one", "two"]
+    with pytest.raises(InferenceError, match=r"standard input: cannot be read .*Input/output"):
+        lines.check()
+    assert lines.total() is None
+
+
+def test_settings_are_checked_without_a_command_line(world: Path) -> None:
+    with pytest.raises(ValueError, match="--strategy beam: must be one of"):
+        make_settings(world, strategy="beam")
+    with pytest.raises(ValueError, match="dtype int8"):
+        make_settings(world, dtype="int8")
+
+
+# As a program
+
+
+def command(world: Path, *flags: str) -> list[str]:
+    pair = ["--path", str(world / "drafter.pt"), "--AR-path", str(world / "verifier.pt")]
+    return [sys.executable, str(SCRIPT), str(world), *pair, "--max-len-b", "15", *flags]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def test_typed_lines_are_answered_at_once(world: Path, tmp_path: Path, greedy: list[str]) -> None:
+    process = subprocess.Popen(
+        command(world),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+        env=environment(),
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    for sentence, answer in zip(SENTENCES[:3], greedy, strict=False):
+        process.stdin.write(sentence + "\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == answer + "\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out == ""
+    assert err.splitlines() == [
+        "inference.py: interrupted; the lines written so far are complete (see --resume)"
+    ]
+
+
+def test_a_reader_that_has_had_enough(world: Path, tmp_path: Path, greedy: list[str]) -> None:
+    source = tmp_path / "in.txt"
+    source.write_text("\n".join(SENTENCES * 400) + "\n")
+    process = subprocess.Popen(
+        command(world, "--input-path", str(source)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+        env=environment(),
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == greedy[0] + "\n"
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait(timeout=60) == 0
+
+
+def test_distillation(world: Path, tmp_path: Path, greedy: list[str]) -> None:
+    text, out = tmp_path / "bpe", tmp_path / "distilled"
+    text.mkdir()
+    for split in ("train", "valid", "test"):
+        for language in ("en", "de"):
+            (text / f"{split}.{language}").write_text("\n".join(SENTENCES) + "\n")
+    (out / "bpe").mkdir(parents=True)
+
+    def distill(*flags: str) -> subprocess.CompletedProcess[str]:
+        arguments = ["--keep-valid", world / "verifier.pt", world, text, out, "en", "de", *flags]
+        return subprocess.run(
+            [SCRIPT.parent / "distill.sh", *arguments],
+            env={**environment(), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    # As if it had been stopped.
+    (out / "bpe" / "train.de").write_text("\n".join(greedy[:4]) + "\nw1 w")
+    done = distill("--max-len-b", "15", "--batch", "2")
+    assert done.returncode == 0, done.stderr
+    assert lines_of(out / "bpe" / "train.de") == greedy
+    for split in ("valid", "test"):
+        assert lines_of(out / "bpe" / f"{split}.de") == SENTENCES
+        assert (out / "bin" / f"{split}.en-de.de.bin").exists()
+    assert (out / "bin" / "dict.de.txt").read_text() == (world / "dict.de.txt").read_text()
+    assert (out / "bin" / "train.en-de.de.bin").exists()
+    again = distill("--max-len-b", "9")
+    assert again.returncode == 1
+    assert "other" in again.stderr

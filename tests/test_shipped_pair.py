@@ -1,0 +1,53 @@
+"""The shipped pair does what its card says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.inference import Settings, Translator, load_translator
+
+ROOT = Path(__file__).resolve().parent.parent
+MODEL = ROOT / "checkpoints" / "multi30k.en-de"
+SOURCES = (ROOT / "data" / "example.en").read_text(encoding="utf-8").splitlines()
+
+
+def translator(strategy: str, batch: int = 1, beta: int = 1, tau: float = 0.0) -> Translator:
+    return load_translator(
+        Settings(
+            data=str(MODEL),
+            path=str(MODEL / "drafter.pt"),
+            ar_path=str(MODEL / "verifier.pt"),
+            strategy=strategy,
+            batch=batch,
+            beam=1,
+            rule=AcceptanceRule(beta, tau),
+            dtype="float64",
+            tokenizer="moses",
+            bpe="subword_nmt",
+        )
+    )
+
+
+def test_the_folder_is_complete_and_small() -> None:
+    names = {path.name for path in MODEL.iterdir()}
+    assert {"verifier.pt", "drafter.pt", "dict.en.txt", "dict.de.txt", "codes", "README.md"} <= names
+    assert sum(path.stat().st_size for path in MODEL.iterdir()) <= 16_000_000
+
+
+@pytest.mark.parametrize("batch", [1, 16])
+def test_strict_output_is_beam_1(batch: int) -> None:
+    expected = [t.text for t in translator("fairseq").translate(SOURCES)]
+    strict = translator("specdec", batch)
+    assert [t.text for t in strict.translate(SOURCES)] == expected
+    assert all(expected)
+
+
+# Measured on data/example.en when the pair was made; see the card.
+@pytest.mark.parametrize(("beta", "tau", "length"), [(1, 0.0, STRICT_LENGTH), (3, 1.0, RELAXED_LENGTH)])
+def test_acceptance_length_has_not_changed(beta: int, tau: float, length: float) -> None:
+    pair = translator("specdec", 8, beta, tau)
+    list(pair.translate(SOURCES))
+    assert pair.statistics.acceptance_length == pytest.approx(length, rel=0.05)

@@ -41,6 +41,7 @@ setup(
         "sacrebleu>=2.3",
         "sacremoses>=0.1",
         "subword-nmt>=0.3.8",
+        "tqdm",
     ],
     extras_require={"test": TEST, "dev": DEV},
     classifiers=[

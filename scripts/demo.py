@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Translate the examples (and anything typed or piped) with the shipped pair, and time it.
 
-    scripts/demo.py [--model DIR] [--float32] [--repeats N]
+    scripts/demo.py [--model DIR] [--float32] [--repeats N] [--source FILE --reference FILE]
 
 English to German image captions, one sentence at a time: fairseq's beam search, our cached greedy
 loop, and speculative decoding, strict and relaxed, all in the same run, alternating.
@@ -59,20 +59,28 @@ def main() -> int:
     parser.add_argument("--model", type=Path, default=ROOT / "checkpoints" / "multi30k.en-de")
     parser.add_argument("--float32", action="store_true", help="instead of bfloat16")
     parser.add_argument("--repeats", type=int, default=5, help="timed runs; medians are shown")
+    parser.add_argument("--source", type=Path, default=ROOT / "data" / "example.en")
+    parser.add_argument("--reference", type=Path, default=ROOT / "data" / "example.de")
+    parser.add_argument("--lines", type=int, help="only the first so many")
+    parser.add_argument("--table-only", action="store_true", help="do not show the translations")
     args = parser.parse_args()
     try:
         dtype = "float32" if args.float32 else "bfloat16"
         systems = {name: load(args.model, dtype, given) for name, given in SYSTEMS.items()}
-        sources = (ROOT / "data" / "example.en").read_text(encoding="utf-8").splitlines()
-        references = (ROOT / "data" / "example.de").read_text(encoding="utf-8").splitlines()
+        sources, references = (
+            path.read_text(encoding="utf-8").splitlines()[: args.lines]
+            for path in (args.source, args.reference)
+        )
     except (CheckpointError, InferenceError, OSError, ValueError) as error:
         print(f"demo.py: {error}", file=sys.stderr)
         return 1
     seconds, outputs = measure(systems, sources, max(1, args.repeats))
-    for source, translation in zip(sources, outputs[STRICT]):
-        show(source, translation)
+    if not args.table_only:
+        for source, translation in zip(sources, outputs[STRICT]):
+            show(source, translation)
     table(systems, seconds, outputs, references, dtype)
-    talk(systems[STRICT])
+    if not args.table_only:
+        talk(systems[STRICT])
     return 0
 
 
@@ -139,7 +147,7 @@ def table(
     print(
         f"\ncpu, {dtype}, {torch.get_num_threads()} threads, batch 1, k {k}; relaxed: {RELAXED}; "
         f"{len(seconds[STRICT])} alternating runs, medians; decoding only.\n"
-        "BLEU: sacreBLEU on these few sentences. Acceptance length: tokens committed per step, "
+        "BLEU: sacreBLEU on these sentences. Acceptance length: tokens committed per step, "
         "bonus token included."
     )
 

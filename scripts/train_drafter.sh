@@ -14,11 +14,12 @@ here=$(cd "$(dirname "$0")/.." && pwd)
 exec fairseq-train "$bin" --save-dir "$save" --user-dir "$here/specdec_plugins" \
   --task translation_specdec --AR-path "$verifier" --noise block_mask --block-size 8 \
   --blocks-per-sentence 4 --start-p 0 --minus-p 0 \
-  --arch block_causal --share-verifier-encoder --verifier-features --previous-token-head \
+  --arch block_causal --share-verifier-encoder --verifier-features \
+  --rejected-features --previous-token-head \
   --encoder-embed-dim 256 --verifier-embed-dim 256 \
   --decoder-layers 2 --decoder-embed-dim 256 --decoder-ffn-embed-dim 512 \
-  --decoder-attention-heads 4 --decoder-normalize-before --dropout 0.1 \
-  --criterion glat_loss --verifier-labels \
+  --decoder-attention-heads 4 --decoder-normalize-before --dropout 0 \
+  --criterion glat_loss --verifier-labels --slot-decay 4 \
   --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
   --lr 2e-3 --lr-scheduler polynomial_decay --warmup-updates 500 \
   --total-num-update 9000 --max-update 9000 --max-tokens 1500 --max-tokens-valid 4000 \

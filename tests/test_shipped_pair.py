@@ -33,7 +33,14 @@ def translator(strategy: str, batch: int = 1, beta: int = 1, tau: float = 0.0) -
 
 def test_the_folder_is_complete_and_small() -> None:
     names = {path.name for path in MODEL.iterdir()}
-    assert {"verifier.pt", "drafter.pt", "dict.en.txt", "dict.de.txt", "codes", "README.md"} <= names
+    assert {
+        "verifier.pt",
+        "drafter.pt",
+        "dict.en.txt",
+        "dict.de.txt",
+        "codes",
+        "README.md",
+    } <= names
     assert sum(path.stat().st_size for path in MODEL.iterdir()) <= 16_000_000
 
 
@@ -46,7 +53,9 @@ def test_strict_output_is_beam_1(batch: int) -> None:
 
 
 # Measured on data/example.en when the pair was made; see the card.
-@pytest.mark.parametrize(("beta", "tau", "length"), [(1, 0.0, STRICT_LENGTH), (3, 1.0, RELAXED_LENGTH)])
+@pytest.mark.parametrize(
+    ("beta", "tau", "length"), [(1, 0.0, STRICT_LENGTH), (3, 1.0, RELAXED_LENGTH)]
+)
 def test_acceptance_length_has_not_changed(beta: int, tau: float, length: float) -> None:
     pair = translator("specdec", 8, beta, tau)
     list(pair.translate(SOURCES))

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 from typing import Any
 
 import torch
+from fairseq.models import ARCH_MODEL_REGISTRY
+from omegaconf import OmegaConf
 from torch import nn
 
 from specdec_plugins.checkpoints import REDUNDANT, CheckpointError, load_state
+from specdec_plugins.models.drafter import Drafter
 
 logger = logging.getLogger(__name__)
 
@@ -87,3 +92,61 @@ def _check_settings(encoder: Any, verifier_cfg: Any, path: str, names: tuple[str
                 f"{path}: architecture mismatch: --{name.replace('_', '-')} is {theirs} in the "
                 f"verifier, {ours[name]} in the drafter"
             )
+
+
+def write_initial_checkpoint(verifier: str, output: str) -> list[str]:
+    """Write what is not the decoder's of a verifier checkpoint, for the published workflow.
+
+    fairseq-train starts an ``--arch block`` from the file, given as ``--restore-file`` with all
+    four of the ``--reset-…`` flags. The optimizer's state stays behind, and so does an average of
+    the weights: both belong to the whole verifier.
+
+    Returns:
+        The names of the parameters kept.
+
+    Raises:
+        CheckpointError: ``verifier`` cannot be read or is none, or ``output`` cannot be written.
+    """
+    if os.path.isdir(output):
+        raise CheckpointError(f"{output}: is a directory; name the file to write")
+    if os.path.exists(output) and os.path.exists(verifier) and os.path.samefile(verifier, output):
+        raise CheckpointError(f"{output}: is the verifier itself; name another file to write")
+    state = load_state(verifier)
+    _check_verifier(state, verifier)
+    kept = {k: t for k, t in state["model"].items() if not k.startswith("decoder")}
+    dropped = ("last_optimizer_state", "model", "cfg", "extra_state")
+    initial = {key: value for key, value in state.items() if key not in dropped}
+    initial["cfg"] = OmegaConf.to_container(state["cfg"], resolve=True, enum_to_str=True)
+    initial["model"] = kept
+    initial["extra_state"] = {
+        key: value for key, value in state["extra_state"].items() if not key.startswith("ema")
+    }
+    _write(initial, output)
+    return list(kept)
+
+
+def _check_verifier(state: dict[str, Any], path: str) -> None:
+    cfg = state["cfg"].get("model")
+    architecture = getattr(cfg, "_name", None) or getattr(cfg, "arch", None)
+    if issubclass(ARCH_MODEL_REGISTRY.get(architecture, object), Drafter):
+        raise CheckpointError(f"{path}: is a drafter, not a verifier")
+    sides = {key.split(".")[0] for key in state["model"]}
+    for side in ("encoder", "decoder"):
+        if side not in sides:
+            raise CheckpointError(
+                f"{path}: is not a verifier: it holds no {side}; "
+                "give a checkpoint of a fairseq `transformer`"
+            )
+
+
+def _write(state: dict[str, Any], path: str) -> None:
+    """Write a checkpoint whole or not at all."""
+    partial = f"{path}.part"
+    try:
+        torch.save(state, partial)
+        os.replace(partial, path)
+    except (OSError, RuntimeError) as error:
+        with contextlib.suppress(OSError):
+            os.remove(partial)
+        fault = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise CheckpointError(f"{path}: cannot be written ({fault})") from error

@@ -2,7 +2,9 @@
 
 # No postponed annotations: fairseq reads the config fields' types at run time.
 
+import json
 import logging
+from argparse import Namespace
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -75,6 +77,10 @@ class TranslationSpecdecTask(TranslationTask):
             raise ValueError(f"--block-size {cfg.block_size}: must be at least 1")
         if cfg.blocks_per_sentence < 1:
             raise ValueError(f"--blocks-per-sentence {cfg.blocks_per_sentence}: must be at least 1")
+        if not 0.0 <= cfg.start_p <= 1.0:
+            raise ValueError(f"--start-p {cfg.start_p}: must be between 0 and 1")
+        if cfg.total_up < 1:
+            raise ValueError(f"--total-up {cfg.total_up}: must be at least 1")
         if cfg.left_pad_target:
             raise ValueError("--left-pad-target: blocks are cut from right-padded targets")
         self.rule = AcceptanceRule(cfg.beta, cfg.tau)
@@ -104,7 +110,7 @@ class TranslationSpecdecTask(TranslationTask):
             # Its weights are about to be loaded; the file it once started from may be gone.
             cfg.init_encoder_from = None
         model = super().build_model(cfg, from_checkpoint)
-        several = self.cfg.blocks_per_sentence > 1
+        several = self.cfg.blocks_per_sentence > 1 and not from_checkpoint
         if several and isinstance(model, Drafter) and not model.decoder.causal:
             raise ValueError("--blocks-per-sentence: --arch block can score one block a pass")
         return model
@@ -147,6 +153,13 @@ class TranslationSpecdecTask(TranslationTask):
             log["_committed"] = generator.statistics.committed_tokens
             log["_steps"] = generator.statistics.steps
         return loss, sample_size, log
+
+    def _inference_with_bleu(self, generator: Any, sample: dict[str, Any], model: Any) -> Any:
+        if isinstance(generator, SpeculativeGenerator):
+            # fairseq built it together with the model, and it packed the weights of that moment.
+            settings = Namespace(**json.loads(self.cfg.eval_bleu_args))
+            generator = self.build_generator([model], settings)
+        return super()._inference_with_bleu(generator, sample, model)
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
         super().reduce_metrics(logging_outputs, criterion)

@@ -260,7 +260,9 @@ def test_an_encoder_only_file_keeps_the_drafters_decoder(learned: bool, shared: 
     sizes = {"share_all_embeddings": shared, "decoder_normalize_before": True}
     stock = make_verifier().state_dict()
     state = {key: tensor for key, tensor in stock.items() if key.startswith("encoder.")}
+    # What other versions of fairseq saved as well.
     state["encoder.embed_positions._float_tensor"] = torch.zeros(1)
+    state["encoder.layers.0.in_proj_weight"] = torch.zeros(48, 16)
     model = make_block(encoder_learned_pos=learned, decoder_learned_pos=True, **sizes)
     before = copy.deepcopy(model.state_dict())
     model.load_state_dict(state, strict=True)

@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+"""Keep a verifier's encoder, so that `fairseq-train --arch block` starts from it.
+
+    scripts/encoder_initial.py verifier.pt initial_checkpoint.pt
+    fairseq-train ... --arch block --restore-file initial_checkpoint.pt \\
+        --reset-optimizer --reset-meters --reset-lr-scheduler --reset-dataloader
+
+The drafter's decoder keeps the random weights that it was built with. Resume an interrupted
+training without `--restore-file` and the `--reset` flags, or it begins anew. `--init-encoder-from
+verifier.pt` does the same without a file in between.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+if __name__ == "__main__":
+    # Before the imports, since fairseq's modules talk while they are imported.
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
+
+import specdec_plugins  # noqa: F401
+from specdec_plugins.checkpoints import CheckpointError
+from specdec_plugins.models.encoder_init import write_initial_checkpoint
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("verifier", metavar="VERIFIER", help="a checkpoint of fairseq-train")
+    parser.add_argument("output", metavar="OUTPUT", help="the file to write")
+    args = parser.parse_args()
+    try:
+        names = write_initial_checkpoint(args.verifier, args.output)
+    except CheckpointError as error:
+        print(f"encoder_initial.py: {error}", file=sys.stderr)
+        return 1
+    print(f"{args.output}: {len(names)} entries of the encoder, none of the decoder")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

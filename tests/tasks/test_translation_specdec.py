@@ -1,0 +1,493 @@
+"""Training end to end through fairseq's commands, on random sentences."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_dictionary, make_verifier
+from drafters import make_block, make_causal
+from dummy_data import COMMON, SIZES, make_data, run_train, train_verifier
+from fairseq import checkpoint_utils, options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.sequence_generator import SequenceGenerator
+from fairseq.tasks.translation import TranslationTask
+from fairseq_cli import generate
+
+from specdec_plugins.checkpoints import CheckpointError, load_state
+from specdec_plugins.criterions.glat_loss import GlatLoss
+from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.pair import load_drafter, load_verifier
+from specdec_plugins.tasks.translation_lev_modified import TranslationLevModifiedTask
+from specdec_plugins.tasks.translation_specdec import (
+    NOISES,
+    TranslationSpecdecConfig,
+    TranslationSpecdecTask,
+)
+
+PACKAGE = Path(__file__).resolve().parent.parent.parent / "specdec_plugins"
+PUBLISHED_FLAGS = (
+    "--task translation_lev_modified --arch block --noise block_mask --block-size 4 --total-up 8 "
+    "--criterion glat_loss --label-smoothing 0.1 --src-embedding-copy --share-all-embeddings "
+    f"--encoder-learned-pos --decoder-learned-pos --apply-bert-init --activation-fn gelu {SIZES}"
+)
+CAUSAL_FLAGS = (
+    f"--task translation_specdec --arch block_causal --block-size 4 --criterion glat_loss {SIZES}"
+)
+LENT_FLAGS = (
+    f"{CAUSAL_FLAGS} --share-verifier-encoder --verifier-features --verifier-embed-dim 16 "
+    "--verifier-labels --blocks-per-sentence 3 --slot-decay 3 "
+    "--best-checkpoint-metric acceptance_length --maximize-best-checkpoint-metric"
+)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def verifier(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Trained for long enough to say different things about different sentences."""
+    return train_verifier(data, tmp_path_factory.mktemp("verifier"), "--max-epoch 15")
+
+
+@pytest.fixture(scope="module")
+def lent(data: Path, verifier: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A ``block_causal`` drafter that has all of its verifier, trained by the real command."""
+    save_dir = tmp_path_factory.mktemp("lent")
+    flags = f"{data} --save-dir {save_dir} {COMMON} {LENT_FLAGS} --AR-path {verifier} --max-epoch 2"
+    command = [sys.executable, "-m", "fairseq_cli.train", "--user-dir", str(PACKAGE)]
+    command += [*flags.split(), "--update-freq", "2", "--num-workers", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return save_dir, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def published(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    save_dir = tmp_path_factory.mktemp("published")
+    return save_dir, run_train(data, save_dir, f"{PUBLISHED_FLAGS} --max-epoch 2")
+
+
+def make_task(data: Path, **cfg: Any) -> TranslationSpecdecTask:
+    settings: dict[str, Any] = {
+        "source_lang": "en",
+        "target_lang": "de",
+        "data": str(data),
+        "block_size": 4,
+        "dataset_impl": None,
+        "train_subset": "train",
+        "required_seq_len_multiple": 1,
+    }
+    return TranslationSpecdecTask.setup_task(TranslationSpecdecConfig(**{**settings, **cfg}))
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    return load_state(path)["model"]
+
+
+def assert_equal_weights(one: Path, other: Path) -> None:
+    first, second = weights(one), weights(other)
+    assert first.keys() == second.keys()
+    for key, tensor in first.items():
+        assert torch.equal(tensor, second[key]), key
+
+
+class TestTraining:
+    def test_published_flags(self, data: Path, published: tuple[Path, Any]) -> None:
+        save_dir, logs = published
+        drafter = load_drafter(save_dir / "checkpoint_best.pt", make_task(data))
+        assert type(drafter).__name__ == "BlockDrafter"
+        assert drafter.block_size == 4
+        updates = logs.of("train_inner")
+        assert len(updates) >= 6
+        for part, prefix in (("train", "train_"), ("valid", "valid_")):
+            for epoch in logs.of(part):
+                for name in ("loss", "nll_loss", "glat_accu", "glat_context_p", "acc_0", "acc_3"):
+                    assert isinstance(epoch[prefix + name], float), name
+        # Without a verifier, nothing is said of one.
+        assert not any("acceptance" in key for key in logs.of("valid")[0])
+        assert logs.of("train")[1]["train_loss"] < logs.of("train")[0]["train_loss"]
+
+    def test_the_glancing_ratio_falls_as_published(self, published: tuple[Path, Any]) -> None:
+        """From 0.5 by 0.2 over --total-up 8, and never in validation."""
+        _, logs = published
+        for log in logs.of("train_inner"):
+            update = log["num_updates"] - 1  # the update that it was computed for
+            expected = 0.5 - 0.2 * min(1.0, update / 8)
+            assert log["glat_context_p"] == pytest.approx(expected, abs=2e-3)
+        assert all(log["valid_glat_context_p"] == 0 for log in logs.of("valid"))
+
+    def test_a_drafter_with_all_of_its_verifier(
+        self, data: Path, verifier: Path, lent: tuple[Path, str]
+    ) -> None:
+        save_dir, output = lent
+        lines = [line.split(" | ")[-1] for line in output.splitlines() if "valid_loss" in line]
+        valid = [json.loads(line) for line in lines if line.startswith("{")]
+        assert len(valid) == 2
+        lengths = [float(log["valid_acceptance_length"]) for log in valid]
+        assert all(1.0 <= length <= 5.0 for length in lengths)
+        best = load_state(save_dir / "checkpoint_best.pt")
+        assert best["extra_state"]["best"] == pytest.approx(max(lengths), abs=1e-3)
+        # Nothing of the verifier is stored, and the block size is.
+        assert not [key for key in best["model"] if key.startswith("encoder.")]
+        assert "decoder.embed_tokens.weight" not in best["model"]
+        task = make_task(data, block_size=9, AR_path=str(verifier))
+        drafter = load_drafter(save_dir / "checkpoint_best.pt", task)
+        assert drafter.block_size == 4
+        # Its own validation says the same again.
+        task = make_task(data, AR_path=str(verifier), blocks_per_sentence=3)
+        last = load_drafter(save_dir / "checkpoint_last.pt", task)
+        found = validate(task, last, data, max_tokens=200)
+        assert found["acceptance_length"] == pytest.approx(lengths[-1], abs=1e-3)
+
+    def test_the_verifier_is_not_trained(self, data: Path, verifier: Path, tmp_path: Path) -> None:
+        before = verifier.read_bytes()
+        flags = f"{LENT_FLAGS} --AR-path {verifier} --max-update 2"
+        run_train(data, tmp_path, flags)
+        assert verifier.read_bytes() == before
+
+    @pytest.mark.parametrize(
+        "flags",
+        [
+            f"{PUBLISHED_FLAGS} --dropout 0.2",
+            f"{LENT_FLAGS} --AR-path VERIFIER --update-freq 2",
+        ],
+    )
+    def test_resuming_is_going_on(
+        self, flags: str, data: Path, verifier: Path, tmp_path: Path
+    ) -> None:
+        """Two updates, then two more: the same weights as without a break."""
+        flags = f"{flags.replace('VERIFIER', str(verifier))} --max-tokens 50"
+        run_train(data, tmp_path / "whole", f"{flags} --max-update 4")
+        run_train(data, tmp_path / "halves", f"{flags} --max-update 2")
+        logs = run_train(data, tmp_path / "halves", f"{flags} --max-update 4")
+        assert [log["num_updates"] for log in logs.of("train_inner")] == [3, 4]
+        last = "checkpoint_last.pt"
+        assert_equal_weights(tmp_path / "whole" / last, tmp_path / "halves" / last)
+
+    def test_the_seed_governs_noise_and_glancing(self, data: Path, tmp_path: Path) -> None:
+        losses = []
+        for seed in (1, 1, 2):
+            flags = f"{PUBLISHED_FLAGS} --max-update 3 --disable-validation --no-save"
+            logs = run_train(data, tmp_path / "none", f"{flags} --seed {seed}")
+            losses.append([log["loss"] for log in logs.of("train_inner")])
+        assert losses[0] == losses[1]
+        assert losses[0] != losses[2]
+
+    def test_noise_is_drawn_anew_in_every_update(self, data: Path) -> None:
+        task, model, criterion = make_pieces(data)
+        sample = batches(task, 200)[0]
+        cuts = []
+        for _ in range(2):
+            task.train_step(sample, model, criterion, Optimizer(), 3)
+            cuts.append(sample["cuts"].clone())
+        assert not torch.equal(*cuts)
+        lengths = sample["target"].ne(1).sum(1, keepdim=True)
+        assert bool((cuts[0] < lengths).all())
+
+    @pytest.mark.parametrize("flags", [PUBLISHED_FLAGS, f"{LENT_FLAGS} --AR-path VERIFIER"])
+    def test_half_precision(self, flags: str, data: Path, verifier: Path, tmp_path: Path) -> None:
+        """On a CPU fairseq offers float16 in its memory-efficient form only."""
+        flags = f"{flags.replace('VERIFIER', str(verifier))} --max-update 3 --no-save"
+        losses = []
+        for precision in ("", "--bf16", "--memory-efficient-fp16 --fp16-init-scale 4"):
+            logs = run_train(data, tmp_path, f"{flags} {precision}")
+            assert len(logs.of("valid")) == 1
+            losses.append([log["loss"] for log in logs.of("train_inner")])
+        for half in losses[1:]:
+            assert half == pytest.approx(losses[0], rel=0.05)
+
+    def test_an_encoder_is_copied_at_the_start_and_not_at_the_end(
+        self, data: Path, verifier: Path, tmp_path: Path
+    ) -> None:
+        flags = f"{CAUSAL_FLAGS} --init-encoder-from FILE --max-update 1 --lr 0"
+        copy = tmp_path / "verifier.pt"
+        copy.write_bytes(verifier.read_bytes())
+        run_train(data, tmp_path / "drafter", flags.replace("FILE", str(copy)))
+        copy.unlink()
+        path = tmp_path / "drafter" / "checkpoint_last.pt"
+        # The file it started from is gone; the drafter is loaded all the same.
+        drafter = load_drafter(path, make_task(data))
+        theirs = weights(verifier)
+        for name, parameter in drafter.encoder.named_parameters():
+            assert torch.equal(parameter, theirs[f"encoder.{name}"]), name
+
+
+class Optimizer:
+    def backward(self, loss: torch.Tensor) -> None:
+        loss.backward()
+
+
+def make_pieces(data: Path, **cfg: Any) -> tuple[Any, Any, Any]:
+    task = make_task(data, **cfg)
+    task.load_dataset("valid")
+    pieces = Namespace(
+        source_dictionary=task.source_dictionary,
+        target_dictionary=task.target_dictionary,
+        cfg=Namespace(block_size=4),
+        verifier=None,
+    )
+    return task, make_causal(pieces).float(), GlatLoss(task, 0.1, False, 0.0)
+
+
+def batches(task: Any, max_tokens: int) -> list[Any]:
+    iterator = task.get_batch_iterator(
+        task.dataset("valid"),
+        max_tokens=max_tokens,
+        max_positions=(1000, 1000),
+        disable_iterator_cache=True,
+    )
+    return list(iterator.next_epoch_itr(shuffle=False))
+
+
+def validate(task: Any, model: Any, data: Path, max_tokens: int) -> dict[str, float]:
+    """The whole validation set, with every digit."""
+    task.load_dataset("valid")
+    criterion = GlatLoss(task, 0.1, task.cfg.AR_path is not None, 0.0)
+    totals: dict[str, float] = {}
+    for sample in batches(task, max_tokens):
+        _, _, log = task.valid_step(sample, model.eval(), criterion)
+        for key, value in log.items():
+            totals[key] = totals.get(key, 0.0) + float(value)
+    found = {"loss": totals["loss"] / totals["sample_size"]}
+    found["accuracy"] = totals["glat_correct"] / totals["glat_total"]
+    if "_steps" in totals:
+        found["acceptance_length"] = totals["_committed"] / totals["_steps"]
+    return found
+
+
+class TestValidation:
+    @pytest.mark.parametrize("blocks", [1, 3])
+    def test_it_is_the_same_every_time_and_however_batched(self, blocks: int, data: Path) -> None:
+        task, model, _ = make_pieces(data, blocks_per_sentence=blocks)
+        first = validate(task, model, data, 10_000)
+        torch.manual_seed(99)
+        assert validate(task, model, data, 10_000) == first
+        assert len(batches(task, 40)) > 2
+        assert validate(task, model, data, 40) == pytest.approx(first, abs=1e-5)
+
+    def test_the_published_drafter_too(self, data: Path, published: tuple[Path, Any]) -> None:
+        save_dir, logs = published
+        task = make_task(data)
+        drafter = load_drafter(save_dir / "checkpoint_last.pt", task)
+        found = validate(task, drafter, data, 40)
+        assert found == pytest.approx(validate(task, drafter, data, 10_000), abs=1e-5)
+        # In bits, this is what training has logged.
+        logged = logs.of("valid")[-1]["valid_loss"]
+        assert found["loss"] / 0.6931472 == pytest.approx(logged, abs=2e-3)
+
+    def test_acceptance_is_measured_against_the_verifier(
+        self, data: Path, verifier: Path, lent: tuple[Path, str]
+    ) -> None:
+        task = make_task(data, AR_path=str(verifier))
+        drafter = load_drafter(lent[0] / "checkpoint_best.pt", task)
+        first = validate(task, drafter, data, 10_000)
+        assert validate(task, drafter, data, 40) == pytest.approx(first, abs=1e-5)
+        task.load_dataset("valid")
+        generator = task.build_generator([drafter], None)
+        for sample in batches(task, 10_000):
+            generator.generate([], sample)
+        assert generator.statistics.acceptance_length == first["acceptance_length"]
+
+    def test_relaxed_acceptance_is_measured_as_such(self, data: Path, verifier: Path) -> None:
+        _, model, _ = make_pieces(data)
+        found = []
+        for beta in (1, 24):
+            task = make_task(data, AR_path=str(verifier), beta=beta, tau=50.0)
+            model.attach_verifier(task.verifier)
+            found.append(validate(task, model, data, 10_000)["acceptance_length"])
+        assert found[0] + 0.5 < found[1] <= 5
+
+    def test_bleu_is_that_of_the_weights_at_hand(
+        self, data: Path, verifier: Path, tmp_path: Path
+    ) -> None:
+        """--eval-bleu translates with the pair; relaxed, it depends on the drafter's weights."""
+        bleu = ["--eval-bleu", "--eval-bleu-args", '{"max_len_b":12}', "--eval-bleu-detok", "space"]
+        flags = f"{LENT_FLAGS} --AR-path {verifier} --max-epoch 1".split()
+        flags = [flag for flag in flags if "acceptance" not in flag and "best" not in flag]
+        logs = run_train(data, tmp_path, " ".join([*flags, *bleu]))
+        assert logs.of("valid")[-1]["valid_bleu"] >= 0
+
+        task = make_task(data, AR_path=str(verifier), eval_bleu=True, beta=24, tau=50.0)
+        saved = load_state(tmp_path / "checkpoint_last.pt")["cfg"]["model"]
+        model = task.build_model(saved)
+        task.load_dataset("valid")
+        (sample,) = batches(task, 10_000)
+        seen = []
+        inference_step = task.inference_step
+
+        def note(*args: Any, **kwargs: Any) -> Any:
+            seen.append(inference_step(*args, **kwargs))
+            return seen[-1]
+
+        task.inference_step = note  # type: ignore[method-assign]
+        criterion = GlatLoss(task, 0.0, False, 0.0)
+        for _ in range(2):
+            task.valid_step(sample, model.eval(), criterion)
+            expected = task.build_generator([model], Namespace()).generate([], sample)
+            assert [h[0]["tokens"].tolist() for h in seen[-1]] == [
+                h[0]["tokens"].tolist() for h in expected
+            ]
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.normal_(std=0.5)
+        assert [h[0]["tokens"].tolist() for h in seen[0]] != [
+            h[0]["tokens"].tolist() for h in seen[1]
+        ]
+
+
+class TestOptions:
+    @pytest.mark.parametrize("noise", NOISES[1:])
+    def test_other_noises_are_refused_by_name(self, noise: str, data: Path, tmp_path: Path) -> None:
+        flags = PUBLISHED_FLAGS.replace("block_mask", noise)
+        with pytest.raises(ValueError, match=f"--noise {noise}: not supported; use --noise block"):
+            run_train(data, tmp_path, flags)
+
+    def test_unknown_noises_are_refused(self, data: Path, tmp_path: Path) -> None:
+        with pytest.raises(SystemExit):
+            run_train(data, tmp_path, PUBLISHED_FLAGS.replace("block_mask", "whatever"))
+
+    @pytest.mark.parametrize(
+        ("cfg", "message"),
+        [
+            ({"block_size": 0}, "--block-size 0: must be at least 1"),
+            ({"blocks_per_sentence": 0}, "--blocks-per-sentence 0: must be at least 1"),
+            ({"left_pad_target": True}, "--left-pad-target: blocks are cut from right-padded"),
+            ({"beta": 0}, "--beta 0: must be at least 1"),
+            ({"tau": -1.0}, r"--tau -1\.0: must be 0 or more"),
+            ({"total_up": 0}, "--total-up 0: must be at least 1"),
+            ({"start_p": 1.5}, r"--start-p 1\.5: must be between 0 and 1"),
+            ({"start_p": -0.5}, r"--start-p -0\.5: must be between 0 and 1"),
+        ],
+    )
+    def test_impossible_settings_are_named(
+        self, cfg: dict[str, Any], message: str, data: Path
+    ) -> None:
+        with pytest.raises(ValueError, match=message):
+            make_task(data, **cfg)
+
+    def test_the_published_drafter_scores_one_block(self, data: Path, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="--blocks-per-sentence: --arch block can score one"):
+            run_train(data, tmp_path, f"{PUBLISHED_FLAGS} --blocks-per-sentence 2")
+
+    def test_glancing_ratio(self, data: Path) -> None:
+        task = make_task(data, total_up=100)
+        found = [task.glancing_ratio(update) for update in (0, 50, 100, 1000)]
+        assert found == pytest.approx([0.5, 0.4, 0.3, 0.3])
+        task = make_task(data, start_p=0.8, minus_p=0.8, total_up=10)
+        assert [task.glancing_ratio(u) for u in (0, 5, 10)] == pytest.approx([0.8, 0.4, 0.0])
+
+    def test_the_published_name_is_the_same_task(self, data: Path) -> None:
+        assert issubclass(TranslationLevModifiedTask, TranslationSpecdecTask)
+        cfg = TranslationSpecdecConfig(source_lang="en", target_lang="de", data=str(data))
+        assert (cfg.noise, cfg.start_p, cfg.minus_p, cfg.total_up) == ("block_mask", 0.5, 0.2, 3e5)
+        assert (cfg.block_size, cfg.beta, cfg.tau) == (5, 1, 0.0)
+        assert isinstance(TranslationLevModifiedTask.setup_task(cfg), TranslationTask)
+
+
+class TestRoles:
+    """A drafter and a verifier are told apart by type, never by order."""
+
+    @pytest.fixture
+    def task(self) -> TranslationSpecdecTask:
+        cfg = TranslationSpecdecConfig(source_lang="en", target_lang="de", block_size=4)
+        return TranslationSpecdecTask(cfg, make_dictionary(), make_dictionary())
+
+    def test_either_order(self, task: TranslationSpecdecTask) -> None:
+        verifier = make_verifier()
+        for make in (make_block, make_causal):
+            drafter = make()
+            for models in ([drafter, verifier], [verifier, drafter]):
+                generator = task.build_generator(models, Namespace())
+                assert isinstance(generator, SpeculativeGenerator)
+                assert generator.model is verifier
+                assert generator.drafter is not None
+                assert generator.drafter.model is drafter
+                assert generator.block_size == 4
+
+    def test_a_verifier_alone_is_fairseqs_affair(self, task: TranslationSpecdecTask) -> None:
+        generator = task.build_generator([make_verifier()], Namespace(beam=3))
+        assert isinstance(generator, SequenceGenerator)
+        assert generator.beam_size == 3
+
+    def test_not_one_of_each(self, task: TranslationSpecdecTask) -> None:
+        drafter, verifier = make_causal(), make_verifier()
+        for models, counts in (
+            ([drafter], "not 1 and 0"),
+            ([drafter, drafter, verifier], "not 2 and 1"),
+            ([drafter, verifier, verifier], "not 1 and 2"),
+        ):
+            with pytest.raises(ValueError, match=f"one drafter and one verifier, {counts}"):
+                task.build_generator(models, Namespace())
+
+    def test_swapped_files_are_refused(
+        self, data: Path, verifier: Path, published: tuple[Path, Any], tmp_path: Path
+    ) -> None:
+        drafter = published[0] / "checkpoint_best.pt"
+        with pytest.raises(CheckpointError, match="is a drafter, not a verifier; give the drafter"):
+            load_verifier(drafter, make_task(data))
+        with pytest.raises(CheckpointError, match=r"is no drafter \(its architecture is"):
+            load_drafter(verifier, make_task(data))
+        with pytest.raises(CheckpointError, match="is a drafter, not a verifier"):
+            run_train(data, tmp_path, f"{LENT_FLAGS} --AR-path {drafter}")
+
+    def test_a_lent_drafter_needs_the_flag(self, data: Path, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="--verifier-labels needs the verifier"):
+            run_train(data, tmp_path, LENT_FLAGS)
+
+    def test_the_verifier_is_loaded_once_and_frozen(self, data: Path, verifier: Path) -> None:
+        task = make_task(data, AR_path=str(verifier))
+        model = task.verifier
+        assert task.verifier is model
+        assert not model.training
+        assert not any(parameter.requires_grad for parameter in model.parameters())
+        assert make_task(data).verifier is None
+
+
+def run_generate(data: Path, results: Path, path: str, flags: str) -> list[str]:
+    """The H- and P-lines of ``fairseq-generate``."""
+    arguments = (
+        f"{data} --path {path} --gen-subset valid --source-lang en --target-lang de --cpu "
+        "--max-tokens 100 --required-batch-size-multiple 1 --num-workers 0 --max-len-b 12 "
+        f"--results-path {results} {flags}"
+    )
+    args = options.parse_args_and_arch(options.get_generation_parser(), arguments.split())
+    generate.main(convert_namespace_to_omegaconf(args))
+    lines = (results / "generate-valid.txt").read_text("utf-8").splitlines()
+    return sorted(line for line in lines if line.startswith("H-"))
+
+
+def test_fairseq_generate_runs_the_pair(
+    data: Path, verifier: Path, lent: tuple[Path, str], published: tuple[Path, Any], tmp_path: Path
+) -> None:
+    """Strict: what ``fairseq-generate --beam 1`` gives, however the two files are named."""
+    expected = run_generate(data, tmp_path, str(verifier), "--task translation --beam 1")
+    assert len(expected) == 14
+    assert len({line.split("\t")[2] for line in expected}) > 3
+    ours = "--task translation_specdec --block-size 4"
+    for drafter in (lent[0] / "checkpoint_best.pt", published[0] / "checkpoint_best.pt"):
+        for path, flags in (
+            (str(drafter), f"--AR-path {verifier}"),
+            (f"{drafter}:{verifier}", f"--AR-path {verifier}"),
+        ):
+            found = run_generate(data, tmp_path, path, f"{ours} {flags}")
+            assert [line.split("\t")[::2] for line in found] == [
+                line.split("\t")[::2] for line in expected
+            ]
+            scores = [[float(line.split("\t")[1]) for line in part] for part in (found, expected)]
+            assert scores[0] == pytest.approx(scores[1], abs=1e-4)
+
+
+def test_a_checkpoint_names_its_architecture(lent: tuple[Path, str]) -> None:
+    """fairseq's own loader, too, finds everything it needs in the file."""
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(lent[0] / "checkpoint_best.pt"))
+    assert state["cfg"]["model"]["_name"] == "block_causal"
+    assert state["cfg"]["model"]["block_size"] == 4

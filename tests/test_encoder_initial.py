@@ -1,0 +1,191 @@
+"""``scripts/encoder_initial.py`` and the published way of starting a drafter."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_verifier
+from drafters import PUBLISHED, golden, needs_published, published_task, save_checkpoint
+from dummy_data import SIZES, make_data, run_train, train_verifier
+
+from specdec_plugins.checkpoints import CheckpointError, load_state
+from specdec_plugins.models.block_nat import BlockDrafter
+from specdec_plugins.models.encoder_init import write_initial_checkpoint
+
+SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "encoder_initial.py"
+DRAFTER = (
+    "--task translation_lev_modified --arch block --noise block_mask --block-size 4 "
+    "--criterion glat_loss --label-smoothing 0.1 --share-all-embeddings --src-embedding-copy "
+    f"--apply-bert-init --encoder-learned-pos --decoder-learned-pos {SIZES} --max-update 1"
+)
+RESETS = "--reset-optimizer --reset-meters --reset-lr-scheduler --reset-dataloader"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def verifier(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_verifier(data, tmp_path_factory.mktemp("verifier"))
+
+
+def run_script(
+    *arguments: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *map(str, arguments)])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stopped:
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+    out, err = capsys.readouterr()
+    return int(stopped.value.code or 0), out, err
+
+
+def test_a_drafter_starts_from_the_verifiers_encoder(
+    data: Path, verifier: Path, tmp_path: Path
+) -> None:
+    """The published workflow, its commands as written; the first as a program of its own."""
+    initial = tmp_path / "initial_checkpoint.pt"
+    command = [sys.executable, SCRIPT, verifier, initial]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert str(initial) in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == [initial.name]
+    theirs = load_state(verifier)
+    kept = load_state(initial)
+    assert set(kept) == set(theirs) - {"last_optimizer_state"}
+    assert set(kept["model"]) == {key for key in theirs["model"] if key.startswith("encoder.")}
+
+    # A learning rate of zero: what is saved is what was loaded.
+    flags = f"--restore-file {initial} {RESETS} --lr 0"
+    logs = run_train(data, tmp_path / "drafter", f"{DRAFTER} {flags}")
+    assert logs.of("train")[-1]["train_num_updates"] == 1
+    model = load_state(tmp_path / "drafter" / "checkpoint_last.pt")["model"]
+    source = theirs["model"]
+    tied = {"decoder.embed_tokens.weight", "decoder.output_projection.weight"}
+    fresh = {"encoder.embed_positions.weight", "encoder.version", "decoder.version"}
+    copied = {key for key in model if key.startswith("encoder.")} - fresh | tied
+    for key in copied:
+        assert torch.equal(model[key], source[key]), key
+    for key, tensor in model.items():
+        if key.startswith("decoder.layers") and key.endswith("weight") and "norm" not in key:
+            assert not torch.equal(tensor, source[key]), key
+            assert tensor.std().item() == pytest.approx(0.02, rel=0.5), key
+    # Another start without the file is another encoder.
+    run_train(data, tmp_path / "plain", f"{DRAFTER} --lr 0")
+    plain = load_state(tmp_path / "plain" / "checkpoint_last.pt")["model"]
+    assert not torch.equal(
+        plain["encoder.embed_tokens.weight"], model["encoder.embed_tokens.weight"]
+    )
+
+
+def test_training_can_be_resumed_afterwards(data: Path, verifier: Path, tmp_path: Path) -> None:
+    """What fairseq's trainer asks of the file is in it: counts begin anew, and go on."""
+    initial = str(tmp_path / "initial.pt")
+    write_initial_checkpoint(str(verifier), initial)
+    start = f"{DRAFTER} --restore-file {initial} {RESETS}"
+    run_train(data, tmp_path / "drafter", start)
+    logs = run_train(data, tmp_path / "drafter", DRAFTER.replace("max-update 1", "max-update 3"))
+    assert [log["num_updates"] for log in logs.of("train_inner")] == [2, 3]
+
+
+def test_an_average_of_the_weights_stays_behind(tmp_path: Path) -> None:
+    path = save_checkpoint(tmp_path / "verifier.pt", make_verifier().float())
+    state = torch.load(path, weights_only=False)
+    state["extra_state"].update(ema=state["model"], ema_fp32_params={}, best=1.5)
+    torch.save(state, path)
+    write_initial_checkpoint(str(path), str(tmp_path / "initial.pt"))
+    extra = load_state(tmp_path / "initial.pt")["extra_state"]
+    assert set(extra) == {"train_iterator", "best"}
+
+
+@needs_published
+def test_what_the_published_script_keeps_and_copies(tmp_path: Path) -> None:
+    expected = golden("encoder_init.json")
+    initial = tmp_path / "initial.pt"
+    names = write_initial_checkpoint(str(PUBLISHED / "verifier.pt"), str(initial))
+    assert sorted(names) == sorted(expected["initial_model_keys"])
+    state = load_state(initial)
+    assert set(state) == set(expected["initial_top_level_keys"]) - {"last_optimizer_state"}
+
+    args = load_state(PUBLISHED / "drafter.pt")["cfg"]["model"]
+    model = BlockDrafter.build_model(args, published_task())
+    model.load_state_dict(state["model"], strict=True)
+    theirs = load_state(PUBLISHED / "verifier.pt")["model"]
+    own = model.state_dict()
+    copied = [key for key in own if key in theirs and torch.equal(own[key], theirs[key])]
+    # Layer norms and biases begin alike everywhere; the decoder's were not copied.
+    trained = {
+        key
+        for key in copied
+        if not torch.equal(theirs[key], theirs[key].mean().expand_as(theirs[key]))
+    }
+    assert trained == set(expected["copied_from_verifier"])
+
+
+def test_errors_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verifier = save_checkpoint(tmp_path / "verifier.pt", make_verifier().float())
+    (tmp_path / "junk.pt").write_bytes(b"junk")
+    (tmp_path / "folder").mkdir()
+    state = torch.load(verifier, weights_only=False)
+    parts = {}
+    for name, side in (("no_encoder", "decoder"), ("no_decoder", "encoder")):
+        parts[name] = {k: v for k, v in state["model"].items() if k.startswith(side)}
+        torch.save({**state, "model": parts[name]}, tmp_path / f"{name}.pt")
+    state["cfg"]["model"]._name = state["cfg"]["model"].arch = "block"
+    torch.save(state, tmp_path / "drafter.pt")
+    output = tmp_path / "out.pt"
+    cases = [
+        ("nothing.pt", output, "no such file"),
+        ("junk.pt", output, "not a checkpoint, or truncated or damaged"),
+        ("no_encoder.pt", output, "is not a verifier: it holds no encoder"),
+        ("no_decoder.pt", output, "is not a verifier: it holds no decoder"),
+        ("drafter.pt", output, "is a drafter, not a verifier"),
+        ("verifier.pt", tmp_path / "folder", "is a directory; name the file to write"),
+        ("verifier.pt", verifier, "is the verifier itself; name another file"),
+        ("verifier.pt", tmp_path / "nowhere" / "out.pt", "cannot be written"),
+        ("verifier.pt", Path("/dev/null/out.pt"), "cannot be written"),
+    ]
+    for source, target, message in cases:
+        code, out, err = run_script(
+            tmp_path / source, target, capsys=capsys, monkeypatch=monkeypatch
+        )
+        assert code == 1, source
+        assert out == ""
+        assert err.count("\n") == 1, err
+        assert err.startswith("encoder_initial.py: ")
+        assert message in err
+    assert not output.exists()
+    assert load_state(verifier)
+    code, out, err = run_script(verifier, output, capsys=capsys, monkeypatch=monkeypatch)
+    assert (code, err) == (0, "")
+    assert output.exists()
+
+
+def test_a_failed_write_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verifier = save_checkpoint(tmp_path / "verifier.pt", make_verifier().float())
+    output = tmp_path / "initial.pt"
+    output.write_text("precious")
+
+    def fail(state: Any, path: str) -> None:
+        Path(path).write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", fail)
+    with pytest.raises(CheckpointError, match=r"cannot be written \(No space left on device\)"):
+        write_initial_checkpoint(str(verifier), str(output))
+    assert output.read_text() == "precious"
+    assert sorted(os.listdir(tmp_path)) == ["initial.pt", "verifier.pt"]

@@ -14,8 +14,7 @@ here=$(cd "$(dirname "$0")/.." && pwd)
 exec fairseq-train "$bin" --save-dir "$save" --user-dir "$here/specdec_plugins" \
   --task translation_specdec --AR-path "$verifier" --noise block_mask --block-size 8 \
   --blocks-per-sentence 4 --start-p 0 --minus-p 0 \
-  --arch block_causal --share-verifier-encoder --verifier-features \
-  --rejected-features --previous-token-head \
+  --arch block_causal --share-verifier-encoder --verifier-features --previous-token-head \
   --encoder-embed-dim 256 --verifier-embed-dim 256 \
   --decoder-layers 2 --decoder-embed-dim 256 --decoder-ffn-embed-dim 512 \
   --decoder-attention-heads 4 --decoder-normalize-before --dropout 0 \

@@ -67,8 +67,7 @@ class CachedDrafter:
             new: ``(rows,)`` how many of them each row has.
             lengths: ``(rows,)`` prefix lengths p.
             width: the largest ``p - new + window + block_size``, known to the host.
-            features: ``(rows, any, channels)`` the verifier's states from the first of ``tokens``
-                on; past a row's new tokens, those that followed a rejected token.
+            features: ``(rows, window, channels)`` the verifier's states for ``tokens``.
 
         Returns:
             ``(rows, block_size)`` tokens for positions p … p + block_size - 1.
@@ -93,9 +92,7 @@ class CachedDrafter:
         # Right after its own new tokens comes a row's block; what follows that is never read.
         slots = torch.nn.functional.pad(tokens, (0, block_size), value=self.decoder.padding + 1)
         if features is not None:
-            # Aligned as the slots are; those of slots past the new tokens followed a rejected one.
-            surplus = slots.size(1) - features.size(1)
-            features = torch.nn.functional.pad(features, (0, 0, 0, surplus))
+            features = torch.nn.functional.pad(features, (0, 0, 0, block_size))
         table = self._table
         assert table is not None
         x = self.decoder.embed(slots, is_mask, positions, self._memory, table, features)

@@ -81,9 +81,7 @@ class SpeculativeGenerator:
         self.pad, self.unk, self.eos = tgt_dict.pad(), tgt_dict.unk(), tgt_dict.eos()
         self.limits = limits or GenerationLimits()
         self.rule = rule or AcceptanceRule()
-        # As a statement: of a model that fairseq has prepared for inference, eval() returns None.
-        verifier.eval()
-        self.model = verifier
+        self.model = verifier.eval()
         self.verifier = CachedVerifier(verifier, self.pad)
         self.drafter: CachedDrafter | None = None
         self.block_size = 0
@@ -94,8 +92,7 @@ class SpeculativeGenerator:
                     f"{drafter.block_size}"
                 )
             drafter.attach_verifier(verifier)
-            drafter.eval()
-            self.drafter = CachedDrafter(drafter)
+            self.drafter = CachedDrafter(drafter.eval())
             self.block_size = block_size
         self.statistics = DecodingStatistics()
 
@@ -184,7 +181,7 @@ class SpeculativeGenerator:
                 batch.lengths,
                 k,
                 max(batch.host_lengths) + k,
-                batch.features,
+                None if batch.features is None else batch.features[:, :window],
             )
 
     def _score(self, batch: _Batch, draft: Tensor) -> Tensor:

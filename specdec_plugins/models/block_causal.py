@@ -87,13 +87,6 @@ class BlockCausalConfig(FairseqDataclass):
             "(needs --AR-path)"
         },
     )
-    rejected_features: bool = field(
-        default=False,
-        metadata={
-            "help": "add to each mask the verifier's state for its position from the step before, "
-            "where it went on after the rejected token (needs --verifier-features)"
-        },
-    )
     previous_token_head: bool = field(
         default=False,
         metadata={
@@ -162,9 +155,6 @@ class BlockCausalDecoder(DrafterDecoder):
         self.feature_projection = (
             nn.Linear(cfg.verifier_embed_dim, dim, bias=False) if cfg.verifier_features else None
         )
-        self.rejected_projection = (
-            nn.Linear(cfg.verifier_embed_dim, dim, bias=False) if cfg.rejected_features else None
-        )
         self.previous = PreviousTokenHead(dim) if cfg.previous_token_head else None
         # Own tables, or none: then the verifier's are read through `tables`.
         self.embed_tokens = embed_tokens
@@ -193,12 +183,10 @@ class BlockCausalDecoder(DrafterDecoder):
         table: Tensor,
         features: Tensor | None,
     ) -> Tensor:
-        x, mask = self._embedded(tokens), self.mask_embedding
+        x = self._embedded(tokens)
         if self.feature_projection is not None and features is not None:
             x = x + self.feature_projection(features)
-        if self.rejected_projection is not None and features is not None:
-            mask = mask + self.rejected_projection(features)
-        x = torch.where(is_mask[..., None], mask, x)
+        x = torch.where(is_mask[..., None], self.mask_embedding, x)
         return self.dropout_module(x + table[positions.clamp(max=len(table) - 1)])
 
     def output_layer(self, x: Tensor) -> Tensor:
@@ -256,14 +244,11 @@ class BlockCausalDrafter(Drafter):
         super().__init__(encoder, decoder, cfg.block_size, eos)
         self.cfg = cfg
         self.uses_verifier_features = cfg.verifier_features
-        self.uses_rejected_features = cfg.rejected_features
         self.shares_verifier_encoder = cfg.share_verifier_encoder
 
     @classmethod
     def build_model(cls, cfg: BlockCausalConfig, task: Any) -> "BlockCausalDrafter":
         """Build from the config; the task's verifier, where it has one, is attached."""
-        if cfg.rejected_features and not cfg.verifier_features:
-            raise ValueError("--rejected-features needs --verifier-features")
         source, target = task.source_dictionary, task.target_dictionary
         layers_cfg = TransformerConfig.from_namespace(Namespace(**vars_of(cfg)))
         encoder, embed_tokens = None, None

@@ -20,11 +20,6 @@ from specdec_plugins.data.block_mask import Blocks, glance
 from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory
 from specdec_plugins.models.layers import Attend, DecoderLayerRunner, additive, dropout
 
-# How training imitates the drafts of which decoding leaves the verifier's states behind: the part
-# of tokens that are wrong, and the part of steps that have no step before them.
-REPLACED = 0.15
-FIRST_STEPS = 0.15
-
 
 @dataclass
 class DrafterOutput:
@@ -47,7 +42,6 @@ class Drafter(BaseFairseqModel):
     encoder: Any
     decoder: DrafterDecoder
     uses_verifier_features = False
-    uses_rejected_features = False
     shares_verifier_encoder = False
 
     def __init__(
@@ -102,43 +96,19 @@ class Drafter(BaseFairseqModel):
             return self.verifier.encoder(src_tokens, src_lengths=src_lengths)
 
     @torch.no_grad()
-    def verifier_states(self, target: Tensor, encoder_out: Any) -> Tensor:
-        """``(batch, length, channels)``: row t is the verifier's state that predicts ``y_t``."""
+    def verifier_states(
+        self, src_tokens: Tensor, src_lengths: Tensor, target: Tensor, encoder_out: Any
+    ) -> Tensor:
+        """``(batch, length, channels)``: row t is the verifier's state that predicts ``y_t``.
+
+        ``encoder_out`` is this drafter's, and is read where it is the verifier's too.
+        """
         verifier = self.verifier
+        if self.encoder is not None:
+            encoder_out = verifier.encoder(src_tokens, src_lengths=src_lengths)
         shifted = torch.cat([torch.full_like(target[:, :1], self.eos), target[:, :-1]], dim=1)
         states, _ = verifier.decoder.extract_features(shifted, encoder_out=encoder_out)
         return states
-
-    @torch.no_grad()
-    def rejected_states(
-        self, target: Tensor, blocks: Blocks, states: Tensor, encoder_out: Any
-    ) -> Tensor:
-        """``(batch, blocks * slots, channels)``: what a step leaves behind for the next block.
-
-        In decoding, the verifier's rows after a rejected token went on from that token and from
-        the rest of a draft. Here the token before each cut is replaced, and some others, by what
-        else the verifier found likely; a step leaves states for the first slots of a block only,
-        and the first step none. In evaluation nothing is left to chance.
-        """
-        scores = 2 * self.verifier.decoder.output_layer(states).float()
-        scores.scatter_(2, target[..., None], -torch.inf)
-        length, device = target.size(1), target.device
-        before = torch.arange(length, device=device) == blocks.cuts[..., None] - 1
-        replaced, others = before.any(1), scores.argmax(-1)
-        if self.training:
-            others = scores.softmax(-1).flatten(0, 1).multinomial(1).view_as(target)
-            replaced = replaced | (torch.rand(target.shape, device=device) < REPLACED)
-        draft = torch.where(replaced, others, target)
-        left = self.verifier_states(draft, encoder_out)
-        index = blocks.positions.clamp(max=length - 1).flatten(1)
-        left = left.gather(1, index[..., None].expand(-1, -1, left.size(-1)))
-        known = blocks.positions < length
-        if self.training:
-            size = self.block_size
-            uniforms = torch.rand(blocks.cuts.shape, device=device)
-            count = (uniforms * (1 + FIRST_STEPS) - FIRST_STEPS) * (size + 1)
-            known &= torch.arange(size, device=device) < count[..., None].floor()
-        return left * known.flatten(1)[..., None]
 
     def forward(
         self,
@@ -159,17 +129,8 @@ class Drafter(BaseFairseqModel):
         encoder_out = self.encode(src_tokens, src_lengths)
         states = None
         if with_verifier or self.uses_verifier_features:
-            verifier_out = encoder_out
-            if self.encoder is not None:
-                with torch.no_grad():
-                    verifier_out = self.verifier.encoder(src_tokens, src_lengths=src_lengths)
-            states = self.verifier_states(target, verifier_out)
-        features = None
-        if states is not None and self.uses_verifier_features:
-            features = F.pad(states, (0, 0, 0, blocks.gold[0].numel()))
-            if self.uses_rejected_features:
-                left = self.rejected_states(target, blocks, states, verifier_out)
-                features = torch.cat([states, left], dim=1)
+            states = self.verifier_states(src_tokens, src_lengths, target, encoder_out)
+        features = states if self.uses_verifier_features else None
         runners = self.decoder.runners()
         table = self.decoder.positions(target.size(1) + self.block_size)
         memory = self.decoder.memory(encoder_out, runners, table)
@@ -202,6 +163,8 @@ class Drafter(BaseFairseqModel):
         positions = torch.cat([prefix, blocks.positions.flatten(1)], dim=1)
         tokens = torch.cat([target, blocks.gold.flatten(1)], dim=1)
         is_mask = torch.cat([torch.zeros_like(target).bool(), ~revealed.flatten(1)], dim=1)
+        if features is not None:
+            features = F.pad(features, (0, 0, 0, tokens.size(1) - length))
         x = self.decoder.embed(tokens, is_mask, positions, memory, table, features)
         mask = additive(self._allowed(length, blocks)[:, None], x.dtype)
         layers: Any = self.decoder.layers

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from drafters import golden, needs_published, published_drafter
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from specdec_plugins.data.block_mask import Blocks, fixed_uniforms, glance, sample_cuts
@@ -35,6 +35,7 @@ def test_cuts_are_uniform_on_all_prefixes(length: int) -> None:
     number=st.floats(0, ALMOST_ONE),
     dtype=st.sampled_from([torch.float32, torch.float64]),
 )
+@example([7, 1], 3, ALMOST_ONE, torch.float32)  # in which 2 and almost 1 are 3
 def test_eos_is_never_in_the_prefix(
     lengths: list[int], blocks: int, number: float, dtype: torch.dtype
 ) -> None:

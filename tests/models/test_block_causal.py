@@ -224,6 +224,12 @@ def test_a_lent_verifier_is_neither_stored_nor_trained(name: str) -> None:
     after = verifier.state_dict()
     assert all(torch.equal(after[key], before[key]) for key in before)
     assert not verifier.training
+    # Not even where someone has forgotten to freeze it.
+    verifier.requires_grad_(True)
+    output = model(*inputs([9, 7], [[4], [0]]), with_verifier=True)
+    assert not output.verifier_features.requires_grad
+    output.logits.square().mean().backward()
+    assert all(parameter.grad is None for parameter in verifier.encoder.parameters())
 
 
 def test_a_shared_encoder_is_not_run_twice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,58 @@
+"""Sources made of sources: new, cut only where both have the same word, the same every time."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "recombine.py"
+spec = importlib.util.spec_from_file_location("recombine", SCRIPT)
+assert spec is not None
+assert spec.loader is not None
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+
+OLD = [
+    ["a", "man", "in", "a", "hat", "sits", "on", "a", "wall", "."],
+    ["two", "dogs", "sleep", "on", "a", "red", "so@@", "fa", "."],
+    ["a", "girl", "in", "a", "red", "dress", "runs", "."],
+]
+
+
+def test_every_new_sentence_is_two_old_ones_joined_at_a_shared_word() -> None:
+    made = module.recombine(OLD, 15)
+    assert made
+    assert len({tuple(words) for words in made}) == len(made)
+    for words in made:
+        assert words not in OLD
+        assert any(
+            words[: j + 1] == first[: j + 1] and words[j:] == second[len(second) - len(words) + j :]
+            for j in range(1, len(words))
+            for first in OLD
+            for second in OLD
+        )
+
+
+def test_joints_inside_words_are_not_cut() -> None:
+    for words in module.recombine(OLD, 15):
+        for left, right in pairwise(words):
+            assert (left == "so@@") == (right == "fa")
+
+
+def test_the_script_writes_the_same_lines_every_time(tmp_path: Path) -> None:
+    source = tmp_path / "train.en"
+    source.write_text("".join(" ".join(words) + "\n" for words in OLD), encoding="utf-8")
+    command = [sys.executable, str(SCRIPT), str(source), "6"]
+    outputs = {subprocess.run(command, capture_output=True, check=True).stdout for _ in range(2)}
+    assert len(outputs) == 1
+    assert 0 < len(outputs.pop().splitlines()) <= 6
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    command = [sys.executable, str(SCRIPT), str(tmp_path / "none.en"), "5"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "none.en" in done.stderr

@@ -53,9 +53,7 @@ def test_strict_output_is_beam_1(batch: int) -> None:
 
 
 # Measured on data/example.en when the pair was made; see the card.
-@pytest.mark.parametrize(
-    ("beta", "tau", "length"), [(1, 0.0, STRICT_LENGTH), (3, 1.0, RELAXED_LENGTH)]
-)
+@pytest.mark.parametrize(("beta", "tau", "length"), [(1, 0.0, 3.258), (3, 1.0, 3.722)])
 def test_acceptance_length_has_not_changed(beta: int, tau: float, length: float) -> None:
     pair = translator("specdec", 8, beta, tau)
     list(pair.translate(SOURCES))

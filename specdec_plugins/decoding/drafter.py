@@ -22,7 +22,9 @@ class CachedDrafter:
         self.model = model
         self.decoder = model.decoder
         self.causal = model.decoder.causal
-        self.runners = self.decoder.runners()
+        with torch.no_grad():
+            self.runners = self.decoder.runners(frozen=True)
+            self.decoder.prepare()
         self._table: Tensor | None = None
 
     def encode(self, net_input: dict[str, Tensor], verifier_out: Any) -> Any:
@@ -43,7 +45,7 @@ class CachedDrafter:
             states.size(1),
             capacity,
             runner.heads,
-            runner.weight.size(0) // (3 * runner.heads),
+            runner.head_dim,
             states.dtype,
             states.device,
         )

@@ -130,7 +130,7 @@ class DrafterOnlyGenerator:
         with self.statistics.stopwatch("encode", source.device):
             verifier_out: dict[str, list[Tensor]] | None = None
             if self._verifier is not None:
-                verifier_out = self._verifier.eval().encoder(
+                verifier_out = self._verifier.encoder(
                     source, src_lengths=net_input["src_lengths"]
                 )
             encoder_out = self.drafter.encode(net_input, verifier_out)

@@ -81,7 +81,9 @@ class SpeculativeGenerator:
         self.pad, self.unk, self.eos = tgt_dict.pad(), tgt_dict.unk(), tgt_dict.eos()
         self.limits = limits or GenerationLimits()
         self.rule = rule or AcceptanceRule()
-        self.model = verifier.eval()
+        # As a statement: of a model that fairseq has prepared for inference, eval() returns None.
+        verifier.eval()
+        self.model = verifier
         self.verifier = CachedVerifier(verifier, self.pad)
         self.drafter: CachedDrafter | None = None
         self.block_size = 0
@@ -92,7 +94,8 @@ class SpeculativeGenerator:
                     f"{drafter.block_size}"
                 )
             drafter.attach_verifier(verifier)
-            self.drafter = CachedDrafter(drafter.eval())
+            drafter.eval()
+            self.drafter = CachedDrafter(drafter)
             self.block_size = block_size
         self.statistics = DecodingStatistics()
 

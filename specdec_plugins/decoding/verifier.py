@@ -10,7 +10,12 @@ from fairseq.models.transformer.transformer_decoder import TransformerDecoderBas
 from torch import Tensor
 
 from specdec_plugins.decoding.kv_cache import KVCache
-from specdec_plugins.models.layers import DecoderLayerRunner, position_table, source_mask
+from specdec_plugins.models.layers import (
+    DecoderLayerRunner,
+    position_table,
+    projection,
+    source_mask,
+)
 
 
 class UnsupportedModelError(ValueError):
@@ -52,7 +57,10 @@ class CachedVerifier:
         self.model = model
         self.decoder = model.decoder
         self.padding = padding
-        self.runners = [DecoderLayerRunner(layer) for layer in self.decoder.layers]
+        with torch.no_grad():
+            self.runners = [DecoderLayerRunner(layer, True) for layer in self.decoder.layers]
+        output = self.decoder.output_projection
+        self._project = projection(output.weight, output.bias, frozen=True)
         self._table: Tensor | None = None
 
     def start(self, encoder_out: dict[str, list[Tensor]], capacity: int) -> None:
@@ -66,7 +74,7 @@ class CachedVerifier:
             states.size(1),
             capacity,
             runner.heads,
-            runner.weight.size(0) // (3 * runner.heads),
+            runner.head_dim,
             states.dtype,
             states.device,
         )
@@ -98,7 +106,7 @@ class CachedVerifier:
             x = decoder.layer_norm(x)
         if decoder.project_out_dim is not None:
             x = decoder.project_out_dim(x)
-        return decoder.output_layer(x), x
+        return self._project(x), x
 
     def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         decoder = self.decoder

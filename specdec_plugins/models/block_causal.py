@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory
 from specdec_plugins.models.encoder_init import init_encoder_from
+from specdec_plugins.models.layers import projection
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +110,7 @@ class PreviousTokenHead(nn.Module):
     """
 
     UNKNOWN = 0.25
-    CANDIDATES = 8
+    CANDIDATES = 16
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -171,7 +172,8 @@ class BlockCausalDecoder(DrafterDecoder):
         """Read the verifier's target tables in place of own ones."""
         self._borrowed = (verifier_decoder,)
 
-    def _tables(self) -> Any:
+    @property
+    def tables(self) -> Any:
         return self._borrowed[0] if self.embed_tokens is None else self
 
     def embed(
@@ -190,7 +192,7 @@ class BlockCausalDecoder(DrafterDecoder):
         return self.dropout_module(x + table[positions.clamp(max=len(table) - 1)])
 
     def output_layer(self, x: Tensor) -> Tensor:
-        return self._tables().output_projection(x)
+        return self.tables.output_projection(x)
 
     def slot_logits(self, x: Tensor, previous: Tensor) -> Tensor:
         if self.previous is None:
@@ -200,6 +202,16 @@ class BlockCausalDecoder(DrafterDecoder):
             hidden = torch.rand(previous.shape, device=x.device) < self.previous.UNKNOWN
             embedded = torch.where(hidden[..., None], self.previous.unknown, embedded)
         return self.output_layer(self.previous(x, embedded))
+
+    def prepare(self) -> None:
+        super().prepare()
+        head = self.previous
+        if head is not None:
+            self._state = projection(head.state.weight, head.state.bias, frozen=True)
+            self._correct = projection(head.out.weight, head.out.bias, frozen=True)
+            # What the head adds for each token of the vocabulary, and for an unknown one.
+            self._after = head.token(self.embed_scale * self.tables.embed_tokens.weight)
+            self._unknown = head.token(head.unknown)
 
     def choose(self, x: Tensor, last: Tensor) -> Tensor:
         """Greedy, slot by slot, over each slot's best candidates.
@@ -211,14 +223,16 @@ class BlockCausalDecoder(DrafterDecoder):
         if head is None:
             return super().choose(x, last)
         rows, slots, dim = x.shape
-        embedded = head.unknown.expand(rows, slots - 1, dim)
-        embedded = torch.cat([self._embedded(last)[:, None], embedded], dim=1)
-        logits = self.output_layer(head(x, embedded)).float()
+        state = self._state(x)
+        before = self._unknown.expand(rows, slots - 1, dim)
+        before = torch.cat([self._after[last][:, None], before], dim=1)
+        logits = self._project(x + self._correct(torch.relu(state + before))).float()
         logits[..., self.padding] = -torch.inf
         # (rows, slots, candidates), the first slot's best one first.
         candidates = logits.topk(min(head.CANDIDATES, logits.size(-1))).indices
-        pairs = head(x[:, 1:, None], self._embedded(candidates[:, :-1]))
-        weight = self._tables().output_projection.weight
+        hidden = torch.relu(state[:, 1:, None] + self._after[candidates[:, :-1]])
+        pairs = x[:, 1:, None] + self._correct(hidden)
+        weight = self.tables.output_projection.weight
         scores = pairs @ weight[candidates[:, 1:]].transpose(-1, -2)
         followers = scores.float().argmax(-1)
         chosen = [torch.zeros_like(last)[:, None]]
@@ -227,7 +241,7 @@ class BlockCausalDecoder(DrafterDecoder):
         return candidates.gather(-1, torch.stack(chosen, dim=1))[..., 0]
 
     def _embedded(self, tokens: Tensor) -> Tensor:
-        return self.embed_scale * self._tables().embed_tokens(tokens)
+        return self.embed_scale * self.tables.embed_tokens(tokens)
 
 
 @register_model("block_causal", dataclass=BlockCausalConfig)

@@ -12,6 +12,7 @@ from specdec_plugins.models.layers import (
     Attend,
     DecoderLayerRunner,
     position_table,
+    projection,
     source_mask,
 )
 
@@ -85,7 +86,7 @@ class DrafterDecoder(nn.Module):
 
         Pad is never chosen.
         """
-        return self.best(self.output_layer(x))
+        return self.best(self._project(x))
 
     def best(self, logits: Tensor) -> Tensor:
         """The best token but pad."""
@@ -94,9 +95,18 @@ class DrafterDecoder(nn.Module):
         logits[..., self.padding] = -torch.inf
         return logits.argmax(-1)
 
-    def runners(self) -> list[DecoderLayerRunner]:
-        """The layers, ready to run with their present weights."""
-        return [DecoderLayerRunner(layer) for layer in self.layers]
+    def runners(self, frozen: bool = False) -> list[DecoderLayerRunner]:
+        """The layers, ready to run with their present weights, which are not to change."""
+        return [DecoderLayerRunner(layer, frozen) for layer in self.layers]
+
+    @property
+    def tables(self) -> Any:
+        """The module that holds ``embed_tokens`` and ``output_projection``."""
+        return self
+
+    def prepare(self) -> None:
+        """Get ready for :meth:`choose` with the present weights, which are not to change."""
+        self._project = projection(self.tables.output_projection.weight, frozen=True)
 
     def memory(
         self, encoder_out: dict[str, list[Tensor]], runners: list[DecoderLayerRunner], table: Tensor

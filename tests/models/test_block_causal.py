@@ -396,6 +396,7 @@ class TestPreviousTokenHead:
         torch.manual_seed(0)
         with torch.no_grad():
             head.unknown.normal_()
+        CachedDrafter(model)  # which prepares it for drafting
         x = torch.randn(5, 6, 16, dtype=torch.float64)
         last = torch.tensor([EOS, 4, 9, 3, 20])
         table = decoder.embed_scale * decoder.embed_tokens.weight

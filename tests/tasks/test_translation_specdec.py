@@ -62,9 +62,11 @@ def verifier(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def lent(data: Path, verifier: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A ``block_causal`` drafter that has all of its verifier, trained by the real command."""
     save_dir = tmp_path_factory.mktemp("lent")
-    flags = f"{data} --save-dir {save_dir} {COMMON} {LENT_FLAGS} --AR-path {verifier} --max-epoch 2"
-    command = [sys.executable, "-m", "fairseq_cli.train", "--user-dir", str(PACKAGE)]
-    command += [*flags.split(), "--update-freq", "2", "--num-workers", "2"]
+    flags = (
+        f"{data} --save-dir {save_dir} {COMMON} {LENT_FLAGS} --AR-path {verifier} --max-epoch 2 "
+        f"--user-dir {PACKAGE} --update-freq 2 --num-workers 2 --max-tokens-valid 60"
+    )
+    command = [sys.executable, "-m", "fairseq_cli.train", *flags.split()]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return save_dir, done.stdout + done.stderr
@@ -347,13 +349,15 @@ class TestValidation:
 class TestOptions:
     @pytest.mark.parametrize("noise", NOISES[1:])
     def test_other_noises_are_refused_by_name(self, noise: str, data: Path, tmp_path: Path) -> None:
-        flags = PUBLISHED_FLAGS.replace("block_mask", noise)
+        flags = f"{PUBLISHED_FLAGS} --max-update 1".replace("block_mask", noise)
         with pytest.raises(ValueError, match=f"--noise {noise}: not supported; use --noise block"):
             run_train(data, tmp_path, flags)
 
     def test_unknown_noises_are_refused(self, data: Path, tmp_path: Path) -> None:
         with pytest.raises(SystemExit):
-            run_train(data, tmp_path, PUBLISHED_FLAGS.replace("block_mask", "whatever"))
+            run_train(
+                data, tmp_path, f"{PUBLISHED_FLAGS} --max-update 1".replace("block_mask", "any")
+            )
 
     @pytest.mark.parametrize(
         ("cfg", "message"),
@@ -376,7 +380,7 @@ class TestOptions:
 
     def test_the_published_drafter_scores_one_block(self, data: Path, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="--blocks-per-sentence: --arch block can score one"):
-            run_train(data, tmp_path, f"{PUBLISHED_FLAGS} --blocks-per-sentence 2")
+            run_train(data, tmp_path, f"{PUBLISHED_FLAGS} --blocks-per-sentence 2 --max-update 1")
 
     def test_glancing_ratio(self, data: Path) -> None:
         task = make_task(data, total_up=100)
@@ -437,11 +441,11 @@ class TestRoles:
         with pytest.raises(CheckpointError, match=r"is no drafter \(its architecture is"):
             load_drafter(verifier, make_task(data))
         with pytest.raises(CheckpointError, match="is a drafter, not a verifier"):
-            run_train(data, tmp_path, f"{LENT_FLAGS} --AR-path {drafter}")
+            run_train(data, tmp_path, f"{LENT_FLAGS} --AR-path {drafter} --max-update 1")
 
     def test_a_lent_drafter_needs_the_flag(self, data: Path, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="--verifier-labels needs the verifier"):
-            run_train(data, tmp_path, LENT_FLAGS)
+            run_train(data, tmp_path, f"{LENT_FLAGS} --max-update 1")
 
     def test_the_verifier_is_loaded_once_and_frozen(self, data: Path, verifier: Path) -> None:
         task = make_task(data, AR_path=str(verifier))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.drafter import CachedDrafter
+from specdec_plugins.decoding.hypothesis import make_hypothesis
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.verifier import CachedVerifier
@@ -130,9 +131,7 @@ class DrafterOnlyGenerator:
         with self.statistics.stopwatch("encode", source.device):
             verifier_out: dict[str, list[Tensor]] | None = None
             if self._verifier is not None:
-                verifier_out = self._verifier.encoder(
-                    source, src_lengths=net_input["src_lengths"]
-                )
+                verifier_out = self._verifier.encoder(source, src_lengths=net_input["src_lengths"])
             encoder_out = self.drafter.encode(net_input, verifier_out)
             self.drafter.start(encoder_out, capacity)
             if self._features is not None:
@@ -224,20 +223,13 @@ class DrafterOnlyGenerator:
         for i, (row, end) in enumerate(zip(batch.rows, ends, strict=True)):
             if end:
                 length = batch.length - self.block_size + end
-                scores = batch.scores[i, 1 : length + 1].clone()
-                score = scores.sum()
-                if self.limits.normalize_scores:
-                    score = score / length**self.limits.lenpen
                 hypotheses[row].append(
-                    {
-                        "tokens": batch.tokens[i, 1 : length + 1].clone(),
-                        "score": score,
-                        "positional_scores": scores,
-                        "attention": torch.empty(0),
-                        "alignment": torch.empty(0),
-                        "steps": len(accepted[row]),
-                        "accepted": accepted[row],
-                    }
+                    make_hypothesis(
+                        batch.tokens[i, 1 : length + 1],
+                        batch.scores[i, 1 : length + 1],
+                        accepted[row],
+                        self.limits,
+                    )
                 )
                 self.statistics.sentences += 1
                 self.statistics.latencies.append(time.perf_counter() - start)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.drafter import CachedDrafter
+from specdec_plugins.decoding.hypothesis import make_hypothesis
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.verifier import CachedVerifier
@@ -258,20 +259,13 @@ class SpeculativeGenerator:
         for i, row in enumerate(batch.rows):
             if finished[i]:
                 length = batch.host_lengths[i]
-                scores = batch.scores[i, 1 : length + 1].clone()
-                score = scores.sum()
-                if self.limits.normalize_scores:
-                    score = score / length**self.limits.lenpen
                 hypotheses[row].append(
-                    {
-                        "tokens": batch.tokens[i, 1 : length + 1].clone(),
-                        "score": score,
-                        "positional_scores": scores,
-                        "attention": torch.empty(0),
-                        "alignment": torch.empty(0),
-                        "steps": len(accepted[row]),
-                        "accepted": accepted[row],
-                    }
+                    make_hypothesis(
+                        batch.tokens[i, 1 : length + 1],
+                        batch.scores[i, 1 : length + 1],
+                        accepted[row],
+                        self.limits,
+                    )
                 )
                 self.statistics.sentences += 1
                 self.statistics.latencies.append(elapsed)

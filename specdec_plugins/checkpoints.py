@@ -122,6 +122,9 @@ def load_model(
         for key, value in state["model"].items()
         if key in wanted or not REDUNDANT.search(key)
     }
+    # fairseq 0.12.2 wants the placeholder of which it never reads the value; others do not save it.
+    placeholders = {key: value for key, value in wanted.items() if key.endswith("._float_tensor")}
+    weights = {**placeholders, **weights}
     try:
         model.load_state_dict(weights, strict=True, model_cfg=cfg.model)
     except (RuntimeError, KeyError) as error:

@@ -70,11 +70,12 @@ class SpeculativeGenerator:
         verifier: Any,
         drafter: Drafter | None,
         tgt_dict: Any,
-        block_size: int = 5,
+        block_size: int | None = None,
         rule: AcceptanceRule | None = None,
         limits: GenerationLimits | None = None,
     ) -> None:
-        """
+        """``block_size`` is the one that the drafter was trained for, if not given.
+
         Raises:
             ValueError: a block size that the drafter was not trained for.
             UnsupportedModelError: a verifier that cannot be run exactly.
@@ -89,6 +90,7 @@ class SpeculativeGenerator:
         self.drafter: CachedDrafter | None = None
         self.block_size = 0
         if drafter is not None:
+            block_size = drafter.block_size if block_size is None else block_size
             if not 1 <= block_size <= drafter.block_size:
                 raise ValueError(
                     f"--block-size {block_size}: the drafter was trained for blocks of 1 to "

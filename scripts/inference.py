@@ -64,7 +64,7 @@ try:
     from specdec_plugins.inference.report import format_report, full_report, write_json
     from specdec_plugins.inference.settings import STRATEGIES
     from specdec_plugins.inference.text import STANDARD, InputLines
-    from specdec_plugins.inference.trace import open_trace
+    from specdec_plugins.inference.trace_file import open_trace
 except ImportError as error:
     sys.exit(f"inference.py: {error}; install the package and what it needs: pip install {ROOT}")
 except KeyboardInterrupt:

@@ -14,7 +14,7 @@ from torch import Tensor
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.inference.settings import Settings
 from specdec_plugins.inference.text import Line, TextCodec
-from specdec_plugins.inference.trace import SentenceTrace
+from specdec_plugins.inference.trace_file import SentenceTrace
 
 
 class Generator(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -42,7 +42,7 @@ class SentenceTrace:
             given = json.loads(line)
         except UnicodeDecodeError:
             raise ValueError("is not UTF-8") from None
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"is not JSON ({error})") from None
         where = "the line"
         steps = _field(given, "steps", where, "a list", lambda value: isinstance(value, list))
@@ -160,4 +160,4 @@ def _count(given: Any, name: str, where: str, most: int) -> int:
 
 
 def _is_duration(value: Any) -> bool:
-    return type(value) in (int, float) and 0 <= value < math.inf
+    return type(value) in (int, float) and 0 <= value <= sys.float_info.max

@@ -262,7 +262,12 @@ def browse(page: Path, profile: Path, *flags: str) -> str:
     command = [
         *(BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic"),
         *("--no-first-run", "--disable-background-networking", "--disable-component-update"),
-        *("--disable-sync", f"--user-data-dir={profile}", "--virtual-time-budget=5000"),
+        *(
+            "--disable-sync",
+            "--disable-dev-shm-usage",
+            f"--user-data-dir={profile}",
+            "--virtual-time-budget=5000",
+        ),
         *(*flags, "--dump-dom", page.as_uri()),
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

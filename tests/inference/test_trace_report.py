@@ -259,17 +259,12 @@ document.body.replaceChildren(JSON.stringify(seen));
 def browse(page: Path, profile: Path, *flags: str) -> str:
     """The document that a headless browser makes of a page, after its scripts."""
     assert BROWSER is not None
-    command = [
-        *(BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic"),
-        *("--no-first-run", "--disable-background-networking", "--disable-component-update"),
-        *(
-            "--disable-sync",
-            "--disable-dev-shm-usage",
-            f"--user-data-dir={profile}",
-            "--virtual-time-budget=5000",
-        ),
-        *(*flags, "--dump-dom", page.as_uri()),
-    ]
+    switches = (
+        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
+        "--disable-background-networking --disable-component-update --disable-dev-shm-usage "
+        "--virtual-time-budget=5000 --dump-dom"
+    )
+    command = [BROWSER, *switches.split(), *flags, f"--user-data-dir={profile}", page.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

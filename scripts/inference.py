@@ -25,6 +25,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NoReturn
@@ -59,10 +60,11 @@ try:
         Translation,
         load_translator,
     )
-    from specdec_plugins.inference.output import OutputLines, check_writable
+    from specdec_plugins.inference.output import OutputLines, check_apart, check_writable
     from specdec_plugins.inference.report import format_report, full_report, write_json
     from specdec_plugins.inference.settings import STRATEGIES
     from specdec_plugins.inference.text import STANDARD, InputLines
+    from specdec_plugins.inference.trace_file import open_trace
 except ImportError as error:
     sys.exit(f"inference.py: {error}; install the package and what it needs: pip install {ROOT}")
 except KeyboardInterrupt:
@@ -124,6 +126,9 @@ def add_own_flags(parser: argparse.ArgumentParser) -> set[str]:
     add("--keep-bpe", action="store_true", help="put out segmented text as it is")
     add("--resume", action="store_true", help="go on after the lines that the output has")
     add("--stats-json", metavar="FILE", help="write statistics, settings and versions there")
+    add(
+        "--trace", metavar="FILE", help="write what every step did: a JSON line a sentence (slower)"
+    )
     add("--warmup", metavar="N", type=int, default=0, help="decode N lines before, untimed (0)")
     add("--fp64", action="store_true", help="float64, to check exactness")
     add("--no-progress-bar", action="store_true", help="no progress bar on a terminal")
@@ -224,6 +229,7 @@ def make_settings(args: argparse.Namespace) -> Settings:
         post_process=args.post_process,
         keep_bpe=args.keep_bpe,
         search_options={name: getattr(args, name) for name in SEARCH} if stock else {},
+        trace=bool(args.trace),
     )
 
 
@@ -238,15 +244,19 @@ def translate(args: argparse.Namespace, settings: Settings) -> None:
     output = OutputLines(args.output_path, args.resume)
     if args.stats_json:
         check_writable(args.stats_json, "--stats-json")
+        check_apart(args.stats_json, "--stats-json", args.trace, "trace")
     with InputLines.open(args.input_path) as lines:
         output.check_input(lines)
+        trace = open_trace(args.trace, output, lines, args.resume) if args.trace else None
         translator = load_translator(settings)
         first = list(islice(lines, args.warmup))
         translator.warm_up(first)
         window = 1 if lines.typed else None
         results = translator.translate(chain(first, lines), window)
-        with output:
+        with output, trace or nullcontext():
             for result in progress(results, args, lines, output.done):
+                if trace is not None:
+                    trace.write(result.trace.to_json())
                 output.write(result.text)
         lines.check()
     report = full_report(translator, warmup=args.warmup)

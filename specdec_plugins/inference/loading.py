@@ -14,6 +14,7 @@ from specdec_plugins.checkpoints import load_state
 from specdec_plugins.decoding.beam_search import BeamSearchGenerator
 from specdec_plugins.decoding.drafter_only import DrafterOnlyGenerator
 from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.decoding.trace import TraceRecorder
 from specdec_plugins.inference.settings import DTYPES, InferenceError, Settings
 from specdec_plugins.inference.text import TextCodec
 from specdec_plugins.inference.translator import Generator, Translator
@@ -122,7 +123,10 @@ def _build_generator(
     if settings.strategy == "drafter":
         assert drafter is not None
         return DrafterOnlyGenerator(drafter, target, k, settings.limits, verifier)
-    return SpeculativeGenerator(verifier, drafter, target, k, settings.rule, settings.limits)
+    recorder = TraceRecorder(target) if settings.trace else None
+    return SpeculativeGenerator(
+        verifier, drafter, target, k, settings.rule, settings.limits, recorder
+    )
 
 
 def _build_beam_search(

@@ -89,7 +89,7 @@ class DrafterOnlyGenerator:
         self.drafter = CachedDrafter(drafter)
         self.statistics = DecodingStatistics()
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def generate(
         self,
         models: Any,

@@ -105,7 +105,7 @@ class SpeculativeGenerator:
             self.block_size = block_size
         self.statistics = DecodingStatistics()
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def generate(
         self,
         models: Any,

@@ -19,19 +19,21 @@ def make_hypothesis(
     and ``bonus`` how many the verifier added, but at the end of the sentence. ``history`` is what
     fairseq's ``--retain-iter-history`` prints: the tokens that each step committed.
     """
-    score = scores.sum()
-    if limits.normalize_scores:
-        score = score / len(tokens) ** limits.lenpen
-    tokens = tokens.clone()
     committed = [count + bonus for count in accepted]
     committed[-1] = len(tokens) - sum(committed[:-1])
-    return {
-        "tokens": tokens,
-        "score": score,
-        "positional_scores": scores.clone(),
-        "attention": torch.empty(0),
-        "alignment": torch.empty(0),
-        "steps": len(accepted),
-        "accepted": accepted,
-        "history": [{"tokens": part} for part in torch.split(tokens, committed)],
-    }
+    # As ordinary tensors: fairseq's commands change scores in place.
+    with torch.inference_mode(False):
+        tokens, scores = tokens.clone(), scores.clone()
+        score = scores.sum()
+        if limits.normalize_scores:
+            score = score / len(tokens) ** limits.lenpen
+        return {
+            "tokens": tokens,
+            "score": score,
+            "positional_scores": scores,
+            "attention": torch.empty(0),
+            "alignment": torch.empty(0),
+            "steps": len(accepted),
+            "accepted": accepted,
+            "history": [{"tokens": part} for part in torch.split(tokens, committed)],
+        }

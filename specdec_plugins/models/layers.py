@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 Attend = Callable[[Tensor, Tensor], Tensor]
 """(queries ``(batch, slots, heads, dim)``, keys and values ``(batch, slots, 2, heads, dim)``)
@@ -55,6 +55,12 @@ def _packed(weight: Tensor) -> Tensor | None:
     return packed
 
 
+def _joined(parts: tuple[nn.Linear, ...], frozen: bool) -> Projection:
+    """Several linear maps of the same input as one, their outputs one after another."""
+    weight, bias = torch.cat([p.weight for p in parts]), torch.cat([p.bias for p in parts])
+    return projection(weight, bias, frozen)
+
+
 class DecoderLayerRunner:
     """Runs one ``TransformerDecoderLayer``; its projections are prepared once, at construction.
 
@@ -67,9 +73,8 @@ class DecoderLayerRunner:
         self.layer = layer
         self.heads = int(attention.num_heads)
         self.head_dim = int(attention.head_dim)
-        parts = (attention.q_proj, attention.k_proj, attention.v_proj)
-        weight, bias = torch.cat([p.weight for p in parts]), torch.cat([p.bias for p in parts])
-        self.self_input = projection(weight, bias, frozen)
+        self.self_input = _joined((attention.q_proj, attention.k_proj, attention.v_proj), frozen)
+        self.memory_input = _joined((cross.k_proj, cross.v_proj), frozen)
         self.self_output, self.query, self.cross_output, self.fc1, self.fc2 = (
             projection(part.weight, part.bias, frozen)
             for part in (attention.out_proj, cross.q_proj, cross.out_proj, layer.fc1, layer.fc2)
@@ -108,13 +113,10 @@ class DecoderLayerRunner:
 
         ``encoder_out`` is ``(source, batch, channels)``, as fairseq's encoders give it.
         """
-        attention = self.layer.encoder_attn
         source, batch, _ = encoder_out.shape
-        keys, values = (
-            projection(encoder_out).view(source, batch, self.heads, -1).permute(1, 2, 0, 3)
-            for projection in (attention.k_proj, attention.v_proj)
-        )
-        return keys.contiguous(), values.contiguous()
+        both = self.memory_input(encoder_out).view(source, batch, 2, self.heads, -1)
+        keys, values = both.permute(2, 1, 3, 0, 4).contiguous()
+        return keys, values
 
 
 def dropout(attention: Any) -> float:

@@ -9,7 +9,7 @@ import torch
 from conftest import make_batch, make_dictionary, make_verifier
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_generator import ScriptedDrafter, padded
+from scripted import ScriptedDrafter, corrupted
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.generator import SpeculativeGenerator
@@ -39,10 +39,7 @@ def make_generator(script: Any, k: int, traced: bool = True, beta: int = 1) -> S
 def make_script(batch: Any, corruption: float, seed: int) -> torch.Tensor:
     """The verifier's greedy output, with some tokens replaced."""
     greedy = make_generator(None, 0, traced=False).generate([], batch)
-    torch.manual_seed(seed)
-    script = padded([hypothesis for (hypothesis,) in greedy], 13)
-    noise = torch.randint(0, len(DICTIONARY), script.shape)
-    return torch.where(torch.rand(script.shape) < corruption, noise, script)
+    return corrupted([h for (h,) in greedy], 13, corruption, len(DICTIONARY), seed)
 
 
 @settings(max_examples=40, deadline=None)

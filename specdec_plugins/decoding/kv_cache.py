@@ -16,6 +16,9 @@ class KVCache:
     back is therefore free: the next step's positions overwrite what was rejected.
     """
 
+    CHUNK = 32
+    """Positions that are zeroed ahead."""
+
     def __init__(
         self,
         layers: int,
@@ -26,10 +29,10 @@ class KVCache:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        # Zeros, not empty memory: a masked slot has weight 0, and 0 x NaN would be NaN.
-        self.store = torch.zeros(layers, rows, capacity, 2, heads, dim, dtype=dtype, device=device)
+        self.store = torch.empty(layers, rows, capacity, 2, heads, dim, dtype=dtype, device=device)
         self.rows = rows
         self.capacity = capacity
+        self._zeroed = 0
 
     def open(self, positions: Tensor, limits: Tensor, width: int, masked: bool) -> list[Attend]:
         """One attention function a layer, for one forward over new slots.
@@ -45,6 +48,7 @@ class KVCache:
         """
         if width > self.capacity:
             raise ValueError(f"{width} positions in a cache of {self.capacity}")
+        self._clear(width)
         rows = torch.arange(self.rows, device=positions.device)[:, None]
         flat = (rows * self.capacity + positions).flatten()
         mask = None
@@ -52,6 +56,15 @@ class KVCache:
             seen = torch.arange(width, device=limits.device) < limits[..., None]
             mask = additive(seen[:, None], self.store.dtype)
         return [self._attend(layer, flat, mask, width) for layer in self.store]
+
+    def _clear(self, width: int) -> None:
+        """Zero what is about to be read for the first time: a masked slot has weight 0, and 0 x NaN
+        would be NaN. Not all of it at once: most rows end far below the capacity.
+        """
+        if width > self._zeroed:
+            end = min(self.capacity, width + self.CHUNK)
+            self.store[:, :, self._zeroed : end].zero_()
+            self._zeroed = end
 
     def _attend(self, layer: Tensor, flat: Tensor, mask: Tensor | None, width: int) -> Attend:
         def attend(query: Tensor, key_value: Tensor) -> Tensor:

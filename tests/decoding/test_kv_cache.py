@@ -130,13 +130,14 @@ def test_compaction_moves_rows_whole() -> None:
 
 def test_memory_never_written_is_never_read() -> None:
     """A masked slot has weight zero, but zero times NaN would be NaN."""
-    cache = make_cache(2, 8)
-    assert not cache.store.any()
-    positions = torch.tensor([[0], [5]])
-    found = cache.open(positions, positions + 1, 6, True)[0](
-        draw(2, 1, HEADS, DIM), draw(2, 1, 2, HEADS, DIM)
-    )
-    assert found.isfinite().all()
+    cache = make_cache(2, 100)
+    cache.store.fill_(math.nan)  # as fresh memory may be
+    for first, second in ((0, 5), (1, 40), (2, 70)):
+        positions = torch.tensor([[first], [second]])
+        found = cache.open(positions, positions + 1, second + 1, True)[0](
+            draw(2, 1, HEADS, DIM), draw(2, 1, 2, HEADS, DIM)
+        )
+        assert found.isfinite().all()
 
 
 def test_a_full_cache_is_an_error() -> None:

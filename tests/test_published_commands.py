@@ -1,0 +1,76 @@
+"""The published project's commands as its documentation has them, from the folder ``scripts/``.
+
+Only sizes and lengths are changed, and ``--cpu`` is added in place of ``--fp16``, which fairseq
+trains with on GPUs alone.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from dummy_data import make_data, train_verifier
+
+from specdec_plugins.checkpoints import load_state
+
+ROOT = Path(__file__).resolve().parent.parent
+TRAIN = """
+    --arch block --noise block_mask --share-all-embeddings --criterion glat_loss
+    --label-smoothing 0.1 --lr 5e-4 --warmup-init-lr 1e-7 --stop-min-lr 1e-9
+    --lr-scheduler inverse_sqrt --warmup-updates 10000 --optimizer adam
+    --adam-betas (0.9,0.999) --adam-eps 1e-6 --task translation_lev_modified --max-tokens 200
+    --weight-decay 0.01 --dropout 0.1 --encoder-layers 1 --encoder-embed-dim 16
+    --decoder-layers 1 --decoder-embed-dim 16 --encoder-ffn-embed-dim 32
+    --decoder-ffn-embed-dim 32 --encoder-attention-heads 2 --decoder-attention-heads 2
+    --max-source-positions 1000 --max-target-positions 1000 --max-update 4 --seed 1 --clip-norm 5
+    --mse-lambda 10 --src-embedding-copy --log-interval 2 --block-size 25 --total-up 4
+    --update-freq 2 --decoder-learned-pos --encoder-learned-pos --apply-bert-init
+    --activation-fn gelu --reset-optimizer --reset-meters --reset-lr-scheduler
+    --reset-dataloader --user-dir specdec_plugins --cpu
+"""
+INFERENCE = """
+    --user-dir specdec_plugins --task translation_lev_modified --remove-bpe --max-sentences 20
+    --source-lang en --target-lang de --iter-decode-max-iter 0 --iter-decode-eos-penalty 0
+    --iter-decode-with-beam 1 --gen-subset test --batch 1 --beam 1 --strategy specdec
+    --block-size 25 --beta 5 --tau 3.0 --cpu
+"""
+
+
+def run(*command: object) -> str:
+    done = subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("published")
+
+
+def test_the_whole_workflow(folder: Path) -> None:
+    """Initialise, train, translate, score."""
+    data = make_data(folder)
+    verifier = train_verifier(data, folder / "verifier", "--max-epoch 15")
+    initial, save_dir = folder / "initial_checkpoint.pt", folder / "drafter"
+    run(sys.executable, "scripts/encoder_initial.py", verifier, initial)
+    output = run(
+        *(sys.executable, "scripts/train.py", data, "--save-dir", save_dir),
+        *("--restore-file", initial, *TRAIN.split()),
+    )
+    assert "--mse-lambda does nothing" in output
+    drafter = save_dir / "checkpoint_last.pt"
+    assert load_state(drafter)["optimizer_history"][-1]["num_updates"] == 4
+
+    found = folder / "found.de"
+    output = run(
+        *(sys.executable, "scripts/inference.py", data, "--path", drafter, "--AR-path", verifier),
+        *("--input-path", folder / "valid.en", "--output-path", found, *INFERENCE.split()),
+    )
+    assert "these flags do nothing here: --remove-bpe --max-sentences" in output
+    assert len(found.read_text("utf-8").splitlines()) == 14
+    output = run("scripts/ref.sh", found, folder / "valid.de")
+    assert "BLEU4 = " in output

@@ -86,14 +86,22 @@ class DrafterDecoder(nn.Module):
 
         Pad is never chosen.
         """
-        return self.best(self._project(x))
+        return self.choices(self._project(x)).argmax(-1)
 
-    def best(self, logits: Tensor) -> Tensor:
-        """The best token but pad."""
+    def choose_with_confidence(self, x: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+        """As :meth:`choose`, and each token's probability ``(rows, slots)``, float32.
+
+        The probability is the drafter's own, among all that it chose that token from.
+        """
+        best = self.choices(self._project(x)).softmax(-1).max(-1)
+        return best.indices, best.values
+
+    def choices(self, logits: Tensor) -> Tensor:
+        """Logits to choose tokens by: pad's is minus infinity."""
         # In float32: on a CPU, bfloat16's argmax is five times slower.
         logits = logits.float()
         logits[..., self.padding] = -torch.inf
-        return logits.argmax(-1)
+        return logits
 
     def runners(self, frozen: bool = False) -> list[DecoderLayerRunner]:
         """The layers, ready to run with their present weights, which are not to change."""

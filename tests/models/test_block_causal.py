@@ -406,13 +406,30 @@ class TestPreviousTokenHead:
             logits[PAD] = -torch.inf
             return logits
 
-        for row, found in enumerate(decoder.choose(x, last).tolist()):
-            chosen = [int(scores(x[row, 0], table[last[row]]).argmax())]
+        tokens, confidences = decoder.choose_with_confidence(x, last)
+        assert torch.equal(tokens, decoder.choose(x, last))
+        for row, found in enumerate(tokens.tolist()):
+            before = scores(x[row, 0], table[last[row]])
+            best = before.topk(candidates).indices
+            chosen, sure = [int(best[0])], [before[best].softmax(-1).max()]
             for slot in range(1, 6):
                 best = scores(x[row, slot], head.unknown).topk(candidates).indices
-                given = scores(x[row, slot], table[chosen[-1]])
-                chosen.append(int(best[given[best].argmax()]))
+                given = scores(x[row, slot], table[chosen[-1]])[best]
+                chosen.append(int(best[given.argmax()]))
+                sure.append(given.softmax(-1).max())
             assert found == chosen
+            torch.testing.assert_close(confidences[row], torch.stack(sure).float())
+
+    def test_confidence_of_a_drafter_without_the_head_is_over_the_vocabulary(self) -> None:
+        decoder = drafter_of("plain").decoder
+        decoder.prepare()
+        x = torch.randn(5, 6, 16, dtype=torch.float64)
+        last = torch.tensor([EOS, 4, 9, 3, 20])
+        tokens, confidences = decoder.choose_with_confidence(x, last)
+        assert torch.equal(tokens, decoder.choose(x, last))
+        logits = decoder.output_projection(x).float()
+        logits[..., PAD] = -torch.inf
+        torch.testing.assert_close(confidences, logits.softmax(-1).amax(-1))
 
     def test_drafting_and_training_agree(self) -> None:
         """With every token a candidate, each slot holds the best one after its predecessor."""

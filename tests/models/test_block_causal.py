@@ -414,6 +414,21 @@ class TestPreviousTokenHead:
                 chosen.append(int(best[given[best].argmax()]))
             assert found == chosen
 
+    def test_pad_is_not_chosen_from_a_small_vocabulary(self) -> None:
+        """Not even where every token is a candidate."""
+        model = make_causal(make_task(make_dictionary(words=4)), previous_token_head=True)
+        assert model.target_vocabulary <= model.decoder.previous.CANDIDATES
+        CachedDrafter(model)  # which prepares it for drafting
+        torch.manual_seed(0)
+        x = torch.randn(50, 6, 16, dtype=torch.float64)
+        last = torch.full((50,), EOS)
+        others = model.decoder.choose(x, last)
+        with torch.no_grad():
+            model.decoder.output_projection.weight[PAD] *= 50
+        CachedDrafter(model)
+        assert torch.equal(model.decoder.choose(x, last), others)
+        assert PAD not in others
+
     def test_drafting_and_training_agree(self) -> None:
         """With every token a candidate, each slot holds the best one after its predecessor."""
         model = drafter_of("features", previous_token_head=True)

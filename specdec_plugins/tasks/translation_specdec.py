@@ -110,6 +110,7 @@ class TranslationSpecdecTask(TranslationTask):
             # Its weights are about to be loaded; the file it once started from may be gone.
             cfg.init_encoder_from = None
         model = super().build_model(cfg, from_checkpoint)
+        use_plain_encoder(model)
         several = self.cfg.blocks_per_sentence > 1 and not from_checkpoint
         if several and isinstance(model, Drafter) and not model.decoder.causal:
             raise ValueError("--blocks-per-sentence: --arch block can score one block a pass")
@@ -200,8 +201,6 @@ class TranslationSpecdecTask(TranslationTask):
                 f"speculative decoding takes one drafter and one verifier, not {len(drafters)} and "
                 f"{len(verifiers)} (--path drafter.pt:verifier.pt, or --AR-path verifier.pt)"
             )
-        for model in models:
-            use_plain_encoder(model)
         return SpeculativeGenerator(
             verifiers[0],
             drafters[0],

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_batch, make_dictionary, make_verifier
+from conftest import make_batch, make_dictionary, make_verifier, vary_output
 from fairseq.sequence_generator import SequenceGenerator
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +16,7 @@ from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 
 DICTIONARY = make_dictionary()
-VERIFIER = make_verifier()
+VERIFIER = vary_output(make_verifier())
 
 
 class ScriptedDrafter:

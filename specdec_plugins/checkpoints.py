@@ -141,8 +141,8 @@ def load_model(
 def use_plain_encoder(model: torch.nn.Module) -> None:
     """Keep fairseq 0.12.2 from its packed encoder, which fails on padding since torch 2.
 
-    The packed weights are frozen, too: they never get a gradient, and fairseq's data-parallel
-    training waits for that of every other parameter. Other versions of fairseq have nothing to
+    The packed weights are frozen, too: they would never get a gradient, and data-parallel training
+    fails where a parameter that is not frozen gets none. Other versions of fairseq have nothing to
     keep from.
     """
     for module in model.modules():

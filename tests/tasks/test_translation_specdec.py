@@ -287,6 +287,15 @@ class TestValidation:
         logged = logs.of("valid")[-1]["valid_loss"]
         assert found["loss"] / 0.6931472 == pytest.approx(logged, abs=2e-3)
 
+    def test_a_drafter_loaded_by_fairseq_is_the_same(
+        self, data: Path, published: tuple[Path, Any]
+    ) -> None:
+        """As ``fairseq-validate`` loads it."""
+        path = published[0] / "checkpoint_last.pt"
+        (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([str(path)])
+        expected = validate(task, load_drafter(path, task), data, 10_000)
+        assert validate(task, model, data, 10_000) == expected
+
     def test_acceptance_is_measured_against_the_verifier(
         self, data: Path, verifier: Path, lent: tuple[Path, str]
     ) -> None:

@@ -6,6 +6,7 @@ import zlib
 from argparse import Namespace
 from typing import Any
 
+import hypothesis
 import pytest
 import torch
 from fairseq.data import Dictionary
@@ -13,6 +14,10 @@ from fairseq.models.transformer import TransformerModel, base_architecture
 
 import specdec_plugins  # noqa: F401  (registers the plugin)
 from specdec_plugins.checkpoints import REDUNDANT, use_plain_encoder
+
+# A busy machine makes an example slow, not wrong.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 
 def make_dictionary(words: int = 20) -> Dictionary:

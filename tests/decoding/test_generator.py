@@ -63,7 +63,7 @@ def padded(hypotheses: list[Any], width: int) -> torch.Tensor:
     return torch.stack([torch.nn.functional.pad(r, (0, width - len(r)), value=5) for r in rows])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=5),
     seed=st.integers(0, 9),

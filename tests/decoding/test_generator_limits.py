@@ -133,7 +133,7 @@ def assert_same(found: list[Any], expected: list[Any]) -> None:
             torch.testing.assert_close(ours[key].float(), theirs[key], atol=1e-4, rtol=1e-4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     name=st.sampled_from(sorted(DRAFTERS)),
     seed=st.integers(0, 3),
@@ -197,7 +197,7 @@ def test_a_drafter_with_fewer_positions_than_the_verifier_only_drafts_worse() ->
         assert_same(generator.generate([], batch), beam1(batch, max_len_b=20))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
     seed=st.integers(0, 99),
@@ -293,7 +293,7 @@ def test_what_follows_a_drafted_eos_is_not_committed() -> None:
         assert hypothesis["accepted"][0] == 1
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     tokens=st.lists(st.sampled_from([BOS, PAD, EOS, UNK, 5, 9]), min_size=1, max_size=K),
     seed=st.integers(0, 99),

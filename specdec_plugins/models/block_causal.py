@@ -228,8 +228,8 @@ class BlockCausalDecoder(DrafterDecoder):
         before = torch.cat([self._after[last][:, None], before], dim=1)
         logits = self._project(x + self._correct(torch.relu(state + before))).float()
         logits[..., self.padding] = -torch.inf
-        # (rows, slots, candidates), the first slot's best one first.
-        candidates = logits.topk(min(head.CANDIDATES, logits.size(-1))).indices
+        # (rows, slots, candidates), the first slot's best one first; pad is never among them.
+        candidates = logits.topk(min(head.CANDIDATES, logits.size(-1) - 1)).indices
         hidden = torch.relu(state[:, 1:, None] + self._after[candidates[:, :-1]])
         pairs = x[:, 1:, None] + self._correct(hidden)
         weight = self.tables.output_projection.weight

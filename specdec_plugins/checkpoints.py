@@ -141,11 +141,16 @@ def load_model(
 def use_plain_encoder(model: torch.nn.Module) -> None:
     """Keep fairseq 0.12.2 from its packed encoder, which fails on padding since torch 2.
 
-    For models that fairseq itself has loaded; other versions of fairseq have nothing to keep from.
+    The packed weights are frozen, too: they would never get a gradient, and data-parallel training
+    fails where a parameter that is not frozen gets none. Other versions of fairseq have nothing to
+    keep from.
     """
     for module in model.modules():
-        if "load_to_BT" in vars(module):
-            vars(module)["load_to_BT"] = False
+        if "can_use_fastpath" in vars(module):
+            vars(module)["can_use_fastpath"] = False
+    for name, parameter in model.named_parameters():
+        if REDUNDANT.search(name):
+            parameter.requires_grad_(False)
 
 
 class _Dtype:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import zlib
 from argparse import Namespace
 from typing import Any
 
+import hypothesis
 import pytest
 import torch
 from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerModel, base_architecture
 
 import specdec_plugins  # noqa: F401  (registers the plugin)
+from specdec_plugins.checkpoints import REDUNDANT, use_plain_encoder
+
+# A busy machine makes an example slow, not wrong.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 
 def make_dictionary(words: int = 20) -> Dictionary:
@@ -31,9 +38,28 @@ def make_task(dictionary: Dictionary | None = None, **cfg: Any) -> Namespace:
     )
 
 
+def randomise(model: Any, seed: int) -> Any:
+    """Draws every weight anew, for scores sharp enough to have no near-ties; in float64.
+
+    A weight depends on its name and the seed alone: versions of fairseq differ in what a layer
+    holds and in what is drawn while it is built.
+    """
+    for name, parameter in model.named_parameters():
+        if "norm" not in name and not REDUNDANT.search(name):
+            key = f"{type(model).__name__} {name} {seed}"
+            generator = torch.Generator().manual_seed(zlib.crc32(key.encode()))
+            torch.nn.init.normal_(parameter, std=0.3, generator=generator)
+    use_plain_encoder(model)
+    return model.double().eval()
+
+
+def without_copies(state: dict[str, Any]) -> dict[str, Any]:
+    """Without what fairseq 0.12.2 keeps as well: an encoder's weights once more, placeholders."""
+    return {name: tensor for name, tensor in state.items() if not REDUNDANT.search(name)}
+
+
 def make_verifier(task: Namespace | None = None, seed: int = 0, **overrides: Any) -> Any:
-    """A random fairseq Transformer in float64, with sharp enough scores to have no near-ties."""
-    torch.manual_seed(seed)
+    """A random fairseq Transformer in float64."""
     args = Namespace(
         encoder_layers=2,
         decoder_layers=2,
@@ -51,10 +77,25 @@ def make_verifier(task: Namespace | None = None, seed: int = 0, **overrides: Any
         setattr(args, name, value)
     base_architecture(args)
     model = TransformerModel.build_model(args, task or make_task())
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            torch.nn.init.normal_(parameter, std=0.3)
-    return model.double().eval()
+    return randomise(model, seed)
+
+
+@torch.no_grad()
+def vary_output(verifier: Any) -> Any:
+    """Gives every token its turn, where a random decoder says one or two for ever.
+
+    Its states have most in common; here the output layer is made to see all that differs, by
+    undoing their second moments (over random sources and prefixes).
+    """
+    net_input = make_batch([9] * 40, seed=1)["net_input"]
+    tokens = make_batch([12] * 40, seed=2)["net_input"]["src_tokens"].roll(1, dims=1)
+    states = verifier(**net_input, prev_output_tokens=tokens, features_only=True)[0].flatten(0, 1)
+    # A layer norm leaves one direction empty.
+    moments = states.T @ states / len(states) + 1e-3 * torch.eye(states.size(1))
+    root = torch.linalg.cholesky(moments)
+    weight = verifier.decoder.output_projection.weight
+    weight.copy_(weight @ torch.linalg.inv(root))
+    return verifier
 
 
 def make_batch(lengths: list[int], vocabulary: int = 24, seed: int = 0, pad: int = 1) -> Any:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import make_task
+from conftest import make_task, randomise
 from fairseq.data import Dictionary
 
+from specdec_plugins.checkpoints import use_plain_encoder
 from specdec_plugins.models.block_causal import BlockCausalConfig, BlockCausalDrafter
 from specdec_plugins.models.block_nat import BlockDrafter
 from specdec_plugins.models.drafter import Drafter
@@ -44,8 +46,8 @@ SIZES: dict[str, Any] = {
 
 def make_block(task: Namespace | None = None, seed: int = 0, **overrides: Any) -> BlockDrafter:
     """A random ``block`` drafter in float64."""
-    torch.manual_seed(seed)
-    return _spread(BlockDrafter.build_model(block_args(**overrides), task or make_task()))
+    model = BlockDrafter.build_model(block_args(**overrides), task or make_task())
+    return randomise(model, seed)
 
 
 def block_args(**overrides: Any) -> Namespace:
@@ -55,20 +57,16 @@ def block_args(**overrides: Any) -> Namespace:
 def make_causal(
     task: Namespace | None = None, seed: int = 0, spread: bool = True, **overrides: Any
 ) -> BlockCausalDrafter:
-    """A random ``block_causal`` drafter in float64, for the task's block size."""
+    """A ``block_causal`` drafter in float64, for the task's block size.
+
+    Random, or with ``spread`` False as training would begin with it.
+    """
     torch.manual_seed(seed)
     task = task or make_task()
     settings = {**SIZES, "block_size": task.cfg.block_size, "verifier_embed_dim": 16, **overrides}
     model = BlockCausalDrafter.build_model(BlockCausalConfig(**settings), task)
-    return _spread(model) if spread else model.double().eval()
-
-
-def _spread(model: Any) -> Any:
-    """Random enough for outputs that differ from slot to slot."""
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            torch.nn.init.normal_(parameter, std=0.3)
-    return model.double().eval()
+    use_plain_encoder(model)
+    return randomise(model, seed) if spread else model.double().eval()
 
 
 def make_targets(lengths: list[int], vocabulary: int = 24, seed: int = 0, pad: int = 1) -> Any:
@@ -81,26 +79,36 @@ def make_targets(lengths: list[int], vocabulary: int = 24, seed: int = 0, pad: i
     return tokens
 
 
-def save_checkpoint(path: Path, verifier: Any, updates: int = 7) -> Path:
-    """A file such as fairseq's trainer saves for this Transformer."""
-    cfg = vars(verifier.cfg)
-    args = {name: value for name, value in cfg.items() if isinstance(value, (int, float, str))}
-    for side in ("encoder", "decoder"):
-        args.update({f"{side}_{name}": value for name, value in vars(cfg[side]).items()})
-    history = {"optimizer_name": "FairseqAdam", "lr_scheduler_state": {}, "num_updates": updates}
+def save_checkpoint(path: Path, model: Any, **task: Any) -> Path:
+    """Write a drafter or verifier as fairseq's trainer does; ``task`` are settings of its task."""
+    task_name = "translation_specdec" if isinstance(model, Drafter) else "translation"
+    if isinstance(model, BlockCausalDrafter):
+        cfg: Any = {**asdict(model.cfg), "_name": "block_causal"}
+    else:
+        name = "block" if isinstance(model, BlockDrafter) else "transformer"
+        cfg = Namespace(**{**_flatten(model.args), "_name": name, "arch": name})
+    history = {"optimizer_name": "FairseqAdam", "lr_scheduler_state": {}, "num_updates": 7}
     state = {
         "args": None,
-        "cfg": {
-            "model": Namespace(**{"_name": "transformer", "arch": "transformer", **args}),
-            "task": {"_name": "translation"},
-        },
-        "model": verifier.state_dict(),
+        "cfg": {"model": cfg, "task": {"_name": task_name, **task}},
+        "model": model.float().state_dict(),
         "optimizer_history": [history],
         "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
+        "task_state": {},
         "last_optimizer_state": {"state": {0: {"step": torch.tensor(1.0)}}},
     }
     torch.save(state, path)
     return path
+
+
+def _flatten(args: Any) -> dict[str, Any]:
+    """fairseq's Transformer settings under the names of its flags."""
+    plain = (str, int, float, bool, type(None))
+    flat = {key: value for key, value in vars(args).items() if isinstance(value, plain)}
+    for side in ("encoder", "decoder"):
+        for key, value in vars(getattr(args, side, Namespace())).items():
+            flat[f"{side}_{key}"] = value
+    return flat
 
 
 def golden(name: str) -> Any:

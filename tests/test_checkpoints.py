@@ -394,9 +394,12 @@ class TestLoadModel:
 
     def test_packed_encoder_of_fairseq_0_12_2_is_not_used(self) -> None:
         layer = torch.nn.Linear(1, 1)
-        vars(layer)["load_to_BT"] = True
+        vars(layer)["can_use_fastpath"] = True
+        layer.register_parameter("in_proj_weight", torch.nn.Parameter(torch.zeros(1)))
         checkpoints.use_plain_encoder(torch.nn.Sequential(layer))
-        assert vars(layer)["load_to_BT"] is False
+        assert vars(layer)["can_use_fastpath"] is False
+        trained = {name for name, p in layer.named_parameters() if p.requires_grad}
+        assert trained == {"weight", "bias"}
 
     def fails(self, path: Path, task: TranslationTask) -> str:
         with pytest.raises(CheckpointError) as caught:

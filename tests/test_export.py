@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_task, make_verifier
+from conftest import make_task, make_verifier, without_copies
 
 from specdec_plugins.checkpoints import CheckpointError, load_state
 from specdec_plugins.export import export_checkpoint
@@ -50,7 +50,7 @@ def test_weights_are_halved_and_shared_ones_stored_once(trained: Path, tmp_path:
     size = export_checkpoint(str(trained), str(target))
     before, after = load_state(trained)["model"], load_state(target)["model"]
     assert size == target.stat().st_size
-    assert before.keys() == after.keys()
+    assert without_copies(before).keys() == after.keys()
     for name, tensor in after.items():
         torch.testing.assert_close(tensor.float(), before[name].half().float())
     tables = ("encoder.embed_tokens", "decoder.embed_tokens", "decoder.output_projection")

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_dictionary, make_task, make_verifier
-from tiny_pairs import make_block, make_causal, save_checkpoint
+from conftest import make_dictionary, make_task, make_verifier, vary_output
+from drafters import make_block, make_causal, save_checkpoint
 
 from specdec_plugins.inference import InferenceError, Settings, load_translator
 from specdec_plugins.inference.output import OutputLines
@@ -58,10 +58,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "codes").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
     languages = {"source_lang": "en", "target_lang": "de"}
     task = make_task()
-    save_checkpoint(folder / "verifier.pt", make_verifier(task, seed=3), **languages)
-    save_checkpoint(folder / "nameless.pt", make_verifier(task, seed=3))
+    verifier = vary_output(make_verifier(task, seed=3))
+    save_checkpoint(folder / "verifier.pt", verifier, **languages)
+    save_checkpoint(folder / "nameless.pt", verifier)
     save_checkpoint(folder / "drafter.pt", make_causal(task, seed=5), **languages)
-    block = make_block(task, block_size=3, src_embedding_copy=True, seed=6)
+    learned = {"encoder_learned_pos": True, "decoder_learned_pos": True}
+    block = make_block(make_task(block_size=3), seed=6, **learned)
     save_checkpoint(folder / "block.pt", block, **languages, block_size=3)
     shared = make_causal(task, share_verifier_encoder=True, verifier_features=True, seed=7)
     save_checkpoint(folder / "shared.pt", shared, **languages)

@@ -136,21 +136,28 @@ class GlatLoss(FairseqCriterion):
 
     @staticmethod
     def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
-        """Log means over slots; losses in bits, as fairseq does."""
+        """Log means over slots; losses in bits, as fairseq does.
+
+        Where nothing was scored they are 0 with no weight, which leaves fairseq's averages alone.
+        """
 
         def total(key: str) -> Any:
             return sum(log.get(key, 0) for log in logging_outputs)
 
+        def log_mean(name: str, key: str, count: Any, unit: float = 1.0) -> None:
+            mean = total(key) / count / unit if count > 0 else 0.0
+            metrics.log_scalar(name, mean, count, round=3)
+
         size, slots = total("sample_size"), total("glat_total")
-        metrics.log_scalar("loss", total("loss") / size / math.log(2), size, round=3)
-        metrics.log_scalar("nll_loss", total("nll_loss") / size / math.log(2), size, round=3)
-        metrics.log_scalar("glat_accu", total("glat_correct") / slots, slots, round=3)
-        metrics.log_scalar("glat_context_p", total("glat_context_p") / slots, slots, round=3)
+        log_mean("loss", "loss", size, math.log(2))
+        log_mean("nll_loss", "nll_loss", size, math.log(2))
+        log_mean("glat_accu", "glat_correct", slots)
+        log_mean("glat_context_p", "glat_context_p", slots)
         slot = 0
-        while f"total_{slot}" in logging_outputs[0]:
+        while any(f"total_{slot}" in log for log in logging_outputs):
             count = total(f"total_{slot}")
             if count > 0:
-                metrics.log_scalar(f"acc_{slot}", total(f"correct_{slot}") / count, count, round=3)
+                log_mean(f"acc_{slot}", f"correct_{slot}", count)
             slot += 1
 
     @staticmethod

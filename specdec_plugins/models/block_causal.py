@@ -248,7 +248,8 @@ class BlockCausalDecoder(DrafterDecoder):
         before = self._unknown.expand(rows, slots - 1, dim)
         before = torch.cat([self._after[last][:, None], before], dim=1)
         logits = self.choices(self._project(x + self._correct(torch.relu(state + before))))
-        best, candidates = logits.topk(min(head.CANDIDATES, logits.size(-1)))
+        # Pad is never among them.
+        best, candidates = logits.topk(min(head.CANDIDATES, logits.size(-1) - 1))
         hidden = torch.relu(state[:, 1:, None] + self._after[candidates[:, :-1]])
         pairs = x[:, 1:, None] + self._correct(hidden)
         weight = self.tables.output_projection.weight

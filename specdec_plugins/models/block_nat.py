@@ -173,8 +173,8 @@ class BlockDrafter(Drafter):
             decoder_table = Embedding(len(target), cfg.decoder.embed_dim, target.pad())
         encoder = BlockEncoder(cfg, source, encoder_table)
         decoder = BlockDecoder(cfg, args, decoder_table)
-        block_size = int(getattr(args, "block_size", None) or task.cfg.block_size)
-        model = cls(args, encoder, decoder, block_size, target.eos())
+        args.block_size = int(getattr(args, "block_size", None) or task.cfg.block_size)
+        model = cls(args, encoder, decoder, args.block_size, target.eos())
         if args.init_encoder_from:
             init_encoder_from(encoder, args.init_encoder_from, exact=False)
         return model

@@ -131,10 +131,13 @@ class TranslationSpecdecTask(TranslationTask):
             if getattr(cfg, "init_encoder_from", None):
                 cfg.init_encoder_from = None
             with self._verifier_hidden():
-                return super().build_model(cfg, from_checkpoint)
+                model = super().build_model(cfg, from_checkpoint)
+            use_plain_encoder(model)
+            return model
         if getattr(cfg, "block_size", 0) is None:
             cfg.block_size = NEW_BLOCK_SIZE  # written in place, so that the checkpoint states it
         model = super().build_model(cfg, from_checkpoint)
+        use_plain_encoder(model)
         several = self.cfg.blocks_per_sentence > 1
         if several and isinstance(model, Drafter) and not model.decoder.causal:
             raise ValueError("--blocks-per-sentence: --arch block can score one block a pass")
@@ -242,8 +245,6 @@ class TranslationSpecdecTask(TranslationTask):
                 f"{len(verifiers)} (--path drafter.pt:verifier.pt, or --AR-path verifier.pt)"
             )
         _warn_of_beam(getattr(args, "beam", 1))
-        for model in models:
-            use_plain_encoder(model)
         return SpeculativeGenerator(
             verifiers[0],
             drafters[0],

@@ -164,7 +164,7 @@ def test_verifier_labels_are_constants() -> None:
     sample = make_sample([9, 6], [[4], [2]])
     criterion(0.0, True)(model, sample)[0].backward()
     assert all(p.grad is None for p in task.verifier.parameters())
-    assert all(p.grad is not None for p in model.parameters())
+    assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
 
 
 def gradients(model: Any, samples: list[dict[str, Any]], loss: GlatLoss) -> tuple[Any, Any]:
@@ -176,7 +176,7 @@ def gradients(model: Any, samples: list[dict[str, Any]], loss: GlatLoss) -> tupl
         value.backward()
         logs.append(log)
     size = sum(log["sample_size"] for log in logs)
-    return [p.grad / size for p in model.parameters()], logs
+    return [p.grad / size for p in model.parameters() if p.requires_grad], logs
 
 
 @pytest.mark.parametrize("name", ["block", "block_causal", "labels", "decay"])
@@ -249,6 +249,21 @@ def test_a_slot_that_never_occurs_is_not_logged() -> None:
     assert not any(math.isnan(value) for value in found.values())
 
 
+def test_nothing_scored_is_logged_as_zero() -> None:
+    """And it does not move the averages of what was scored before and after."""
+    sample = make_sample([9, 6], [[4], [2]])
+    _, _, log = criterion()(make_causal(), sample)
+    zeros = {key: value * 0 for key, value in log.items()}
+    for empty in ([], [{}], [zeros]):
+        found = reduced(empty)
+        assert found == {"loss": 0, "nll_loss": 0, "glat_accu": 0, "glat_context_p": 0}
+        with metrics.aggregate(new_root=True) as aggregator:
+            for part in ([log], empty):
+                GlatLoss.reduce_metrics(part)
+        both = {key: float(value) for key, value in aggregator.get_smoothed_values().items()}
+        assert both == reduced([log])
+
+
 def test_every_batch_has_something_to_score() -> None:
     """A cut leaves at least one token; glancing at most all that is wrong."""
     model = make_causal()
@@ -271,7 +286,8 @@ def test_nothing_scored_is_a_loss_of_zero_with_a_gradient() -> None:
     loss, size, _ = criterion(0.1)(model, sample)
     assert size.item() == loss.item() == 0
     loss.backward()
-    assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
+    trained = [p for p in model.parameters() if p.requires_grad]
+    assert all(p.grad is not None and not p.grad.any() for p in trained)
 
 
 def test_logs_stay_on_the_device() -> None:

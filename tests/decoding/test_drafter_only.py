@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_batch, make_dictionary, make_verifier
-from tiny_pairs import make_block, make_causal
+from drafters import make_block, make_causal
 
 from specdec_plugins.decoding.drafter import CachedDrafter
 from specdec_plugins.decoding.drafter_only import DrafterOnlyGenerator
@@ -18,8 +18,8 @@ DICTIONARY = make_dictionary()
 PAD, EOS, UNK = DICTIONARY.pad(), DICTIONARY.eos(), DICTIONARY.unk()
 VERIFIER = make_verifier()
 DRAFTERS = {
-    "block": lambda: make_block(),
-    "block, soft copy": lambda: make_block(src_embedding_copy=True, seed=1),
+    "block": lambda: make_block(src_embedding_copy=False, decoder_learned_pos=True),
+    "block, soft copy": lambda: make_block(decoder_learned_pos=True, seed=1),
     "causal": lambda: make_causal(seed=2),
     "causal, shared encoder": lambda: make_causal(share_verifier_encoder=True, seed=3),
     "causal, features": lambda: make_causal(verifier_features=True, seed=4),

@@ -30,7 +30,7 @@ def naive(query: Tensor, keys_values: list[Tensor]) -> Tensor:
     return (scores.softmax(-1)[..., None] * values).sum(1).flatten()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     rows=st.integers(1, 4),
     slots=st.integers(1, 3),

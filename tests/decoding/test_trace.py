@@ -42,7 +42,7 @@ def make_script(batch: Any, corruption: float, seed: int) -> torch.Tensor:
     return corrupted([h for (h,) in greedy], 13, corruption, len(DICTIONARY), seed)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=5),
     seed=st.integers(0, 9),

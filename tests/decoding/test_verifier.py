@@ -74,7 +74,7 @@ def full(model: Any, encoder_out: Any, row: int, tokens: Tensor) -> tuple[Tensor
 
 
 @torch.no_grad()
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     name=st.sampled_from(sorted(VARIANTS)),
     lengths=st.lists(st.integers(1, 7), min_size=1, max_size=4),

@@ -9,7 +9,7 @@ from typing import Any
 import fairseq.utils
 import pytest
 import torch
-from conftest import make_batch, make_dictionary, make_task, make_verifier
+from conftest import make_batch, make_dictionary, make_task, make_verifier, without_copies
 from drafters import make_block, make_causal, make_targets
 
 from specdec_plugins.data.block_mask import sample_cuts
@@ -219,7 +219,7 @@ def test_a_lent_verifier_is_neither_stored_nor_trained(name: str) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     model(*inputs([9, 7], [[4], [0]])).logits.square().mean().backward()
     assert all(p.grad is None for p in verifier.parameters())
-    assert all(p.grad is not None for p in model.parameters())
+    assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
     optimizer.step()
     after = verifier.state_dict()
     assert all(torch.equal(after[key], before[key]) for key in before)
@@ -324,9 +324,13 @@ def test_forward_and_backward_in_every_type(name: str, dtype: torch.dtype) -> No
     output = model(*sentence, cuts, glancing_ratio=0.5)
     assert output.logits.dtype == dtype
     output.logits.float().square().mean().backward()
-    for key, parameter in model.named_parameters():
+    parameters = dict(model.named_parameters())
+    trained = without_copies(parameters)
+    for key, parameter in trained.items():
         assert parameter.grad is not None, key
         assert parameter.grad.isfinite().all(), key
+    # What gets no gradient is frozen, or else data-parallel training would wait for it.
+    assert {key for key, p in parameters.items() if p.requires_grad} == set(trained)
 
 
 def test_glancing_counts_what_the_first_pass_got_right() -> None:
@@ -430,6 +434,21 @@ class TestPreviousTokenHead:
         logits = decoder.output_projection(x).float()
         logits[..., PAD] = -torch.inf
         torch.testing.assert_close(confidences, logits.softmax(-1).amax(-1))
+
+    def test_pad_is_not_chosen_from_a_small_vocabulary(self) -> None:
+        """Not even where every token is a candidate."""
+        model = make_causal(make_task(make_dictionary(words=4)), previous_token_head=True)
+        assert model.target_vocabulary <= model.decoder.previous.CANDIDATES
+        CachedDrafter(model)  # which prepares it for drafting
+        torch.manual_seed(0)
+        x = torch.randn(50, 6, 16, dtype=torch.float64)
+        last = torch.full((50,), EOS)
+        others = model.decoder.choose(x, last)
+        with torch.no_grad():
+            model.decoder.output_projection.weight[PAD] *= 50
+        CachedDrafter(model)
+        assert torch.equal(model.decoder.choose(x, last), others)
+        assert PAD not in others
 
     def test_drafting_and_training_agree(self) -> None:
         """With every token a candidate, each slot holds the best one after its predecessor."""

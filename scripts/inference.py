@@ -53,6 +53,7 @@ try:
 
     from specdec_plugins.checkpoints import CheckpointError
     from specdec_plugins.decoding.acceptance import AcceptanceRule
+    from specdec_plugins.decoding.controllers import ControllerOptions
     from specdec_plugins.decoding.limits import GenerationLimits
     from specdec_plugins.inference import (
         InferenceError,
@@ -65,6 +66,7 @@ try:
     from specdec_plugins.inference.settings import STRATEGIES
     from specdec_plugins.inference.text import STANDARD, InputLines
     from specdec_plugins.inference.trace_file import open_trace
+    from specdec_plugins.tasks.controller_config import ControllerConfig
 except ImportError as error:
     sys.exit(f"inference.py: {error}; install the package and what it needs: pip install {ROOT}")
 except KeyboardInterrupt:
@@ -98,11 +100,10 @@ class Parser(argparse.ArgumentParser):
 
 def add_own_flags(parser: argparse.ArgumentParser) -> set[str]:
     """Add our own flags; returns their names in the namespace."""
-    actions: list[argparse.Action] = []
     group = parser.add_argument_group("speculative decoding")
 
     def add(*flags: str, **options: Any) -> None:
-        actions.append(group.add_argument(*flags, **options))
+        group.add_argument(*flags, **options)
 
     add("data", metavar="DATA_DIR", help="folder of dict.{source,target}.txt, and of codes")
     add("--path", metavar="FILE", help="drafter checkpoint; not needed for AR and fairseq")
@@ -121,6 +122,7 @@ def add_own_flags(parser: argparse.ArgumentParser) -> set[str]:
     add("--block-size", metavar="K", type=int, help="slots drafted in a pass (what was trained)")
     add("--beta", metavar="B", type=int, default=1, help="accept the verifier's B best (1: strict)")
     add("--tau", metavar="T", type=float, default=0.0, help="and within T nats of its best (0)")
+    gen_parser_from_dataclass(group, ControllerConfig())
     add("-s", "--source-lang", metavar="LANG", help="default: the checkpoint's")
     add("-t", "--target-lang", metavar="LANG", help="default: the checkpoint's")
     add("--keep-bpe", action="store_true", help="put out segmented text as it is")
@@ -132,7 +134,7 @@ def add_own_flags(parser: argparse.ArgumentParser) -> set[str]:
     add("--warmup", metavar="N", type=int, default=0, help="decode N lines before, untimed (0)")
     add("--fp64", action="store_true", help="float64, to check exactness")
     add("--no-progress-bar", action="store_true", help="no progress bar on a terminal")
-    return {action.dest for action in actions}
+    return {action.dest for action in group._group_actions}
 
 
 def build_parser() -> tuple[Parser, set[str]]:
@@ -218,6 +220,7 @@ def make_settings(args: argparse.Namespace) -> Settings:
         beam=args.beam,
         block_size=args.block_size,
         rule=AcceptanceRule(args.beta, args.tau),
+        controller=ControllerOptions.from_config(args),
         limits=GenerationLimits.from_config(argparse.Namespace(**limits) if stock else args),
         source_lang=args.source_lang,
         target_lang=args.target_lang,

@@ -6,11 +6,14 @@ from typing import Any
 
 import torch
 
+from specdec_plugins.decoding.controllers import Bounds, Constant, Draft
+
 
 class ScriptedDrafter:
     """Proposes given tokens for every position of every row, through compaction."""
 
     causal = False
+    reads_features = False
 
     def __init__(self, script: torch.Tensor) -> None:
         self.script = script
@@ -22,13 +25,29 @@ class ScriptedDrafter:
         self.rows = torch.arange(len(self.script))
 
     def draft(
-        self, last: Any, tokens: Any, new: Any, lengths: Any, k: int, width: int, features: Any
-    ) -> Any:
+        self,
+        last: Any,
+        tokens: Any,
+        new: Any,
+        lengths: Any,
+        k: int,
+        width: int,
+        features: Any,
+        with_probabilities: bool,
+    ) -> Draft:
         index = (lengths[:, None] + torch.arange(k)).clamp(max=self.script.size(1) - 1)
-        return self.script[self.rows].gather(1, index)
+        drafted = self.script[self.rows].gather(1, index)
+        return Draft(drafted, torch.zeros(*drafted.shape, 1), torch.rand(drafted.shape))
 
     def keep(self, rows: torch.Tensor, width: int) -> None:
         self.rows = self.rows[rows]
+
+
+def attach(generator: Any, script: torch.Tensor, k: int, controller: Any = None) -> None:
+    """Let a generator draft k slots by a script, or as many as a controller says."""
+    generator.drafter = ScriptedDrafter(script)
+    generator.block_size = k
+    generator.controller = controller or Constant(Bounds(0, k))
 
 
 def corrupted(

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specdec_plugins.decoding.controllers import Draft
 from specdec_plugins.decoding.kv_cache import KVCache
 from specdec_plugins.models.drafter import Drafter
 
@@ -22,6 +23,7 @@ class CachedDrafter:
         self.model = model
         self.decoder = model.decoder
         self.causal = model.decoder.causal
+        self.reads_features = model.uses_verifier_features
         with torch.no_grad():
             self.runners = self.decoder.runners(frozen=True)
             self.decoder.prepare()
@@ -59,7 +61,8 @@ class CachedDrafter:
         block_size: int,
         width: int,
         features: Tensor | None,
-    ) -> Tensor:
+        with_probabilities: bool = False,
+    ) -> Draft:
         """Draft ``block_size`` tokens after every row's prefix.
 
         Args:
@@ -70,12 +73,16 @@ class CachedDrafter:
             lengths: ``(rows,)`` prefix lengths p.
             width: the largest ``p - new + window + block_size``, known to the host.
             features: ``(rows, window, channels)`` the verifier's states for ``tokens``.
+            with_probabilities: also say how likely each drafted token is to the drafter.
 
         Returns:
             ``(rows, block_size)`` tokens for positions p … p + block_size - 1.
         """
         states = self.states(tokens, new, lengths, block_size, width, features)
-        return self.decoder.choose(states, last)
+        if with_probabilities:
+            chosen, probabilities = self.decoder.choose_with_confidence(states, last)
+            return Draft(chosen, states, probabilities)
+        return Draft(self.decoder.choose(states, last), states)
 
     def states(
         self,

@@ -197,7 +197,7 @@ class DrafterOnlyGenerator:
         committed = [min(end, k) for end in ends]
         for row, count in zip(batch.rows, committed, strict=True):
             accepted[row].append(count)
-        self.statistics.count_step(committed, committed, k, verified=False)
+        self.statistics.count_step(committed, committed, [k] * len(committed), None)
         return [end if end <= k else 0 for end in ends]
 
     def _forbid(self, scores: Tensor, batch: _Batch) -> None:

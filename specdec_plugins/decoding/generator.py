@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.batch import Batch, StepReport
+from specdec_plugins.decoding.controllers import (
+    Bounds,
+    Constant,
+    Controller,
+    ControllerOptions,
+    Draft,
+    Head,
+    build_controller,
+)
 from specdec_plugins.decoding.drafter import CachedDrafter
 from specdec_plugins.decoding.hypothesis import make_hypothesis
 from specdec_plugins.decoding.limits import GenerationLimits
@@ -18,40 +27,6 @@ from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.trace import TraceRecorder
 from specdec_plugins.decoding.verifier import CachedVerifier
 from specdec_plugins.models.drafter import Drafter
-
-
-@dataclass
-class _Batch:
-    """The rows still being decoded; tensors are on the device, lists on the host."""
-
-    rows: list[int]
-    """Where each row stands in the sample."""
-    tokens: Tensor
-    """``(rows, capacity)`` EOS, then the committed tokens, then whatever."""
-    scores: Tensor
-    """``(rows, capacity)`` log-probabilities of the committed tokens under the verifier."""
-    lengths: Tensor
-    """``(rows,)`` committed tokens."""
-    max_lengths: Tensor
-    """``(rows,)`` most tokens before EOS."""
-    new: Tensor
-    """``(rows,)`` tokens that the last step committed."""
-    features: Tensor | None
-    """``(rows, slots, channels)`` the verifier's states for those."""
-    host_lengths: list[int]
-    host_max_lengths: list[int]
-    host_new: list[int]
-
-    def keep(self, kept: list[int]) -> Tensor:
-        """Drop all rows but ``kept``; returns them as an index on the device."""
-        index = torch.tensor(kept, device=self.tokens.device)
-        for name in ("rows", "host_lengths", "host_max_lengths", "host_new"):
-            values = getattr(self, name)
-            setattr(self, name, [values[i] for i in kept])
-        for name in ("tokens", "scores", "lengths", "max_lengths", "new", "features"):
-            tensor = getattr(self, name)
-            setattr(self, name, None if tensor is None else tensor[index])
-        return index
 
 
 class SpeculativeGenerator:
@@ -75,11 +50,18 @@ class SpeculativeGenerator:
         rule: AcceptanceRule | None = None,
         limits: GenerationLimits | None = None,
         recorder: TraceRecorder | None = None,
+        controller: ControllerOptions | None = None,
+        head: Head | None = None,
     ) -> None:
         """``block_size`` is the one that the drafter was trained for, if not given.
 
+        Args:
+            controller: which one and its settings; the default drafts and verifies whole blocks.
+            head: the acceptance head of the controllers that use one.
+
         Raises:
-            ValueError: a block size that the drafter was not trained for.
+            ValueError: a block size that the drafter was not trained for, or a controller that does
+                not go with it.
             UnsupportedModelError: a verifier that cannot be run exactly.
         """
         self.pad, self.unk, self.eos = tgt_dict.pad(), tgt_dict.unk(), tgt_dict.eos()
@@ -92,7 +74,9 @@ class SpeculativeGenerator:
         self.verifier = CachedVerifier(verifier, self.pad)
         self.drafter: CachedDrafter | None = None
         self.block_size = 0
-        if drafter is not None:
+        self.controller: Controller = Constant(Bounds(0, 0))
+        options = controller or ControllerOptions()
+        if drafter is not None and options.drafts:
             block_size = drafter.block_size if block_size is None else block_size
             if not 1 <= block_size <= drafter.block_size:
                 raise ValueError(
@@ -103,6 +87,7 @@ class SpeculativeGenerator:
             drafter.eval()
             self.drafter = CachedDrafter(drafter)
             self.block_size = block_size
+            self.controller = build_controller(options, block_size, head)
         self.statistics = DecodingStatistics()
 
     @torch.inference_mode()
@@ -121,6 +106,7 @@ class SpeculativeGenerator:
         """
         if prefix_tokens is not None or constraints is not None:
             raise ValueError("prefix tokens and constraints: not supported by speculative decoding")
+        self.controller.prepare(self, sample)
         start = time.perf_counter()
         batch = self._start(sample["net_input"])
         hypotheses: list[list[dict[str, Any]]] = [[] for _ in batch.rows]
@@ -129,21 +115,23 @@ class SpeculativeGenerator:
             self.recorder.begin(len(batch.rows))
         while batch.rows:
             draft = self._draft(batch)
-            lprobs = self._score(batch, draft)
-            finished = self._commit(batch, draft, lprobs, accepted)
+            tokens = self._cut(batch, draft)
+            lprobs = self._score(batch, tokens)
+            report = self._commit(batch, tokens, lprobs)
+            for row, count in zip(batch.rows, report.accepted):
+                accepted[row].append(count)
             if self.recorder is not None:
                 last = batch.tokens.gather(1, batch.lengths[:, None])[:, 0]
-                counts = [accepted[row][-1] for row in batch.rows]
-                self.recorder.record(batch.rows, draft, last, counts, batch.host_new)
-            if any(finished):
+                self.recorder.record(batch.rows, draft.tokens, last, report)
+            if any(report.finished):
                 elapsed = time.perf_counter() - start
-                self._finish(batch, finished, hypotheses, accepted, elapsed)
+                self._finish(batch, report.finished, hypotheses, accepted, elapsed)
         if self.recorder is not None:
             self.recorder.attach(hypotheses)
         self.statistics.total_seconds += time.perf_counter() - start
         return hypotheses
 
-    def _start(self, net_input: dict[str, Tensor]) -> _Batch:
+    def _start(self, net_input: dict[str, Tensor]) -> Batch:
         """Run the encoders and lay out the rows."""
         source = net_input["src_tokens"]
         with self.statistics.stopwatch("encode", source.device):
@@ -152,7 +140,10 @@ class SpeculativeGenerator:
         limits, k, rows = self.limits, self.block_size, len(source)
         longest = limits.max_len_a * source.ne(self.pad).sum(1).double() + limits.max_len_b
         max_lengths = longest.long().clamp(max=self.model.max_decoder_positions() - 1)
-        host_max_lengths = max_lengths.tolist()
+        zeros = source.new_zeros(rows)
+        draft_lengths = self.controller.start(zeros)
+        asked = [max_lengths] if draft_lengths is None else [max_lengths, draft_lengths]
+        host_max_lengths, *host_draft_lengths = torch.stack(asked).tolist()
         if min(host_max_lengths) < limits.min_len:
             raise ValueError(
                 f"--min-len {limits.min_len} is above the maximum length {min(host_max_lengths)}"
@@ -163,106 +154,139 @@ class SpeculativeGenerator:
             self.verifier.start(encoder_out, capacity)
             if self.drafter is not None:
                 self.drafter.start(drafter_out, capacity)
-        tokens = source.new_full((rows, capacity), self.eos)
-        zeros = source.new_zeros(rows)
-        return _Batch(
+        return Batch(
             rows=list(range(rows)),
-            tokens=tokens,
+            tokens=source.new_full((rows, capacity), self.eos),
             scores=torch.zeros(
                 rows, capacity, dtype=_score_dtype(encoder_out), device=source.device
             ),
             lengths=zeros,
             max_lengths=max_lengths,
-            new=zeros,
+            uncached=zeros,
             features=None,
+            draft_lengths=draft_lengths,
             host_lengths=[0] * rows,
             host_max_lengths=host_max_lengths,
-            host_new=[0] * rows,
+            host_uncached=[0] * rows,
+            host_draft_lengths=(host_draft_lengths or [[self.controller.length] * rows])[0],
         )
 
-    def _draft(self, batch: _Batch) -> Tensor:
-        """``(rows, k)`` drafted tokens; no slots without a drafter."""
-        drafter, k = self.drafter, self.block_size
-        if drafter is None:
-            return batch.tokens[:, :0]
+    def _draft(self, batch: Batch) -> Draft:
+        """As many slots for every row as the longest draft is to have; with none, no pass is made.
+
+        What is not cached of a row's prefix is cached now: more than its last step committed, where
+        steps without a draft came before.
+        """
+        drafter, width = self.drafter, max(batch.host_draft_lengths)
+        if drafter is None or not width:
+            return Draft(batch.tokens[:, :0])
         with self.statistics.stopwatch("draft", batch.tokens.device):
-            new = batch.new if drafter.causal else batch.lengths
-            window = max(batch.host_new if drafter.causal else batch.host_lengths)
-            index = (batch.lengths - new + 1)[:, None] + torch.arange(
+            new = batch.uncached if drafter.causal else batch.lengths
+            window = max(batch.host_uncached if drafter.causal else batch.host_lengths)
+            index = (batch.lengths - new)[:, None] + torch.arange(
                 window, device=batch.tokens.device
             )
+            features = batch.features
+            if features is not None:
+                features = features.gather(1, index[..., None].expand(-1, -1, features.size(-1)))
             return drafter.draft(
                 batch.tokens.gather(1, batch.lengths[:, None])[:, 0],
-                batch.tokens.gather(1, index),
+                batch.tokens.gather(1, index + 1),
                 new,
                 batch.lengths,
-                k,
-                max(batch.host_lengths) + k,
-                None if batch.features is None else batch.features[:, :window],
+                width,
+                max(batch.host_lengths) + width,
+                features,
+                self.controller.reads_probabilities,
             )
 
-    def _score(self, batch: _Batch, draft: Tensor) -> Tensor:
+    def _cut(self, batch: Batch, draft: Draft) -> Tensor:
+        """``(rows, slots)`` the tokens to verify: as many as the row that verifies most."""
+        width = draft.tokens.size(1)
+        batch.verify_lengths = None
+        if width and self.controller.cuts:
+            drafted = batch.draft_lengths
+            if drafted is None:
+                drafted = torch.full_like(batch.lengths, width)
+            batch.verify_lengths = self.controller.verify_lengths(draft, drafted)
+            width = int(batch.verify_lengths.amax())
+        elif min(batch.host_draft_lengths) < width:
+            batch.verify_lengths = batch.draft_lengths
+        return draft.tokens[:, :width]
+
+    def _score(self, batch: Batch, tokens: Tensor) -> Tensor:
         """``(rows, slots + 1, vocab)`` the verifier's log-probabilities, with fairseq's bans.
 
         Like fairseq's, they are normalised before anything is forbidden.
         """
-        limits, slots = self.limits, draft.size(1) + 1
+        slots = tokens.size(1) + 1
         last = batch.tokens.gather(1, batch.lengths[:, None])
-        with self.statistics.stopwatch("verify", draft.device):
-            logits, batch.features = self.verifier.score(
-                torch.cat([last, draft], dim=1), batch.lengths, max(batch.host_lengths) + slots
+        with self.statistics.stopwatch("verify", tokens.device):
+            logits, states = self.verifier.score(
+                torch.cat([last, tokens], dim=1), batch.lengths, max(batch.host_lengths) + slots
             )
-        if limits.temperature != 1.0:
-            logits = logits / limits.temperature
+        positions = batch.lengths[:, None] + torch.arange(slots, device=tokens.device)
+        if self.drafter is not None and self.drafter.reads_features:
+            batch.remember(states, positions)
+        if self.limits.temperature != 1.0:
+            logits = logits / self.limits.temperature
         lprobs = logits.log_softmax(-1, dtype=batch.scores.dtype)
+        self._forbid(lprobs, positions, batch)
+        return lprobs
+
+    def _forbid(self, lprobs: Tensor, positions: Tensor, batch: Batch) -> None:
+        """Apply the limits to log-probabilities of tokens at ``positions``, in place."""
+        limits = self.limits
         lprobs[..., self.pad] = -math.inf
         if limits.unkpen:
             lprobs[..., self.unk] -= limits.unkpen
         # The host knows whether a length limit can matter in this step; mostly none does.
-        positions = batch.lengths[:, None] + torch.arange(slots, device=draft.device)
         if min(batch.host_lengths) < limits.min_len:
             lprobs[..., self.eos].masked_fill_(positions < limits.min_len, -math.inf)
+        slots = positions.size(1)
         ends = (m - n < slots for m, n in zip(batch.host_max_lengths, batch.host_lengths))
         if any(ends):
             full = (positions >= batch.max_lengths[:, None])[..., None]
-            eos = torch.arange(lprobs.size(-1), device=draft.device) == self.eos
+            eos = torch.arange(lprobs.size(-1), device=lprobs.device) == self.eos
             lprobs.masked_fill_(full & ~eos, -math.inf)
-        return lprobs
 
-    def _commit(
-        self,
-        batch: _Batch,
-        draft: Tensor,
-        lprobs: Tensor,
-        accepted: list[list[int]],
-    ) -> list[bool]:
+    def _commit(self, batch: Batch, tokens: Tensor, lprobs: Tensor) -> StepReport:
         """Accept, commit up to EOS, and learn on the host what must be known: one small copy."""
-        slots = torch.arange(draft.size(1) + 1, device=draft.device)
+        slots = torch.arange(tokens.size(1) + 1, device=tokens.device)
         best = lprobs.argmax(-1)
-        matched = self.rule.accepted(lprobs[:, :-1], best[:, :-1], draft)[:, None]
-        drafted = torch.cat([draft, best[:, -1:]], dim=1)
-        chosen = torch.where(slots < matched, drafted, best)
-        ends = (chosen == self.eos) & (slots <= matched)
-        last = torch.where(ends, slots, matched).amin(1)
-        finished = ends.any(1)
+        matched = self.rule.accepted(lprobs[:, :-1], best[:, :-1], tokens)
+        if batch.verify_lengths is not None:
+            matched = torch.minimum(matched, batch.verify_lengths)
+        bound = matched[:, None]
+        drafted = torch.cat([tokens, best[:, -1:]], dim=1)
+        chosen = torch.where(slots < bound, drafted, best)
+        ends = (chosen == self.eos) & (slots <= bound)
+        last = torch.where(ends, slots, bound).amin(1)
         new = last + 1
         index = batch.lengths[:, None] + 1 + slots
         batch.tokens.scatter_(1, index, chosen)
         batch.scores.scatter_(1, index, lprobs.gather(-1, chosen[..., None])[..., 0])
         batch.lengths = batch.lengths + new
-        batch.new = new
-        report = torch.stack([new, torch.minimum(matched[:, 0], new), finished.long()])
-        host_new, host_accepted, host_finished = report.tolist()
-        batch.host_new = host_new
-        batch.host_lengths = [n + m for n, m in zip(batch.host_lengths, host_new)]
-        for row, count in zip(batch.rows, host_accepted):
-            accepted[row].append(count)
-        self.statistics.count_step(host_accepted, host_new, draft.size(1))
-        return [bool(done) for done in host_finished]
+        asked = [new, torch.minimum(matched, new), ends.any(1).long()]
+        drafted_lengths = batch.host_draft_lengths
+        if batch.verify_lengths is not None:
+            asked.append(batch.verify_lengths)
+        if batch.draft_lengths is not None:
+            outcome = batch.outcome(accepted=asked[1], stopped=last == matched)
+            asked.append(self.controller.draft_lengths(outcome))
+        host_new, accepted, finished, *more = torch.stack(asked).tolist()
+        verified = drafted_lengths if batch.verify_lengths is None else more[0]
+        if batch.draft_lengths is not None:
+            batch.draft_lengths, batch.host_draft_lengths = asked[-1], more[-1]
+        batch.move_on(new, host_new, drew=max(drafted_lengths) > 0)
+        self.statistics.count_step(accepted, host_new, drafted_lengths, verified)
+        return StepReport(
+            drafted_lengths, verified, accepted, host_new, [bool(done) for done in finished]
+        )
 
     def _finish(
         self,
-        batch: _Batch,
+        batch: Batch,
         finished: list[bool],
         hypotheses: list[list[dict[str, Any]]],
         accepted: list[list[int]],
@@ -289,6 +313,7 @@ class SpeculativeGenerator:
             index = batch.keep(kept)
             width = max(batch.host_lengths)
             self.verifier.keep(index, width)
+            self.controller.keep(index)
             if self.drafter is not None:
                 self.drafter.keep(index, width)
 

@@ -64,7 +64,9 @@ class DecodingStatistics:
     steps: int = 0
     """Draft, verify, commit."""
     drafted_tokens: int = 0
-    """Slots drafted."""
+    """Slots drafted: the sum of draft lengths."""
+    verified_tokens: int = 0
+    """Drafted tokens that were sent to the verifier: the sum of verify lengths."""
     accepted_tokens: int = 0
     """Drafted tokens that were committed."""
     verifier_calls: int = 0
@@ -78,16 +80,23 @@ class DecodingStatistics:
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
 
     def count_step(
-        self, accepted: list[int], committed: list[int], drafted: int, verified: bool = True
+        self,
+        accepted: list[int],
+        committed: list[int],
+        drafted: list[int],
+        verified: list[int] | None,
     ) -> None:
-        """Count one step of a batch: accepted and committed tokens of each row, slots drafted."""
+        """Count one step of a batch, given each row's tokens accepted and committed, draft length
+        and verify length; ``verified`` is None where there was no verifier."""
         rows = len(accepted)
         self.steps += rows
-        self.verifier_calls += rows * verified
-        self.drafted_tokens += rows * drafted
+        self.drafted_tokens += sum(drafted)
+        if verified is not None:
+            self.verifier_calls += rows
+            self.verified_tokens += sum(verified)
         self.accepted_tokens += sum(accepted)
         self.committed_tokens += sum(committed)
-        missing = drafted + 1 - len(self.acceptance_histogram)
+        missing = max(drafted) + 1 - len(self.acceptance_histogram)
         self.acceptance_histogram.extend([0] * missing)
         for count in accepted:
             self.acceptance_histogram[count] += 1
@@ -129,6 +138,7 @@ class DecodingStatistics:
             "committed_tokens": self.committed_tokens,
             "steps": self.steps,
             "drafted_tokens": self.drafted_tokens,
+            "verified_tokens": self.verified_tokens,
             "accepted_tokens": self.accepted_tokens,
             "verifier_calls": self.verifier_calls,
             "acceptance_length": self.acceptance_length,

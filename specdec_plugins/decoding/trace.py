@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specdec_plugins.decoding.batch import StepReport
+
 
 @dataclass(frozen=True)
 class StepTrace:
@@ -56,28 +58,27 @@ class TraceRecorder:
         rows: list[int],
         draft: Tensor,
         last: Tensor,
-        accepted: list[int],
-        committed: list[int],
+        report: StepReport,
     ) -> None:
-        """Note a step that has just committed its tokens; all that was drafted was verified.
+        """Note a step that has just committed its tokens.
 
         Args:
             rows: where each row stands in the batch that began.
-            draft: ``(rows, slots)`` drafted tokens.
+            draft: ``(rows, slots)`` drafted tokens, of which a row's own are the first.
             last: ``(rows,)`` the last token of each row that the step committed.
-            accepted: drafted tokens that it committed.
-            committed: tokens that it committed.
+            report: what the step did.
         """
         milliseconds = round(1000 * (time.perf_counter() - self._clock), 3)
         tokens = torch.cat([draft, last[:, None]], dim=1).tolist()
         for i, row in enumerate(rows):
             *drafted, bonus = (self._symbols[token] for token in tokens[i])
+            accepted = report.accepted[i]
             self._steps[row].append(
                 StepTrace(
-                    drafted=drafted,
-                    verify_length=len(drafted),
-                    accepted=accepted[i],
-                    bonus=bonus if committed[i] > accepted[i] else None,
+                    drafted=drafted[: report.drafted[i]],
+                    verify_length=report.verified[i],
+                    accepted=accepted,
+                    bonus=bonus if report.committed[i] > accepted else None,
                     milliseconds=milliseconds,
                 )
             )

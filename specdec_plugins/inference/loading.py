@@ -125,7 +125,14 @@ def _build_generator(
         return DrafterOnlyGenerator(drafter, target, k, settings.limits, verifier)
     recorder = TraceRecorder(target) if settings.trace else None
     return SpeculativeGenerator(
-        verifier, drafter, target, k, settings.rule, settings.limits, recorder
+        verifier,
+        drafter,
+        target,
+        k,
+        settings.rule,
+        settings.limits,
+        recorder,
+        settings.controller,
     )
 
 

@@ -29,6 +29,7 @@ def full_report(translator: Translator, **settings: Any) -> dict[str, Any]:
             "block_size": translator.block_size,
             "beta": asked.rule.beta if relaxed else None,
             "tau": asked.rule.tau if relaxed else None,
+            "controller": asked.controller.controller if relaxed else None,
             "batch": asked.batch,
             "beam": asked.beam if asked.strategy == "fairseq" else None,
             **vars(asked.limits),
@@ -57,13 +58,18 @@ def format_report(report: dict[str, Any]) -> str:
     if settings["beta"]:
         strict = settings["beta"] == 1
         title += ", strict" if strict else f", beta {settings['beta']}, tau {settings['tau']}"
+    if settings["controller"] not in (None, "constant"):
+        title += f", {settings['controller']}"
+    if settings["controller"] == "oracle":
+        title += " (a bound, told by a first pass: not a real decoder)"
     threads = f", {report['threads']} threads" if report["device"] == "cpu" else ""
     rows = [
         f"{title}; {report['dtype']} on {report['device']}{threads}",
         f"  {report['sentences']} sentences, {report['committed_tokens']} tokens, "
         f"{report['steps']} steps, {report['verifier_calls']} verifier calls",
         f"  acceptance length {report['acceptance_length']:.2f} tokens a step, bonus included; "
-        f"{report['drafted_tokens']} drafted, {report['accepted_tokens']} accepted",
+        f"{report['drafted_tokens']} drafted, {report['verified_tokens']} verified, "
+        f"{report['accepted_tokens']} accepted",
         f"  verification rate {report['verification_rate']:.3f}, "
         f"discard rate {report['discard_rate']:.3f} a committed token",
         f"  accepted a step: {_histogram(report['acceptance_histogram'])}",

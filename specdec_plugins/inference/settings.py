@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.limits import GenerationLimits
 
 STRATEGIES = ("specdec", "AR", "fairseq", "drafter")
@@ -44,6 +45,7 @@ class Settings:
     block_size: int | None = None
     """k; None is what the drafter was trained for."""
     rule: AcceptanceRule = field(default_factory=AcceptanceRule)
+    controller: ControllerOptions = field(default_factory=ControllerOptions)
     limits: GenerationLimits = field(default_factory=GenerationLimits)
     source_lang: str | None = None
     """None is the verifier checkpoint's, as for the target."""
@@ -78,6 +80,12 @@ class Settings:
                 raise ValueError(f"{flag} {value}: must be at least 1")
         if self.block_size is not None and self.block_size < 1:
             raise ValueError(f"--block-size {self.block_size}: must be at least 1")
+        name = self.controller.controller
+        if self.strategy != "specdec" and name != "constant":
+            raise ValueError(
+                f"--controller {name}: there is nothing to control with --strategy "
+                f"{self.strategy}; use --strategy specdec"
+            )
         if self.drafts and not self.path:
             raise ValueError(
                 f"--path: give the drafter's checkpoint, or translate without a drafter "
@@ -112,7 +120,7 @@ class Settings:
     @property
     def drafts(self) -> bool:
         """Whether the strategy uses a drafter."""
-        return self.strategy in ("specdec", "drafter")
+        return self.strategy == "drafter" or (self.strategy == "specdec" and self.controller.drafts)
 
     @property
     def window(self) -> int:

@@ -37,8 +37,6 @@ class TraceTotals:
     """As the run itself counts; its times are not known here."""
     blank_lines: int = 0
     """Lines without words, which no step was taken for."""
-    verified_tokens: int = 0
-    """Drafted tokens that were sent to the verifier."""
     lengths: Counter[int] = field(default_factory=Counter)
     """Steps by acceptance length: committed tokens, bonus token included."""
     reached: Counter[int] = field(default_factory=Counter)
@@ -51,8 +49,8 @@ class TraceTotals:
         self.blank_lines += not sentence.steps
         self.statistics.sentences += bool(sentence.steps)
         for step in sentence.steps:
-            self.statistics.count_step([step.accepted], [step.committed], len(step.drafted))
-            self.verified_tokens += step.verify_length
+            lengths = [len(step.drafted)], [step.verify_length]
+            self.statistics.count_step([step.accepted], [step.committed], *lengths)
             self.lengths[step.committed] += 1
             self.reached.update(range(reached_slots(step)))
             self.accepted.update(range(step.accepted))

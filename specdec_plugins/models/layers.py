@@ -36,7 +36,7 @@ def projection(weight: Tensor, bias: Tensor | None = None, frozen: bool = False)
     def apply(x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.size(-1))
         y = torch.ops.mkldnn._linear_pointwise(rows, packed, fixed, "none", [], "")
-        return y.view(*x.shape[:-1], -1)
+        return y.view(*x.shape[:-1], y.size(-1))
 
     return apply
 

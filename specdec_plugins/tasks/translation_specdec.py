@@ -23,10 +23,12 @@ from torch import Tensor
 from specdec_plugins.checkpoints import force_weights_only, use_plain_encoder
 from specdec_plugins.data.block_mask import fixed_uniforms, sample_cuts
 from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.pair import load_verifier
+from specdec_plugins.tasks.controller_config import ControllerConfig
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +38,7 @@ NOISES = ("block_mask", "random_delete", "random_mask", "full_mask", "no_noise")
 
 
 @dataclass
-class TranslationSpecdecConfig(TranslationConfig):
+class TranslationSpecdecConfig(ControllerConfig, TranslationConfig):
     """Options of the task: noise and glancing for training, the rest for generation."""
 
     noise: ChoiceEnum(NOISES) = field(  # type: ignore[valid-type]
@@ -97,6 +99,7 @@ class TranslationSpecdecTask(TranslationTask):
         if cfg.left_pad_target:
             raise ValueError("--left-pad-target: blocks are cut from right-padded targets")
         self.rule = AcceptanceRule(cfg.beta, cfg.tau)
+        self.controller = ControllerOptions.from_config(cfg)
         self._verifier: Any = None
         self._hidden = False
         self._validated: SpeculativeGenerator | None = None
@@ -252,6 +255,7 @@ class TranslationSpecdecTask(TranslationTask):
             block_size=self.cfg.block_size,
             rule=self.rule,
             limits=GenerationLimits.from_config(args),
+            controller=self.controller,
         )
 
 

@@ -115,7 +115,7 @@ def test_drafts_what_speculation_drafts() -> None:
                 None,
             )
             end = min(begin + k, len(tokens), most)
-            assert draft[0, : end - begin].tolist() == tokens[begin:end]
+            assert draft.tokens[0, : end - begin].tolist() == tokens[begin:end]
             new = k
 
 

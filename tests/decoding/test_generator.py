@@ -10,7 +10,7 @@ from conftest import make_batch, make_dictionary, make_verifier, vary_output
 from fairseq.sequence_generator import SequenceGenerator
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted import ScriptedDrafter, corrupted
+from scripted import attach, corrupted
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.generator import SpeculativeGenerator
@@ -30,8 +30,7 @@ def scripted(script: Any, k: int, rule: AcceptanceRule | None = None, **limits: 
         VERIFIER, None, DICTIONARY, rule=rule, limits=GenerationLimits(**limits)
     )
     if k:
-        generator.drafter = ScriptedDrafter(script)
-        generator.block_size = k
+        attach(generator, script, k)
     return generator
 
 

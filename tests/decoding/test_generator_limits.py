@@ -16,7 +16,9 @@ from fairseq.sequence_generator import SequenceGenerator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specdec_plugins.decoding import controllers
 from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.controllers import Draft
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import REFUSED, GenerationLimits
 
@@ -80,6 +82,7 @@ class Constant:
     """Drafts given tokens over and over: ``tokens[j]`` in slot j, wherever the block starts."""
 
     causal = False
+    reads_features = False
 
     def __init__(self, tokens: list[int]) -> None:
         self.tokens = torch.tensor(tokens)
@@ -90,9 +93,9 @@ class Constant:
     def start(self, *args: Any) -> None:
         pass
 
-    def draft(self, *args: Any) -> torch.Tensor:
+    def draft(self, *args: Any) -> Draft:
         rows = args[0].size(0)
-        return self.tokens.expand(rows, -1)
+        return Draft(self.tokens.expand(rows, -1))
 
     def keep(self, *args: Any) -> None:
         pass
@@ -117,6 +120,7 @@ def specdec(
     if isinstance(name, list):
         generator.drafter = Constant(name)  # type: ignore[assignment]
         generator.block_size = len(name)
+        generator.controller = controllers.Constant(controllers.Bounds(0, len(name)))
     return generator
 
 

@@ -19,6 +19,7 @@ KEYS = [
     "committed_tokens",
     "steps",
     "drafted_tokens",
+    "verified_tokens",
     "accepted_tokens",
     "verifier_calls",
     "acceptance_length",
@@ -32,36 +33,38 @@ KEYS = [
 
 
 @st.composite
-def runs(draw: st.DrawFn) -> list[tuple[list[int], list[int], int]]:
-    """Steps of a batch: what each row accepted and committed, and how much was drafted."""
+def runs(draw: st.DrawFn) -> list[tuple[list[int], list[int], list[int], list[int]]]:
+    """Steps of a batch: what each row accepted, committed, drafted and verified."""
     found = []
     for _ in range(draw(st.integers(0, 6))):
-        drafted = draw(st.integers(0, 5))
-        accepted = draw(st.lists(st.integers(0, drafted), min_size=1, max_size=4))
+        drafted = draw(st.lists(st.integers(0, 5), min_size=1, max_size=4))
+        verified = [draw(st.integers(0, count)) for count in drafted]
+        accepted = [draw(st.integers(0, count)) for count in verified]
         # An accepted EOS ends the row without a bonus token.
         bonus = [draw(st.integers(0 if count else 1, 1)) for count in accepted]
-        found.append((accepted, [a + b for a, b in zip(accepted, bonus)], drafted))
+        found.append((accepted, [a + b for a, b in zip(accepted, bonus)], drafted, verified))
     return found
 
 
 @given(run=runs())
-def test_identities(run: list[tuple[list[int], list[int], int]]) -> None:
+def test_identities(run: list[tuple[list[int], list[int], list[int], list[int]]]) -> None:
     statistics = DecodingStatistics()
     for step in run:
         statistics.count_step(*step)
-    rows = sum(len(accepted) for accepted, _, _ in run)
-    committed = sum(sum(c) for _, c, _ in run)
-    accepted = sum(sum(a) for a, _, _ in run)
-    drafted = sum(len(a) * k for a, _, k in run)
+    rows = sum(len(accepted) for accepted, *_ in run)
+    committed = sum(sum(c) for _, c, *_ in run)
+    accepted = sum(sum(a) for a, *_ in run)
+    drafted = sum(sum(d) for _, _, d, _ in run)
     assert statistics.steps == statistics.verifier_calls == rows
     assert statistics.committed_tokens == committed
     assert statistics.accepted_tokens == accepted
     assert statistics.drafted_tokens == drafted
+    assert statistics.verified_tokens == sum(sum(v) for *_, v in run)
     assert statistics.accepted_tokens + statistics.bonus_tokens == statistics.committed_tokens
     histogram = statistics.acceptance_histogram
     assert sum(histogram) == statistics.steps
     assert sum(m * count for m, count in enumerate(histogram)) == statistics.accepted_tokens
-    assert len(histogram) == max((k + 1 for _, _, k in run), default=0)
+    assert len(histogram) == max((max(d) + 1 for _, _, d, _ in run), default=0)
     if rows:
         assert statistics.acceptance_length == committed / rows
         assert statistics.verification_rate == rows / committed
@@ -71,8 +74,9 @@ def test_identities(run: list[tuple[list[int], list[int], int]]) -> None:
 
 def test_a_step_without_the_verifier_is_no_call_of_it() -> None:
     statistics = DecodingStatistics()
-    statistics.count_step([4, 2], [4, 2], 4, verified=False)
+    statistics.count_step([4, 2], [4, 2], [4, 4], None)
     assert (statistics.steps, statistics.verifier_calls) == (2, 0)
+    assert (statistics.drafted_tokens, statistics.verified_tokens) == (8, 0)
     assert statistics.bonus_tokens == 0
 
 
@@ -88,8 +92,8 @@ def test_nothing_done_is_all_zero() -> None:
 
 def test_report() -> None:
     statistics = DecodingStatistics()
-    statistics.count_step([3, 0], [4, 1], 3)
-    statistics.count_step([1], [1], 3)
+    statistics.count_step([3, 0], [4, 1], [3, 3], [3, 1])
+    statistics.count_step([1], [1], [3], [2])
     statistics.sentences = 2
     statistics.latencies = [0.5, 0.25]
     statistics.total_seconds = 3.0
@@ -101,6 +105,7 @@ def test_report() -> None:
     assert report["committed_tokens"] == 6
     assert report["steps"] == report["verifier_calls"] == 3
     assert report["drafted_tokens"] == 9
+    assert report["verified_tokens"] == 6
     assert report["accepted_tokens"] == 4
     assert report["acceptance_length"] == 2.0
     assert report["verification_rate"] == 0.5

@@ -9,7 +9,7 @@ import torch
 from conftest import make_batch, make_dictionary, make_verifier
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted import ScriptedDrafter, corrupted
+from scripted import ScriptedDrafter, attach, corrupted
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.generator import SpeculativeGenerator
@@ -31,8 +31,7 @@ def make_generator(script: Any, k: int, traced: bool = True, beta: int = 1) -> S
         recorder=TraceRecorder(DICTIONARY) if traced else None,
     )
     if k:
-        generator.drafter = ScriptedDrafter(script)  # type: ignore[assignment]
-        generator.block_size = k
+        attach(generator, script, k)
     return generator
 
 

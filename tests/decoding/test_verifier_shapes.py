@@ -11,7 +11,7 @@ from conftest import make_batch, make_dictionary, make_task
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from fairseq.models.transformer import TransformerModel
 from fairseq.sequence_generator import SequenceGenerator
-from scripted import ScriptedDrafter, corrupted
+from scripted import attach, corrupted
 
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
@@ -78,8 +78,7 @@ def test_strict_equals_beam_1(shape: str, rows: list[int]) -> None:
     stock = SequenceGenerator([model], dictionary, beam_size=1, max_len_b=14)
     expected = [hypotheses[0] for hypotheses in stock.generate([model], batch)]
     generator = SpeculativeGenerator(model, None, dictionary, limits=GenerationLimits(max_len_b=14))
-    script: Any = ScriptedDrafter(corrupted(expected, 15, 0.3, len(dictionary), seed=1))
-    generator.drafter, generator.block_size = script, 4
+    attach(generator, corrupted(expected, 15, 0.3, len(dictionary), seed=1), 4)
     for (ours,), theirs in zip(generator.generate([], batch), expected, strict=True):
         assert ours["tokens"].tolist() == theirs["tokens"].tolist()
         torch.testing.assert_close(

@@ -61,7 +61,7 @@ def test_totals_by_hand() -> None:
     totals = totals_of(SENTENCES)
     counts = totals.statistics
     assert (counts.sentences, totals.blank_lines, counts.steps) == (2, 1, 5)
-    assert (counts.drafted_tokens, totals.verified_tokens) == (13, 10)
+    assert (counts.drafted_tokens, counts.verified_tokens) == (13, 10)
     assert (counts.accepted_tokens, counts.bonus_tokens, counts.committed_tokens) == (5, 4, 9)
     assert totals.length_bars() == [
         Bar("1", 2 / 5, 2, 5),

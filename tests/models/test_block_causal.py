@@ -129,11 +129,11 @@ def record(model: Any, verifier: Any, lengths: list[int], k: int) -> tuple[Any, 
         seen.append(states(*args))
         return seen[-1]
 
-    def note_draft(batch: Any) -> torch.Tensor:
-        tokens = draft(batch)
+    def note_draft(batch: Any) -> Any:
+        drafted = draft(batch)
         for i, row in enumerate(batch.rows):
-            drafts.append((row, batch.host_lengths[i], tokens[i], seen[-1][i]))
-        return tokens
+            drafts.append((row, batch.host_lengths[i], drafted.tokens[i], seen[-1][i]))
+        return drafted
 
     generator._draft = note_draft  # type: ignore[method-assign]
     generator.drafter.states = note_states  # type: ignore[union-attr, method-assign]

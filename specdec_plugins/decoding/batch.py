@@ -1,0 +1,106 @@
+"""The rows that are being decoded, and what a step did to them. No fairseq in here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.controllers import Outcome
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What the host knows of a step: a value a row."""
+
+    drafted: list[int]
+    """Draft lengths."""
+    verified: list[int]
+    """Verify lengths."""
+    accepted: list[int]
+    """Drafted tokens that were committed."""
+    committed: list[int]
+    """Tokens that were committed, bonus token included."""
+    finished: list[bool]
+    """Whether they end the sentence."""
+
+
+@dataclass
+class Batch:
+    """The rows still being decoded; tensors are on the device, lists on the host."""
+
+    rows: list[int]
+    """Where each row stands in the sample."""
+    tokens: Tensor
+    """``(rows, capacity)`` EOS, then the committed tokens, then whatever."""
+    scores: Tensor
+    """``(rows, capacity)`` log-probabilities of the committed tokens under the verifier."""
+    lengths: Tensor
+    """``(rows,)`` committed tokens."""
+    max_lengths: Tensor
+    """``(rows,)`` most tokens before EOS."""
+    uncached: Tensor
+    """``(rows,)`` tokens committed since the last draft: a causal drafter has not cached them."""
+    features: Tensor | None
+    """``(rows, capacity, channels)`` the verifier's states for the committed tokens, the first at
+    0, then whatever; only for a drafter that reads them, and none before the first step."""
+    draft_lengths: Tensor | None
+    """``(rows,)`` of the next step; None where the controller's never change."""
+    host_lengths: list[int]
+    host_max_lengths: list[int]
+    host_uncached: list[int]
+    host_draft_lengths: list[int]
+    verify_lengths: Tensor | None = None
+    """``(rows,)`` of the present step; None where every row verifies as many slots."""
+
+    def remember(self, states: Tensor, positions: Tensor) -> None:
+        """Note the verifier's states ``(rows, slots, channels)`` at ``(rows, slots)``."""
+        if self.features is None:
+            self.features = states.new_empty(*self.tokens.shape, states.size(-1))
+        self.features.scatter_(1, positions[..., None].expand_as(states), states)
+
+    def outcome(self, accepted: Tensor, stopped: Tensor) -> Outcome:
+        """What to tell a controller that adapts its draft lengths.
+
+        Args:
+            accepted: ``(rows,)`` drafted tokens that were committed.
+            stopped: ``(rows,)`` True where the verifier's own token came after them.
+        """
+        drafted = self.draft_lengths
+        assert drafted is not None
+        verified = drafted if self.verify_lengths is None else self.verify_lengths
+        rejected = stopped & (accepted < verified)
+        return Outcome(drafted, verified, accepted, rejected, self.lengths)
+
+    def move_on(self, new: Tensor, host_new: list[int], drew: bool) -> None:
+        """Count ``new`` ``(rows,)`` committed tokens; ``drew``: a draft was made before them."""
+        self.uncached = new if drew else self.uncached + new
+        host_before = [0] * len(host_new) if drew else self.host_uncached
+        self.host_uncached = [n + m for n, m in zip(host_before, host_new)]
+        self.host_lengths = [n + m for n, m in zip(self.host_lengths, host_new)]
+
+    def keep(self, kept: list[int]) -> Tensor:
+        """Drop all rows but ``kept``; returns them as an index on the device."""
+        index = torch.tensor(kept, device=self.tokens.device)
+        for name in (
+            "rows",
+            "host_lengths",
+            "host_max_lengths",
+            "host_uncached",
+            "host_draft_lengths",
+        ):
+            values = getattr(self, name)
+            setattr(self, name, [values[i] for i in kept])
+        for name in (
+            "tokens",
+            "scores",
+            "lengths",
+            "max_lengths",
+            "uncached",
+            "features",
+            "draft_lengths",
+        ):
+            tensor = getattr(self, name)
+            setattr(self, name, None if tensor is None else tensor[index])
+        return index

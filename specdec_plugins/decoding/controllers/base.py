@@ -1,0 +1,147 @@
+"""What a controller is asked and told. No fairseq in this package."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A block of every row, and what a controller may look at before it is verified."""
+
+    tokens: Tensor
+    """``(rows, slots)``."""
+    states: Tensor | None = None
+    """``(rows, slots, channels)`` the drafter's states that the tokens were chosen from; None where
+    there are no slots."""
+    probabilities: Tensor | None = None
+    """``(rows, slots)`` float32: the drafter's probability of each token; only where the
+    controller reads it."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a step made of every row: tensors ``(rows,)`` on the device."""
+
+    drafted: Tensor
+    """Draft lengths."""
+    verified: Tensor
+    """Verify lengths."""
+    accepted: Tensor
+    """Drafted tokens that were committed: the first slots."""
+    rejected: Tensor
+    """True where the slot after those was verified and rejected; False where all that was verified
+    was accepted, and where the accepted tokens end the sentence, so that nothing is known of the
+    slots after them."""
+    lengths: Tensor
+    """Committed tokens p of each row, those of the step included."""
+
+
+class Head(Protocol):
+    """An acceptance head, of which a controller needs no more than this."""
+
+    def __call__(self, states: Tensor, probabilities: Tensor) -> Tensor:
+        """``(rows, slots)`` probabilities that a slot is accepted given that all before it are.
+
+        Args:
+            states: ``(rows, slots, channels)`` the drafter's states.
+            probabilities: ``(rows, slots)`` the drafter's probability of each drafted token.
+        """
+        ...
+
+
+class Controller(Protocol):
+    """Decides how much to draft and how much of the draft to verify.
+
+    Two questions a step, answered for every row by tensor code that never waits for the device. The
+    answer to the first travels to the host with the step's own small report. That to the second
+    cannot: on a GPU a controller that ``cuts`` costs one more small copy a step.
+    """
+
+    length: int
+    """The draft length, and the verify length, of every row as long as nothing else is said."""
+    cuts: bool
+    """Whether :meth:`verify_lengths` is to be asked."""
+    reads_probabilities: bool
+    """Whether drafts are to come with the drafter's probabilities."""
+
+    def prepare(self, generator: Any, sample: dict[str, Any]) -> None:
+        """Do what must be done before a batch is decoded and timed: measure, or look ahead."""
+        ...
+
+    def start(self, lengths: Tensor) -> Tensor | None:
+        """Begin a batch; ``lengths`` ``(rows,)`` are zeros. Answers like :meth:`draft_lengths`."""
+        ...
+
+    def verify_lengths(self, draft: Draft, drafted: Tensor) -> Tensor:
+        """``(rows,)`` slots to verify, at most ``drafted`` ``(rows,)``, the draft lengths."""
+        ...
+
+    def draft_lengths(self, outcome: Outcome) -> Tensor | None:
+        """``(rows,)`` slots to draft in the next step, at most ``length``; None stands for that.
+
+        ``outcome`` tells what became of the last step. A batch is drafted as wide as its longest
+        row. What starts with None stays with it: this is then never asked.
+        """
+        ...
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with ``rows`` only; after :meth:`draft_lengths`, before the next draft."""
+        ...
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The least and the most slots of a draft and of what is verified of it."""
+
+    least: int
+    most: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.least <= self.most:
+            raise ValueError(
+                f"--min-draft {self.least}: must be between 0 and --max-draft, {self.most}"
+            )
+
+
+class Constant:
+    """``constant``: every step drafts and verifies the most slots. It has nothing to do.
+
+    The other controllers derive from it what they do not need.
+    """
+
+    cuts = False
+    reads_probabilities = False
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.bounds = bounds
+        self.length = bounds.most
+
+    def prepare(self, generator: Any, sample: dict[str, Any]) -> None:
+        """Nothing."""
+
+    def start(self, lengths: Tensor) -> Tensor | None:
+        """As many as ever."""
+        return None
+
+    def verify_lengths(self, draft: Draft, drafted: Tensor) -> Tensor:
+        """All of them."""
+        return drafted
+
+    def draft_lengths(self, outcome: Outcome) -> Tensor | None:
+        """As many as ever."""
+        return None
+
+    def keep(self, rows: Tensor) -> None:
+        """Nothing."""
+
+    def _bounded(self, lengths: Tensor) -> Tensor:
+        return lengths.clamp(self.bounds.least, self.bounds.most)
+
+    def _cut(self, lengths: Tensor, drafted: Tensor) -> Tensor:
+        """Verify lengths within the bounds and within what was drafted."""
+        return torch.minimum(self._bounded(lengths), drafted)

@@ -1,0 +1,156 @@
+"""The controller that weighs what a step commits against what it costs."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.controllers.base import Bounds, Constant, Draft, Head, Outcome
+from specdec_plugins.decoding.cost_profile import StepCosts
+
+
+def best_length(survival: Tensor, seconds: Tensor, least: int = 0) -> Tensor:
+    """How many slots to draft and verify, to commit most tokens a second.
+
+    A row whose slot j is reached and accepted with probability ``S_j`` commits
+    ``1 + S_1 + … + S_m`` tokens on average of m verified slots, the bonus token included. The best
+    m has the largest::
+
+        (1 + S_1 + … + S_m) / seconds(m)
+
+    With ``S_j = a**j`` and seconds that grow linearly this is the walltime improvement of Leviathan
+    et al., *Fast Inference from Transformers via Speculative Decoding*, ICML 2023, theorem 3.8;
+    here every slot has its own estimate and the seconds are measured. A batch shares a width: its
+    rows' survival probabilities are averaged. More slots never cost less, so that without knowledge
+    of the draft it is best to verify all that is drafted, and ``seconds`` is that of both.
+
+    Args:
+        survival: ``(k,)`` S_1 … S_k.
+        seconds: ``(…, k + 1)`` of a step with 0 … k slots.
+        least: the fewest slots to choose.
+
+    Returns:
+        ``(…)`` slots, between ``least`` and k.
+    """
+    rate = (1 + torch.nn.functional.pad(survival.cumsum(0), (1, 0))) / seconds
+    return rate[..., least:].argmax(-1) + least
+
+
+class Profile(Protocol):
+    """Where the seconds come from."""
+
+    def costs(self, generator: Any, rows: int, most: int) -> StepCosts:
+        """Seconds of steps of 1 to ``rows`` rows with up to ``most`` slots."""
+        ...
+
+
+class CostAware(Constant):
+    """``cost-aware``: the lengths that commit most tokens a second on this machine; 0 is plain AR.
+
+    Draft lengths follow :func:`best_length` with running averages of how often each slot is
+    accepted where all before it were. Given an acceptance head, so do verify lengths once the draft
+    is there, with the head's probabilities of its slots.
+
+    What is not drafted teaches nothing. So a small share of the time goes into whole blocks, as
+    soon as enough has been saved for some: settled on plain AR it still notices a text that is
+    easier to draft.
+    """
+
+    PERIOD = 8
+    """Steps from one decision to the next: averages move slowly, and deciding costs time."""
+    WINDOW = 1000.0
+    """Judged slots after which an old one has lost most of its weight."""
+    PRIOR = (0.8, 4.0)
+    """Before anything is known: this acceptance rate, as if seen so many times."""
+    EXPLORATION = 0.005
+    """Share of the time that may go into looking whether more should be drafted."""
+
+    def __init__(self, bounds: Bounds, profile: Profile, head: Head | None = None) -> None:
+        super().__init__(bounds)
+        self._profile = profile
+        self._head = head
+        self.cuts = self.reads_probabilities = head is not None
+        self._costs: StepCosts | None = None
+        self._choices: Tensor | None = None
+        self._steps = 0
+
+    def prepare(self, generator: Any, sample: dict[str, Any]) -> None:
+        """Learn what steps cost, unless that is known."""
+        rows = len(sample["net_input"]["src_tokens"])
+        if self._costs is None or rows >= len(self._costs.draft):
+            self._costs = self._profile.costs(generator, rows, self.length)
+            self._choices = None
+
+    def start(self, lengths: Tensor) -> Tensor:
+        """What the sentences before taught."""
+        self._rows = len(lengths)
+        if self._steps == 0:
+            self._begin(lengths.device)
+        if self._choices is None:
+            self._decide()
+        return self._chosen()
+
+    def _begin(self, device: torch.device) -> None:
+        rate, weight = self.PRIOR
+        self._tally = torch.zeros(2 * (self.length + 1), device=device)
+        self._accepted = torch.full((self.length,), rate * weight, device=device)
+        self._judged = torch.full((self.length,), weight, device=device)
+        self._savings = torch.zeros((), device=device)
+
+    def draft_lengths(self, outcome: Outcome) -> Tensor:
+        """As in the step before, or what a new look at the averages says."""
+        index = 2 * outcome.accepted + outcome.rejected
+        self._tally.index_add_(0, index, torch.ones_like(index, dtype=self._tally.dtype))
+        self._steps += 1
+        if self._steps % self.PERIOD == 0:
+            self._learn()
+            self._decide()
+        return self._chosen()
+
+    def keep(self, rows: Tensor) -> None:
+        """A smaller batch has other costs: from its next decision on."""
+        self._rows = len(rows)
+
+    def verify_lengths(self, draft: Draft, drafted: Tensor) -> Tensor:
+        """The best cut, with the head's probabilities; one for all rows, since they share it."""
+        costs, head = self._costs, self._head
+        assert costs is not None
+        assert head is not None
+        assert draft.states is not None
+        assert draft.probabilities is not None
+        survival = head(draft.states, draft.probabilities).cumprod(-1).mean(0)
+        width = draft.tokens.size(1)
+        seconds = costs.draft[self._rows, width] + costs.verify[self._rows, : width + 1]
+        return self._cut(best_length(survival, seconds).expand(self._rows), drafted)
+
+    def _chosen(self) -> Tensor:
+        assert self._choices is not None
+        return self._choices[self._rows].expand(self._rows)
+
+    def _learn(self) -> None:
+        """Move the tally of the last steps into the averages."""
+        ended, rejected = self._tally.view(-1, 2).unbind(1)
+        # A slot was accepted in the steps that accepted more slots than come before it.
+        accepted = (ended + rejected).flip(0).cumsum(0).flip(0)[1:]
+        judged = accepted + rejected[:-1]
+        weight = self.WINDOW / (self.WINDOW + judged)
+        self._accepted = weight * self._accepted + accepted
+        self._judged = weight * self._judged + judged
+        self._tally = torch.zeros_like(self._tally)
+
+    def _decide(self) -> None:
+        """Choose a length for every number of rows that the batch may come to."""
+        assert self._costs is not None
+        survival = (self._accepted / self._judged).cumprod(0)
+        seconds = self._costs.draft + self._costs.verify
+        best = best_length(survival, seconds, self.bounds.least)
+        # What a period of whole blocks costs above the best, at the batch's present size.
+        tokens = 1 + torch.nn.functional.pad(survival.cumsum(0), (1, 0))
+        here, chosen = seconds[self._rows], best[self._rows]
+        extra = here[-1] - tokens[-1] * here[chosen] / tokens[chosen]
+        self._savings = self._savings + self.EXPLORATION * here[chosen]
+        explore = (extra > 0) & (self._savings >= extra)
+        self._savings = torch.where(explore, self._savings - extra, self._savings)
+        self._choices = torch.where(explore, self.length, best)

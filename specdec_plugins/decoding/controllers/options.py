@@ -1,0 +1,111 @@
+"""Which controller, with which settings: checked, and built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from specdec_plugins.decoding.controllers.base import Bounds, Constant, Controller, Head
+from specdec_plugins.decoding.controllers.cost_aware import CostAware
+from specdec_plugins.decoding.controllers.oracle import Oracle
+from specdec_plugins.decoding.controllers.policies import AcceptanceHead, Confidence, Heuristic
+from specdec_plugins.decoding.cost_profile import CostProfile
+
+NAMES = (
+    "constant",
+    "heuristic",
+    "confidence",
+    "acceptance-head",
+    "cost-aware",
+    "oracle",
+    "none",
+)
+
+
+@dataclass(frozen=True)
+class ControllerOptions:
+    """A controller's settings, under the names of the task's options."""
+
+    controller: str = "constant"
+    """One of ``NAMES``."""
+    min_draft: int = 0
+    """The fewest slots of a draft, and of what is verified of it."""
+    max_draft: int | None = None
+    """The most; None is the block size."""
+    confidence_threshold: float = 0.4
+    """``confidence``: verify the slots before the first whose probability is below."""
+    refit_threshold: bool = False
+    """``confidence``: let the threshold follow what was accepted."""
+    stop_threshold: float = 0.7
+    """``acceptance-head``: cut where the probability of a rejection is above."""
+    cost_profile: str | None = None
+    """``cost-aware``: the file of the costs; None is one in the cache folder."""
+
+    def __post_init__(self) -> None:
+        """
+        Raises:
+            ValueError: a setting that cannot be, naming its flag.
+        """
+        if self.controller not in NAMES:
+            raise ValueError(f"--controller {self.controller}: must be one of {', '.join(NAMES)}")
+        for name in ("confidence_threshold", "stop_threshold"):
+            value = getattr(self, name)
+            if not 0 <= value <= 1:
+                raise ValueError(f"--{name.replace('_', '-')} {value}: must be between 0 and 1")
+        if self.max_draft is not None and self.max_draft < 1:
+            raise ValueError(
+                f"--max-draft {self.max_draft}: must be at least 1; to draft nothing give "
+                "--controller none"
+            )
+        if self.min_draft < 0:
+            raise ValueError(f"--min-draft {self.min_draft}: must be 0 or more")
+        if self.max_draft is not None and self.min_draft > self.max_draft:
+            raise ValueError(f"--min-draft {self.min_draft}: is above --max-draft {self.max_draft}")
+        if self.min_draft and not self.drafts:
+            raise ValueError(f"--min-draft {self.min_draft}: --controller none drafts nothing")
+
+    @property
+    def drafts(self) -> bool:
+        """Whether a drafter is needed at all."""
+        return self.controller != "none"
+
+    @classmethod
+    def from_config(cls, config: Any) -> ControllerOptions:
+        """From a task's config or a command line, which have the same names."""
+        given = {field.name: getattr(config, field.name) for field in fields(cls)}
+        return cls(**{**given, "controller": str(given["controller"])})
+
+
+def build_controller(
+    options: ControllerOptions, block_size: int, head: Head | None = None
+) -> Controller:
+    """The controller for blocks of ``block_size``.
+
+    Args:
+        head: an acceptance head, for ``acceptance-head``, which needs it, and ``cost-aware``, which
+            makes use of it.
+
+    Raises:
+        ValueError: bounds outside the block, or no head where one is needed.
+    """
+    most = block_size if options.max_draft is None else options.max_draft
+    for flag, value in (("--max-draft", most), ("--min-draft", options.min_draft)):
+        if value > block_size:
+            raise ValueError(f"{flag} {value}: is above the block size, {block_size}")
+    bounds = Bounds(options.min_draft, most)
+    name = options.controller
+    if name == "heuristic":
+        return Heuristic(bounds)
+    if name == "confidence":
+        return Confidence(bounds, options.confidence_threshold, options.refit_threshold)
+    if name == "acceptance-head":
+        if head is None:
+            raise ValueError(
+                "--controller acceptance-head: needs an acceptance head; none is given"
+            )
+        return AcceptanceHead(bounds, head, options.stop_threshold)
+    if name == "cost-aware":
+        return CostAware(bounds, CostProfile(options.cost_profile), head)
+    if name == "oracle":
+        return Oracle(bounds)
+    return Constant(bounds)

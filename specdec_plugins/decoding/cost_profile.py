@@ -1,0 +1,223 @@
+"""What drafting and verifying cost on this machine: measured once, kept on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import platform
+import time
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from specdec_plugins.decoding.rehearsal import StepParts, rehearsal
+
+logger = logging.getLogger(__name__)
+
+Points = dict[str, list[list[float]]]
+"""``draft`` and ``verify``: pairs of slots and seconds, by slots, for one batch size."""
+
+
+@dataclass(frozen=True)
+class StepCosts:
+    """Seconds of the parts of a step, ``(rows + 1, slots + 1)``: by batch size and slots.
+
+    Neither falls with the slots. The row of 0 rows is that of 1.
+    """
+
+    draft: Tensor
+    """Drafting n slots; 0 for none."""
+    verify: Tensor
+    """Scoring and committing m slots and the bonus token: all else that a step does."""
+
+
+class CostProfile:
+    """Step costs, from a file where they were measured for the same machine, models and settings.
+
+    A file holds batch sizes that are powers of two; it grows by those that are first met.
+    """
+
+    PREFIX = 12
+    """Target tokens committed before the step that is measured."""
+    SOURCE = 24
+    """Source tokens."""
+    WARM_UP, ROUNDS, SECONDS = 2, 15, 1.0
+    """Rounds not counted; rounds that are, fewer (but 5) where so many seconds are over."""
+
+    def __init__(self, path: str | None = None) -> None:
+        """``path`` is a file of the user's; None is one in the cache folder, named by its key."""
+        self._given = path
+
+    def costs(self, generator: Any, rows: int, most: int) -> StepCosts:
+        """Costs of steps of 1 to ``rows`` rows with up to ``most`` slots.
+
+        Raises:
+            ValueError: the user's file is something else, or cannot be written.
+        """
+        key = describe(generator, most)
+        path = Path(self._given) if self._given else default_path(key)
+        measured = self._load(path, key)
+        sizes = [2**i for i in range((rows - 1).bit_length() + 1)]
+        missing = [size for size in sizes if str(size) not in measured]
+        if missing:
+            logger.info("measuring what steps cost, for batches of %s", missing)
+            bar = tqdm(missing, desc="measuring steps", leave=False, delay=2, disable=None)
+            for size in bar:
+                measured[str(size)] = self._measure(generator, size, most)
+            self._save(path, key, measured)
+        return tabulate(
+            {size: measured[str(size)] for size in sizes}, rows, most, _device(generator)
+        )
+
+    def _measure(self, generator: Any, rows: int, most: int) -> Points:
+        """The least of alternating rounds: whatever else the machine does only makes it slower."""
+        model = generator.model
+        seed = torch.Generator().manual_seed(0)
+        width = min(self.SOURCE, int(model.max_positions()[0]))
+        vocabulary = int(model.encoder.embed_tokens.num_embeddings)
+        device = _device(generator)
+        source = torch.randint(4, max(5, vocabulary), (rows, width), generator=seed)
+        source[:, -1] = generator.eos
+        slots = sorted({1, (most + 1) // 2, most})
+        seconds: list[list[float]] = []
+        begin = time.perf_counter()
+        with rehearsal(generator):
+            parts = StepParts(generator, source.to(device), self.PREFIX)
+            calls: list[tuple[str, int, Callable[[int], None]]] = [
+                *(("draft", n, parts.draft) for n in slots),
+                *(("verify", m, parts.verify) for m in [0, *slots]),
+            ]
+            for number in range(self.WARM_UP + self.ROUNDS):
+                late = time.perf_counter() - begin > self.SECONDS
+                if late and number >= self.WARM_UP + 5:
+                    break
+                seconds.append([_timed(part, n, device) for _, n, part in calls])
+        points: Points = {"draft": [[0, 0.0]], "verify": []}
+        for (part, n, _), *times in zip(calls, *seconds[self.WARM_UP :]):
+            points[part].append([n, min(times)])
+        return points
+
+    def _load(self, path: Path, key: dict[str, Any]) -> dict[str, Points]:
+        """What the file holds for this key; nothing, with a warning, if it is of another."""
+        try:
+            found = json.loads(path.read_text("utf-8"))
+            theirs, costs = found["key"], found["costs"]
+            differing = [name for name in key if theirs.get(name) != key[name]]
+            for points in costs.values():
+                tabulate({1: points}, 1, 1, torch.device("cpu"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            if self._given:
+                raise ValueError(
+                    f"--cost-profile {path}: is no cost profile ({error}); name another file"
+                ) from error
+            logger.warning("%s: is no cost profile (%s); measuring anew", path, error)
+            return {}
+        if differing:
+            logger.warning(
+                "%s: was measured for another %s; measuring anew", path, " and ".join(differing)
+            )
+            return {}
+        return dict(costs)
+
+    def _save(self, path: Path, key: dict[str, Any], costs: dict[str, Points]) -> None:
+        """Replace the file as a whole, so that nobody reads half of it."""
+        temporary = path.with_name(f"{path.name}.{os.getpid()}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(json.dumps({"key": key, "costs": costs}, indent=1), "utf-8")
+            temporary.replace(path)
+        except OSError as error:
+            if self._given:
+                raise ValueError(
+                    f"--cost-profile {path}: cannot be written ({error.strerror}); name another "
+                    "file"
+                ) from error
+            logger.warning("%s: cannot be written (%s); not kept", path, error.strerror)
+
+
+def describe(generator: Any, most: int) -> dict[str, Any]:
+    """What costs depend on, apart from the batch size."""
+    device = _device(generator)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu()
+    shapes = [
+        [(parameter, list(tensor.shape)) for parameter, tensor in model.named_parameters()]
+        for model in (generator.model, generator.drafter.model)
+    ]
+    return {
+        "device": name,
+        "processor": _cpu(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "dtype": str(next(generator.model.parameters()).dtype),
+        "models": hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:16],
+        "block size": most,
+    }
+
+
+def default_path(key: dict[str, Any]) -> Path:
+    """The file of a key in the user's cache folder."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+    return Path(cache) / "specdec" / f"costs-{digest}.json"
+
+
+def tabulate(measured: dict[int, Points], rows: int, most: int, device: torch.device) -> StepCosts:
+    """Interpolate linearly, between slots and between batch sizes."""
+    tables = []
+    for part in ("draft", "verify"):
+        by_size = {
+            size: [_interpolated(points[part], slot) for slot in range(most + 1)]
+            for size, points in measured.items()
+        }
+        table = [
+            [
+                _interpolated([[size, row[slot]] for size, row in by_size.items()], max(1, count))
+                for slot in range(most + 1)
+            ]
+            for count in range(rows + 1)
+        ]
+        # What is slower than the same with more slots was disturbed.
+        costs = torch.tensor(table, device=device).flip(1).cummin(1).values
+        tables.append(costs.flip(1))
+    return StepCosts(*tables)
+
+
+def _interpolated(points: list[list[float]], at: float) -> float:
+    """The value at a place on a line through ``points``, constant beyond its ends."""
+    right = bisect_left([place for place, _ in points], at)
+    if right == 0 or right == len(points):
+        return float(points[min(right, len(points) - 1)][1])
+    (a, low), (b, high) = points[right - 1], points[right]
+    return float(low + (high - low) * (at - a) / (b - a))
+
+
+def _timed(part: Callable[[int], None], slots: int, device: torch.device) -> float:
+    start = time.perf_counter()
+    part(slots)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start
+
+
+def _device(generator: Any) -> torch.device:
+    return next(iter(generator.model.parameters())).device
+
+
+def _cpu() -> str:
+    """The processor's name, as far as the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

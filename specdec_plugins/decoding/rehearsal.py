@@ -1,0 +1,60 @@
+"""A generator's work done for nothing: to look ahead, and to see how long its parts take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.controllers.base import Bounds, Constant
+from specdec_plugins.decoding.statistics import DecodingStatistics
+
+
+@contextmanager
+def rehearsal(generator: Any) -> Iterator[None]:
+    """For a while the generator drafts whole blocks, verifies them, and counts nothing."""
+    kept = generator.controller, generator.statistics, generator.recorder
+    generator.controller = Constant(Bounds(0, generator.block_size))
+    generator.statistics, generator.recorder = DecodingStatistics(), None
+    try:
+        yield
+    finally:
+        generator.controller, generator.statistics, generator.recorder = kept
+
+
+class StepParts:
+    """The two parts of a step, again and again from the same state. Within a :func:`rehearsal`."""
+
+    def __init__(self, generator: Any, source: Tensor, prefix: int) -> None:
+        """Rows that have committed ``prefix`` tokens, or as many as the limits allow.
+
+        Args:
+            source: ``(rows, length)`` source tokens without padding, on the device.
+        """
+        self._generator = generator
+        self._rows = len(source)
+        lengths = source.new_full((self._rows,), source.size(1))
+        self._batch = generator._start({"src_tokens": source, "src_lengths": lengths})
+        self._prefix = min(prefix, *self._batch.host_max_lengths)
+        self._lengths = torch.full_like(lengths, self._prefix)
+
+    def _reset(self, slots: int) -> None:
+        batch, new = self._batch, min(self._prefix, 2)
+        batch.lengths, batch.host_lengths = self._lengths, [self._prefix] * self._rows
+        batch.uncached, batch.host_uncached = self._lengths.clamp(max=2), [new] * self._rows
+        batch.host_draft_lengths = [slots] * self._rows
+
+    def draft(self, slots: int) -> None:
+        """Draft so many slots."""
+        self._reset(slots)
+        self._generator._draft(self._batch)
+
+    def verify(self, slots: int) -> None:
+        """Score so many drafted tokens and commit what is accepted."""
+        self._reset(slots)
+        generator, batch = self._generator, self._batch
+        tokens = batch.tokens[:, :slots]
+        generator._commit(batch, tokens, generator._score(batch, tokens))

@@ -1,0 +1,55 @@
+"""The controller's options, once for the task and the command lines."""
+
+# No postponed annotations: fairseq reads the fields' types at run time.
+
+from dataclasses import dataclass, field
+from typing import Optional
+
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+
+from specdec_plugins.decoding.controllers import NAMES, ControllerOptions
+
+DEFAULTS = ControllerOptions()
+
+
+@dataclass
+class ControllerConfig(FairseqDataclass):
+    """How much to draft and to verify; see :class:`ControllerOptions`."""
+
+    controller: ChoiceEnum(NAMES) = field(  # type: ignore[valid-type]
+        default=DEFAULTS.controller,
+        metadata={
+            "help": "what decides how much to draft and verify: constant (whole blocks); heuristic "
+            "(2 more when all was accepted, else 1 less); confidence (cut at the first unlikely "
+            "slot); acceptance-head (cut where a rejection becomes likely); cost-aware (most "
+            "tokens a second on this machine); none (draft nothing); oracle (decodes twice, to "
+            "show the bound: not a real decoder)"
+        },
+    )
+    min_draft: int = field(
+        default=DEFAULTS.min_draft,
+        metadata={"help": "the fewest slots to draft and, of those, to verify"},
+    )
+    max_draft: Optional[int] = field(
+        default=DEFAULTS.max_draft,
+        metadata={"help": "the most slots to draft; by default the block size"},
+    )
+    confidence_threshold: float = field(
+        default=DEFAULTS.confidence_threshold,
+        metadata={"help": "confidence: cut at the first slot less probable than this"},
+    )
+    refit_threshold: bool = field(
+        default=DEFAULTS.refit_threshold,
+        metadata={"help": "confidence: fit the threshold to what was accepted last"},
+    )
+    stop_threshold: float = field(
+        default=DEFAULTS.stop_threshold,
+        metadata={"help": "acceptance-head: cut where a rejection is more probable than this"},
+    )
+    cost_profile: Optional[str] = field(
+        default=DEFAULTS.cost_profile,
+        metadata={
+            "help": "cost-aware: file of what steps cost here; measured and written if it is not "
+            "there (default: one in ~/.cache/specdec)"
+        },
+    )

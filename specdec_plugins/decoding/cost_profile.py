@@ -113,7 +113,7 @@ class CostProfile:
             differing = [name for name in key if theirs.get(name) != key[name]]
             for points in costs.values():
                 tabulate({1: points}, 1, 1, torch.device("cpu"))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return {}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             if self._given:

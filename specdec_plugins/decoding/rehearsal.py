@@ -20,7 +20,8 @@ def rehearsal(generator: Any) -> Iterator[None]:
     generator.controller = Constant(Bounds(0, generator.block_size))
     generator.statistics, generator.recorder = DecodingStatistics(), None
     try:
-        yield
+        with torch.inference_mode():
+            yield
     finally:
         generator.controller, generator.statistics, generator.recorder = kept
 

@@ -1,0 +1,179 @@
+"""The cost model's choice, and what it learns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdec_plugins.decoding.controllers import Bounds, Draft, Outcome
+from specdec_plugins.decoding.controllers.cost_aware import CostAware, best_length
+from specdec_plugins.decoding.cost_profile import StepCosts
+
+K = 5
+SAMPLE = {"net_input": {"src_tokens": torch.zeros(4, 3)}}
+probabilities = st.lists(st.floats(0, 1), min_size=1, max_size=6)
+
+
+class Profile:
+    """Costs by hand, the same for every batch size unless ``per_row`` says otherwise."""
+
+    def __init__(self, draft: float, verify: float, per_row: float = 0.0) -> None:
+        self.draft, self.verify, self.per_row = draft, verify, per_row
+        self.asked: list[int] = []
+
+    def costs(self, generator: Any, rows: int, most: int) -> StepCosts:
+        self.asked.append(rows)
+        slots = torch.arange(most + 1.0)
+        sizes = torch.arange(rows + 1.0)[:, None]
+        verify = 1 + (self.verify + self.per_row * sizes) * slots
+        return StepCosts((self.draft * slots).expand(rows + 1, -1), verify)
+
+
+@given(
+    accepted=probabilities,
+    rises=st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=6, max_size=6),
+    least=st.integers(0, 1),
+)
+def test_best_by_brute_force(
+    accepted: list[float], rises: list[tuple[float, float]], least: int
+) -> None:
+    """No pair of draft and verify lengths commits more a second than n = m = the choice."""
+    k = len(accepted)
+    survival = torch.tensor(accepted).cumprod(0)
+    draft = torch.tensor([0.0, *(rise for rise, _ in rises[:k])]).cumsum(0)
+    verify = 1 + torch.tensor([0.0, *(rise for _, rise in rises[:k])]).cumsum(0)
+    chosen = int(best_length(survival, draft + verify, least))
+    assert least <= chosen <= k
+
+    def rate(n: int, m: int) -> float:
+        return (1 + float(survival[:m].sum())) / float(draft[n] + verify[m])
+
+    best = max(rate(n, m) for n in range(least, k + 1) for m in range(least, n + 1))
+    assert rate(chosen, chosen) == pytest.approx(best, rel=1e-5)
+
+
+def test_every_batch_size_has_its_own() -> None:
+    seconds = torch.tensor([[1.0, 1.1, 1.2], [1.0, 1.2, 3.0], [1.0, 2.0, 3.0]])
+    assert best_length(torch.tensor([0.8, 0.6]), seconds).tolist() == [2, 1, 0]
+
+
+def start(profile: Profile, rows: int = 4, **settings: Any) -> CostAware:
+    controller = CostAware(Bounds(settings.pop("least", 0), K), profile, **settings)
+    controller.prepare(None, SAMPLE)
+    controller.start(torch.zeros(rows).long())
+    return controller
+
+
+def run(controller: CostAware, accepting: list[int], steps: int, rows: int = 4) -> list[int]:
+    """Take steps of which each accepts at most so many slots, in turn; the lengths drafted."""
+    lengths = controller.start(torch.zeros(rows).long())
+    seen = []
+    for step in range(steps):
+        seen.append(int(lengths[0]))
+        assert (lengths == lengths[0]).all()
+        accepted = lengths.clamp(max=accepting[step % len(accepting)])
+        found = controller.draft_lengths(
+            Outcome(lengths, lengths, accepted, accepted < lengths, accepted + 1)
+        )
+        assert found is not None
+        lengths = found
+    return seen
+
+
+def test_where_it_never_pays_it_draws_back_and_looks_seldom() -> None:
+    controller = start(Profile(draft=0.3, verify=0.3))
+    seen = run(controller, [0], 12000)
+    assert seen[0] > 0
+    settled = seen[50:]
+    part = sum(length > 0 for length in settled) / len(settled)
+    # A whole block costs 4 and commits 1: half a percent of the time pays for one step in 600.
+    assert 0 < part < 0.003
+
+
+def test_total_cost_is_near_plain_decoding_where_drafting_never_pays() -> None:
+    profile = Profile(draft=0.3, verify=0.3)
+    seen = run(start(profile), [0], 4000)
+    spent = sum(1 + 0.6 * length for length in seen)
+    assert spent / len(seen) < 1.03
+
+
+def test_where_it_always_pays_it_drafts_all() -> None:
+    assert set(run(start(Profile(0.01, 0.01)), [K], 200)) == {K}
+
+
+def test_it_settles_on_what_is_accepted() -> None:
+    seen = run(start(Profile(0.1, 0.1)), [2], 2000)
+    assert max(set(seen[200:]), key=seen[200:].count) == 2
+
+
+def test_it_notices_an_easier_text() -> None:
+    controller = start(Profile(0.15, 0.15))
+    assert run(controller, [0], 500)[-1] == 0
+    assert K in run(controller, [K], 6000)[-100:]
+
+
+def test_the_prior_gives_way() -> None:
+    """A few steps of four rows are enough to stop drafting what is never accepted."""
+    assert run(start(Profile(0.3, 0.3)), [0], 30)[-1] == 0
+
+
+def test_averages_are_of_judged_slots_only() -> None:
+    controller = start(Profile(0.0, 0.0))
+    drafted = torch.full((4,), K)
+    # Rejected in slot 2; all accepted; ended within the draft; rejected in the first slot.
+    accepted = torch.tensor([2, K, 3, 0])
+    rejected = torch.tensor([True, False, False, True])
+    controller.draft_lengths(Outcome(drafted, drafted, accepted, rejected, accepted))
+    controller._learn()
+    rate, weight = controller.PRIOR
+    judged = torch.tensor([4.0, 3, 3, 1, 1])
+    kept = controller.WINDOW / (controller.WINDOW + judged)
+    torch.testing.assert_close(controller._judged, kept * weight + judged)
+    torch.testing.assert_close(
+        controller._accepted, kept * rate * weight + torch.tensor([3.0, 3, 2, 1, 1])
+    )
+
+
+def test_a_smaller_batch_has_other_costs() -> None:
+    controller = start(Profile(0.0, 0.0, per_row=0.3))
+    run(controller, [1, 3], 100)
+    assert int(controller.start(torch.zeros(4).long())[0]) == 0
+    controller.keep(torch.tensor([2]))
+    drafted = torch.tensor([0])
+    found = controller.draft_lengths(
+        Outcome(drafted, drafted, drafted, torch.tensor([False]), drafted + 1)
+    )
+    assert found is not None
+    assert int(found[0]) > 0
+
+
+def test_bounds() -> None:
+    assert set(run(start(Profile(0.5, 0.5), least=2), [0], 50)[10:]) <= {2, K}
+
+
+def test_costs_are_asked_for_once_for_a_size() -> None:
+    profile = Profile(0.1, 0.1)
+    controller = start(profile)
+    controller.prepare(None, {"net_input": {"src_tokens": torch.zeros(2, 3)}})
+    assert profile.asked == [4]
+    controller.prepare(None, {"net_input": {"src_tokens": torch.zeros(9, 3)}})
+    assert profile.asked == [4, 9]
+    assert controller.start(torch.zeros(9).long()).shape == (9,)
+
+
+def test_a_head_cuts_what_does_not_pay() -> None:
+    def head(states: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
+        return probabilities
+
+    controller = start(Profile(0.0, 0.2), head=head)
+    assert controller.cuts
+    rows = torch.tensor([[0.9, 0.9, 0.1, 0.9, 0.9]]).expand(4, -1)
+    draft = Draft(torch.zeros(4, K).long(), torch.zeros(4, K, 1), rows)
+    drafted = torch.full((4,), K)
+    # (1 + 0.9 + 0.81) / 1.4 is more than with one slot less (1.58) or more (1.74).
+    assert controller.verify_lengths(draft, drafted).tolist() == [2] * 4
+    assert controller.verify_lengths(draft, torch.tensor([0, 1, 2, 5])).tolist() == [0, 1, 2, 2]

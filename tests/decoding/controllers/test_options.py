@@ -1,0 +1,67 @@
+"""Settings that cannot be, and the controllers that settings make."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any
+
+import pytest
+from conftest import make_dictionary, make_task, make_verifier
+from drafters import make_causal
+
+from specdec_plugins.decoding.controllers import NAMES, ControllerOptions, build_controller
+from specdec_plugins.decoding.generator import SpeculativeGenerator
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"controller": "clever"}, "--controller clever: must be one of constant, heuristic"),
+        ({"confidence_threshold": 1.5}, "--confidence-threshold 1.5: must be between 0 and 1"),
+        ({"confidence_threshold": float("nan")}, "--confidence-threshold nan"),
+        ({"stop_threshold": -0.1}, "--stop-threshold -0.1: must be between 0 and 1"),
+        ({"min_draft": 3, "max_draft": 2}, "--min-draft 3: is above --max-draft 2"),
+        ({"min_draft": -1}, "--min-draft -1: must be 0 or more"),
+        ({"max_draft": 0}, "--max-draft 0: must be at least 1.*--controller none"),
+        ({"controller": "none", "min_draft": 1}, "--controller none drafts nothing"),
+    ],
+)
+def test_what_cannot_be_is_named(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ControllerOptions(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"max_draft": 5}, "--max-draft 5: is above the block size, 4"),
+        ({"min_draft": 5}, "--min-draft 5: is above the block size, 4"),
+        ({"controller": "acceptance-head"}, "acceptance-head: needs an acceptance head"),
+    ],
+)
+def test_what_does_not_go_with_the_drafter_is_named(given: dict[str, Any], message: str) -> None:
+    task = make_task(block_size=4)
+    task.verifier = make_verifier()
+    with pytest.raises(ValueError, match=message):
+        SpeculativeGenerator(
+            task.verifier,
+            make_causal(task),
+            make_dictionary(),
+            controller=ControllerOptions(**given),
+        )
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES} - {"none"}))
+def test_every_name_has_its_class(name: str) -> None:
+    controller = build_controller(ControllerOptions(name, 1, 3), 4, head=lambda s, p: p)
+    assert type(controller).__doc__.startswith(f"``{name}``")  # type: ignore[union-attr]
+    assert controller.length == 3
+    assert controller.bounds.least == 1  # type: ignore[attr-defined]
+
+
+def test_from_a_task_or_a_command_line() -> None:
+    names = ("controller", "min_draft", "max_draft", "confidence_threshold")
+    names += ("refit_threshold", "stop_threshold", "cost_profile")
+    values = ("confidence", 1, 3, 0.25, True, 0.5, "costs.json")
+    given = dict(zip(names, values, strict=True))
+    assert vars(ControllerOptions.from_config(Namespace(**given, other=1))) == given

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,6 +46,8 @@ class Batch:
     features: Tensor | None
     """``(rows, capacity, channels)`` the verifier's states for the committed tokens, the first at
     0, then whatever; only for a drafter that reads them, and none before the first step."""
+    drafter_input: Any
+    """What the drafter is to encode; None once it has."""
     draft_lengths: Tensor | None
     """``(rows,)`` of the next step; None where the controller's never change."""
     host_lengths: list[int]

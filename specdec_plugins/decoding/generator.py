@@ -136,7 +136,6 @@ class SpeculativeGenerator:
         source = net_input["src_tokens"]
         with self.statistics.stopwatch("encode", source.device):
             encoder_out = self.model.encoder(source, src_lengths=net_input["src_lengths"])
-            drafter_out = self.drafter and self.drafter.encode(net_input, encoder_out)
         limits, k, rows = self.limits, self.block_size, len(source)
         longest = limits.max_len_a * source.ne(self.pad).sum(1).double() + limits.max_len_b
         max_lengths = longest.long().clamp(max=self.model.max_decoder_positions() - 1)
@@ -152,8 +151,6 @@ class SpeculativeGenerator:
         capacity = max(host_max_lengths) + 2 * (k + 1)
         with self.statistics.stopwatch("encode", source.device):
             self.verifier.start(encoder_out, capacity)
-            if self.drafter is not None:
-                self.drafter.start(drafter_out, capacity)
         return Batch(
             rows=list(range(rows)),
             tokens=source.new_full((rows, capacity), self.eos),
@@ -164,6 +161,7 @@ class SpeculativeGenerator:
             max_lengths=max_lengths,
             uncached=zeros,
             features=None,
+            drafter_input=(net_input, encoder_out),
             draft_lengths=draft_lengths,
             host_lengths=[0] * rows,
             host_max_lengths=host_max_lengths,
@@ -180,6 +178,8 @@ class SpeculativeGenerator:
         drafter, width = self.drafter, max(batch.host_draft_lengths)
         if drafter is None or not width:
             return Draft(batch.tokens[:, :0])
+        if batch.drafter_input is not None:
+            self._start_drafter(drafter, batch, *batch.drafter_input)
         with self.statistics.stopwatch("draft", batch.tokens.device):
             new = batch.uncached if drafter.causal else batch.lengths
             window = max(batch.host_uncached if drafter.causal else batch.host_lengths)
@@ -199,6 +199,16 @@ class SpeculativeGenerator:
                 features,
                 self.controller.reads_probabilities,
             )
+
+    def _start_drafter(
+        self, drafter: CachedDrafter, batch: Batch, net_input: Any, encoder_out: Any
+    ) -> None:
+        """Before a batch's first draft, which may be late or never: the drafter reads the source."""
+        with self.statistics.stopwatch("encode", batch.tokens.device):
+            drafter.start(drafter.encode(net_input, encoder_out), batch.tokens.size(1))
+            if len(batch.rows) < len(net_input["src_tokens"]):
+                drafter.keep(torch.tensor(batch.rows, device=batch.tokens.device), 0)
+        batch.drafter_input = None
 
     def _cut(self, batch: Batch, draft: Draft) -> Tensor:
         """``(rows, slots)`` the tokens to verify: as many as the row that verifies most."""
@@ -314,7 +324,7 @@ class SpeculativeGenerator:
             width = max(batch.host_lengths)
             self.verifier.keep(index, width)
             self.controller.keep(index)
-            if self.drafter is not None:
+            if self.drafter is not None and batch.drafter_input is None:
                 self.drafter.keep(index, width)
 
 

@@ -203,7 +203,7 @@ class SpeculativeGenerator:
     def _start_drafter(
         self, drafter: CachedDrafter, batch: Batch, net_input: Any, encoder_out: Any
     ) -> None:
-        """Before a batch's first draft, which may be late or never: the drafter reads the source."""
+        """The drafter reads the source before a batch's first draft, which may be late or never."""
         with self.statistics.stopwatch("encode", batch.tokens.device):
             drafter.start(drafter.encode(net_input, encoder_out), batch.tokens.size(1))
             if len(batch.rows) < len(net_input["src_tokens"]):

@@ -12,6 +12,7 @@ import torch
 from fairseq import utils
 from fairseq.dataclass import ChoiceEnum
 from fairseq.logging import metrics
+from fairseq.models import BaseFairseqModel
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import Tensor
@@ -34,6 +35,13 @@ logger = logging.getLogger(__name__)
 
 # Names that the published code lists; all but the first crashed there.
 NOISES = ("block_mask", "random_delete", "random_mask", "full_mask", "no_noise")
+
+
+def _unwrapped(model: Any) -> Any:
+    """A model out of what fairseq wraps it in to train with several workers."""
+    while not isinstance(model, BaseFairseqModel):
+        model = model.module
+    return model
 
 
 @dataclass
@@ -179,8 +187,8 @@ class TranslationSpecdecTask(TranslationTask):
             metrics.log_scalar("_committed", committed)
             metrics.log_derived(
                 "acceptance_length",
-                lambda meters: utils.item(
-                    round(meters["_committed"].sum / max(meters["_steps"].sum, 1), 4)
+                lambda meters: round(
+                    utils.item(meters["_committed"].sum / max(meters["_steps"].sum, 1)), 4
                 ),
             )
 
@@ -196,6 +204,7 @@ class TranslationSpecdecTask(TranslationTask):
 
         Models are told apart by type, never by order.
         """
+        models = [_unwrapped(model) for model in models]
         drafters = [model for model in models if isinstance(model, Drafter)]
         if not drafters:
             return super().build_generator(

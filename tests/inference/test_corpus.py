@@ -37,9 +37,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     last_feed=st.booleans(),
     shard_lines=st.integers(1, 5),
 )
-@example(
-    lines=["a", "\ufeffb"], last_feed=False, shard_lines=1
-)  # a byte order mark that is not at the start
+# A byte order mark that is not at the start.
+@example(lines=["a", "\ufeffb"], last_feed=False, shard_lines=1)
 @example(lines=[], last_feed=False, shard_lines=1)
 @example(lines=["", "", ""], last_feed=True, shard_lines=2)
 @settings(deadline=None, max_examples=60)

@@ -32,13 +32,14 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.10,<3.13",
     packages=find_packages(include=["specdec_plugins", "specdec_plugins.*"]),
-    package_data={"specdec_plugins": ["py.typed"]},
+    package_data={"specdec_plugins": ["py.typed"], "specdec_plugins.inference": ["*.html"]},
     zip_safe=False,
     install_requires=[
         "torch>=2.4",
         # Stock fairseq stops at Python 3.10; fairseq-fixed is the same code made to run on 3.11+.
         'fairseq==0.12.2; python_version<"3.11"',
         'fairseq-fixed>=0.12.3.1,<0.13; python_version>="3.11"',
+        "jinja2>=3",
         "numpy",
         "sacrebleu>=2.3",
         "sacremoses>=0.1",

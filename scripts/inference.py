@@ -25,6 +25,8 @@ import os
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 
@@ -54,9 +56,10 @@ try:
         load_translator,
     )
     from specdec_plugins.inference.flags import TranslationParser, make_settings
-    from specdec_plugins.inference.output import OutputLines, check_writable
+    from specdec_plugins.inference.output import OutputLines, check_apart, check_writable
     from specdec_plugins.inference.report import format_report, full_report, write_json
     from specdec_plugins.inference.text import STANDARD, InputLines
+    from specdec_plugins.inference.trace_file import open_trace
 except ImportError as error:
     sys.exit(f"inference.py: {error}; install the package and what it needs: pip install {ROOT}")
 except KeyboardInterrupt:
@@ -73,6 +76,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--output-path", metavar="FILE", default="-", help="a translation a line; -: stdout")
     add("--resume", action="store_true", help="go on after the lines that the output has")
     add("--stats-json", metavar="FILE", help="write statistics, settings and versions there")
+    add(
+        "--trace", metavar="FILE", help="write what every step did: a JSON line a sentence (slower)"
+    )
     add("--warmup", metavar="N", type=int, default=0, help="decode N lines before, untimed (0)")
     add("--no-progress-bar", action="store_true", help="no progress bar on a terminal")
     return parser.parse(argv)
@@ -91,15 +97,19 @@ def translate(args: argparse.Namespace, settings: Settings) -> None:
     output = OutputLines(args.output_path, args.resume)
     if args.stats_json:
         check_writable(args.stats_json, "--stats-json")
+        check_apart(args.stats_json, "--stats-json", args.trace, "trace")
     with InputLines.open(args.input_path) as lines:
         output.check_input(lines)
+        trace = open_trace(args.trace, output, lines, args.resume) if args.trace else None
         translator = load_translator(settings)
         first = list(islice(lines, args.warmup))
         translator.warm_up(first)
         window = 1 if lines.typed else None
         results = translator.translate(chain(first, lines), window)
-        with output:
+        with output, trace or nullcontext():
             for result in progress(results, args, lines, output.done):
+                if trace is not None:
+                    trace.write(result.trace.to_json())
                 output.write(result.text)
         lines.check()
     report = full_report(translator, warmup=args.warmup)
@@ -124,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse(sys.argv[1:] if argv is None else argv)
     try:
         utils.set_torch_seed(args.seed)
-        translate(args, make_settings(args))
+        translate(args, replace(make_settings(args), trace=bool(args.trace)))
     except BrokenPipeError:
         return 0
     except KeyboardInterrupt:

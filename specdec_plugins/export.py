@@ -7,6 +7,7 @@ from argparse import Namespace
 from typing import Any
 
 import torch
+from fairseq.dataclass.configs import FairseqConfig
 from omegaconf import OmegaConf
 from torch import Tensor
 
@@ -22,6 +23,8 @@ PLACES = (
     "log_file",
     "tensorboard_logdir",
     "plasma_path",
+    "aim_repo",
+    "distributed_init_method",
     "AR_path",
     "init_encoder_from",
 )
@@ -45,7 +48,9 @@ def export_checkpoint(
     state = load_state(source)
     cfg = OmegaConf.to_container(state["cfg"], resolve=True, enum_to_str=True)
     assert isinstance(cfg, dict)
-    settings = {name: _without_places(cfg[name]) for name in ("model", "task", "criterion")}
+    # What fairseq's hub interface asks for too, but nothing that hydra adds.
+    groups = FairseqConfig.__dataclass_fields__
+    settings = {name: _without_places(group) for name, group in cfg.items() if name in groups}
     for name, language in (("source_lang", source_lang), ("target_lang", target_lang)):
         if language:
             settings["task"][name] = language

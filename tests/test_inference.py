@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,7 @@ from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.inference import InferenceError, Settings, load_translator
 from specdec_plugins.inference.output import OutputLines
 from specdec_plugins.inference.text import InputLines, Line, TextCodec
+from specdec_plugins.inference.trace_file import SentenceTrace, read_trace
 
 SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "inference.py"
 SPEC = importlib.util.spec_from_file_location("inference_script", SCRIPT)
@@ -471,6 +473,115 @@ def test_invalid_utf8_after_valid_lines(
     assert lines_of(tmp_path / "out.txt") == greedy
 
 
+# What it traces
+
+
+@pytest.mark.parametrize("batch", ["1", "4"])
+@pytest.mark.parametrize("strategy", ["specdec", "AR"])
+def test_trace(
+    run: RunScript, tmp_path: Path, greedy: list[str], strategy: str, batch: str
+) -> None:
+    lines = [line for sentence in SENTENCES for line in (sentence, " ")]
+    (tmp_path / "in").write_text("\n".join(lines) + "\n")
+    path, stats = tmp_path / "trace.jsonl", tmp_path / "stats.json"
+    flags = ["--trace", str(path), "--stats-json", str(stats), "--warmup", "3"]
+    assert run(*flags, strategy=strategy, batch=batch, input_path=str(tmp_path / "in")) == 0
+    traced = list(read_trace(str(path)))
+    assert [sentence.source for sentence in traced] == lines
+    outputs = lines_of(tmp_path / "out.txt")
+    assert [sentence.output for sentence in traced] == outputs
+    assert outputs[::2] == greedy
+    assert not any(sentence.steps for sentence in traced[1::2])
+    for sentence in traced[::2]:
+        tokens: list[str] = []
+        for step in sentence.steps:
+            tokens += step.drafted[: step.accepted] + [step.bonus] * (step.bonus is not None)
+        assert tokens.pop() == "</s>"
+        # fairseq leaves <s> out of text.
+        assert " ".join(token for token in tokens if token != "<s>") == sentence.output
+    steps = [step for sentence in traced for step in sentence.steps]
+    report = json.loads(stats.read_text())
+    assert len(steps) == report["steps"]
+    assert sum(len(step.drafted) for step in steps) == report["drafted_tokens"]
+    assert sum(step.accepted for step in steps) == report["accepted_tokens"]
+    assert sum(step.committed for step in steps) == report["committed_tokens"]
+
+
+def without_times(path: Path) -> list[SentenceTrace]:
+    sentences = read_trace(str(path))
+    return [
+        replace(sentence, steps=[replace(step, milliseconds=0) for step in sentence.steps])
+        for sentence in sentences
+    ]
+
+
+@pytest.mark.parametrize("batch", ["1", "4"])
+@pytest.mark.parametrize("further", [0, 1, 2])
+@pytest.mark.parametrize("torn", [b"", b'{"source": "w'])
+def test_trace_is_resumed_with_its_output(
+    run: RunScript, tmp_path: Path, greedy: list[str], batch: str, further: int, torn: bytes
+) -> None:
+    path, out = tmp_path / "trace.jsonl", tmp_path / "out.txt"
+    assert run("--trace", str(path)) == 0
+    whole, first = without_times(path), path.read_bytes().splitlines(keepends=True)
+    out.write_bytes("\n".join(greedy[:4]).encode() + b"\nw1 w")
+    path.write_bytes(b"".join(first[: 4 + further]) + torn)
+    assert run("--resume", "--trace", str(path), batch=batch) == 0
+    assert lines_of(out) == greedy
+    assert without_times(path) == whole
+    assert path.read_bytes().splitlines(keepends=True)[:4] == first[:4]
+
+
+def test_interrupted_trace(
+    run: RunScript, tmp_path: Path, greedy: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, out = tmp_path / "trace.jsonl", tmp_path / "out.txt"
+    write, written = OutputLines.write, []
+
+    def interrupt(self: OutputLines, text: str) -> None:
+        if len(written) == 9:
+            raise KeyboardInterrupt
+        written.append(text)
+        write(self, text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OutputLines, "write", interrupt)
+        assert run("--trace", str(path)) == 130
+    assert lines_of(out) == greedy[:4]
+    assert [sentence.output for sentence in read_trace(str(path))] == greedy[:5]
+    assert run("--resume", "--trace", str(path)) == 0
+    assert lines_of(out) == greedy
+    assert [sentence.output for sentence in read_trace(str(path))] == greedy
+
+
+def test_trace_of_another_output(
+    run: RunScript, tmp_path: Path, greedy: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    path, out = tmp_path / "trace.jsonl", tmp_path / "out.txt"
+    out.write_text("\n".join(greedy[:4]) + "\n")
+    path.write_text("{}\n" * 3 + "{}")
+    assert run("--resume", "--trace", str(path)) == 1
+    assert f"--trace {path}: has 3 lines, {out} already 4" in one_error(capfd)
+    assert lines_of(out) == greedy[:4]
+    assert path.read_text() == "{}\n" * 3 + "{}"
+
+
+@pytest.mark.parametrize("strategy", ["fairseq", "drafter"])
+def test_strategies_without_a_trace(
+    run: RunScript, tmp_path: Path, capfd: pytest.CaptureFixture[str], strategy: str
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    assert run("--trace", str(path), strategy=strategy) == 2
+    assert f"--trace: --strategy {strategy} has no" in one_error(capfd)
+    assert not path.exists()
+
+
+def test_nothing_is_recorded_unasked(world: Path) -> None:
+    translator = load_translator(make_settings(world))
+    assert all(result.trace is None for result in translator.translate(["", *SENTENCES]))
+    assert translator.generator.recorder is None  # type: ignore[attr-defined]
+
+
 # What goes wrong
 
 
@@ -523,6 +634,11 @@ def one_error(capfd: pytest.CaptureFixture[str]) -> str:
         (["--output-path", "-", "--resume"], 1, "--resume: needs a file"),
         (["--output-path", "/dev/null", "--resume"], 1, "--resume: /dev/null is no ordinary file"),
         (["--stats-json", "nowhere/stats"], 1, "--stats-json nowhere/stats: there is no folder"),
+        (["--trace", "nowhere/trace"], 1, "--trace nowhere/trace: there is no folder"),
+        (["--trace", "-"], 1, "--trace -: cannot go to standard output; name a file"),
+        (["--trace", "in.txt"], 1, "--trace in.txt: is the input file"),
+        (["--output-path", "new", "--trace", "./new"], 1, "--trace ./new: is the output file"),
+        (["--stats-json", "new", "--trace", "new"], 1, "--stats-json new: is the trace file"),
         (["--bpe", "subword_nmt", "--bpe-codes", "missing"], 1, "--bpe subword_nmt: cannot be"),
         (["--bpe", "sentencepiece"], 1, "--bpe sentencepiece: cannot be set up"),
         (["--tokenizer", "nonsense"], 2, "--tokenizer: invalid choice"),
@@ -649,6 +765,8 @@ def test_user_dir_is_imported(tmp_path: Path, run: RunScript) -> None:
 def test_no_space_left(run: RunScript, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(output_path="/dev/full") == 1
     assert "No space left" in one_error(capfd)
+    assert run(trace="/dev/full") == 1
+    assert "--trace /dev/full" in capfd.readouterr().err.splitlines()[-1]
     assert run(stats_json="/dev/full") == 1
     assert "--stats-json /dev/full" in capfd.readouterr().err.splitlines()[-1]
 

@@ -252,14 +252,19 @@ def test_errors_are_one_line(
 
 @needs_ray
 @pytest.mark.slow
-def test_errors_of_ray_are_one_line(model: Path, tmp_path: Path) -> None:
-    source = tmp_path / "in.txt"
+def test_errors_of_ray_and_of_workers_are_one_line(model: Path, tmp_path: Path) -> None:
+    source, output = tmp_path / "in.txt", tmp_path / "out"
     source.write_text("w1\n")
-    done = run(model, source, tmp_path / "out", "--workers", "999")
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    *_, last = done.stderr.splitlines()
-    assert last.startswith("translate_corpus.py: --workers 999: need 999 CPUs, and Ray has ")
+    (output / ".job").mkdir(parents=True)
+    (output / ".job" / "000000").write_text("where a folder of shards should be")
+    for workers, message in (
+        ("999", "--workers 999: need 999 CPUs, and Ray has "),
+        ("1", f"{output}/.job/000000/000000000.txt: cannot be written (File exists)"),
+    ):
+        done = run(model, source, output, "--workers", workers)
+        assert done.returncode == 1
+        *_, last = done.stderr.splitlines()
+        assert last.startswith(f"translate_corpus.py: {message}"), done.stderr[-3000:]
 
 
 def test_without_ray_its_extra_is_named(model: Path, tmp_path: Path) -> None:

@@ -47,7 +47,9 @@ def make_block(task: Any = None, block_size: int = 4, seed: int = 0, **settings:
     """A random ``block`` drafter in float64."""
     task = task or make_task()
     task.cfg.block_size = block_size
-    args = Namespace(**SIZES, decoder_learned_pos=True, encoder_learned_pos=True)
+    args = Namespace(
+        **SIZES, block_size=block_size, decoder_learned_pos=True, encoder_learned_pos=True
+    )
     vars(args).update(settings)
     return _sharpen(BlockDrafter.build_model(args, task), seed)
 

@@ -2,9 +2,10 @@
 
 # No postponed annotations: fairseq reads the config fields' types at run time.
 
+import logging
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Optional
 
 import torch
 from fairseq.criterions import FairseqCriterion, register_criterion
@@ -13,6 +14,8 @@ from fairseq.logging import metrics
 from torch import Tensor
 
 from specdec_plugins.models.drafter import DrafterOutput
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -36,6 +39,9 @@ class GlatLossConfig(FairseqDataclass):
             "earlier ones are accepted; 0 weighs all alike"
         },
     )
+    mse_lambda: Optional[float] = field(
+        default=None, metadata={"help": "of published command lines; does nothing, as it did there"}
+    )
 
 
 @register_criterion("glat_loss", dataclass=GlatLossConfig)
@@ -43,9 +49,16 @@ class GlatLoss(FairseqCriterion):
     """Loss summed over scored slots; ``sample_size`` is their (weighted) number."""
 
     def __init__(
-        self, task: Any, label_smoothing: float, verifier_labels: bool, slot_decay: float
+        self,
+        task: Any,
+        label_smoothing: float,
+        verifier_labels: bool,
+        slot_decay: float,
+        mse_lambda: float | None = None,
     ) -> None:
         super().__init__(task)
+        if mse_lambda is not None:
+            logger.warning("--mse-lambda does nothing, as in the published code")
         if not 0.0 <= label_smoothing < 1.0:
             raise ValueError(f"--label-smoothing {label_smoothing}: must be in [0, 1)")
         if slot_decay < 0:

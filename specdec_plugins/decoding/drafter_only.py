@@ -229,6 +229,7 @@ class DrafterOnlyGenerator:
                         batch.scores[i, 1 : length + 1],
                         accepted[row],
                         self.limits,
+                        bonus=0,
                     )
                 )
                 self.statistics.sentences += 1

@@ -15,6 +15,7 @@ from specdec_plugins.decoding.drafter import CachedDrafter
 from specdec_plugins.decoding.hypothesis import make_hypothesis
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.decoding.trace import TraceRecorder
 from specdec_plugins.decoding.verifier import CachedVerifier
 from specdec_plugins.models.drafter import Drafter
 
@@ -62,7 +63,7 @@ class SpeculativeGenerator:
     The contract is that of fairseq's ``SequenceGenerator``: :meth:`generate` returns, for every
     sentence, a list with one hypothesis: ``tokens`` (EOS included), ``score``,
     ``positional_scores``, ``attention`` and ``alignment`` (empty), ``steps``, and ``accepted``, the
-    number of drafted tokens that each step committed.
+    number of drafted tokens that each step committed; with a recorder also ``trace``, its steps.
     """
 
     def __init__(
@@ -70,11 +71,13 @@ class SpeculativeGenerator:
         verifier: Any,
         drafter: Drafter | None,
         tgt_dict: Any,
-        block_size: int = 5,
+        block_size: int | None = None,
         rule: AcceptanceRule | None = None,
         limits: GenerationLimits | None = None,
+        recorder: TraceRecorder | None = None,
     ) -> None:
-        """
+        """``block_size`` is the one that the drafter was trained for, if not given.
+
         Raises:
             ValueError: a block size that the drafter was not trained for.
             UnsupportedModelError: a verifier that cannot be run exactly.
@@ -82,6 +85,7 @@ class SpeculativeGenerator:
         self.pad, self.unk, self.eos = tgt_dict.pad(), tgt_dict.unk(), tgt_dict.eos()
         self.limits = limits or GenerationLimits()
         self.rule = rule or AcceptanceRule()
+        self.recorder = recorder
         # As a statement: of a model that fairseq has prepared for inference, eval() returns None.
         verifier.eval()
         self.model = verifier
@@ -89,6 +93,7 @@ class SpeculativeGenerator:
         self.drafter: CachedDrafter | None = None
         self.block_size = 0
         if drafter is not None:
+            block_size = drafter.block_size if block_size is None else block_size
             if not 1 <= block_size <= drafter.block_size:
                 raise ValueError(
                     f"--block-size {block_size}: the drafter was trained for blocks of 1 to "
@@ -120,13 +125,21 @@ class SpeculativeGenerator:
         batch = self._start(sample["net_input"])
         hypotheses: list[list[dict[str, Any]]] = [[] for _ in batch.rows]
         accepted: list[list[int]] = [[] for _ in batch.rows]
+        if self.recorder is not None:
+            self.recorder.begin(len(batch.rows))
         while batch.rows:
             draft = self._draft(batch)
             lprobs = self._score(batch, draft)
             finished = self._commit(batch, draft, lprobs, accepted)
+            if self.recorder is not None:
+                last = batch.tokens.gather(1, batch.lengths[:, None])[:, 0]
+                counts = [accepted[row][-1] for row in batch.rows]
+                self.recorder.record(batch.rows, draft, last, counts, batch.host_new)
             if any(finished):
                 elapsed = time.perf_counter() - start
                 self._finish(batch, finished, hypotheses, accepted, elapsed)
+        if self.recorder is not None:
+            self.recorder.attach(hypotheses)
         self.statistics.total_seconds += time.perf_counter() - start
         return hypotheses
 

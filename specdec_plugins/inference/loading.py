@@ -14,6 +14,7 @@ from specdec_plugins.checkpoints import load_state
 from specdec_plugins.decoding.beam_search import BeamSearchGenerator
 from specdec_plugins.decoding.drafter_only import DrafterOnlyGenerator
 from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.decoding.trace import TraceRecorder
 from specdec_plugins.inference.settings import DTYPES, InferenceError, Settings
 from specdec_plugins.inference.text import TextCodec
 from specdec_plugins.inference.translator import Generator, Translator
@@ -103,9 +104,6 @@ def _load_models(settings: Settings, task: TranslationSpecdecTask) -> tuple[Any,
         verifier = load_verifier(settings.ar_path, task)
     if settings.drafts:
         assert settings.path is not None
-        saved = load_state(settings.path)["cfg"].get("task")
-        # The published drafter takes its k from the task that it is loaded with.
-        task.cfg.block_size = int(getattr(saved, "block_size", None) or task.cfg.block_size)
         drafter = load_drafter(settings.path, task)
         if verifier is not None:
             check_pair(drafter, verifier)
@@ -121,11 +119,14 @@ def _build_generator(
     target = task.target_dictionary
     if settings.strategy == "fairseq":
         return _build_beam_search(settings, task, verifier)
-    k = settings.block_size or (drafter.block_size if drafter is not None else 0)
+    k = settings.block_size
     if settings.strategy == "drafter":
         assert drafter is not None
         return DrafterOnlyGenerator(drafter, target, k, settings.limits, verifier)
-    return SpeculativeGenerator(verifier, drafter, target, k, settings.rule, settings.limits)
+    recorder = TraceRecorder(target) if settings.trace else None
+    return SpeculativeGenerator(
+        verifier, drafter, target, k, settings.rule, settings.limits, recorder
+    )
 
 
 def _build_beam_search(

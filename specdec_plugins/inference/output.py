@@ -29,35 +29,63 @@ def check_writable(path: str, flag: str) -> None:
     raise InferenceError(f"{flag} {path}: {fault}")
 
 
+def check_apart(path: str, flag: str, other: str | None, role: str) -> None:
+    """See to it that ``path`` is not the file ``other``, which is the run's ``role``.
+
+    Raises:
+        InferenceError: it is.
+    """
+    if other is None:
+        return
+    if os.path.exists(path) and os.path.exists(other):
+        same = os.path.isfile(path) and os.path.samefile(path, other)
+    else:
+        same = os.path.realpath(path) == os.path.realpath(other)
+    if same:
+        raise InferenceError(f"{flag} {path}: is the {role} file; name another")
+
+
 class OutputLines:
     """Lines written at once: after an interruption at most the last one is unfinished.
 
     Nothing is changed until it is entered as a context.
     """
 
-    def __init__(self, path: str, resume: bool = False) -> None:
-        """``path`` may be ``-``, standard output.
+    def __init__(
+        self,
+        path: str,
+        resume: bool = False,
+        flag: str = "--output-path",
+        most: int | None = None,
+    ) -> None:
+        """
+        Args:
+            path: may be ``-``, standard output.
+            resume: keep the complete lines that are there already.
+            flag: what messages call it.
+            most: lines to keep at most.
 
         Raises:
             InferenceError: the file cannot be written to, or not be resumed.
         """
         self.path = path
+        self._flag = flag
         self.done = 0
         """Complete lines that are there already and stay."""
         self._keep = 0
         self._file: io.FileIO | None = None
         if path == STANDARD:
             if resume:
-                raise InferenceError("--resume: needs a file to go on with; give --output-path")
+                raise InferenceError(f"--resume: needs a file to go on with; give {flag}")
             if sys.stdout is None:
-                raise InferenceError("--output-path -: standard output is closed")
+                raise InferenceError(f"{flag} -: standard output is closed")
             return
-        check_writable(path, "--output-path")
+        check_writable(path, flag)
         if resume and os.path.exists(path):
             if not stat.S_ISREG(os.stat(path).st_mode):
                 raise InferenceError(f"--resume: {path} is no ordinary file to go on with")
             try:
-                self.done, self._keep = complete_lines(path)
+                self.done, self._keep = complete_lines(path, most)
             except OSError as error:
                 fault = f"cannot be read ({error.strerror}); check its permissions"
                 raise InferenceError(f"--resume: {path}: {fault}") from error
@@ -68,9 +96,7 @@ class OutputLines:
         Raises:
             InferenceError: this is no output for that input.
         """
-        files = lines.path is not None and os.path.isfile(lines.path) and os.path.isfile(self.path)
-        if files and os.path.samefile(str(lines.path), self.path):
-            raise InferenceError(f"--output-path {self.path}: is the input file")
+        check_apart(self.path, self._flag, lines.path, "input")
         there = lines.skip(self.done)
         lines.check()
         if there < self.done:
@@ -121,6 +147,6 @@ class OutputLines:
 
     def _fault(self, error: OSError) -> InferenceError:
         return InferenceError(
-            f"--output-path {self.path}: cannot be written to ({error.strerror}); lines before "
+            f"{self._flag} {self.path}: cannot be written to ({error.strerror}); lines before "
             "are kept, go on with --resume"
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,8 @@ def translate_shards(
         InferenceError: Ray has too few CPUs or GPUs, or gave up.
     """
     for shard in shards:
-        _tries(shard).unlink(missing_ok=True)
+        with suppress(OSError):  # which the workers meet too, and tell
+            _tries(shard).unlink()
     gpus = int(torch.device(settings.device).type == "cuda")
     started = _start()
     try:

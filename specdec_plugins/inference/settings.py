@@ -12,6 +12,7 @@ from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.limits import GenerationLimits
 
 STRATEGIES = ("specdec", "AR", "fairseq", "drafter")
+TRACED = ("specdec", "AR")
 DTYPES = {
     "float32": torch.float32,
     "float16": torch.float16,
@@ -62,6 +63,8 @@ class Settings:
     """Put out segmented text."""
     search_options: Mapping[str, Any] = field(default_factory=dict)
     """Options of stock beam search under fairseq's names, for the strategy ``fairseq``."""
+    trace: bool = False
+    """Record the steps of every sentence; only where a verifier takes steps of our own."""
 
     def __post_init__(self) -> None:
         """
@@ -83,6 +86,11 @@ class Settings:
         if self.strategy != "drafter" and not self.ar_path:
             raise ValueError(
                 f"--AR-path: give the verifier's checkpoint; --strategy {self.strategy} needs one"
+            )
+        if self.trace and self.strategy not in TRACED:
+            raise ValueError(
+                f"--trace: --strategy {self.strategy} has no draft and verify steps to record; "
+                f"use one of {', '.join(TRACED)}"
             )
         self._check_limits()
         self._check_device()

@@ -19,6 +19,7 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, BinaryIO
 
 import torch
@@ -202,17 +203,19 @@ class TextCodec:
         return text
 
 
-def complete_lines(path: str) -> tuple[int, int]:
+def complete_lines(path: str, most: int | None = None) -> tuple[int, int]:
     """How many lines of a file end in a line feed, and at which byte the last of them ends.
+
+    Args:
+        most: lines after so many do not count.
 
     Raises:
         OSError: the file cannot be read.
     """
-    lines = end = position = 0
+    lines = end = 0
     with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            lines += block.count(b"\n")
-            if (last := block.rfind(b"\n")) >= 0:
-                end = position + last + 1
-            position += len(block)
+        for line in islice(file, most):
+            if line.endswith(b"\n"):
+                lines += 1
+                end += len(line)
     return lines, end

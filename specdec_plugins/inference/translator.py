@@ -14,6 +14,7 @@ from torch import Tensor
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.inference.settings import Settings
 from specdec_plugins.inference.text import Line, TextCodec
+from specdec_plugins.inference.trace_file import SentenceTrace
 
 
 class Generator(Protocol):
@@ -35,6 +36,8 @@ class Translation:
     """Target tokens, EOS included; 0 for a blank line."""
     accepted: list[int] = field(default_factory=list)
     """Drafted tokens that each step committed; empty for a blank line and for beam search."""
+    trace: SentenceTrace | None = None
+    """What its steps did, where the settings ask for it."""
 
 
 class Translator:
@@ -79,7 +82,7 @@ class Translator:
 
     def _translate_window(self, lines: list[Line]) -> Iterator[Translation]:
         encoded = [self.codec.encode(line) for line in lines]
-        known = {i: Translation("") for i, ids in enumerate(encoded) if ids is None}
+        known = {i: self._blank(lines[i]) for i, ids in enumerate(encoded) if ids is None}
         sources = {i: ids for i, ids in enumerate(encoded) if ids is not None}
         # The longest first: a batch that is too large for the memory fails at once.
         order = sorted(sources, key=lambda i: -len(sources[i]))
@@ -87,12 +90,20 @@ class Translator:
         for start in range(0, len(order) + 1, batch):
             rows = order[start : start + batch]
             if rows:
-                known.update(zip(rows, self._decode([sources[i] for i in rows]), strict=True))
+                texts = [lines[i].text for i in rows]
+                results = self._decode(texts, [sources[i] for i in rows])
+                known.update(zip(rows, results, strict=True))
             while following in known:
                 yield known.pop(following)
                 following += 1
 
-    def _decode(self, sources: list[Tensor]) -> list[Translation]:
+    def _blank(self, line: Line) -> Translation:
+        """What becomes of a line without words."""
+        return Translation(
+            "", trace=SentenceTrace(line.text, "", []) if self.settings.trace else None
+        )
+
+    def _decode(self, texts: list[str], sources: list[Tensor]) -> list[Translation]:
         dictionary = self.codec.source
         tokens = collate_tokens(sources, dictionary.pad(), left_pad=True)
         lengths = torch.tensor([len(ids) for ids in sources])
@@ -102,11 +113,14 @@ class Translator:
             "net_input": {"src_tokens": tokens.to(device), "src_lengths": lengths.to(device)},
         }
         best = [hypotheses[0] for hypotheses in self.generator.generate([], sample)]
-        return [
-            Translation(
-                self.codec.decode(hypothesis["tokens"]),
-                len(hypothesis["tokens"]),
-                hypothesis.get("accepted", []),
-            )
-            for hypothesis in best
-        ]
+        return [self._translation(*pair) for pair in zip(texts, best, strict=True)]
+
+    def _translation(self, source: str, hypothesis: dict[str, Any]) -> Translation:
+        text = self.codec.decode(hypothesis["tokens"])
+        steps = hypothesis.get("trace")
+        return Translation(
+            text,
+            len(hypothesis["tokens"]),
+            hypothesis.get("accepted", []),
+            None if steps is None else SentenceTrace(source, text, steps),
+        )

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 class BlockCausalConfig(FairseqDataclass):
     """Options of ``--arch block_causal``."""
 
-    block_size: int = II("task.block_size")
+    block_size: Optional[int] = II("task.block_size")
     max_source_positions: int = II("task.max_source_positions")
     max_target_positions: int = II("task.max_target_positions")
     encoder_layers: int = field(default=6, metadata={"help": "encoder layers"})
@@ -257,6 +257,7 @@ class BlockCausalDrafter(Drafter):
         decoder: BlockCausalDecoder,
         eos: int,
     ) -> None:
+        assert cfg.block_size is not None  # the task sees to it
         super().__init__(encoder, decoder, cfg.block_size, eos)
         self.cfg = cfg
         self.uses_verifier_features = cfg.verifier_features
@@ -265,6 +266,7 @@ class BlockCausalDrafter(Drafter):
     @classmethod
     def build_model(cls, cfg: BlockCausalConfig, task: Any) -> "BlockCausalDrafter":
         """Build from the config; the task's verifier, where it has one, is attached."""
+        cls.check_task(task)
         source, target = task.source_dictionary, task.target_dictionary
         layers_cfg = TransformerConfig.from_namespace(Namespace(**vars_of(cfg)))
         encoder, embed_tokens = None, None

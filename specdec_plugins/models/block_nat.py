@@ -151,10 +151,13 @@ class BlockDrafter(Drafter):
         Raises:
             ValueError: a flag that this drafter cannot honour.
         """
+        cls.check_task(task)
         block(args)
         for name in UNSUPPORTED:
             if getattr(args, name, None):
                 raise ValueError(f"--{name.replace('_', '-')}: not supported by --arch block")
+        if getattr(args, "layernorm_embedding", False):
+            logger.warning("--layernorm-embedding does nothing with --arch block, as published")
         source, target = task.source_dictionary, task.target_dictionary
         args.mask_token = target.unk()
         args.no_scale_embedding = True
@@ -170,7 +173,8 @@ class BlockDrafter(Drafter):
             decoder_table = Embedding(len(target), cfg.decoder.embed_dim, target.pad())
         encoder = BlockEncoder(cfg, source, encoder_table)
         decoder = BlockDecoder(cfg, args, decoder_table)
-        model = cls(args, encoder, decoder, int(task.cfg.block_size), target.eos())
+        block_size = int(getattr(args, "block_size", None) or task.cfg.block_size)
+        model = cls(args, encoder, decoder, block_size, target.eos())
         if args.init_encoder_from:
             init_encoder_from(encoder, args.init_encoder_from, exact=False)
         return model

@@ -55,6 +55,18 @@ class Drafter(BaseFairseqModel):
         # In a tuple, so that it is no submodule: its weights are neither trained nor saved.
         self._verifier: tuple[BaseFairseqModel] | tuple[()] = ()
 
+    @staticmethod
+    def check_task(task: Any) -> None:
+        """
+        Raises:
+            ValueError: ``task`` cannot generate with a drafter.
+        """
+        if not hasattr(task, "verifier"):
+            raise ValueError(
+                "a drafter needs --task translation_specdec (from_pretrained: name the drafter's "
+                "checkpoint before the verifier's)"
+            )
+
     @property
     def target_vocabulary(self) -> int | None:
         """Entries of this drafter's own target table; None where it reads the verifier's."""
@@ -82,11 +94,17 @@ class Drafter(BaseFairseqModel):
             self._verifier[0]._apply(fn)
         return super()._apply(fn, *args, **kwargs)
 
-    def max_positions(self) -> tuple[int, int]:
-        """Longest source and target, in tokens, that training batches may hold."""
-        encoder = self.verifier.encoder if self.encoder is None else self.encoder
-        target = int(self.decoder.embed_positions.max_positions) - self.block_size
-        return int(encoder.max_positions()), target
+    def max_positions(self) -> tuple[int | None, int]:
+        """Longest source and target, in tokens, that batches may hold.
+
+        None, fairseq's word for no bound, for the source of a drafter that reads an encoder which
+        is not attached yet: fairseq asks its models before it builds the generator from them.
+        """
+        encoder = self.encoder
+        if encoder is None and self._verifier:
+            encoder = self._verifier[0].encoder
+        source = None if encoder is None else int(encoder.max_positions())
+        return source, int(self.decoder.embed_positions.max_positions) - self.block_size
 
     def encode(self, src_tokens: Tensor, src_lengths: Tensor) -> dict[str, list[Tensor]]:
         """The encoder's output, in fairseq's form; a shared verifier encoder is frozen."""

@@ -5,16 +5,19 @@
 import json
 import logging
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Optional
 
 import torch
 from fairseq import utils
 from fairseq.dataclass import ChoiceEnum
 from fairseq.logging import metrics
-from fairseq.models import BaseFairseqModel
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from omegaconf import II
 from torch import Tensor
 
 from specdec_plugins.checkpoints import force_weights_only, use_plain_encoder
@@ -33,15 +36,9 @@ from specdec_plugins.pair import load_verifier
 
 logger = logging.getLogger(__name__)
 
+NEW_BLOCK_SIZE = 5
 # Names that the published code lists; all but the first crashed there.
 NOISES = ("block_mask", "random_delete", "random_mask", "full_mask", "no_noise")
-
-
-def _unwrapped(model: Any) -> Any:
-    """A model out of what fairseq wraps it in to train with several workers."""
-    while not isinstance(model, BaseFairseqModel):
-        model = model.module
-    return model
 
 
 @dataclass
@@ -51,7 +48,13 @@ class TranslationSpecdecConfig(TranslationConfig):
     noise: ChoiceEnum(NOISES) = field(  # type: ignore[valid-type]
         default="block_mask", metadata={"help": "training noise; only block_mask is supported"}
     )
-    block_size: int = field(default=5, metadata={"help": "block size k: slots drafted in one pass"})
+    block_size: Optional[int] = field(
+        default=None,
+        metadata={
+            "help": "block size k: slots drafted in one pass; by default 5 for a new drafter, and "
+            "what a trained one was trained for"
+        },
+    )
     blocks_per_sentence: int = field(
         default=1,
         metadata={"help": "blocks scored per sentence and pass (block_causal only, if above 1)"},
@@ -75,6 +78,8 @@ class TranslationSpecdecConfig(TranslationConfig):
     tau: float = field(
         default=0.0, metadata={"help": "and within TAU nats of its best (relaxed acceptance)"}
     )
+    num_shards: int = II("dataset.num_shards")
+    shard_id: int = II("dataset.shard_id")
 
 
 @register_task("translation_specdec", dataclass=TranslationSpecdecConfig)
@@ -87,7 +92,7 @@ class TranslationSpecdecTask(TranslationTask):
         super().__init__(cfg, src_dict, tgt_dict)
         if cfg.noise != "block_mask":
             raise ValueError(f"--noise {cfg.noise}: not supported; use --noise block_mask")
-        if cfg.block_size < 1:
+        if cfg.block_size is not None and cfg.block_size < 1:
             raise ValueError(f"--block-size {cfg.block_size}: must be at least 1")
         if cfg.blocks_per_sentence < 1:
             raise ValueError(f"--blocks-per-sentence {cfg.blocks_per_sentence}: must be at least 1")
@@ -99,19 +104,26 @@ class TranslationSpecdecTask(TranslationTask):
             raise ValueError("--left-pad-target: blocks are cut from right-padded targets")
         self.rule = AcceptanceRule(cfg.beta, cfg.tau)
         self._verifier: Any = None
+        self._hidden = False
+        self._validated: SpeculativeGenerator | None = None
 
     @property
     def verifier(self) -> Any:
         """The verifier of ``--AR-path``, loaded once, frozen; None without the flag."""
         path = self.cfg.AR_path
-        if self._verifier is None and path:
-            # Out of sight meanwhile: a drafter given by mistake would ask for its verifier.
-            self.cfg.AR_path = None
-            try:
+        if self._verifier is None and path and not self._hidden:
+            # A drafter given by mistake would ask for its verifier.
+            with self._verifier_hidden():
                 self._verifier = load_verifier(path, self)
-            finally:
-                self.cfg.AR_path = path
-        return self._verifier
+        return None if self._hidden else self._verifier
+
+    @contextmanager
+    def _verifier_hidden(self) -> Iterator[None]:
+        self._hidden = True
+        try:
+            yield
+        finally:
+            self._hidden = False
 
     @classmethod
     def setup_task(cls, cfg: TranslationSpecdecConfig, **kwargs: Any) -> "TranslationSpecdecTask":
@@ -120,14 +132,29 @@ class TranslationSpecdecTask(TranslationTask):
         return super().setup_task(cfg, **kwargs)
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        if from_checkpoint and getattr(cfg, "init_encoder_from", None):
-            # Its weights are about to be loaded; the file it once started from may be gone.
-            cfg.init_encoder_from = None
+        if from_checkpoint:
+            # Its weights are about to be loaded; the files it was trained with may be gone.
+            if getattr(cfg, "init_encoder_from", None):
+                cfg.init_encoder_from = None
+            with self._verifier_hidden():
+                return super().build_model(cfg, from_checkpoint)
+        if getattr(cfg, "block_size", 0) is None:
+            cfg.block_size = NEW_BLOCK_SIZE  # written in place, so that the checkpoint states it
         model = super().build_model(cfg, from_checkpoint)
-        several = self.cfg.blocks_per_sentence > 1 and not from_checkpoint
+        several = self.cfg.blocks_per_sentence > 1
         if several and isinstance(model, Drafter) and not model.decoder.causal:
             raise ValueError("--blocks-per-sentence: --arch block can score one block a pass")
         return model
+
+    def get_batch_iterator(
+        self, dataset: Any, *args: Any, num_shards: int = 1, shard_id: int = 0, **kwargs: Any
+    ) -> Any:
+        """As fairseq's; honours ``--num-shards``, which fairseq-generate 0.12 takes and ignores."""
+        if num_shards == 1:
+            num_shards, shard_id = self.cfg.num_shards, self.cfg.shard_id
+        return super().get_batch_iterator(
+            dataset, *args, num_shards=num_shards, shard_id=shard_id, **kwargs
+        )
 
     def glancing_ratio(self, update: int) -> float:
         """Linear from ``start_p`` to ``start_p - minus_p`` over ``total_up`` updates."""
@@ -160,23 +187,27 @@ class TranslationSpecdecTask(TranslationTask):
         self, sample: dict[str, Any], model: Any, criterion: Any
     ) -> tuple[Tensor, Any, dict[str, Any]]:
         """The loss on fixed prefixes, and the acceptance length against the verifier, if given."""
+        model = _unwrapped(model)
+        if self.verifier is not None:
+            model.attach_verifier(self.verifier)  # not yet done where fairseq-validate loaded it
         ids = sample["id"].to(sample["target"].device)
         self._cut(sample, fixed_uniforms(ids, self.cfg.blocks_per_sentence))
         sample["glancing_ratio"] = 0.0
         loss, sample_size, log = super().valid_step(sample, model, criterion)
         if self.verifier is not None:
-            generator = self.build_generator([model, self.verifier], None)
-            generator.generate([model, self.verifier], sample)
+            # For --eval-bleu the batch has been decoded already.
+            generator = self._validated or self.build_generator([model], None)
+            if self._validated is None:
+                generator.generate([model], sample)
             log["_committed"] = generator.statistics.committed_tokens
             log["_steps"] = generator.statistics.steps
         return loss, sample_size, log
 
     def _inference_with_bleu(self, generator: Any, sample: dict[str, Any], model: Any) -> Any:
-        if isinstance(generator, SpeculativeGenerator):
-            # fairseq built it together with the model, and it packed the weights of that moment.
-            settings = Namespace(**json.loads(self.cfg.eval_bleu_args))
-            generator = self.build_generator([model], settings)
-        return super()._inference_with_bleu(generator, sample, model)
+        # fairseq built one together with the model, which packed the weights of that moment.
+        settings = Namespace(**json.loads(self.cfg.eval_bleu_args))
+        self._validated = self.build_generator([model], settings)
+        return super()._inference_with_bleu(self._validated, sample, model)
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
         super().reduce_metrics(logging_outputs, criterion)
@@ -206,6 +237,8 @@ class TranslationSpecdecTask(TranslationTask):
         """
         models = [_unwrapped(model) for model in models]
         drafters = [model for model in models if isinstance(model, Drafter)]
+        if drafters and self._hidden:
+            return None  # for --eval-bleu, of a model that is just being loaded
         if not drafters:
             return super().build_generator(
                 models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn
@@ -218,6 +251,7 @@ class TranslationSpecdecTask(TranslationTask):
                 f"speculative decoding takes one drafter and one verifier, not {len(drafters)} and "
                 f"{len(verifiers)} (--path drafter.pt:verifier.pt, or --AR-path verifier.pt)"
             )
+        _warn_of_beam(getattr(args, "beam", 1))
         for model in models:
             use_plain_encoder(model)
         return SpeculativeGenerator(
@@ -228,3 +262,18 @@ class TranslationSpecdecTask(TranslationTask):
             rule=self.rule,
             limits=GenerationLimits.from_config(args),
         )
+
+
+@cache
+def _warn_of_beam(beam: int) -> None:
+    if beam != 1:
+        logger.warning(
+            "--beam %d: speculative decoding is greedy, its strict output is that of --beam 1", beam
+        )
+
+
+def _unwrapped(model: Any) -> Any:
+    """The model itself, without what fairseq wraps it in for several workers."""
+    while not isinstance(model, Drafter) and hasattr(model, "module"):
+        model = model.module
+    return model

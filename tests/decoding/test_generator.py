@@ -10,6 +10,7 @@ from conftest import make_batch, make_dictionary, make_verifier
 from fairseq.sequence_generator import SequenceGenerator
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripted import ScriptedDrafter, corrupted
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.generator import SpeculativeGenerator
@@ -17,30 +18,6 @@ from specdec_plugins.decoding.limits import GenerationLimits
 
 DICTIONARY = make_dictionary()
 VERIFIER = make_verifier()
-
-
-class ScriptedDrafter:
-    """Proposes given tokens for every position of every row, through compaction."""
-
-    causal = False
-
-    def __init__(self, script: torch.Tensor) -> None:
-        self.script = script
-
-    def encode(self, net_input: Any, verifier_out: Any) -> Any:
-        return verifier_out
-
-    def start(self, encoder_out: Any, capacity: int) -> None:
-        self.rows = torch.arange(len(self.script))
-
-    def draft(
-        self, last: Any, tokens: Any, new: Any, lengths: Any, k: int, width: int, features: Any
-    ) -> Any:
-        index = (lengths[:, None] + torch.arange(k)).clamp(max=self.script.size(1) - 1)
-        return self.script[self.rows].gather(1, index)
-
-    def keep(self, rows: torch.Tensor, width: int) -> None:
-        self.rows = self.rows[rows]
 
 
 def beam1(model: Any, batch: Any, **options: Any) -> list[Any]:
@@ -56,11 +33,6 @@ def scripted(script: Any, k: int, rule: AcceptanceRule | None = None, **limits: 
         generator.drafter = ScriptedDrafter(script)
         generator.block_size = k
     return generator
-
-
-def padded(hypotheses: list[Any], width: int) -> torch.Tensor:
-    rows = [h["tokens"] for h in hypotheses]
-    return torch.stack([torch.nn.functional.pad(r, (0, width - len(r)), value=5) for r in rows])
 
 
 @settings(max_examples=60, deadline=None)
@@ -84,10 +56,7 @@ def test_strict_equals_beam_1(
 ) -> None:
     batch = make_batch(lengths, seed=seed)
     expected = beam1(VERIFIER, batch, max_len_b=max_len_b, min_len=min_len, unk_penalty=unkpen)
-    torch.manual_seed(seed)
-    script = padded(expected, max_len_b + 1)
-    noise = torch.randint(0, len(DICTIONARY), script.shape)
-    script = torch.where(torch.rand(script.shape) < corruption, noise, script)
+    script = corrupted(expected, max_len_b + 1, corruption, len(DICTIONARY), seed)
     generator = scripted(script, k, max_len_b=max_len_b, min_len=min_len, unkpen=unkpen)
     hypotheses = generator.generate([], batch)
     for (ours,), theirs in zip(hypotheses, expected):

@@ -87,6 +87,8 @@ def make_task(data: Path, **cfg: Any) -> TranslationSpecdecTask:
         "dataset_impl": None,
         "train_subset": "train",
         "required_seq_len_multiple": 1,
+        "num_shards": 1,
+        "shard_id": 0,
     }
     return TranslationSpecdecTask.setup_task(TranslationSpecdecConfig(**{**settings, **cfg}))
 
@@ -394,7 +396,7 @@ class TestOptions:
         assert issubclass(TranslationLevModifiedTask, TranslationSpecdecTask)
         cfg = TranslationSpecdecConfig(source_lang="en", target_lang="de", data=str(data))
         assert (cfg.noise, cfg.start_p, cfg.minus_p, cfg.total_up) == ("block_mask", 0.5, 0.2, 3e5)
-        assert (cfg.block_size, cfg.beta, cfg.tau) == (5, 1, 0.0)
+        assert (cfg.block_size, cfg.beta, cfg.tau) == (None, 1, 0.0)
         assert isinstance(TranslationLevModifiedTask.setup_task(cfg), TranslationTask)
 
 

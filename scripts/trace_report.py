@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Turn a trace into a page to look at.
+
+    scripts/inference.py ... --trace run.jsonl
+    scripts/trace_report.py run.jsonl run.html
+
+The page is one file that fetches nothing and runs no script: every step of the sentences with its
+accepted, rejected and bonus tokens, the histogram of acceptance length, the acceptance rate by
+slot, and the totals.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+# Before the imports, since fairseq's modules talk while they are imported.
+logging.basicConfig(level=logging.ERROR)
+
+from tqdm import tqdm  # noqa: E402
+
+from specdec_plugins.inference import InferenceError  # noqa: E402
+from specdec_plugins.inference.output import check_apart, check_writable  # noqa: E402
+from specdec_plugins.inference.trace_file import read_trace  # noqa: E402
+from specdec_plugins.inference.trace_report import build_report  # noqa: E402
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status: 0, or 1 for files that cannot be read or written."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("trace", metavar="TRACE", help="what inference.py --trace wrote")
+    parser.add_argument("output", metavar="OUTPUT.html", help="the page to write")
+    parser.add_argument(
+        "--limit", metavar="N", type=int, default=1000, help="lines to show; all are counted (1000)"
+    )
+    args = parser.parse_args(argv)
+    if args.limit < 0:
+        parser.error(f"--limit {args.limit}: must be 0 or more")
+    try:
+        check_writable(args.output, "OUTPUT.html")
+        check_apart(args.output, "OUTPUT.html", args.trace, "trace")
+        sentences = tqdm(read_trace(args.trace), unit="line", disable=None)
+        page = build_report(sentences, args.limit, Path(args.trace).name)
+        Path(args.output).write_text(page, encoding="utf-8", errors="xmlcharrefreplace")
+    except InferenceError as error:
+        print(f"trace_report.py: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        fault = f"cannot be written to ({error.strerror}); name another file"
+        print(f"trace_report.py: OUTPUT.html {args.output}: {fault}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("trace_report.py: interrupted; nothing was written", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""What every step of a sentence drafted, accepted and added: recorded only where asked for."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class StepTrace:
+    """One step of one row. Tokens are symbols of the target dictionary, EOS (``</s>``) included.
+
+    What the step committed is ``drafted[:accepted]``, then ``bonus``. The other drafted tokens were
+    rejected: those up to ``verify_length`` since the verifier did not want them or one before
+    them, or since they come after the sentence's EOS; those from it on since they were not even
+    sent to the verifier.
+    """
+
+    drafted: list[str]
+    """The drafted tokens, one a slot: there are as many as the draft length."""
+    verify_length: int
+    """How many of them, from the first, were sent to the verifier."""
+    accepted: int
+    """How many of those, from the first, were committed."""
+    bonus: str | None
+    """The verifier's own token after them; None where they end in the sentence's EOS."""
+    milliseconds: float
+    """Wall time of the step of the whole batch that the row was in, the same for all its rows: from
+    the end of the encoders, or of the step before, until its tokens are known on the host."""
+
+    @property
+    def committed(self) -> int:
+        """Tokens that the step committed, bonus token included."""
+        return self.accepted + (self.bonus is not None)
+
+
+class TraceRecorder:
+    """Writes down the steps of one batch after another. It costs a copy to the host a step."""
+
+    def __init__(self, tgt_dict: Any) -> None:
+        self._symbols = tgt_dict
+        self._steps: list[list[StepTrace]] = []
+        self._clock = 0.0
+
+    def begin(self, rows: int) -> None:
+        """A batch of so many rows takes its first step now."""
+        self._steps = [[] for _ in range(rows)]
+        self._clock = time.perf_counter()
+
+    def record(
+        self,
+        rows: list[int],
+        draft: Tensor,
+        last: Tensor,
+        accepted: list[int],
+        committed: list[int],
+    ) -> None:
+        """Note a step that has just committed its tokens; all that was drafted was verified.
+
+        Args:
+            rows: where each row stands in the batch that began.
+            draft: ``(rows, slots)`` drafted tokens.
+            last: ``(rows,)`` the last token of each row that the step committed.
+            accepted: drafted tokens that it committed.
+            committed: tokens that it committed.
+        """
+        milliseconds = round(1000 * (time.perf_counter() - self._clock), 3)
+        tokens = torch.cat([draft, last[:, None]], dim=1).tolist()
+        for i, row in enumerate(rows):
+            *drafted, bonus = (self._symbols[token] for token in tokens[i])
+            self._steps[row].append(
+                StepTrace(
+                    drafted=drafted,
+                    verify_length=len(drafted),
+                    accepted=accepted[i],
+                    bonus=bonus if committed[i] > accepted[i] else None,
+                    milliseconds=milliseconds,
+                )
+            )
+        self._clock = time.perf_counter()
+
+    def attach(self, hypotheses: list[list[dict[str, Any]]]) -> None:
+        """Give every hypothesis of the batch its steps, as ``trace``."""
+        for (hypothesis,), steps in zip(hypotheses, self._steps, strict=True):
+            hypothesis["trace"] = steps

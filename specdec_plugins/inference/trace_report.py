@@ -1,0 +1,110 @@
+"""A trace as one page to look at: HTML that is complete in itself and fetches nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.decoding.trace import StepTrace
+from specdec_plugins.inference.trace_file import SentenceTrace
+
+TEMPLATE = "trace_report.html"
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A bar of a chart."""
+
+    label: str
+    """What stands under it."""
+    share: float
+    """From 0 to 1."""
+    count: int
+    """How many it stands for …"""
+    total: int
+    """… of how many."""
+
+
+@dataclass
+class TraceTotals:
+    """Counts over all sentences of a trace."""
+
+    statistics: DecodingStatistics = field(default_factory=DecodingStatistics)
+    """As the run itself counts; its times are not known here."""
+    blank_lines: int = 0
+    """Lines without words, which no step was taken for."""
+    verified_tokens: int = 0
+    """Drafted tokens that were sent to the verifier."""
+    lengths: Counter[int] = field(default_factory=Counter)
+    """Steps by acceptance length: committed tokens, bonus token included."""
+    reached: Counter[int] = field(default_factory=Counter)
+    """Steps by slot (0 is the first) that reached it: see :func:`reached_slots`."""
+    accepted: Counter[int] = field(default_factory=Counter)
+    """Steps by slot that accepted its token."""
+
+    def add(self, sentence: SentenceTrace) -> None:
+        """Count one more line of a trace."""
+        self.blank_lines += not sentence.steps
+        self.statistics.sentences += bool(sentence.steps)
+        for step in sentence.steps:
+            self.statistics.count_step([step.accepted], [step.committed], len(step.drafted))
+            self.verified_tokens += step.verify_length
+            self.lengths[step.committed] += 1
+            self.reached.update(range(reached_slots(step)))
+            self.accepted.update(range(step.accepted))
+
+    def length_bars(self) -> list[Bar]:
+        """Shares of steps by acceptance length, from 1 to the longest."""
+        steps = self.statistics.steps
+        return [
+            Bar(str(length), self.lengths[length] / steps, self.lengths[length], steps)
+            for length in range(1, max(self.lengths, default=0) + 1)
+        ]
+
+    def slot_bars(self) -> list[Bar]:
+        """Acceptance rate of every slot, among the steps that reached it."""
+        return [
+            Bar(str(slot), self.accepted[slot] / steps, self.accepted[slot], steps)
+            for slot, steps in sorted(self.reached.items())
+        ]
+
+
+def reached_slots(step: StepTrace) -> int:
+    """How many slots of a step were judged by themselves.
+
+    Those are the verified slots all before which were accepted, without EOS: the accepted ones,
+    and the one that was rejected first.
+    """
+    rejected = step.bonus is not None and step.accepted < step.verify_length
+    return step.accepted + rejected
+
+
+def build_report(sentences: Iterable[SentenceTrace], limit: int, name: str) -> str:
+    """The page. All text is escaped, and the page itself forbids scripts and whatever is not in it.
+
+    Args:
+        sentences: read once.
+        limit: sentences to show; the counts are of all.
+        name: what the page calls the trace.
+    """
+    totals = TraceTotals()
+    shown: list[SentenceTrace] = []
+    lines = 0
+    for lines, sentence in enumerate(sentences, start=1):
+        totals.add(sentence)
+        if lines <= limit:
+            shown.append(sentence)
+    environment = Environment(
+        loader=PackageLoader("specdec_plugins.inference", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(TEMPLATE).render(
+        name=name, totals=totals, shown=shown, left_out=lines - len(shown)
+    )

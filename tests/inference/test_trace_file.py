@@ -1,0 +1,119 @@
+"""Trace files: what is written is what is read, and bad ones are named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdec_plugins.decoding.trace import StepTrace
+from specdec_plugins.inference import InferenceError
+from specdec_plugins.inference.trace_file import SentenceTrace, read_trace
+
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+
+
+@st.composite
+def make_step(draw: st.DrawFn) -> StepTrace:
+    drafted = draw(st.lists(text, max_size=5))
+    verify = draw(st.integers(0, len(drafted)))
+    accepted = draw(st.integers(0, verify))
+    bonus = draw(st.none() | text if accepted else text)
+    return StepTrace(drafted, verify, accepted, bonus, draw(st.floats(0, 1e6)))
+
+
+sentences = st.builds(SentenceTrace, source=text, output=text, steps=st.lists(make_step()))
+
+
+@given(sentences)
+def test_what_is_written_is_read(sentence: SentenceTrace) -> None:
+    line = sentence.to_json()
+    assert "\n" not in line
+    assert SentenceTrace.from_json(line.encode() + b"\n") == sentence
+
+
+def make_line(step: dict[str, Any] | None = None, **fields: Any) -> str:
+    usual = {
+        "drafted": ["a", "b"],
+        "verify_length": 2,
+        "accepted": 1,
+        "bonus": "c",
+        "milliseconds": 1,
+    }
+    line = {"source": "x", "output": "y", "steps": [{**usual, **(step or {})}], **fields}
+    return json.dumps(line)
+
+
+GOOD = make_line()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"source": "x", "out', "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ("", "is not JSON"),
+        ("[]", "the line is not an object"),
+        ("{}", 'the line has no "steps"'),
+        ('{"steps": []}', 'the line has no "source"'),
+        ('{"steps": [], "source": ""}', 'the line has no "output"'),
+        (make_line(source=None), '"source" of the line is not a string'),
+        (make_line(steps={}), '"steps" of the line is not a list'),
+        (make_line(steps=[*json.loads(GOOD)["steps"], 5]), "step 2 is not an object"),
+        (GOOD.replace("drafted", "draft"), 'step 1 has no "drafted"'),
+        (GOOD.replace("verify_length", "v"), 'step 1 has no "verify_length"'),
+        (GOOD.replace("accepted", "a"), 'step 1 has no "accepted"'),
+        (GOOD.replace("bonus", "b"), 'step 1 has no "bonus"'),
+        (GOOD.replace("milliseconds", "ms"), 'step 1 has no "milliseconds"'),
+        (make_line({"drafted": ["a", 1]}), '"drafted" of step 1 is not a list of strings'),
+        (make_line({"verify_length": 3}), '"verify_length" of step 1 is not a whole number from 0'),
+        (make_line({"verify_length": True}), '"verify_length" of step 1 is not'),
+        (make_line({"verify_length": 0}), '"accepted" of step 1 is not a whole number from 0 to 0'),
+        (make_line({"accepted": -1}), '"accepted" of step 1'),
+        (make_line({"accepted": 1.0}), '"accepted" of step 1'),
+        (make_line({"bonus": 5}), '"bonus" of step 1 is not a string or null'),
+        (make_line({"bonus": None, "accepted": 0}), "step 1 committed nothing"),
+        (make_line({"milliseconds": -1}), '"milliseconds" of step 1 is not a number from 0 on'),
+        (make_line({"milliseconds": float("nan")}), '"milliseconds" of step 1'),
+        (make_line({"milliseconds": 10**400}), '"milliseconds" of step 1'),
+        (make_line({"milliseconds": "1"}), '"milliseconds" of step 1'),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_bad_lines_are_named(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_text(f"{GOOD}\n{line}\n{GOOD}\n")
+    read = read_trace(str(path))
+    assert next(read) == SentenceTrace.from_json(GOOD)
+    with pytest.raises(InferenceError) as error:
+        next(read)
+    assert str(error.value).startswith(f"{path}, line 2: ")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_torn_line_can_be_resumed(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_text(GOOD + "\n" + GOOD[:30])
+    with pytest.raises(InferenceError, match=r"line 2: is not JSON.*--resume"):
+        list(read_trace(str(path)))
+    path.write_text(GOOD + "\n" + GOOD)
+    assert len(list(read_trace(str(path)))) == 2
+
+
+def test_files_that_are_no_trace(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    with pytest.raises(InferenceError, match=r"run.jsonl: cannot be read \(No such file"):
+        list(read_trace(str(path)))
+    with pytest.raises(InferenceError, match="cannot be read"):
+        list(read_trace(str(tmp_path)))
+    path.touch()
+    with pytest.raises(InferenceError, match=r"run.jsonl: holds no sentence"):
+        list(read_trace(str(path)))
+    path.write_bytes(b'{"source": "\xff"}\n')
+    with pytest.raises(InferenceError, match=r"run.jsonl, line 1: is not UTF-8"):
+        list(read_trace(str(path)))

@@ -1,0 +1,362 @@
+"""The page made of a trace: its counts, its safety, and its look in a real browser."""
+
+from __future__ import annotations
+
+import html
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specdec_plugins.decoding.trace import StepTrace
+from specdec_plugins.inference.trace_file import SentenceTrace
+from specdec_plugins.inference.trace_report import Bar, TraceTotals, build_report
+
+SCRIPT = Path(__file__).resolve().parent.parent.parent / "scripts" / "trace_report.py"
+SPEC = importlib.util.spec_from_file_location("trace_report_script", SCRIPT)
+assert SPEC is not None
+assert SPEC.loader is not None
+script = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(script)
+
+BROWSERS = ("chromium", "google-chrome", "chrome")
+BROWSER = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+needs_browser = pytest.mark.skipif(
+    BROWSER is None, reason=f"none of {', '.join(BROWSERS)} is on the PATH"
+)
+
+EVIL = "<script>document.title = 'broken into'</script>"
+SENTENCES = [
+    SentenceTrace(
+        f"{EVIL} & co",
+        "a&amp;b",
+        [
+            # One step of each kind: rejection, nothing drafted, all accepted, accepted EOS.
+            StepTrace([EVIL, "&amp;", "<i>", "never", "sent"], 3, 1, "'\"><b>", 12.34),
+            StepTrace([], 0, 0, "own", 1.0),
+            StepTrace(["a", "b", "c"], 2, 2, "d", 2.0),
+            StepTrace(["e", "</s>", "f"], 3, 2, None, 3.0),
+        ],
+    ),
+    SentenceTrace("", "", []),
+    SentenceTrace("x" * 300, "y", [StepTrace(["q" * 300, "r"], 2, 0, "</s>", 4.0)]),
+]
+
+
+def totals_of(sentences: list[SentenceTrace]) -> TraceTotals:
+    totals = TraceTotals()
+    for sentence in sentences:
+        totals.add(sentence)
+    return totals
+
+
+def test_totals_by_hand() -> None:
+    totals = totals_of(SENTENCES)
+    counts = totals.statistics
+    assert (counts.sentences, totals.blank_lines, counts.steps) == (2, 1, 5)
+    assert (counts.drafted_tokens, totals.verified_tokens) == (13, 10)
+    assert (counts.accepted_tokens, counts.bonus_tokens, counts.committed_tokens) == (5, 4, 9)
+    assert totals.length_bars() == [
+        Bar("1", 2 / 5, 2, 5),
+        Bar("2", 2 / 5, 2, 5),
+        Bar("3", 1 / 5, 1, 5),
+    ]
+    # Slot 0 is reached by all that verified anything; slot 1 by the three that accepted slot 0;
+    # slot 2 by none: one verified no more, one had come to EOS.
+    assert totals.slot_bars() == [Bar("0", 3 / 4, 3, 4), Bar("1", 2 / 3, 2, 3)]
+
+
+class Elements(HTMLParser):
+    """The tags of a page, and the texts of its token elements by class."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.tokens: list[tuple[str, str]] = []
+        self._kind: str | None = None
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes.update(name for name, _ in attrs)
+        kind = dict(attrs).get("class") or ""
+        self._kind = kind.removeprefix("token ") if kind.startswith("token ") else None
+        if self._kind is not None:
+            self.tokens.append((self._kind, ""))
+
+    def handle_endtag(self, tag: str) -> None:
+        self._kind = None
+
+    def handle_data(self, data: str) -> None:
+        if self._kind is not None:
+            kind, text = self.tokens[-1]
+            self.tokens[-1] = (kind, text + data)
+
+
+LEGEND = [
+    ("accepted", "accepted"),
+    ("rejected", "rejected"),
+    ("unverified", "not verified"),
+    ("bonus", "bonus"),
+]
+TOKENS = [
+    ("accepted", EVIL),
+    ("rejected", "&amp;"),
+    ("rejected", "<i>"),
+    ("unverified", "never"),
+    ("unverified", "sent"),
+    ("bonus", "'\"><b>"),
+    ("bonus", "own"),
+    ("accepted", "a"),
+    ("accepted", "b"),
+    ("unverified", "c"),
+    ("bonus", "d"),
+    ("accepted", "e"),
+    ("accepted", "</s>"),
+    ("rejected", "f"),
+    ("rejected", "q" * 300),
+    ("rejected", "r"),
+    ("bonus", "</s>"),
+]
+
+
+def test_the_page_shows_every_token_as_what_it_is() -> None:
+    page = build_report(SENTENCES, 1000, f"{EVIL}.jsonl")
+    elements = Elements(page)
+    assert elements.tokens == [*LEGEND, *TOKENS]
+    assert not elements.tags & {"script", "img", "link", "iframe", "object", "b", "i", "form"}
+    assert not {name for name in elements.attributes if name.startswith("on")}
+    assert not elements.attributes & {"src", "href", "style", "action"}
+    assert EVIL not in page
+    assert "http:" not in page
+    assert "https:" not in page
+    assert "url(" not in page
+    words = " ".join(re.sub("<[^>]*>", " ", page).split())
+    assert "committed tokens 9 = 5 accepted + 4 bonus" in words
+    assert "drafted tokens 13 = 5 accepted + 5 rejected + 3 not verified" in words
+    assert "acceptance length 1.80" in words
+    assert "blank lines, which no step was taken for, not counted: 1" in words
+    assert "left out" not in words
+    assert "slot 1: 2 of 3 steps" in words
+
+
+def test_the_limit_leaves_sentences_out_and_counts_all() -> None:
+    page = build_report(iter(SENTENCES), 1, "run")
+    assert "The first 1 lines are shown, 2 are left out" in page
+    assert Elements(page).tokens == [*LEGEND, *TOKENS[:14]]
+    assert "= 5 accepted + 4 bonus" in page
+    assert Elements(build_report(SENTENCES, 0, "run")).tokens == LEGEND
+
+
+@pytest.mark.parametrize("steps", [[], [StepTrace([], 0, 0, "a", 1.0)]])
+def test_nothing_drafted(steps: list[StepTrace]) -> None:
+    page = build_report([SentenceTrace("a", "b", steps)], 10, "run")
+    assert "Nothing was drafted and verified." in page
+    assert page.count("<svg") == len(steps)
+
+
+# The script
+
+
+def write_trace(path: Path, sentences: list[SentenceTrace]) -> Path:
+    path.write_text("".join(sentence.to_json() + "\n" for sentence in sentences), "utf-8")
+    return path
+
+
+def test_script(tmp_path: Path) -> None:
+    trace, page = write_trace(tmp_path / "run.jsonl", SENTENCES), tmp_path / "run.html"
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), str(trace), str(page), "--limit", "2"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert page.read_text("utf-8") == build_report(SENTENCES, 2, "run.jsonl")
+
+
+def test_text_that_is_no_unicode(tmp_path: Path) -> None:
+    line = json.loads(SENTENCES[0].to_json()) | {"source": "half a pair: \ud800"}
+    trace, page = tmp_path / "run.jsonl", tmp_path / "run.html"
+    trace.write_text(json.dumps(line) + "\n")
+    assert script.main([str(trace), str(page)]) == 0
+    assert "half a pair: &#55296;" in page.read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["missing", "page"], "missing: cannot be read"),
+        (["empty", "page"], "empty: holds no sentence"),
+        (["bad", "page"], "bad, line 4: is not JSON"),
+        (["run", "."], "OUTPUT.html .: is a directory"),
+        (["run", "no/page"], "OUTPUT.html no/page: there is no folder"),
+        (["run", "./run"], "OUTPUT.html ./run: is the trace file"),
+        (["run", "/dev/full"], "OUTPUT.html /dev/full: cannot be written to (No space left"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_script_errors(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    names: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").touch()
+    written = write_trace(Path("run"), SENTENCES).read_text()
+    Path("bad").write_text(written + "{")
+    Path("page").write_text("precious")
+    assert script.main(names) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"trace_report.py: {message}")
+    assert error.count("\n") == 1
+    assert Path("page").read_text() == "precious"
+    assert Path("run").read_text() == written
+
+
+def test_script_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        script.main(["a", "b", "--limit", "-1"])
+    assert stop.value.code == 2
+    assert "--limit -1: must be 0 or more" in capsys.readouterr().err
+
+
+# In a real browser
+
+PROBE = """<script>
+const style = (element) => {
+  const s = getComputedStyle(element);
+  return {kind: element.className, text: element.textContent, color: s.color,
+          background: s.backgroundColor, border: s.borderTopStyle,
+          decoration: s.textDecorationLine, weight: s.fontWeight, slant: s.fontStyle};
+};
+const box = (element) => { const r = element.getBoundingClientRect();
+  return {left: r.left, right: r.right, top: r.top, bottom: r.bottom}; };
+const seen = {
+  tokens: [...document.querySelectorAll(".token")].map(style),
+  boxes: [...document.querySelectorAll("details[open] .token")].map(box),
+  page: getComputedStyle(document.body).backgroundColor,
+  width: [document.documentElement.scrollWidth, innerWidth],
+  bars: [...document.querySelectorAll("svg rect")].map(box),
+  labels: [...document.querySelectorAll("svg text:not(.name)")].map(box),
+  open: document.querySelectorAll("details[open]").length,
+  fetched: performance.getEntriesByType("resource").length,
+};
+document.body.replaceChildren(JSON.stringify(seen));
+</script></body>"""
+
+
+def browse(page: Path, profile: Path, *flags: str) -> str:
+    """The document that a headless browser makes of a page, after its scripts."""
+    assert BROWSER is not None
+    switches = (
+        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
+        "--disable-background-networking --disable-component-update --disable-dev-shm-usage "
+        "--virtual-time-budget=5000 --dump-dom"
+    )
+    command = [BROWSER, *switches.split(), *flags, f"--user-data-dir={profile}", page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def look(tmp_path: Path, page: str, *flags: str) -> dict[str, Any]:
+    """What a browser says of a page's look; the page's own ban on scripts is lifted for that."""
+    opened = re.sub("<meta http-equiv.*?>", "", page).replace("</body>", PROBE)
+    (tmp_path / "probed.html").write_text(opened, "utf-8")
+    document = browse(tmp_path / "probed.html", tmp_path / "profile", *flags)
+    found = re.search("<body>(.*)</body>", document, re.DOTALL)
+    assert found is not None, document[:2000]
+    seen: dict[str, Any] = json.loads(html.unescape(found[1]))
+    return seen
+
+
+def luminance(color: str) -> float:
+    """Relative luminance of ``rgb(r, g, b)``: WCAG 2.2, definitions."""
+    parts = [int(value) / 255 for value in re.findall(r"\d+", color)[:3]]
+    linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(a: str, b: str) -> float:
+    """Contrast ratio of two colours: WCAG 2.2, definitions."""
+    low, high = sorted([luminance(a), luminance(b)])
+    return (high + 0.05) / (low + 0.05)
+
+
+def apart(boxes: list[dict[str, float]]) -> bool:
+    """Whether no two boxes share more than a pixel."""
+    return not any(
+        min(a["right"], b["right"]) - max(a["left"], b["left"]) > 1
+        and min(a["bottom"], b["bottom"]) - max(a["top"], b["top"]) > 1
+        for i, a in enumerate(boxes)
+        for b in boxes[:i]
+    )
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [1200, 500])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_look_in_a_browser(tmp_path: Path, width: int, dark: bool) -> None:
+    page = build_report(SENTENCES, 1000, "run.jsonl")
+    scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
+    seen = look(tmp_path, page, f"--window-size={width},2000", scheme)
+    tokens = seen["tokens"]
+    kinds = [(t["kind"].removeprefix("token "), t["text"]) for t in tokens]
+    assert kinds == [*LEGEND, *TOKENS]
+    assert (luminance(seen["page"]) < 0.1) == dark
+    looks = {}
+    for token in tokens:
+        clear = token["background"].endswith(", 0)")
+        background = seen["page"] if clear else token["background"]
+        assert contrast(token["color"], background) >= 4.5
+        cues = [token[name] for name in ("border", "decoration", "weight", "slant")]
+        looks[token["kind"]] = (background, cues)
+    colours = {background for background, _ in looks.values()}
+    assert len(colours) == len(looks) == 4
+    # Not by colour alone.
+    assert len({tuple(cues) for _, cues in looks.values()}) == 4
+    assert looks["token rejected"][1][1] == "line-through"
+    assert looks["token bonus"][1][1] == "underline"
+    assert seen["width"][0] <= seen["width"][1] == width
+    assert seen["open"] == 3
+    assert len(seen["boxes"]) == len(TOKENS)
+    assert apart(seen["boxes"])
+    heights = [round(bar["bottom"] - bar["top"]) for bar in seen["bars"]]
+    assert heights == [124, 124, 62, 93, 83]
+    assert apart(seen["labels"])
+    assert seen["fetched"] == 0
+
+
+@needs_browser
+def test_the_page_lets_no_script_run(tmp_path: Path) -> None:
+    """The text's own does not, being text; and an element that got in would not either."""
+    page = tmp_path / "run.html"
+    page.write_text(build_report(SENTENCES, 1000, "run.jsonl"), "utf-8")
+    document = browse(page, tmp_path / "profile")
+    assert "<title>Decoding trace: run.jsonl</title>" in document
+    assert Elements(document).tokens == [*LEGEND, *TOKENS]
+    smuggled = page.read_text("utf-8").replace("</body>", f"{EVIL}</body>")
+    page.write_text(smuggled, "utf-8")
+    assert "<title>Decoding trace: run.jsonl</title>" in browse(page, tmp_path / "profile")
+
+
+@needs_browser
+def test_a_thousand_sentences_in_a_browser(tmp_path: Path) -> None:
+    steps = [StepTrace([f"t{i}" for i in range(8)], 8, 4, "b", 5.0)] * 4
+    sentences = (SentenceTrace(f"s{i}", "o", steps) for i in range(1500))
+    page = tmp_path / "run.html"
+    page.write_text(build_report(sentences, 1000, "run"), "utf-8")
+    document = browse(page, tmp_path / "profile")
+    assert document.count('class="token') == len(LEGEND) + 1000 * 4 * 9
+    assert "500 are left out" in document

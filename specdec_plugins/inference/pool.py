@@ -121,6 +121,8 @@ def _start() -> bool:
     if ray.is_initialized():
         return False
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray makes workers nicer than their driver by 15; here they are the work itself.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     path = [str(Path(specdec_plugins.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
     local: dict[str, Any] = {"include_dashboard": False, "object_store_memory": STORE_BYTES}
     ray.init(

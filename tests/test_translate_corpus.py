@@ -84,6 +84,7 @@ def numbers(summary: str) -> tuple[int, int]:
 
 
 @needs_ray
+@pytest.mark.slow
 def test_a_folder_through_a_pool(model: Path, tmp_path: Path) -> None:
     source, output = tmp_path / "in", tmp_path / "out"
     (source / "more").mkdir(parents=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -146,12 +147,7 @@ def _check_resources(workers: int, each: dict[str, int]) -> None:
             )
 
 
-def _reason(error: BaseException) -> str:
-    """What a worker raised, out of what Ray wraps it in; or what Ray itself says."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, InferenceError):
-            return str(cause)
-        cause = getattr(cause, "cause", None) or cause.__cause__
-    last = str(error).strip().splitlines()[-1]
-    return f"a worker failed ({type(error).__name__}: {last}); see above, then run again"
+def _reason(error: Exception) -> str:
+    """What a worker raised, of which Ray brings only the traceback's text; or where to look."""
+    raised = re.findall(r"^\S*\bInferenceError: (.+)$", str(error), re.MULTILINE)
+    return raised[-1] if raised else "a worker failed, see above; the same command goes on"

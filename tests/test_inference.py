@@ -21,6 +21,7 @@ import torch
 from conftest import make_dictionary, make_task, make_verifier, vary_output
 from drafters import make_block, make_causal, save_checkpoint
 
+from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.inference import InferenceError, Settings, load_translator
 from specdec_plugins.inference.output import OutputLines
 from specdec_plugins.inference.text import InputLines, Line, TextCodec
@@ -103,7 +104,7 @@ def greedy(world: Path) -> list[str]:
 
 
 def make_settings(world: Path, **settings: Any) -> Settings:
-    limits = script.GenerationLimits(max_len_b=15)
+    limits = GenerationLimits(max_len_b=15)
     files = {"path": str(world / "drafter.pt"), "ar_path": str(world / "verifier.pt")}
     return Settings(data=str(world), limits=limits, **{**files, **settings})
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import make_dictionary, make_task, make_verifier
-from tiny_pairs import make_causal, save_checkpoint
+from conftest import make_dictionary, make_task, make_verifier, vary_output
+from drafters import make_causal, save_checkpoint
 
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.inference import Settings, load_translator
@@ -37,7 +37,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for language in languages.values():
         make_dictionary().save(str(folder / f"dict.{language}.txt"))
     task = make_task()
-    save_checkpoint(folder / "verifier.pt", make_verifier(task, seed=3), **languages)
+    save_checkpoint(folder / "verifier.pt", vary_output(make_verifier(task, seed=3)), **languages)
     save_checkpoint(folder / "drafter.pt", make_causal(task, seed=5), **languages)
     return folder
 

@@ -26,9 +26,9 @@ import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 if (ROOT / "specdec_plugins" / "__init__.py").is_file():
@@ -45,28 +45,21 @@ if __name__ == "__main__":
 
 try:
     import torch
-    from fairseq import options, utils
-    from fairseq.dataclass.configs import CommonConfig
-    from fairseq.dataclass.utils import gen_parser_from_dataclass
-    from fairseq.registry import REGISTRIES
+    from fairseq import utils
     from tqdm import tqdm
 
     from specdec_plugins.checkpoints import CheckpointError
-    from specdec_plugins.decoding.acceptance import AcceptanceRule
-    from specdec_plugins.decoding.controllers import ControllerOptions
-    from specdec_plugins.decoding.limits import GenerationLimits
     from specdec_plugins.inference import (
         InferenceError,
         Settings,
         Translation,
         load_translator,
     )
+    from specdec_plugins.inference.flags import TranslationParser, make_settings
     from specdec_plugins.inference.output import OutputLines, check_apart, check_writable
     from specdec_plugins.inference.report import format_report, full_report, write_json
-    from specdec_plugins.inference.settings import STRATEGIES
     from specdec_plugins.inference.text import STANDARD, InputLines
     from specdec_plugins.inference.trace_file import open_trace
-    from specdec_plugins.tasks.controller_config import ControllerConfig
 except ImportError as error:
     sys.exit(f"inference.py: {error}; install the package and what it needs: pip install {ROOT}")
 except KeyboardInterrupt:
@@ -74,166 +67,21 @@ except KeyboardInterrupt:
 
 logger = logging.getLogger(__name__)
 
-ENCODERS = ("tokenizer", "bpe")
-LIMITS = ("max_len_a", "max_len_b", "min_len", "unkpen", "temperature", "lenpen", "unnormalized")
-SEARCH = (
-    "sampling",
-    "sampling_topk",
-    "sampling_topp",
-    "diverse_beam_groups",
-    "diverse_beam_strength",
-    "diversity_rate",
-    "match_source_len",
-    "no_repeat_ngram_size",
-)
-# Of fairseq's other flags a warning says that they do nothing. Of those that would change the
-# output and cannot be honoured, GenerationLimits says so.
-USED = (*ENCODERS, *LIMITS, "nbest", "seed", "cpu", "fp16", "bf16", "quiet", "task", "user_dir")
 
-
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"inference.py: {' '.join(message.split())}\n")
-
-
-def add_own_flags(parser: argparse.ArgumentParser) -> set[str]:
-    """Add our own flags; returns their names in the namespace."""
-    group = parser.add_argument_group("speculative decoding")
-
-    def add(*flags: str, **options: Any) -> None:
-        group.add_argument(*flags, **options)
-
-    add("data", metavar="DATA_DIR", help="folder of dict.{source,target}.txt, and of codes")
-    add("--path", metavar="FILE", help="drafter checkpoint; not needed for AR and fairseq")
-    add("--AR-path", metavar="FILE", help="verifier checkpoint")
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = TranslationParser("inference.py", __doc__, argv)
+    add = parser.group.add_argument
     add("--input-path", metavar="FILE", default="-", help="text, one sentence a line; -: stdin")
     add("--output-path", metavar="FILE", default="-", help="a translation a line; -: stdout")
-    add(
-        "--strategy",
-        choices=STRATEGIES,
-        default="specdec",
-        help="specdec (default); AR: greedy, cached, without a drafter; fairseq: stock beam "
-        "search; drafter: the drafter alone, unverified",
-    )
-    add("--batch", metavar="N", type=int, default=1, help="sentences at a time (1)")
-    add("--beam", metavar="N", type=int, default=5, help="for --strategy fairseq (5)")
-    add("--block-size", metavar="K", type=int, help="slots drafted in a pass (what was trained)")
-    add("--beta", metavar="B", type=int, default=1, help="accept the verifier's B best (1: strict)")
-    add("--tau", metavar="T", type=float, default=0.0, help="and within T nats of its best (0)")
-    gen_parser_from_dataclass(group, ControllerConfig())
-    add("-s", "--source-lang", metavar="LANG", help="default: the checkpoint's")
-    add("-t", "--target-lang", metavar="LANG", help="default: the checkpoint's")
-    add("--keep-bpe", action="store_true", help="put out segmented text as it is")
     add("--resume", action="store_true", help="go on after the lines that the output has")
     add("--stats-json", metavar="FILE", help="write statistics, settings and versions there")
     add(
         "--trace", metavar="FILE", help="write what every step did: a JSON line a sentence (slower)"
     )
     add("--warmup", metavar="N", type=int, default=0, help="decode N lines before, untimed (0)")
-    add("--fp64", action="store_true", help="float64, to check exactness")
     add("--no-progress-bar", action="store_true", help="no progress bar on a terminal")
-    return {action.dest for action in group._group_actions}
-
-
-def build_parser() -> tuple[Parser, set[str]]:
-    """Our flags, whose names are returned too; then fairseq's, for generation and in general."""
-    parser = Parser(
-        prog="inference.py",
-        usage="inference.py DATA_DIR --path FILE --AR-path FILE [flag ...]",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    own = add_own_flags(parser)
-    options.add_generation_args(parser)
-    for name in ENCODERS:
-        group = parser.add_argument_group(name)
-        group.add_argument(f"--{name}", choices=list(REGISTRIES[name]["registry"]))
-        for config in REGISTRIES[name]["dataclass_registry"].values():
-            if config is not None:
-                gen_parser_from_dataclass(group, config())
-    group = parser.add_argument_group("fairseq")
-    group.add_argument("--task", metavar="TASK", help="any: the task is always our own")
-    gen_parser_from_dataclass(group, CommonConfig())
-    options.add_dataset_args(parser, gen=True)
-    return parser, own
-
-
-def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Parse the command line, and warn of flags that do nothing here."""
-    import_user_dir(argv)
-    parser, own = build_parser()
-    args = parser.parse_args(argv)
-    args.encoder_options = {}
-    for name in ENCODERS:
-        config = REGISTRIES[name]["dataclass_registry"].get(getattr(args, name))
-        for key in vars(config()) if config is not None else ():
-            if hasattr(args, key):
-                args.encoder_options[key] = getattr(args, key)
-    used = {*own, *USED, *args.encoder_options, *(SEARCH if args.strategy == "fairseq" else ())}
-    if args.post_process not in (None, "subword_nmt"):
-        used.add("post_process")
-    flags = (token.split("=")[0] for token in argv if token.startswith("-"))
-    actions = parser._option_string_actions
-    unused = [flag for flag in flags if flag in actions and actions[flag].dest not in used]
-    if unused:
-        logger.warning("these flags do nothing here: %s", " ".join(dict.fromkeys(unused)))
-    return args
-
-
-def import_user_dir(argv: Sequence[str]) -> None:
-    """Import what ``--user-dir`` names, unless it is this plugin."""
-    parser = Parser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--user-dir")
-    args, _ = parser.parse_known_args(argv)
-    if args.user_dir and Path(args.user_dir).resolve().name != "specdec_plugins":
-        try:
-            utils.import_user_module(args)
-        except Exception as error:  # whatever the user's modules raise
-            reason = str(error) or type(error).__name__
-            parser.error(f"--user-dir {args.user_dir}: cannot be imported ({reason})")
-
-
-def make_settings(args: argparse.Namespace) -> Settings:
-    """
-    Raises:
-        ValueError: a value that cannot be, naming its flag.
-    """
-    dtypes = {"fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
-    given = [flag for flag in dtypes if getattr(args, flag)]
-    if len(given) > 1:
-        raise ValueError(f"--{given[0]} and --{given[1]}: give one of them")
-    if args.warmup < 0:
-        raise ValueError(f"--warmup {args.warmup}: must be 0 or more")
-    if args.nbest != 1:
-        raise ValueError(f"--nbest {args.nbest}: one translation is put out a line")
-    stock = args.strategy == "fairseq"
-    limits = {name: getattr(args, name) for name in LIMITS}
-    return Settings(
-        data=args.data,
-        ar_path=args.AR_path,
-        path=args.path,
-        strategy=args.strategy,
-        batch=args.batch,
-        beam=args.beam,
-        block_size=args.block_size,
-        rule=AcceptanceRule(args.beta, args.tau),
-        controller=ControllerOptions.from_config(args),
-        limits=GenerationLimits.from_config(argparse.Namespace(**limits) if stock else args),
-        source_lang=args.source_lang,
-        target_lang=args.target_lang,
-        device="cuda" if torch.cuda.is_available() and not args.cpu else "cpu",
-        dtype=dtypes[given[0]] if given else "float32",
-        tokenizer=args.tokenizer,
-        bpe=args.bpe,
-        encoder_options=args.encoder_options,
-        post_process=args.post_process,
-        keep_bpe=args.keep_bpe,
-        search_options={name: getattr(args, name) for name in SEARCH} if stock else {},
-        trace=bool(args.trace),
-    )
+    return parser.parse(argv)
 
 
 def translate(args: argparse.Namespace, settings: Settings) -> None:
@@ -244,6 +92,8 @@ def translate(args: argparse.Namespace, settings: Settings) -> None:
         ValueError: a setting that does not fit the models.
         BrokenPipeError: nobody reads the output.
     """
+    if args.warmup < 0:
+        raise ValueError(f"--warmup {args.warmup}: must be 0 or more")
     output = OutputLines(args.output_path, args.resume)
     if args.stats_json:
         check_writable(args.stats_json, "--stats-json")
@@ -284,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse(sys.argv[1:] if argv is None else argv)
     try:
         utils.set_torch_seed(args.seed)
-        translate(args, make_settings(args))
+        translate(args, replace(make_settings(args), trace=bool(args.trace)))
     except BrokenPipeError:
         return 0
     except KeyboardInterrupt:

@@ -21,6 +21,7 @@ import torch
 from conftest import make_dictionary, make_task, make_verifier, vary_output
 from drafters import make_block, make_causal, save_checkpoint
 
+from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.inference import InferenceError, Settings, load_translator
 from specdec_plugins.inference.output import OutputLines
 from specdec_plugins.inference.text import InputLines, Line, TextCodec
@@ -103,7 +104,7 @@ def greedy(world: Path) -> list[str]:
 
 
 def make_settings(world: Path, **settings: Any) -> Settings:
-    limits = script.GenerationLimits(max_len_b=15)
+    limits = GenerationLimits(max_len_b=15)
     files = {"path": str(world / "drafter.pt"), "ar_path": str(world / "verifier.pt")}
     return Settings(data=str(world), limits=limits, **{**files, **settings})
 
@@ -126,6 +127,10 @@ def lines_of(path: Path) -> list[str]:
         ["--strategy", "specdec"],
         ["--strategy", "specdec", "--block-size", "2"],
         ["--strategy", "specdec", "--path", "block.pt"],
+        ["--controller", "none"],
+        ["--controller", "heuristic", "--max-draft", "3"],
+        ["--controller", "confidence", "--confidence-threshold", "0.05", "--refit-threshold"],
+        ["--controller", "oracle", "--path", "block.pt"],
         ["--strategy", "specdec", "--path", "shared.pt", "--fp64"],
     ],
     ids=" ".join,
@@ -318,6 +323,7 @@ def test_stats_json(run: RunScript, tmp_path: Path, strategy: str, batch: str) -
         "block_size": 4 if drafts else None,
         "beta": 1 if strategy == "specdec" else None,
         "tau": 0.0 if strategy == "specdec" else None,
+        "controller": "constant" if strategy == "specdec" else None,
         "batch": int(batch),
         "beam": 2 if strategy == "fairseq" else None,
         "max_len_a": 0.0,
@@ -348,6 +354,34 @@ def test_stats_json(run: RunScript, tmp_path: Path, strategy: str, batch: str) -
     assert report["tokens_per_second"] == pytest.approx(committed / seconds["total"])
     assert set(report["latency_ms"]) == {"p50", "p90", "mean"}
     assert 0 < report["latency_ms"]["p50"] <= report["latency_ms"]["p90"]
+
+
+def test_cost_aware(run: RunScript, tmp_path: Path, greedy: list[str]) -> None:
+    """It measures, keeps what it measured, and translates as ever."""
+    costs, stats = tmp_path / "costs.json", tmp_path / "stats.json"
+    flags = ["--controller", "cost-aware", "--cost-profile", str(costs), "--fp64"]
+    for batch in ("1", "4"):
+        assert run(*flags, "--stats-json", str(stats), batch=batch) == 0
+        assert lines_of(tmp_path / "out.txt") == greedy
+        report = json.loads(stats.read_text())
+        assert report["settings"]["controller"] == "cost-aware"
+        assert report["sentences"] == len(SENTENCES)
+    assert set(json.loads(costs.read_text())["costs"]) == {"1", "2", "4"}
+
+
+def test_a_controller_that_needs_a_file_of_its_own(
+    run: RunScript, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    thesis = tmp_path / "thesis.txt"
+    thesis.write_text("precious")
+    assert run("--controller", "cost-aware", "--cost-profile", str(thesis)) == 2
+    assert "thesis.txt: is no cost profile" in one_error(capfd)
+    assert thesis.read_text() == "precious"
+
+
+def test_an_oracle_is_called_one(run: RunScript, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run("--controller", "oracle") == 0
+    assert "not a real decoder" in capfd.readouterr().err
 
 
 def test_beam_search_is_counted_by_sentence(world: Path) -> None:
@@ -609,6 +643,13 @@ def one_error(capfd: pytest.CaptureFixture[str]) -> str:
         (["--beta", "0"], 2, "--beta 0: must be at least 1"),
         (["--tau", "-1"], 2, "--tau -1.0: must be 0 or more"),
         (["--tau", "nan"], 2, "--tau nan"),
+        (["--controller", "clever"], 2, "--controller: invalid choice: 'clever'"),
+        (["--controller", "acceptance-head"], 2, "acceptance-head: needs an acceptance head"),
+        (["--controller", "heuristic", "--strategy", "AR"], 2, "heuristic: there is nothing to"),
+        (["--confidence-threshold", "1.5"], 2, "--confidence-threshold 1.5: must be between 0"),
+        (["--stop-threshold", "-1"], 2, "--stop-threshold -1.0: must be between 0 and 1"),
+        (["--min-draft", "3", "--max-draft", "2"], 2, "--min-draft 3: is above --max-draft 2"),
+        (["--max-draft", "5"], 2, "--max-draft 5: is above the block size, 4"),
         (["--strategy", "greedy"], 2, "--strategy: invalid choice: 'greedy'"),
         (["--batch", "0"], 2, "--batch 0: must be at least 1"),
         (["--batch", "many"], 2, "--batch: invalid int value: 'many'"),

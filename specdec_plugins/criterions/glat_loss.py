@@ -81,6 +81,7 @@ class GlatLoss(FairseqCriterion):
             sample["cuts"],
             glancing_ratio=sample["glancing_ratio"],
             with_verifier=self.verifier_labels,
+            seeds=sample.get("seeds"),
         )
         weights = output.scored.float()
         if self.slot_decay > 0:

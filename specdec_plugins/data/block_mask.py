@@ -8,12 +8,18 @@ not scored (SpecDec, Xia et al., EMNLP 2023 Findings, §3.1).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 GOLDEN_RATIO = 0.6180339887498949
+# SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), as signed integers, which torch's wrap.
+GAMMA = 0x9E3779B97F4A7C15 - 2**64
+FACTORS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
+CUTS, GLANCING, HIDING = range(3)
+"""What a sentence's seed is used for: a stream of numbers each."""
 
 
 def sample_cuts(lengths: Tensor, uniforms: Tensor) -> Tensor:
@@ -31,6 +37,40 @@ def sample_cuts(lengths: Tensor, uniforms: Tensor) -> Tensor:
     strata = (uniforms + torch.arange(blocks, device=uniforms.device)) / blocks
     drawn = (lengths[:, None] * strata).floor().long() + 1
     return lengths[:, None] - torch.minimum(drawn, lengths[:, None])
+
+
+def _mix(x: Tensor) -> Tensor:
+    """Spread every bit of 64-bit integers over all of them."""
+    for shift, factor in zip((30, 27), FACTORS):
+        x = (x ^ _shifted(x, shift)) * factor
+    return x ^ _shifted(x, 31)
+
+
+def _shifted(x: Tensor, bits: int) -> Tensor:
+    """Shifted right, as unsigned integers are."""
+    return (x >> bits) & (2 ** (64 - bits) - 1)
+
+
+def sentence_seeds(ids: Tensor, seed: int) -> Tensor:
+    """A seed for each sentence ``(batch,)``, of a seed and the sentence's id alone.
+
+    A sentence's noise is then the same in whatever batch, and on whichever of several workers, it
+    comes up in an update.
+    """
+    return _mix(_mix(ids) + torch.tensor(seed % 2**63, device=ids.device) * GAMMA)
+
+
+def sentence_uniforms(seeds: Tensor, stream: int, *shape: int) -> Tensor:
+    """``(batch, *shape)`` random numbers in [0, 1) in float32, each row's from its seed alone.
+
+    Args:
+        seeds: ``(batch,)`` of :func:`sentence_seeds`.
+        stream: ``CUTS``, ``GLANCING`` or ``HIDING``; different streams are independent.
+    """
+    count = math.prod(shape)
+    index = torch.arange(count, device=seeds.device) + (stream * 2**32 + 1)
+    bits = _shifted(_mix(seeds[:, None] + index * GAMMA), 40)
+    return (bits.float() / 2**24).view(len(seeds), *shape)
 
 
 def fixed_uniforms(ids: Tensor, blocks: int) -> Tensor:

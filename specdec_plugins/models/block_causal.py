@@ -26,6 +26,7 @@ from fairseq.utils import get_available_activation_fns
 from omegaconf import II
 from torch import Tensor, nn
 
+from specdec_plugins.data.block_mask import HIDING, sentence_uniforms
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory
 from specdec_plugins.models.encoder_init import init_encoder_from
@@ -195,12 +196,13 @@ class BlockCausalDecoder(DrafterDecoder):
     def output_layer(self, x: Tensor) -> Tensor:
         return self.tables.output_projection(x)
 
-    def slot_logits(self, x: Tensor, previous: Tensor) -> Tensor:
+    def slot_logits(self, x: Tensor, previous: Tensor, hiding: Tensor | None = None) -> Tensor:
         if self.previous is None:
             return self.output_layer(x)
         embedded = self._embedded(previous)
-        if self.training:
-            hidden = torch.rand(previous.shape, device=x.device) < self.previous.UNKNOWN
+        if hiding is not None:
+            uniforms = sentence_uniforms(hiding, HIDING, *previous.shape[1:])
+            hidden = uniforms < self.previous.UNKNOWN
             embedded = torch.where(hidden[..., None], self.previous.unknown, embedded)
         return self.output_layer(self.previous(x, embedded))
 

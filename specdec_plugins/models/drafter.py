@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from fairseq.models import BaseFairseqModel
 from torch import Tensor, nn
 
-from specdec_plugins.data.block_mask import Blocks, glance
+from specdec_plugins.data.block_mask import GLANCING, Blocks, glance, sentence_uniforms
 from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory
 from specdec_plugins.models.layers import Attend, DecoderLayerRunner, additive, dropout
 
@@ -136,13 +136,17 @@ class Drafter(BaseFairseqModel):
         cuts: Tensor,
         glancing_ratio: float = 0.0,
         with_verifier: bool = False,
+        seeds: Tensor | None = None,
     ) -> DrafterOutput:
         """Score the blocks of ``target`` ``(batch, length)`` after ``cuts`` ``(batch, blocks)``.
 
         Args:
             glancing_ratio: part of the wrong slots to reveal; 0 makes a single pass.
             with_verifier: also return the verifier's states, for labels.
+            seeds: ``(batch,)`` of which each sentence's noise is drawn; None draws them first.
         """
+        if seeds is None:
+            seeds = torch.randint(2**63 - 1, (len(target),), device=target.device)
         blocks = Blocks.cut(target, cuts, self.block_size, self.decoder.padding)
         encoder_out = self.encode(src_tokens, src_lengths)
         states = None
@@ -153,13 +157,17 @@ class Drafter(BaseFairseqModel):
         table = self.decoder.positions(target.size(1) + self.block_size)
         memory = self.decoder.memory(encoder_out, runners, table)
         revealed = torch.zeros_like(blocks.scored)
+        hiding = seeds if self.training else None
+
+        def score(revealed: Tensor) -> Tensor:
+            return self._score(target, blocks, revealed, runners, table, memory, features, hiding)
+
         if glancing_ratio > 0:
             with torch.no_grad():
-                first = self._score(target, blocks, revealed, runners, table, memory, features)
-                predicted = first.argmax(-1)
-            uniforms = torch.rand(predicted.shape, device=predicted.device)
+                predicted = score(revealed).argmax(-1)
+            uniforms = sentence_uniforms(seeds, GLANCING, *predicted.shape[1:])
             revealed = glance(blocks.gold, predicted, blocks.scored, glancing_ratio, uniforms)
-        logits = self._score(target, blocks, revealed, runners, table, memory, features)
+        logits = score(revealed)
         if glancing_ratio <= 0:
             predicted = logits.argmax(-1)
         correct = (predicted == blocks.gold) & blocks.scored
@@ -174,6 +182,7 @@ class Drafter(BaseFairseqModel):
         table: Tensor,
         memory: Memory,
         features: Tensor | None,
+        hiding: Tensor | None,
     ) -> Tensor:
         """Logits ``(batch, blocks, slots, vocab)`` with the ``revealed`` slots given."""
         batch, length = target.shape
@@ -191,7 +200,7 @@ class Drafter(BaseFairseqModel):
         before = torch.cat([torch.full_like(target[:, :1], self.eos), target], dim=1)
         previous = before.gather(1, blocks.positions.clamp(max=length).flatten(1))
         states = x[:, length:].view(*blocks.gold.shape, -1)
-        return self.decoder.slot_logits(states, previous.view_as(blocks.gold))
+        return self.decoder.slot_logits(states, previous.view_as(blocks.gold), hiding)
 
     def _allowed(self, length: int, blocks: Blocks) -> Tensor:
         """``(batch, slots, slots)``: which slot sees which, in the training layout."""

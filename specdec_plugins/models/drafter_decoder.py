@@ -72,12 +72,13 @@ class DrafterDecoder(nn.Module):
         """Logits ``(…, vocab)``."""
         raise NotImplementedError
 
-    def slot_logits(self, x: Tensor, previous: Tensor) -> Tensor:
+    def slot_logits(self, x: Tensor, previous: Tensor, hiding: Tensor | None = None) -> Tensor:
         """Logits ``(…, slots, vocab)`` of block slots with states ``x``.
 
         Args:
             previous: ``(…, slots)`` the token before each slot, EOS before the first; only
                 decoders that look at it use it.
+            hiding: ``(batch,)`` seeds by which training hides some of these tokens.
         """
         return self.output_layer(x)
 

@@ -21,7 +21,13 @@ from omegaconf import II
 from torch import Tensor
 
 from specdec_plugins.checkpoints import force_weights_only, use_plain_encoder
-from specdec_plugins.data.block_mask import fixed_uniforms, sample_cuts
+from specdec_plugins.data.block_mask import (
+    CUTS,
+    fixed_uniforms,
+    sample_cuts,
+    sentence_seeds,
+    sentence_uniforms,
+)
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.generator import SpeculativeGenerator
@@ -173,10 +179,13 @@ class TranslationSpecdecTask(TranslationTask):
         update_num: int,
         ignore_grad: bool = False,
     ) -> tuple[Tensor, Any, dict[str, Any]]:
-        """Noise is drawn here, so fairseq's seed of the update governs it."""
-        target = sample["target"]
-        shape = (len(target), self.cfg.blocks_per_sentence)
-        self._cut(sample, torch.rand(shape, device=target.device))
+        """Noise is a function of fairseq's seed of the update and of the sentence alone.
+
+        Several workers, whom fairseq all gives the same seed, then draw what one process would.
+        """
+        ids = sample["id"].to(sample["target"].device)
+        sample["seeds"] = sentence_seeds(ids, torch.initial_seed())
+        self._cut(sample, sentence_uniforms(sample["seeds"], CUTS, self.cfg.blocks_per_sentence))
         sample["glancing_ratio"] = self.glancing_ratio(update_num)
         return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
 
@@ -215,8 +224,8 @@ class TranslationSpecdecTask(TranslationTask):
             metrics.log_scalar("_committed", committed)
             metrics.log_derived(
                 "acceptance_length",
-                lambda meters: utils.item(
-                    round(meters["_committed"].sum / max(meters["_steps"].sum, 1), 4)
+                lambda meters: round(
+                    utils.item(meters["_committed"].sum / max(meters["_steps"].sum, 1)), 4
                 ),
             )
 
@@ -232,6 +241,7 @@ class TranslationSpecdecTask(TranslationTask):
 
         Models are told apart by type, never by order.
         """
+        models = [_unwrapped(model) for model in models]
         drafters = [model for model in models if isinstance(model, Drafter)]
         if drafters and self._hidden:
             return None  # for --eval-bleu, of a model that is just being loaded

@@ -10,7 +10,17 @@ from drafters import golden, needs_published, published_drafter
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from specdec_plugins.data.block_mask import Blocks, fixed_uniforms, glance, sample_cuts
+from specdec_plugins.data.block_mask import (
+    CUTS,
+    GLANCING,
+    HIDING,
+    Blocks,
+    fixed_uniforms,
+    glance,
+    sample_cuts,
+    sentence_seeds,
+    sentence_uniforms,
+)
 
 PAD, UNK, EOS = 1, 3, 2
 ALMOST_ONE = math.nextafter(1.0, 0.0)
@@ -203,3 +213,51 @@ def test_published_glancing_counts_are_reproduced(index: int) -> None:
     revealed = glance(blocks.gold, predicted, blocks.scored, 0.5, torch.rand(predicted.shape))
     before, after = plain["loss_targets"].ne(PAD).sum(1), glanced["loss_targets"].ne(PAD).sum(1)
     assert torch.equal(revealed.sum((1, 2)), before - after)
+
+
+def splitmix64(state: int) -> int:
+    """The published generator's output for a state, on Python's integers."""
+    z = state % 2**64
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) % 2**64
+    return z ^ (z >> 31)
+
+
+@given(
+    ids=st.lists(st.integers(0, 2**40), min_size=1, max_size=5),
+    seed=st.integers(0, 2**64 - 1),
+    stream=st.integers(0, 2),
+)
+def test_sentence_uniforms_are_those_of_splitmix64(ids: list[int], seed: int, stream: int) -> None:
+    gamma = 0x9E3779B97F4A7C15
+    seeds = sentence_seeds(torch.tensor(ids), seed)
+    found = sentence_uniforms(seeds, stream, 2, 3)
+    for row, index in enumerate(ids):
+        own = splitmix64(splitmix64(index) + seed % 2**63 * gamma)
+        assert seeds[row].item() % 2**64 == own
+        states = [own + gamma * (stream * 2**32 + number) for number in range(1, 7)]
+        expected = [(splitmix64(state) >> 40) / 2**24 for state in states]
+        assert found[row].flatten().tolist() == expected
+
+
+def test_sentence_noise_is_uniform_and_new_for_every_update_sentence_and_stream() -> None:
+    ids = torch.arange(500)
+    draws = torch.stack(
+        [
+            sentence_uniforms(sentence_seeds(ids, update), stream, 8).double()
+            for update in (1, 2)
+            for stream in (CUTS, GLANCING, HIDING)
+        ]
+    )
+    # (draws, sentences, 8): any two neighbours along any axis are uncorrelated.
+    spread = 4 / math.sqrt(draws.numel())
+    centred = (draws - 0.5) * math.sqrt(12)
+    assert abs(centred.mean().item()) < spread
+    assert abs(centred.square().mean().item() - 1) < spread
+    for axis in range(3):
+        size = draws.size(axis) - 1
+        products = centred.narrow(axis, 0, size) * centred.narrow(axis, 1, size)
+        assert abs(products.mean().item()) < 4 / math.sqrt(products.numel())
+    counts = torch.histc(draws, bins=16, min=0, max=1)
+    expected = draws.numel() / 16
+    assert ((counts - expected).square() / expected).sum() < 38  # chi-square, dof 15, p 0.001

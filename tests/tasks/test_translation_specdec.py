@@ -14,7 +14,7 @@ import torch
 from conftest import make_dictionary, make_verifier, without_copies
 from drafters import make_block, make_causal
 from dummy_data import COMMON, SIZES, make_data, run_train, train_verifier
-from fairseq import checkpoint_utils, options
+from fairseq import checkpoint_utils, options, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks.translation import TranslationTask
@@ -190,7 +190,8 @@ class TestTraining:
         task, model, criterion = make_pieces(data)
         sample = batches(task, 200)[0]
         cuts = []
-        for _ in range(2):
+        for seed in (4, 5):  # as fairseq does, whose seed is that of the update
+            utils.set_torch_seed(seed)
             task.train_step(sample, model, criterion, Optimizer(), 3)
             cuts.append(sample["cuts"].clone())
         assert not torch.equal(*cuts)

@@ -1,0 +1,193 @@
+"""The lines of a large corpus, in shards: a fixed number of lines of one input file each.
+
+The translation of a shard is written under a temporary name and renamed when it is whole, so a
+shard is either done or not begun; a shard that two workers translate is still there once.
+
+Lines are those of :mod:`specdec_plugins.inference.text`, but for one thing: bytes that are no UTF-8
+are found before anything is translated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+from fairseq import utils
+
+from specdec_plugins.inference.settings import InferenceError
+from specdec_plugins.inference.text import InputLines
+from specdec_plugins.inference.translator import Translator
+
+FOLDER = ".job"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Consecutive lines of an input file."""
+
+    source: str
+    """The input file."""
+    output: str
+    """The file of its translation."""
+    number: int
+    """Among all shards of the job, from 0."""
+    start: int
+    """Its first byte."""
+    size: int
+    """Bytes."""
+    first_line: int
+    """Lines before it in its file."""
+    lines: int
+    digest: str
+    """SHA-256 of its bytes."""
+
+    @property
+    def done(self) -> bool:
+        """Whether its translation is there."""
+        return os.path.exists(self.output)
+
+
+@dataclass(frozen=True)
+class CorpusFile:
+    """An input file, read through once."""
+
+    name: str
+    """Its path in the input folder, which its translation has in the output folder."""
+    shards: tuple[Shard, ...]
+    digest: str
+    """SHA-256 of its bytes."""
+
+    @property
+    def lines(self) -> int:
+        """All of its lines, a last one without a line feed included."""
+        return sum(shard.lines for shard in self.shards)
+
+
+def find_files(path: Path) -> dict[str, Path]:
+    """The input files by name: the file itself, or all in a folder but hidden ones.
+
+    Raises:
+        InferenceError: there are none.
+    """
+    if path.is_file():
+        return {path.name: path}
+    if not path.is_dir():
+        raise InferenceError(f"--input-path {path}: no such file or folder; check the path")
+    found = {file.relative_to(path): file for file in sorted(path.rglob("*")) if file.is_file()}
+    files = {
+        name.as_posix(): file
+        for name, file in found.items()
+        if not any(part.startswith(".") for part in name.parts)
+    }
+    if not files:
+        raise InferenceError(f"--input-path {path}: holds no files; put text files there")
+    return files
+
+
+def check_apart(source: Path, output: Path) -> None:
+    """
+    Raises:
+        InferenceError: the output would be among the input.
+    """
+    inside = source.resolve() in (output.resolve(), *output.resolve().parents)
+    if inside or (source.is_file() and output.resolve() == source.resolve().parent):
+        raise InferenceError(f"--output-path {output}: is with the input; name another folder")
+
+
+def read_corpus(files: dict[str, Path], output: Path, shard_lines: int) -> list[CorpusFile]:
+    """Divide the files into shards of ``shard_lines`` lines, the last of each file may have fewer.
+
+    Raises:
+        InferenceError: a file cannot be read, or is not UTF-8.
+    """
+    corpus: list[CorpusFile] = []
+    number = 0
+    for index, (name, path) in enumerate(files.items()):
+        folder = shard_folder(output, index)
+        whole = hashlib.sha256()
+        try:
+            with open(path, "rb") as file:
+                shards = tuple(_divide(file, path, folder, number, shard_lines, whole))
+        except OSError as error:
+            fault = f"cannot be read ({error.strerror}); check its permissions"
+            raise InferenceError(f"--input-path {path}: {fault}") from error
+        corpus.append(CorpusFile(name, shards, whole.hexdigest()))
+        number += len(shards)
+    return corpus
+
+
+def shard_folder(output: Path, index: int) -> Path:
+    """Where the shards of the input file ``index`` are."""
+    return output / FOLDER / f"{index:06d}"
+
+
+def _divide(
+    file: IO[bytes], path: Path, folder: Path, number: int, shard_lines: int, whole: Any
+) -> Iterator[Shard]:
+    start = first_line = 0
+    while lines := list(islice(file, shard_lines)):
+        data = b"".join(lines)
+        try:
+            data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            line = first_line + data.count(b"\n", 0, error.start) + 1
+            raise InferenceError(
+                f"{path}: line {line} is not UTF-8 ({error.reason}); convert the file (iconv)"
+            ) from None
+        output = folder / f"{first_line // shard_lines:09d}.txt"
+        whole.update(data)
+        digest = hashlib.sha256(data).hexdigest()
+        yield Shard(
+            str(path), str(output), number, start, len(data), first_line, len(lines), digest
+        )
+        number, start, first_line = number + 1, start + len(data), first_line + len(lines)
+
+
+def translate_shard(translator: Translator, shard: Shard, seed: int) -> None:
+    """Write the translation of a shard, whole or not at all.
+
+    Raises:
+        InferenceError: its input is not what it was, or its output cannot be written.
+    """
+    try:
+        with open(shard.source, "rb") as file:
+            file.seek(shard.start)
+            data = file.read(shard.size)
+    except OSError as error:
+        raise InferenceError(f"{shard.source}: cannot be read ({error.strerror})") from error
+    if hashlib.sha256(data).hexdigest() != shard.digest:
+        raise InferenceError(f"{shard.source}: has changed since this run began; begin a new job")
+    # Each shard's own, whichever worker has it: for search that samples.
+    utils.set_torch_seed(seed + shard.number)
+    lines = InputLines(io.BytesIO(data), shard.source)
+    lines.number = shard.first_line
+    translations = translator.translate(lines)
+    write_whole(Path(shard.output), (f"{line.text}\n".encode() for line in translations))
+
+
+def write_whole(path: Path, chunks: Iterable[bytes]) -> None:
+    """Write a file that is complete from the moment it has its name.
+
+    Raises:
+        InferenceError: it cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(temporary, "wb") as file:
+                file.writelines(chunks)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise InferenceError(f"{path}: cannot be written ({error.strerror})") from error

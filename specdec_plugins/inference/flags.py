@@ -1,0 +1,184 @@
+"""The flags that every script which translates shares, and the settings that they make."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+from fairseq import options, utils
+from fairseq.dataclass.configs import CommonConfig
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.registry import REGISTRIES
+
+from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.inference.settings import STRATEGIES, Settings
+from specdec_plugins.tasks.controller_config import ControllerConfig
+
+logger = logging.getLogger(__name__)
+
+ENCODERS = ("tokenizer", "bpe")
+LIMITS = ("max_len_a", "max_len_b", "min_len", "unkpen", "temperature", "lenpen", "unnormalized")
+SEARCH = (
+    "sampling",
+    "sampling_topk",
+    "sampling_topp",
+    "diverse_beam_groups",
+    "diverse_beam_strength",
+    "diversity_rate",
+    "match_source_len",
+    "no_repeat_ngram_size",
+)
+# Of fairseq's other flags a warning says that they do nothing. Of those that would change the
+# output and cannot be honoured, GenerationLimits says so.
+USED = (*ENCODERS, *LIMITS, "nbest", "seed", "cpu", "fp16", "bf16", "quiet", "task", "user_dir")
+
+
+class TranslationParser(argparse.ArgumentParser):
+    """The flags of translation and fairseq's, to which a script adds its own.
+
+    Errors are one line. What a script adds to ``group`` is its own; of fairseq's flags, those that
+    do nothing are named in a warning.
+    """
+
+    def __init__(self, prog: str, description: str | None, argv: Sequence[str]) -> None:
+        """``argv`` is looked at for ``--user-dir``, whose modules may bring tokenizers and BPEs."""
+        super().__init__(
+            prog=prog,
+            usage=f"{prog} DATA_DIR --path FILE --AR-path FILE [flag ...]",
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        self._import_user_dir(argv)
+        self.group = self.add_argument_group("speculative decoding")
+        self._add_translation_flags()
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with status 2 and one line."""
+        self.exit(2, f"{self.prog}: {' '.join(message.split())}\n")
+
+    def parse(self, argv: Sequence[str]) -> Namespace:
+        """Parse a command line, and warn of flags that do nothing."""
+        self._add_fairseq_flags()
+        args = self.parse_args(argv)
+        args.encoder_options = {}
+        for name in ENCODERS:
+            config = REGISTRIES[name]["dataclass_registry"].get(getattr(args, name))
+            for key in vars(config()) if config is not None else ():
+                if hasattr(args, key):
+                    args.encoder_options[key] = getattr(args, key)
+        own = {action.dest for action in self.group._group_actions}
+        used = {*own, *USED, *args.encoder_options, *(SEARCH if args.strategy == "fairseq" else ())}
+        if args.post_process not in (None, "subword_nmt"):
+            used.add("post_process")
+        flags = (token.split("=")[0] for token in argv if token.startswith("-"))
+        actions = self._option_string_actions
+        unused = [flag for flag in flags if flag in actions and actions[flag].dest not in used]
+        if unused:
+            logger.warning("these flags do nothing here: %s", " ".join(dict.fromkeys(unused)))
+        return args
+
+    def _import_user_dir(self, argv: Sequence[str]) -> None:
+        """Import what ``--user-dir`` names, unless it is this plugin."""
+        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+        parser.add_argument("--user-dir")
+        try:
+            args, _ = parser.parse_known_args(argv)
+        except argparse.ArgumentError:
+            return  # it has no value, which is found again when all is parsed
+        if args.user_dir and Path(args.user_dir).resolve().name != "specdec_plugins":
+            try:
+                utils.import_user_module(args)
+            except Exception as error:  # whatever the user's modules raise
+                reason = str(error) or type(error).__name__
+                self.error(f"--user-dir {args.user_dir}: cannot be imported ({reason})")
+
+    def _add_translation_flags(self) -> None:
+        add = self.group.add_argument
+        add("data", metavar="DATA_DIR", help="folder of dict.{source,target}.txt, and of codes")
+        add("--path", metavar="FILE", help="drafter checkpoint; not needed for AR and fairseq")
+        add("--AR-path", metavar="FILE", help="verifier checkpoint")
+        add(
+            "--strategy",
+            choices=STRATEGIES,
+            default="specdec",
+            help="specdec (default); AR: greedy, cached, without a drafter; fairseq: stock beam "
+            "search; drafter: the drafter alone, unverified",
+        )
+        add("--batch", metavar="N", type=int, default=1, help="sentences at a time (1)")
+        add("--beam", metavar="N", type=int, default=5, help="for --strategy fairseq (5)")
+        add(
+            "--block-size", metavar="K", type=int, help="slots drafted in a pass (what was trained)"
+        )
+        add(
+            "--beta",
+            metavar="B",
+            type=int,
+            default=1,
+            help="accept the verifier's B best (1: strict)",
+        )
+        add("--tau", metavar="T", type=float, default=0.0, help="and within T nats of its best (0)")
+        gen_parser_from_dataclass(self.group, ControllerConfig())
+        add("-s", "--source-lang", metavar="LANG", help="default: the checkpoint's")
+        add("-t", "--target-lang", metavar="LANG", help="default: the checkpoint's")
+        add("--keep-bpe", action="store_true", help="put out segmented text as it is")
+        add("--fp64", action="store_true", help="float64, to check exactness")
+
+    def _add_fairseq_flags(self) -> None:
+        """Last of all: fairseq leaves out those of its flags that are there already."""
+        options.add_generation_args(self)
+        for name in ENCODERS:
+            group = self.add_argument_group(name)
+            group.add_argument(f"--{name}", choices=list(REGISTRIES[name]["registry"]))
+            for config in REGISTRIES[name]["dataclass_registry"].values():
+                if config is not None:
+                    gen_parser_from_dataclass(group, config())
+        group = self.add_argument_group("fairseq")
+        group.add_argument("--task", metavar="TASK", help="any: the task is always our own")
+        gen_parser_from_dataclass(group, CommonConfig())
+        options.add_dataset_args(self, gen=True)
+
+
+def make_settings(args: Namespace) -> Settings:
+    """The settings that a parsed command line stands for.
+
+    Raises:
+        ValueError: a value that cannot be, naming its flag.
+    """
+    dtypes = {"fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
+    given = [flag for flag in dtypes if getattr(args, flag)]
+    if len(given) > 1:
+        raise ValueError(f"--{given[0]} and --{given[1]}: give one of them")
+    if args.nbest != 1:
+        raise ValueError(f"--nbest {args.nbest}: one translation is put out a line")
+    stock = args.strategy == "fairseq"
+    limits = {name: getattr(args, name) for name in LIMITS}
+    return Settings(
+        data=args.data,
+        ar_path=args.AR_path,
+        path=args.path,
+        strategy=args.strategy,
+        batch=args.batch,
+        beam=args.beam,
+        block_size=args.block_size,
+        rule=AcceptanceRule(args.beta, args.tau),
+        controller=ControllerOptions.from_config(args),
+        limits=GenerationLimits.from_config(Namespace(**limits) if stock else args),
+        source_lang=args.source_lang,
+        target_lang=args.target_lang,
+        device="cuda" if torch.cuda.is_available() and not args.cpu else "cpu",
+        dtype=dtypes[given[0]] if given else "float32",
+        tokenizer=args.tokenizer,
+        bpe=args.bpe,
+        encoder_options=args.encoder_options,
+        post_process=args.post_process,
+        keep_bpe=args.keep_bpe,
+        search_options={name: getattr(args, name) for name in SEARCH} if stock else {},
+    )

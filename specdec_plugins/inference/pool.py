@@ -1,0 +1,153 @@
+"""Shards through a pool of workers, each with its own models: a Ray Data job.
+
+Ray starts the workers, hands out the shards, starts a worker that died anew and gives what it was
+at to another. The shards' input and output must be in a file system that all workers see.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import ray
+import ray.data
+import torch
+
+import specdec_plugins
+from specdec_plugins.inference.corpus import Shard, translate_shard
+from specdec_plugins.inference.loading import load_translator
+from specdec_plugins.inference.settings import InferenceError, Settings
+
+logger = logging.getLogger(__name__)
+
+# Of the object store, which holds descriptions of shards only.
+STORE_BYTES = 200 * 2**20
+# Rows of a task's block are lost to a worker that dies; but very many tasks slow Ray down.
+MOST_TASKS = 2000
+# Ray itself would try for ever, also a shard that kills whatever worker it is given.
+MOST_TRIES = 4
+
+
+class ShardTranslator:
+    """A worker: models that are loaded once, and shards one by one."""
+
+    def __init__(self, settings: Settings, seed: int, threads: int) -> None:
+        torch.set_num_threads(threads)
+        self.seed = seed
+        self.translator = load_translator(settings)
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Translate the shard that a row describes, unless that was done before."""
+        shard = Shard(**row)
+        if not shard.done:
+            count_try(shard)
+            translate_shard(self.translator, shard, self.seed)
+            _tries(shard).unlink(missing_ok=True)
+        return {"lines": shard.lines}
+
+
+def _tries(shard: Shard) -> Path:
+    return Path(f"{shard.output}.tries")
+
+
+def count_try(shard: Shard) -> None:
+    """Note that a worker begins with a shard.
+
+    Raises:
+        InferenceError: too many died of it.
+    """
+    try:
+        _tries(shard).parent.mkdir(parents=True, exist_ok=True)
+        with open(_tries(shard), "ab") as file:
+            file.write(b".")
+            tries = file.tell()
+    except OSError as error:
+        raise InferenceError(f"{shard.output}: cannot be written ({error.strerror})") from error
+    if tries > MOST_TRIES:
+        last = shard.first_line + shard.lines
+        raise InferenceError(
+            f"{shard.source}: lines {shard.first_line + 1} to {last}: {MOST_TRIES} workers died of "
+            "them; look for lack of memory, or give a smaller --batch"
+        )
+
+
+def translate_shards(
+    shards: Sequence[Shard], settings: Settings, seed: int, workers: int, threads: int
+) -> Iterator[int]:
+    """Translate shards in any order; yields the lines of each as it is done.
+
+    Args:
+        workers: how many, each with ``threads`` CPUs, and one GPU if that is the settings' device.
+
+    Raises:
+        InferenceError: Ray has too few CPUs or GPUs, or gave up.
+    """
+    for shard in shards:
+        with suppress(OSError):  # which the workers meet too, and tell
+            _tries(shard).unlink()
+    gpus = int(torch.device(settings.device).type == "cuda")
+    started = _start()
+    try:
+        _check_resources(workers, {"CPU": threads, "GPU": gpus})
+        tasks = min(len(shards), MOST_TASKS)
+        rows = ray.data.from_items([asdict(shard) for shard in shards], override_num_blocks=tasks)
+        done = rows.map(
+            ShardTranslator,
+            fn_constructor_args=(settings, seed, threads),
+            compute=ray.data.ActorPoolStrategy(size=workers, max_tasks_in_flight_per_actor=2),
+            num_cpus=threads,
+            num_gpus=gpus,
+        )
+        for row in done.iter_rows():
+            yield int(row["lines"])
+    except ray.exceptions.RayError as error:
+        logger.debug("Ray gave up:", exc_info=True)
+        raise InferenceError(_reason(error)) from error
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def _start() -> bool:
+    """Connect to the cluster of ``RAY_ADDRESS``, or start one of this machine alone.
+
+    Returns whether that was needed.
+    """
+    if ray.is_initialized():
+        return False
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray makes workers nicer than their driver by 15; here they are the work itself.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    path = [str(Path(specdec_plugins.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
+    local: dict[str, Any] = {"include_dashboard": False, "object_store_memory": STORE_BYTES}
+    ray.init(
+        logging_level=logging.WARNING,
+        # Workers import the package that this process has imported.
+        runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(filter(None, path))}},
+        **({} if os.environ.get("RAY_ADDRESS") else local),
+    )
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    return True
+
+
+def _check_resources(workers: int, each: dict[str, int]) -> None:
+    there = ray.cluster_resources()
+    for name, count in each.items():
+        if workers * count > there.get(name, 0):
+            raise InferenceError(
+                f"--workers {workers}: need {workers * count} {name}s, and Ray has "
+                f"{there.get(name, 0):g}; give fewer workers or threads"
+            )
+
+
+def _reason(error: Exception) -> str:
+    """What a worker raised, of which Ray brings only the traceback's text; or where to look."""
+    raised = re.findall(r"^\S*\bInferenceError: (.+)$", str(error), re.MULTILINE)
+    return raised[-1] if raised else "a worker failed, see above; the same command goes on"

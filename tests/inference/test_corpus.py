@@ -1,0 +1,141 @@
+"""Files into shards and back: every line once and in its place, whatever the lines are."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from jobs import Numberer
+
+from specdec_plugins.inference import InferenceError
+from specdec_plugins.inference.corpus import (
+    CorpusFile,
+    check_apart,
+    find_files,
+    read_corpus,
+    translate_shard,
+    write_whole,
+)
+from specdec_plugins.inference.text import InputLines
+
+
+def read(path: Path, output: Path, shard_lines: int = 2) -> list[CorpusFile]:
+    return read_corpus(find_files(path), output, shard_lines)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("corpus")
+
+
+@given(
+    lines=st.lists(st.text(alphabet="ab \r\té\u2028\ufeff", max_size=4), max_size=12),
+    last_feed=st.booleans(),
+    shard_lines=st.integers(1, 5),
+)
+# A byte order mark that is not at the start.
+@example(lines=["a", "\ufeffb"], last_feed=False, shard_lines=1)
+@example(lines=[], last_feed=False, shard_lines=1)
+@example(lines=["", "", ""], last_feed=True, shard_lines=2)
+@settings(deadline=None, max_examples=60)
+def test_shards_are_the_file_in_parts(
+    lines: list[str], last_feed: bool, shard_lines: int, folder: Path
+) -> None:
+    data = ("\n".join(lines) + ("\n" if last_feed else "")).encode()
+    path = folder / "in.txt"
+    path.write_bytes(data)
+    (file,) = read(path, folder, shard_lines)
+    expected = list(InputLines(io.BytesIO(data)))
+    assert file.lines == len(expected)
+    assert all(shard.lines == shard_lines for shard in file.shards[:-1])
+    found = ""
+    for shard in file.shards:
+        translate_shard(Numberer(), shard, seed=1)  # type: ignore[arg-type]
+        found += Path(shard.output).read_bytes().decode()
+    assert found == "".join(f"{line.number}:{line.text}\n" for line in expected)
+
+
+def test_files_of_a_folder(tmp_path: Path) -> None:
+    for name in ("b.txt", "a/c.txt", ".hidden", ".git/x", "a/.y"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("w1\n" * 3)
+    (tmp_path / "empty").write_text("")
+    corpus = read(tmp_path, tmp_path / "out")
+    assert [file.name for file in corpus] == ["a/c.txt", "b.txt", "empty"]
+    assert [file.lines for file in corpus] == [3, 3, 0]
+    shards = [shard for file in corpus for shard in file.shards]
+    assert [shard.number for shard in shards] == [0, 1, 2, 3]
+    assert len({shard.output for shard in shards}) == 4
+    assert corpus[0].digest == corpus[1].digest != corpus[2].digest
+    assert list(find_files(tmp_path / "b.txt")) == ["b.txt"]
+
+
+@pytest.mark.parametrize(
+    ("data", "line"), [(b"ok\nb\xe4d\n", 2), (b"\xff", 1), (b"a\nb\nc\nd\n\xc3", 5)]
+)
+def test_bytes_that_are_no_utf_8_are_named(tmp_path: Path, data: bytes, line: int) -> None:
+    (tmp_path / "in.txt").write_bytes(data)
+    with pytest.raises(InferenceError, match=rf"in.txt: line {line} is not UTF-8 .*iconv"):
+        read(tmp_path / "in.txt", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_input(tmp_path: Path) -> None:
+    with pytest.raises(InferenceError, match=r"--input-path .*nowhere: no such file or folder"):
+        find_files(tmp_path / "nowhere")
+    (tmp_path / ".hidden").write_text("w1\n")
+    with pytest.raises(InferenceError, match="holds no files"):
+        find_files(tmp_path)
+
+
+def test_the_output_is_not_among_the_input(tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("w1\n")
+    (tmp_path / "folder").mkdir()
+    for source, output in (
+        (tmp_path, tmp_path),
+        (tmp_path, tmp_path / "out"),
+        (tmp_path / "in.txt", tmp_path),
+        (tmp_path / "in.txt", tmp_path / "in.txt"),
+    ):
+        with pytest.raises(InferenceError, match=r"--output-path .* is with the input"):
+            check_apart(source, output)
+    check_apart(tmp_path / "in.txt", tmp_path / "folder")
+    check_apart(tmp_path / "folder", tmp_path)
+
+
+def test_a_shard_whose_input_has_changed_is_not_translated(tmp_path: Path) -> None:
+    path = tmp_path / "in.txt"
+    path.write_text("w1\nw2\n")
+    ((shard,),) = (file.shards for file in read(path, tmp_path / "out"))
+    path.write_text("w1\nw3\n")
+    with pytest.raises(InferenceError, match=r"in.txt: has changed"):
+        translate_shard(Numberer(), shard, seed=1)  # type: ignore[arg-type]
+    path.unlink()
+    with pytest.raises(InferenceError, match=r"in.txt: cannot be read"):
+        translate_shard(Numberer(), shard, seed=1)  # type: ignore[arg-type]
+    assert not shard.done
+
+
+def test_a_shard_that_fails_midway_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "in.txt"
+    path.write_text("w1\nw2\n")
+    ((shard,),) = (file.shards for file in read(path, tmp_path / "out"))
+
+    class Failing(Numberer):
+        def translate(self, lines: Any) -> Any:
+            yield next(super().translate(lines))
+            raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        translate_shard(Failing(), shard, seed=1)  # type: ignore[arg-type]
+    assert list(Path(shard.output).parent.iterdir()) == []
+
+
+def test_an_output_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InferenceError, match=r"file/out.txt: cannot be written"):
+        write_whole(tmp_path / "file" / "out.txt", [b"w1\n"])

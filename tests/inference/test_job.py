@@ -1,0 +1,281 @@
+"""A job that is stopped anywhere goes on without losing or repeating a line, and only as itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jobs import Numberer
+
+from specdec_plugins.inference import InferenceError, Settings
+from specdec_plugins.inference.corpus import CorpusFile, find_files, read_corpus, translate_shard
+from specdec_plugins.inference.job import FOLDER, Job, describe_job, differences
+
+NOTHING: dict[str, Any] = {}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Files of 5, 0 and 3 lines."""
+    folder = tmp_path / "source"
+    (folder / "more").mkdir(parents=True)
+    (folder / "a.txt").write_text("w1\n\nw2\nw3\nw4")
+    (folder / "empty.txt").write_text("")
+    (folder / "more" / "b.txt").write_text("w5\nw6\nw7\n")
+    return folder
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """What stands for a data folder with its models."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in ("verifier.pt", "drafter.pt", "dict.en.txt", "dict.de.txt", "codes"):
+        (folder / name).write_text(name)
+    return folder
+
+
+def make_settings(model: Path, **more: Any) -> Settings:
+    files = {"path": str(model / "drafter.pt"), "ar_path": str(model / "verifier.pt")}
+    return Settings(data=str(model), bpe="subword_nmt", **{**files, **more})
+
+
+def read(source: Path, output: Path, shard_lines: int = 2) -> list[CorpusFile]:
+    return read_corpus(find_files(source), output, shard_lines)
+
+
+def run(job: Job, most: int = 99) -> int:
+    """Translate up to ``most`` shards; returns how many were left before."""
+    pending = job.pending()
+    for shard in pending[:most]:
+        translate_shard(Numberer(), shard, seed=1)  # type: ignore[arg-type]
+    return len(pending)
+
+
+def check(output: Path) -> None:
+    assert (output / "a.txt").read_text() == "1:w1\n2:\n3:w2\n4:w3\n5:w4\n"
+    assert (output / "empty.txt").read_text() == ""
+    assert (output / "more" / "b.txt").read_text() == "1:w5\n2:w6\n3:w7\n"
+    files = sorted(str(path.relative_to(output)) for path in output.rglob("*") if path.is_file())
+    assert files == [f"{FOLDER}/job.json", "a.txt", "empty.txt", "more/b.txt"]
+
+
+def test_a_job_from_beginning_to_end(source: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    corpus = read(source, output)
+    with Job(output, corpus, NOTHING) as job:
+        assert run(job) == 5
+        assert job.pending() == []
+        job.finish()
+    check(output)
+    # And once more: nothing is left to do, and nothing is done.
+    times = [path.stat().st_mtime_ns for path in sorted(output.glob("*.txt"))]
+    with Job(output, corpus, NOTHING) as job:
+        assert job.pending() == []
+        job.finish()
+    assert [path.stat().st_mtime_ns for path in sorted(output.glob("*.txt"))] == times
+    check(output)
+
+
+@given(stops=st.lists(st.integers(0, 3), max_size=6), lost=st.integers(0, 4))
+@settings(deadline=None, max_examples=25)
+def test_a_job_goes_on_wherever_it_was_stopped(
+    stops: list[int], lost: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("job")
+    source, output = folder / "source", folder / "out"
+    source.mkdir()
+    texts = {"a": "w1\nw2\nw3\n", "b": "w4", "c": "w5\n\nw6\n\n"}
+    for name, text in texts.items():
+        (source / name).write_text(text)
+    left = 5
+    for most in stops:
+        with Job(output, read(source, output), NOTHING) as job:
+            assert run(job, most) == left
+            left = max(0, left - most)
+        # What a writer that is killed leaves, in a shard and in putting together.
+        debris = output / FOLDER / f"{lost % 3:06d}"
+        debris.mkdir(exist_ok=True)
+        (debris / f".00000000{lost}.txt.0123").write_text("hal")
+        (debris / "whole.txt").write_text("half a fi")
+    with Job(output, read(source, output), NOTHING) as job:
+        assert run(job) == left
+        job.finish()
+    for name, text in texts.items():
+        expected = [f"{number}:{line}\n" for number, line in enumerate(text.splitlines(), 1)]
+        assert (output / name).read_text() == "".join(expected)
+    assert sorted(path.name for path in output.iterdir()) == [FOLDER, "a", "b", "c"]
+
+
+def test_a_job_killed_while_its_files_are_put_together(source: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    corpus = read(source, output)
+    with Job(output, corpus, NOTHING) as job:
+        run(job)
+        # One of them is there already, and its shards are gone.
+        job.finish()
+        (output / "a.txt").unlink()
+        shutil.rmtree(output / "more")
+        for shard in corpus[0].shards:
+            translate_shard(Numberer(), shard, seed=1)  # type: ignore[arg-type]
+    with Job(output, corpus, NOTHING) as job:
+        assert [shard.source for shard in job.pending()] == [str(source / "more" / "b.txt")] * 2
+        run(job)
+        job.finish()
+    check(output)
+
+
+def test_a_damaged_shard_is_not_put_together(source: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    with Job(output, read(source, output), NOTHING) as job:
+        run(job)
+        damaged = Path(job.corpus[0].shards[1].output)
+        for text in ("", "one\n", "one\ntwo\nthree\n", "one\n\ntwo"):
+            damaged.write_text(text)
+            with pytest.raises(InferenceError, match=rf"{damaged.name}: is damaged .* 2 lines"):
+                job.finish()
+        assert not (output / "a.txt").exists()
+        damaged.unlink()
+        assert run(job) == 1
+        job.finish()
+    check(output)
+
+
+def test_one_run_at_a_time(source: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    corpus = read(source, output)
+    with (
+        Job(output, corpus, NOTHING),
+        pytest.raises(InferenceError, match="another run is at work"),
+        Job(output, corpus, NOTHING),
+    ):
+        pass
+    with Job(output, corpus, NOTHING):
+        pass
+
+
+def test_nothing_is_overwritten(source: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    (output / "more").mkdir(parents=True)
+    (output / "more" / "b.txt").write_text("mine")
+    job = Job(output, read(source, output), NOTHING)
+    with pytest.raises(InferenceError, match=r"more/b.txt is there already; name another"), job:
+        pass
+    assert (output / "more" / "b.txt").read_text() == "mine"
+
+
+def test_a_folder_that_cannot_be_written_to(source: Path, tmp_path: Path) -> None:
+    output = tmp_path / "file"
+    output.write_text("")
+    job = Job(output, read(source, output), NOTHING)
+    with pytest.raises(InferenceError, match=r"--output-path .*file: cannot be written to"), job:
+        pass
+
+
+def test_a_job_killed_before_it_was_described_begins_anew(source: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    (output / FOLDER).mkdir(parents=True)
+    (output / FOLDER / "job.json").write_text('{"input": {"a.tx')
+    with Job(output, read(source, output), {"shard_lines": 2}):
+        pass
+    assert json.loads((output / FOLDER / "job.json").read_text()) == {"shard_lines": 2}
+
+
+class TestAnotherJobIsRefused:
+    """By name, and nothing is changed."""
+
+    @pytest.fixture
+    def begun(self, source: Path, model: Path, tmp_path: Path) -> Path:
+        output = tmp_path / "out"
+        with self.job(source, model, output) as job:
+            run(job, 2)
+        return output
+
+    @staticmethod
+    def job(source: Path, model: Path, output: Path, lines: int = 2, **settings: Any) -> Job:
+        corpus = read(source, output, lines)
+        seed = settings.pop("seed", 1)
+        described = describe_job(corpus, make_settings(model, **settings), seed, lines)
+        return Job(output, corpus, described)
+
+    def refused(self, job: Job) -> str:
+        before = (job.output / FOLDER / "job.json").read_text()
+        with pytest.raises(InferenceError, match=r"was begun with other ") as caught, job:
+            pass
+        assert (job.output / FOLDER / "job.json").read_text() == before
+        return str(caught.value).split("with other ")[1].split(";")[0]
+
+    def test_changed_input(self, source: Path, model: Path, begun: Path) -> None:
+        (source / "a.txt").write_text("w1\n\nw2\nw3\nw5")
+        assert self.refused(self.job(source, model, begun)) == "input.a.txt.sha256"
+        (source / "a.txt").unlink()
+        assert self.refused(self.job(source, model, begun)) == "input.a.txt"
+        for number in range(5):
+            (source / f"{number}").write_text("w1\n")
+        found = self.refused(self.job(source, model, begun))
+        assert found == "input.a.txt, input.0, input.1 and 3 more"
+
+    @pytest.mark.parametrize("name", ["verifier", "drafter", "dict.de.txt", "codes"])
+    def test_other_models(self, source: Path, model: Path, begun: Path, name: str) -> None:
+        path = model / name if "." in name or name == "codes" else model / f"{name}.pt"
+        path.write_text("another")
+        assert self.refused(self.job(source, model, begun)) == f"models.{name}"
+
+    @pytest.mark.parametrize(
+        ("name", "value"), [("batch", 3), ("dtype", "bfloat16"), ("block_size", 2), ("seed", 2)]
+    )
+    def test_other_settings(
+        self, source: Path, model: Path, begun: Path, name: str, value: Any
+    ) -> None:
+        job = self.job(source, model, begun, **{name: value})
+        assert self.refused(job) == f"settings.{name}"
+
+    def test_other_shards(self, source: Path, model: Path, begun: Path) -> None:
+        assert self.refused(self.job(source, model, begun, lines=3)) == "shard_lines"
+
+    def test_the_same_elsewhere_is_the_same(
+        self, source: Path, model: Path, begun: Path, tmp_path: Path
+    ) -> None:
+        """Files are told by their content, so folders may be moved between two runs."""
+        source = source.rename(tmp_path / "moved")
+        model = model.rename(tmp_path / "moved model")
+        begun = begun.rename(tmp_path / "moved out")
+        with self.job(source, model, begun) as job:
+            assert run(job) == 3
+            job.finish()
+        check(begun)
+
+    def test_a_drafter_that_is_not_used_does_not_matter(self, source: Path, model: Path) -> None:
+        described = []
+        for text in ("one", "two"):
+            (model / "drafter.pt").write_text(text)
+            settings = dataclasses.replace(make_settings(model), strategy="AR")
+            described.append(describe_job([], settings, 1, 2))
+        assert described[0] == described[1]
+
+    def test_codes_are_told_by_their_content(self, model: Path, tmp_path: Path) -> None:
+        for name in ("one", "two"):
+            (tmp_path / name).write_text("codes")
+        one, two = (
+            describe_job(
+                [], make_settings(model, encoder_options={"bpe_codes": str(tmp_path / name)}), 1, 2
+            )
+            for name in ("one", "two")
+        )
+        assert one == two
+        (model / "verifier.pt").unlink()
+        with pytest.raises(InferenceError, match=r"verifier.pt: cannot be read"):
+            describe_job([], make_settings(model), 1, 2)
+
+
+def test_differences() -> None:
+    one = {"a": 1, "b": {"c": [1], "d": {"e": 2}}, "f": None}
+    assert list(differences(one, json.loads(json.dumps(one)))) == []
+    other = {"a": 1, "b": {"c": [2], "d": 3}, "g": 4}
+    assert list(differences(one, other)) == ["b.c", "b.d", "g"]

@@ -1,0 +1,46 @@
+"""What a worker does with a shard; that there are workers is tested with the script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs import Numberer
+
+pytest.importorskip("ray", reason="Ray is not installed (extra [ray])")
+
+from dataclasses import asdict
+
+from specdec_plugins.inference import InferenceError
+from specdec_plugins.inference.corpus import Shard, find_files, read_corpus
+from specdec_plugins.inference.pool import MOST_TRIES, ShardTranslator, count_try
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Shard:
+    (tmp_path / "in.txt").write_text("w1\nw2\nw3\n")
+    (file,) = read_corpus(find_files(tmp_path / "in.txt"), tmp_path / "out", 2)
+    return file.shards[1]
+
+
+def make_worker(translator: Any) -> ShardTranslator:
+    worker = ShardTranslator.__new__(ShardTranslator)
+    worker.seed, worker.translator = 1, translator
+    return worker
+
+
+def test_a_shard_is_translated_once(shard: Shard) -> None:
+    assert make_worker(Numberer())(asdict(shard)) == {"lines": 1}
+    assert Path(shard.output).read_text() == "3:w3\n"
+    # Given it again, as after a worker's death, it does nothing: this one could not.
+    assert make_worker(None)(asdict(shard)) == {"lines": 1}
+    assert [path.name for path in Path(shard.output).parent.iterdir()] == ["000000001.txt"]
+
+
+def test_a_shard_that_kills_its_workers_does_not_go_round_for_ever(shard: Shard) -> None:
+    for _ in range(MOST_TRIES):
+        count_try(shard)
+    with pytest.raises(InferenceError, match=r"in.txt: lines 3 to 3: 4 workers died of them"):
+        make_worker(Numberer())(asdict(shard))
+    assert not shard.done

@@ -1,0 +1,70 @@
+"""Two processes train a drafter together as one process with twice the update frequency does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from dummy_data import COMMON, SIZES, make_data, run_train, train_verifier
+
+from specdec_plugins.checkpoints import load_state
+
+PACKAGE = Path(__file__).resolve().parent.parent.parent / "specdec_plugins"
+# No dropout, whose masks depend on how sentences are batched. Adam divides a gradient by its size:
+# with its usual epsilon, the rounding errors of a gradient that is all but 0 would be steps too.
+FLAGS = (
+    f"--task translation_specdec --arch block_causal --block-size 4 --criterion glat_loss {SIZES} "
+    "--dropout 0 --share-verifier-encoder --verifier-features --verifier-embed-dim 16 "
+    "--previous-token-head --verifier-labels --blocks-per-sentence 3 --slot-decay 3 "
+    "--adam-eps 1e-3 --max-tokens 50 --max-epoch 2 --save-interval-updates 1"
+)
+TOGETHER = (
+    "--distributed-world-size 2 --distributed-rank $RANK --distributed-init-method env:// "
+    "--distributed-no-spawn --distributed-backend gloo --ddp-backend legacy_ddp"
+)
+
+
+def run_two(flags: str) -> list[dict[str, Any]]:
+    """Train by the README's command; returns the logs of validation."""
+    train = f"exec {sys.executable} -m fairseq_cli.train {flags} {TOGETHER}"
+    launcher = "-m torch.distributed.run --standalone --nproc-per-node 2 --no-python"
+    command = [sys.executable, *launcher.split(), "bash", "-c", train]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    output = done.stdout + done.stderr
+    assert "training on 2 devices" in output
+    lines = [line.split(" | ")[-1] for line in output.splitlines() if "valid_loss" in line]
+    return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+def mean_loss(state: dict[str, Any]) -> float:
+    """The training loss in bits, over the epoch so far, as fairseq saves it: not rounded."""
+    meters = {name: meter for _, name, _, meter in state["extra_state"]["metrics"]["train"]}
+    return float(meters["loss"]["sum"] / meters["loss"]["count"])
+
+
+def test_two_processes_are_one_with_twice_the_update_frequency(tmp_path: Path) -> None:
+    data = make_data(tmp_path)
+    verifier = train_verifier(data, tmp_path / "verifier", "--max-epoch 15")
+    flags = f"{FLAGS} --AR-path {verifier}"
+    one, two = tmp_path / "one", tmp_path / "two"
+    logs = run_train(data, one, f"{flags} --update-freq 2").of("valid")
+    other = run_two(f"{data} --save-dir {two} {COMMON} {flags} --user-dir {PACKAGE}")
+    names = sorted(path.name for path in one.glob("checkpoint_[0-9]*.pt"))
+    assert len(names) >= 6
+    assert names == sorted(path.name for path in two.glob("checkpoint_[0-9]*.pt"))
+    for name in names:
+        first, second = load_state(one / name), load_state(two / name)
+        assert mean_loss(first) == pytest.approx(mean_loss(second), abs=1e-5)
+        assert first["model"].keys() == second["model"].keys()
+        for key, tensor in first["model"].items():
+            torch.testing.assert_close(second["model"][key], tensor, atol=1e-5, rtol=0)
+    assert len(other) == len(logs)
+    for mine, theirs in zip(logs, other):
+        for key in ("valid_loss", "valid_acc_0", "valid_acceptance_length"):
+            assert float(theirs[key]) == pytest.approx(mine[key], abs=1.01e-3), key

@@ -1,0 +1,276 @@
+"""``scripts/translate_corpus.py`` with real workers; workers and drivers are killed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import make_dictionary, make_task, make_verifier, vary_output
+from drafters import make_causal, save_checkpoint
+
+from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.inference import Settings, load_translator
+from specdec_plugins.inference.text import InputLines
+
+SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "translate_corpus.py"
+needs_ray = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="Ray is not installed (extra [ray])"
+)
+LIMITS = GenerationLimits(max_len_b=9)
+PATIENCE = 180.0
+"""Seconds to wait for what takes a few, on a machine that is busy."""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with dictionaries, a verifier and a drafter."""
+    folder = tmp_path_factory.mktemp("model")
+    languages = {"source_lang": "en", "target_lang": "de"}
+    for language in languages.values():
+        make_dictionary().save(str(folder / f"dict.{language}.txt"))
+    task = make_task()
+    save_checkpoint(folder / "verifier.pt", vary_output(make_verifier(task, seed=3)), **languages)
+    save_checkpoint(folder / "drafter.pt", make_causal(task, seed=5), **languages)
+    return folder
+
+
+def make_text(lines: int) -> str:
+    """Lines of 1 to 9 words, all different in sum, and some empty."""
+    rows = (
+        " ".join(f"w{(line * 7 + word * word) % 20}" for word in range(line % 10))
+        for line in range(lines)
+    )
+    return "".join(f"{row}\n" for row in rows)
+
+
+def translated(model: Path, source: Path) -> str:
+    """By one translator in this process, line by line."""
+    files = {"path": str(model / "drafter.pt"), "ar_path": str(model / "verifier.pt")}
+    translator = load_translator(Settings(data=str(model), limits=LIMITS, **files))
+    with InputLines.open(str(source)) as lines:
+        return "".join(f"{result.text}\n" for result in translator.translate(lines))
+
+
+def command(model: Path, source: Path, output: Path, *flags: str) -> list[str]:
+    own = f"{model} --path {model}/drafter.pt --AR-path {model}/verifier.pt --cpu --max-len-b 9"
+    paths = f"--input-path {source} --output-path {output}"
+    return [sys.executable, str(SCRIPT), *own.split(), *paths.split(), *flags]
+
+
+def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments),  # type: ignore[arg-type]
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=2 * PATIENCE,
+        env={**os.environ, **environment},
+    )
+
+
+def numbers(summary: str) -> tuple[int, int]:
+    """Lines translated, and lines that were there, by the script's last line."""
+    found = re.search(r"(\d+) translated in .*, (\d+) were there already", summary)
+    assert found, summary[-2000:]
+    return int(found[1]), int(found[2])
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_folder_through_a_pool(model: Path, tmp_path: Path) -> None:
+    source, output = tmp_path / "in", tmp_path / "out"
+    (source / "more").mkdir(parents=True)
+    (source / "a.txt").write_text(make_text(45))
+    (source / "empty.txt").write_text("")
+    (source / "more" / "b.txt").write_text("\ufeffw1 w2\r\n\nw3")
+    workers = str(min(2, os.cpu_count() or 1))
+    done = run(model, source, output, "--workers", workers, "--shard-lines", "10")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert numbers(done.stderr) == (48, 0)
+    for name in ("a.txt", "empty.txt", "more/b.txt"):
+        assert (output / name).read_text() == translated(model, source / name)
+    # Nothing is left to do, so no worker is started, and other workers are no other job.
+    again = run(model, source, output, "--workers", "9", "--shard-lines", "10")
+    assert again.returncode == 0, again.stderr[-3000:]
+    assert numbers(again.stderr) == (0, 48)
+
+
+def parents() -> dict[int, tuple[int, str]]:
+    """Parent and name of every process."""
+    table = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            name = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            after_name = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended meanwhile
+        if after_name[0] != "Z":
+            table[int(folder.name)] = (int(after_name[1]), name)
+    return table
+
+
+def descendants(ancestor: int) -> dict[int, str]:
+    table = parents()
+
+    def descends(process: int) -> bool:
+        while process in table:
+            process = table[process][0]
+            if process == ancestor:
+                return True
+        return False
+
+    return {process: name for process, (_, name) in table.items() if descends(process)}
+
+
+def wait_for(condition: Callable[[], object], driver: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert driver.poll() is None, "the driver has ended"
+        assert time.monotonic() < end, "nothing happens"
+        time.sleep(0.02)
+
+
+class Driver:
+    """A run of the script that can be watched and killed, with all that it started."""
+
+    def __init__(self, arguments: list[str], log: Path, output: Path) -> None:
+        self.output = output
+        self.started: dict[int, str] = {}
+        with open(log, "w") as file:
+            self.process = subprocess.Popen(arguments, stderr=file, text=True)
+
+    def done(self) -> int:
+        """Shards whose translation is there."""
+        return len(list((self.output / ".job").glob("*/[0-9]*.txt")))
+
+    def wait_for_shards(self, count: int) -> None:
+        wait_for(lambda: self.done() >= count, self.process)
+
+    def workers(self) -> set[int]:
+        """The workers that hold models."""
+        self.started.update(descendants(self.process.pid))
+        return {process for process, name in self.started.items() if "ShardTranslator" in name}
+
+    def kill(self) -> None:
+        """Kill the driver alone; its workers are to end by themselves."""
+        workers = self.workers()
+        self.process.kill()
+        self.process.wait()
+        end = time.monotonic() + PATIENCE
+        while left := workers & parents().keys():
+            assert time.monotonic() < end, f"workers are left: {left}"
+            time.sleep(0.1)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Driver]]:
+    """``start(argument, …)``; whatever the test leaves of it is ended."""
+    drivers: list[Driver] = []
+
+    def start_driver(model: Path, source: Path, output: Path, *flags: str) -> Driver:
+        arguments = command(model, source, output, *flags)
+        drivers.append(Driver(arguments, tmp_path / "log", output))
+        return drivers[-1]
+
+    yield start_driver
+    for driver in drivers:
+        if driver.process.poll() is None:
+            driver.kill()
+
+
+@needs_ray
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc")
+def test_a_worker_and_then_the_driver_are_killed(
+    model: Path, tmp_path: Path, start: Callable[..., Driver]
+) -> None:
+    source, output = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    for name, lines in (("a.txt", 803), ("b.txt", 400)):
+        (source / name).write_text(make_text(lines))
+    flags = ("--workers", "1", "--shard-lines", "20")
+    shards = 41 + 20
+    driver = start(model, source, output, *flags)
+    driver.wait_for_shards(3)
+    (worker,) = driver.workers()
+    os.kill(worker, signal.SIGKILL)
+    before = driver.done()
+    # The only worker is gone: whatever is done from here on, another does.
+    driver.wait_for_shards(before + 4)
+    assert driver.done() < shards
+    assert len(driver.workers()) == 2
+    driver.kill()
+    kept = driver.done()
+    assert kept < shards
+    assert not list(output.glob("*.txt"))
+    done = run(model, source, output, *flags)
+    assert done.returncode == 0, done.stderr[-3000:]
+    fresh, there = numbers(done.stderr)
+    assert fresh + there == 1203
+    assert 20 * (kept - 2) < there <= 20 * kept
+    for name in ("a.txt", "b.txt"):
+        assert (output / name).read_text() == translated(model, source / name)
+
+
+@needs_ray
+def test_errors_are_one_line(
+    model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """All of them before a worker is started, and before anything is written."""
+    spec = importlib.util.spec_from_file_location("translate_corpus_script", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    source, output = tmp_path / "in.txt", tmp_path / "out"
+    source.write_text("w1\n")
+    good: list[str | Path] = [model, source, output]
+    for arguments, status, message in (
+        ([*good, "--workers", "0"], 2, "--workers 0: must be at least 1"),
+        ([*good, "--batch", "0"], 2, "--batch 0: must be at least 1"),
+        ([model, tmp_path / "nowhere", output], 1, "nowhere: no such file or folder"),
+        ([model, source, tmp_path], 1, "is with the input"),
+        ([*good, "--AR-path", f"{model}/drafter.pt"], 1, "is a drafter, not a verifier"),
+    ):
+        try:
+            found = script.main(command(*arguments)[2:])  # type: ignore[arg-type]
+        except SystemExit as stop:
+            found = stop.code
+        assert found == status
+        *_, last = capfd.readouterr().err.splitlines()
+        assert last.startswith("translate_corpus.py: ")
+        assert message in last
+        assert not output.exists()
+
+
+@needs_ray
+@pytest.mark.slow
+def test_errors_of_ray_and_of_workers_are_one_line(model: Path, tmp_path: Path) -> None:
+    source, output = tmp_path / "in.txt", tmp_path / "out"
+    source.write_text("w1\n")
+    (output / ".job").mkdir(parents=True)
+    (output / ".job" / "000000").write_text("where a folder of shards should be")
+    for workers, message in (
+        ("999", "--workers 999: need 999 CPUs, and Ray has "),
+        ("1", f"{output}/.job/000000/000000000.txt: cannot be written (File exists)"),
+    ):
+        done = run(model, source, output, "--workers", workers)
+        assert done.returncode == 1
+        *_, last = done.stderr.splitlines()
+        assert last.startswith(f"translate_corpus.py: {message}"), done.stderr[-3000:]
+
+
+def test_without_ray_its_extra_is_named(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "ray.py").write_text("raise ImportError(\"No module named 'ray'\")")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = run(model, tmp_path, tmp_path / "out", PYTHONPATH=path)
+    assert done.returncode == 1
+    assert re.fullmatch(r"translate_corpus.py: No module named 'ray'; .*\[ray\].*\n", done.stderr)

@@ -381,6 +381,8 @@ class TestOptions:
             ({"beta": 0}, "--beta 0: must be at least 1"),
             ({"tau": -1.0}, r"--tau -1\.0: must be 0 or more"),
             ({"total_up": 0}, "--total-up 0: must be at least 1"),
+            ({"confidence_threshold": 1.5}, r"--confidence-threshold 1\.5: must be between 0"),
+            ({"min_draft": 3, "max_draft": 2}, "--min-draft 3: is above --max-draft 2"),
             ({"start_p": 1.5}, r"--start-p 1\.5: must be between 0 and 1"),
             ({"start_p": -0.5}, r"--start-p -0\.5: must be between 0 and 1"),
         ],
@@ -495,6 +497,8 @@ def test_fairseq_generate_runs_the_pair(
         for path, flags in (
             (str(drafter), f"--AR-path {verifier}"),
             (f"{drafter}:{verifier}", f"--AR-path {verifier}"),
+            (f"{drafter}:{verifier}", "--controller confidence --confidence-threshold 0.1"),
+            (f"{drafter}:{verifier}", "--controller none"),
         ):
             found = run_generate(data, tmp_path, path, f"{ours} {flags}")
             assert [line.split("\t")[::2] for line in found] == [

@@ -53,9 +53,10 @@ class CostAware(Constant):
     accepted where all before it were. Given an acceptance head, so do verify lengths once the draft
     is there, with the head's probabilities of its slots.
 
-    What is not drafted teaches nothing. So a small share of the time goes into whole blocks, as
-    soon as enough has been saved for some: settled on plain AR it still notices a text that is
-    easier to draft.
+    A batch that begins without drafts stays so: to start late a drafter must read the source and
+    the whole prefix, for the few tokens that are left. What is not drafted teaches nothing, so a
+    small share of the time goes into batches of whole blocks, as soon as enough has been saved for
+    one: settled on plain AR it still notices a text that is easier to draft.
     """
 
     PERIOD = 8
@@ -64,6 +65,8 @@ class CostAware(Constant):
     """Judged slots after which an old one has lost most of its weight."""
     PRIOR = (0.8, 4.0)
     """Before anything is known: this acceptance rate, as if seen so many times."""
+    PERIODS = 2
+    """Periods that a batch is expected to take; what it takes is what it is charged."""
     EXPLORATION = 0.005
     """Share of the time that may go into looking whether more should be drafted."""
 
@@ -90,6 +93,9 @@ class CostAware(Constant):
             self._begin(lengths.device)
         if self._choices is None:
             self._decide()
+        assert self._choices is not None
+        self._explores = (self._extra > 0) & (self._savings >= self._extra * self.PERIODS)
+        self._drafts = self._explores | (self._choices[self._rows] > 0)
         return self._chosen()
 
     def _begin(self, device: torch.device) -> None:
@@ -98,6 +104,7 @@ class CostAware(Constant):
         self._accepted = torch.full((self.length,), rate * weight, device=device)
         self._judged = torch.full((self.length,), weight, device=device)
         self._savings = torch.zeros((), device=device)
+        self._explores = torch.zeros((), dtype=torch.bool, device=device)
 
     def draft_lengths(self, outcome: Outcome) -> Tensor:
         """As in the step before, or what a new look at the averages says."""
@@ -127,7 +134,8 @@ class CostAware(Constant):
 
     def _chosen(self) -> Tensor:
         assert self._choices is not None
-        return self._choices[self._rows].expand(self._rows)
+        length = torch.where(self._explores, self.length, self._choices[self._rows])
+        return (length * self._drafts).expand(self._rows)
 
     def _learn(self) -> None:
         """Move the tally of the last steps into the averages."""
@@ -149,8 +157,7 @@ class CostAware(Constant):
         # What a period of whole blocks costs above the best, at the batch's present size.
         tokens = 1 + torch.nn.functional.pad(survival.cumsum(0), (1, 0))
         here, chosen = seconds[self._rows], best[self._rows]
-        extra = here[-1] - tokens[-1] * here[chosen] / tokens[chosen]
-        self._savings = self._savings + self.EXPLORATION * here[chosen]
-        explore = (extra > 0) & (self._savings >= extra)
-        self._savings = torch.where(explore, self._savings - extra, self._savings)
-        self._choices = torch.where(explore, self.length, best)
+        self._extra = here[-1] - tokens[-1] * here[chosen] / tokens[chosen]
+        spent = self._extra * self._explores
+        self._savings = self._savings + self.EXPLORATION * here[chosen] - spent
+        self._choices = best

@@ -14,6 +14,7 @@ from specdec_plugins.decoding.controllers.cost_aware import CostAware, best_leng
 from specdec_plugins.decoding.cost_profile import StepCosts
 
 K = 5
+SENTENCE = 20
 SAMPLE = {"net_input": {"src_tokens": torch.zeros(4, 3)}}
 probabilities = st.lists(st.floats(0, 1), min_size=1, max_size=6)
 
@@ -70,9 +71,10 @@ def start(profile: Profile, rows: int = 4, **settings: Any) -> CostAware:
 
 def run(controller: CostAware, accepting: list[int], steps: int, rows: int = 4) -> list[int]:
     """Take steps of which each accepts at most so many slots, in turn; the lengths drafted."""
-    lengths = controller.start(torch.zeros(rows).long())
     seen = []
     for step in range(steps):
+        if step % SENTENCE == 0:
+            lengths = controller.start(torch.zeros(rows).long())
         seen.append(int(lengths[0]))
         assert (lengths == lengths[0]).all()
         accepted = lengths.clamp(max=accepting[step % len(accepting)])
@@ -91,7 +93,7 @@ def test_where_it_never_pays_it_draws_back_and_looks_seldom() -> None:
     settled = seen[50:]
     part = sum(length > 0 for length in settled) / len(settled)
     # A whole block costs 4 and commits 1: half a percent of the time pays for one step in 600.
-    assert 0 < part < 0.003
+    assert 0 < part < 0.005
 
 
 def test_total_cost_is_near_plain_decoding_where_drafting_never_pays() -> None:
@@ -141,6 +143,7 @@ def test_averages_are_of_judged_slots_only() -> None:
 def test_a_smaller_batch_has_other_costs() -> None:
     controller = start(Profile(0.0, 0.0, per_row=0.3))
     run(controller, [1, 3], 100)
+    assert int(controller.start(torch.zeros(1).long())[0]) > 0
     assert int(controller.start(torch.zeros(4).long())[0]) == 0
     controller.keep(torch.tensor([2]))
     drafted = torch.tensor([0])
@@ -148,7 +151,8 @@ def test_a_smaller_batch_has_other_costs() -> None:
         Outcome(drafted, drafted, drafted, torch.tensor([False]), drafted + 1)
     )
     assert found is not None
-    assert int(found[0]) > 0
+    # But not so late: this batch began without drafts.
+    assert found.tolist() == [0]
 
 
 def test_bounds() -> None:

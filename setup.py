@@ -16,7 +16,8 @@ VERSION = re.search(
 if VERSION is None:
     raise RuntimeError("specdec_plugins/__init__.py does not state __version__")
 
-TEST = ["hypothesis>=6.100", "pytest>=8", "pytest-cov>=5"]
+PLOT = ["matplotlib>=3.8"]
+TEST = [*PLOT, "hypothesis>=6.100", "pytest>=8", "pytest-cov>=5"]
 DEV = [*TEST, "mypy>=1.10", "ruff>=0.6"]
 
 setup(
@@ -44,7 +45,7 @@ setup(
         "subword-nmt>=0.3.8",
         "tqdm",
     ],
-    extras_require={"test": TEST, "dev": DEV},
+    extras_require={"plot": PLOT, "test": TEST, "dev": DEV},
     classifiers=[
         "Development Status :: 4 - Beta",
         "Intended Audience :: Science/Research",

@@ -75,7 +75,8 @@ class CachedDrafter:
             ``(rows, block_size)`` tokens for positions p … p + block_size - 1.
         """
         states = self.states(tokens, new, lengths, block_size, width, features)
-        return self.decoder.choose(states, last)
+        chosen, _ = self.decoder.choose(states, last)
+        return chosen
 
     def states(
         self,

@@ -167,7 +167,7 @@ class DrafterOnlyGenerator:
             decoder, last = self.drafter.decoder, batch.tokens[:, length]
             if getattr(decoder, "previous", None) is None:
                 return decoder.output_layer(states), None
-            chosen = decoder.choose(states, last)
+            chosen, _ = decoder.choose(states, last)
             previous = torch.cat([last[:, None], chosen[:, :-1]], dim=1)
             return decoder.slot_logits(states, previous), chosen
 

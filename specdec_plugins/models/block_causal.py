@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 import torch
-import torch.nn.functional as F
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import register_model
 from fairseq.models.transformer import Embedding, TransformerConfig, TransformerEncoderBase
@@ -214,51 +213,42 @@ class BlockCausalDecoder(DrafterDecoder):
             self._after = head.token(self.embed_scale * self.tables.embed_tokens.weight)
             self._unknown = head.token(head.unknown)
 
-    def choose(self, x: Tensor, last: Tensor) -> Tensor:
-        if self.previous is None:
-            return super().choose(x, last)
-        candidates, _, chosen = self._chain(self.previous, x, last)
-        return candidates.gather(-1, chosen[..., None])[..., 0]
-
-    def choose_with_confidence(self, x: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-        if self.previous is None:
-            return super().choose_with_confidence(x, last)
-        candidates, scores, chosen = self._chain(self.previous, x, last)
-        # Of all pairs, those with the token that was chosen before.
-        before = F.pad(chosen[:, :-1], (1, 0))[..., None, None]
-        scores = scores.gather(2, before.expand(-1, -1, 1, scores.size(-1)))[:, :, 0]
-        confidence = scores.softmax(-1).amax(-1)
-        return candidates.gather(-1, chosen[..., None])[..., 0], confidence
-
-    def _chain(
-        self, head: PreviousTokenHead, x: Tensor, last: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def choose(
+        self, x: Tensor, last: Tensor, with_probabilities: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
         """Greedy, slot by slot, over each slot's best candidates.
 
         All pairs of neighbouring candidates are scored at once; what remains in sequence is one
         small lookup a slot.
-
-        Returns:
-            ``(rows, slots, candidates)`` tokens, the first slot's best one first;
-            ``(rows, slots, candidates, candidates)`` scores of each after each of the slot before,
-            in the first slot after ``last``; and ``(rows, slots)`` which candidate is chosen.
         """
+        head = self.previous
+        if head is None:
+            return super().choose(x, last, with_probabilities)
         rows, slots, dim = x.shape
         state = self._state(x)
         before = self._unknown.expand(rows, slots - 1, dim)
         before = torch.cat([self._after[last][:, None], before], dim=1)
-        logits = self.choices(self._project(x + self._correct(torch.relu(state + before))))
-        best, candidates = logits.topk(min(head.CANDIDATES, logits.size(-1)))
+        logits = self._project(x + self._correct(torch.relu(state + before))).float()
+        logits[..., self.padding] = -torch.inf
+        # (rows, slots, candidates), the first slot's best one first.
+        first, candidates = logits.topk(min(head.CANDIDATES, logits.size(-1)))
         hidden = torch.relu(state[:, 1:, None] + self._after[candidates[:, :-1]])
         pairs = x[:, 1:, None] + self._correct(hidden)
         weight = self.tables.output_projection.weight
-        scores = (pairs @ weight[candidates[:, 1:]].transpose(-1, -2)).float()
+        scores = pairs @ weight[candidates[:, 1:]].transpose(-1, -2)
+        scores = scores.float()
         followers = scores.argmax(-1)
         chosen = [torch.zeros_like(last)[:, None]]
         for slot in range(slots - 1):
             chosen.append(followers[:, slot].gather(1, chosen[-1]))
-        first = best[:, :1, None].expand(-1, -1, best.size(-1), -1)
-        return candidates, torch.cat([first, scores], dim=1), torch.cat(chosen, dim=1)
+        places = torch.stack(chosen, dim=1)
+        tokens = candidates.gather(-1, places)[..., 0]
+        if not with_probabilities:
+            return tokens, None
+        # Of a slot's candidates, as scored after the candidate that was chosen before it.
+        before = places[:, :-1, :, None].expand(-1, -1, -1, scores.size(-1))
+        scores = torch.cat([first[:, :1], scores.gather(2, before)[:, :, 0]], dim=1)
+        return tokens, scores.softmax(-1).gather(-1, places)[..., 0]
 
     def _embedded(self, tokens: Tensor) -> Tensor:
         return self.embed_scale * self.tables.embed_tokens(tokens)

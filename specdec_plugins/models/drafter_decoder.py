@@ -52,6 +52,12 @@ class DrafterDecoder(nn.Module):
         self.layer_norm = None
         self.padding = padding
 
+    @property
+    def channels(self) -> int:
+        """Width of the states."""
+        layer: Any = self.layers[0]
+        return int(layer.embed_dim)
+
     def embed(
         self,
         tokens: Tensor,
@@ -81,27 +87,19 @@ class DrafterDecoder(nn.Module):
         """
         return self.output_layer(x)
 
-    def choose(self, x: Tensor, last: Tensor) -> Tensor:
+    def choose(
+        self, x: Tensor, last: Tensor, with_probabilities: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
         """Tokens ``(rows, slots)`` for a block with states ``x``; ``last`` ``(rows,)`` precedes it.
 
-        Pad is never chosen.
+        Pad is never chosen. Also their probabilities, float32, where they are asked for: among the
+        vocabulary here, among a slot's candidates in a decoder that has such.
         """
-        return self.choices(self._project(x)).argmax(-1)
-
-    def choose_with_confidence(self, x: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-        """As :meth:`choose`, and each token's probability ``(rows, slots)``, float32.
-
-        The probability is the drafter's own, among all that it chose that token from.
-        """
-        best = self.choices(self._project(x)).softmax(-1).max(-1)
-        return best.indices, best.values
-
-    def choices(self, logits: Tensor) -> Tensor:
-        """Logits to choose tokens by: pad's is minus infinity."""
         # In float32: on a CPU, bfloat16's argmax is five times slower.
-        logits = logits.float()
+        logits = self._project(x).float()
         logits[..., self.padding] = -torch.inf
-        return logits
+        best, tokens = logits.max(-1)
+        return tokens, (best - logits.logsumexp(-1)).exp() if with_probabilities else None
 
     def runners(self, frozen: bool = False) -> list[DecoderLayerRunner]:
         """The layers, ready to run with their present weights, which are not to change."""

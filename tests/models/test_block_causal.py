@@ -406,8 +406,8 @@ class TestPreviousTokenHead:
             logits[PAD] = -torch.inf
             return logits
 
-        tokens, confidences = decoder.choose_with_confidence(x, last)
-        assert torch.equal(tokens, decoder.choose(x, last))
+        tokens, confidences = decoder.choose(x, last, True)
+        assert torch.equal(tokens, decoder.choose(x, last)[0])
         for row, found in enumerate(tokens.tolist()):
             before = scores(x[row, 0], table[last[row]])
             best = before.topk(candidates).indices
@@ -425,8 +425,8 @@ class TestPreviousTokenHead:
         decoder.prepare()
         x = torch.randn(5, 6, 16, dtype=torch.float64)
         last = torch.tensor([EOS, 4, 9, 3, 20])
-        tokens, confidences = decoder.choose_with_confidence(x, last)
-        assert torch.equal(tokens, decoder.choose(x, last))
+        tokens, confidences = decoder.choose(x, last, True)
+        assert torch.equal(tokens, decoder.choose(x, last)[0])
         logits = decoder.output_projection(x).float()
         logits[..., PAD] = -torch.inf
         torch.testing.assert_close(confidences, logits.softmax(-1).amax(-1))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Check an acceptance head's predictions, fit its temperature and write it for use.
+"""Check an acceptance head's predictions, fit temperature and bias, write it for use.
 
     scripts/calibrate_head.py SAVE_DIR/checkpoint_best.pt DRAFTER_DIR/acceptance_head.pt
 
@@ -24,7 +24,7 @@ warnings.simplefilter("ignore")
 
 from specdec_plugins.calibration import (  # noqa: E402
     check_plotting,
-    fit_temperature,
+    fit_calibration,
     plot_reliability,
     report,
 )
@@ -43,7 +43,7 @@ def main() -> int:
     parser.add_argument("--subset", default="valid", help="of the data (default: valid)")
     parser.add_argument("--AR-path", help="the verifier, if not where it was in training")
     parser.add_argument("--drafter", help="the drafter, if not where it was in training")
-    parser.add_argument("--no-temperature", action="store_true", help="leave logits as they are")
+    parser.add_argument("--no-fit", action="store_true", help="leave the head's logits as they are")
     parser.add_argument("--plot", metavar="PNG", help="draw diagrams (needs matplotlib)")
     parser.add_argument("--json", metavar="FILE", help="write all figures, by slot too")
     args = parser.parse_args()
@@ -54,16 +54,21 @@ def main() -> int:
             args.checkpoint, data=args.data, AR_path=args.AR_path, drafter=args.drafter
         )
         predictions = trained.predict(args.subset)
-        temperature = 1.0 if args.no_temperature else fit_temperature(predictions)
-        size = save_head(args.output, trained.with_temperature(temperature))
-        results = {"temperature": temperature, "uncalibrated": report(predictions)}
-        results["calibrated"] = report(predictions.at(temperature))
+        temperature, bias = (1.0, 0.0) if args.no_fit else fit_calibration(predictions)
+        size = save_head(args.output, trained.calibrated(temperature, bias))
+        calibrated = predictions.at(temperature, bias)
+        results = {
+            "temperature": temperature,
+            "bias": bias,
+            "uncalibrated": report(predictions),
+            "calibrated": report(calibrated),
+        }
         show(results)
-        print(f"{args.output}: {size / 1e3:.0f} kB, temperature {temperature:.3f}")
+        print(f"{args.output}: {size / 1e3:.0f} kB, temperature {temperature:.3f}, bias {bias:.3f}")
         if args.json:
             Path(args.json).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
         if args.plot:
-            plot_reliability(predictions.at(temperature), args.plot, args.output)
+            plot_reliability(calibrated, args.plot, args.output)
     except (CheckpointError, OSError, ValueError) as error:
         print(f"calibrate_head.py: {error}", file=sys.stderr)
         return 1

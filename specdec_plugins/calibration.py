@@ -1,4 +1,4 @@
-"""Whether predicted probabilities of acceptance come true: metrics, temperature, diagram."""
+"""Whether predicted probabilities of acceptance come true: metrics, correction, diagram."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 BINS = 15
@@ -27,9 +28,10 @@ class Predictions:
     open: Tensor
     """``(blocks, slots)`` False after an accepted EOS."""
 
-    def at(self, temperature: float) -> Predictions:
-        """The same with logits divided by ``temperature``."""
-        return Predictions(self.logits / temperature, self.survived, self.decided, self.open)
+    def at(self, temperature: float, bias: float) -> Predictions:
+        """The same with logits divided by ``temperature``, then ``bias`` added."""
+        logits = self.logits / temperature + bias
+        return Predictions(logits, self.survived, self.decided, self.open)
 
 
 def expected_calibration_error(predicted: Tensor, happened: Tensor, bins: int = BINS) -> float:
@@ -58,15 +60,18 @@ def auroc(predicted: Tensor, happened: Tensor) -> float:
     positives, negatives = int(happened.sum()), int((~happened).sum())
     if not positives or not negatives:
         return math.nan
-    values, places = predicted.double().unique(return_inverse=True)
+    values, places = torch.unique(predicted.double(), return_inverse=True)
     counts = torch.bincount(places, minlength=len(values)).double()
     ranks = counts.cumsum(0) - (counts - 1) / 2
     u = ranks[places][happened].sum() - positives * (positives + 1) / 2
     return float(u / (positives * negatives))
 
 
-def fit_temperature(predictions: Predictions) -> float:
-    """The temperature with the least cross entropy on decided slots (Guo et al. 2017, §4.2).
+def fit_calibration(predictions: Predictions) -> tuple[float, float]:
+    """The temperature and bias with the least cross entropy on decided slots.
+
+    Platt scaling (Platt 1999); Guo et al. 2017, §4.2, keep the temperature alone. The bias is what
+    corrects a head that learned on text that is easier for its drafter than other text.
 
     Raises:
         ValueError: there are no decided slots, or all or none of them were accepted.
@@ -74,14 +79,21 @@ def fit_temperature(predictions: Predictions) -> float:
     logits = predictions.logits[predictions.decided].double()
     happened = predictions.survived[predictions.decided].double()
     if not 0 < happened.sum() < len(happened):
-        raise ValueError("a temperature needs both accepted and rejected tokens; use more text")
-    # In 1/T the cross entropy is convex: its slope is 0 once.
-    low, high = 1e-3, 1e3
-    for _ in range(100):
-        middle = math.sqrt(low * high)
-        slope = (((logits * middle).sigmoid() - happened) * logits).sum()
-        low, high = (low, middle) if slope > 0 else (middle, high)
-    return 1 / math.sqrt(low * high)
+        raise ValueError("calibration needs both accepted and rejected tokens; use more text")
+    # Minus the temperature's logarithm, so that it stays above 0; and the bias.
+    fitted = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([fitted], max_iter=200, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        scaled = logits * fitted[0].exp() + fitted[1]
+        loss = F.binary_cross_entropy_with_logits(scaled, happened)
+        loss.backward()
+        return loss
+
+    with torch.enable_grad():
+        optimizer.step(closure)
+    return float((-fitted.detach()[0]).exp()), float(fitted.detach()[1])
 
 
 def report(predictions: Predictions) -> dict[str, Any]:
@@ -132,7 +144,7 @@ def check_plotting() -> None:
         ValueError: matplotlib is not installed.
     """
     if find_spec("matplotlib") is None:
-        raise ValueError("--plot needs matplotlib: pip install 'specdec-plugins[plot]'")
+        raise ValueError("--plot needs matplotlib: pip install matplotlib")
 
 
 def plot_reliability(predictions: Predictions, path: str | os.PathLike[str], title: str) -> None:

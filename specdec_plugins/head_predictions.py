@@ -52,9 +52,10 @@ class TrainedHead:
             self.task.target_dictionary.pad(),
         )
 
-    def with_temperature(self, temperature: float) -> AcceptanceHead:
-        """The head, its logits divided by ``temperature``."""
-        head = AcceptanceHead(replace(self.head.settings, temperature=temperature))
+    def calibrated(self, temperature: float, bias: float) -> AcceptanceHead:
+        """The head, its logits divided by ``temperature``, then ``bias`` added."""
+        settings = replace(self.head.settings, temperature=temperature, bias=bias)
+        head = AcceptanceHead(settings)
         weights = {**self.head.state_dict(), "_extra_state": head.get_extra_state()}
         head.load_state_dict(weights)
         return head

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,9 +60,22 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return Trained(data, verifier, drafter, flags, save, logs)
 
 
-def calibrate(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "scripts" / "calibrate_head.py"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240)
+_spec = importlib.util.spec_from_file_location("calibrate_head", ROOT / "scripts/calibrate_head.py")
+assert _spec is not None
+assert _spec.loader is not None
+calibrate_head = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(calibrate_head)
+
+
+@pytest.fixture
+def calibrate(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """``scripts/calibrate_head.py`` in this process; returns its exit status."""
+
+    def run(*arguments: object) -> int:
+        monkeypatch.setattr(sys, "argv", ["calibrate_head.py", *map(str, arguments)])
+        return int(calibrate_head.main())
+
+    return run
 
 
 def test_the_loss_falls_and_only_the_head_is_saved(trained: Trained) -> None:
@@ -83,11 +98,15 @@ def test_training_of_another_rule_does_not_resume_here(trained: Trained) -> None
     assert trained.checkpoint.read_bytes() == before
 
 
-def test_calibrated_head_is_the_trained_one(trained: Trained, tmp_path: Path) -> None:
+def test_calibrated_head_is_the_trained_one(
+    trained: Trained,
+    tmp_path: Path,
+    calibrate: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     output, figures = tmp_path / "acceptance_head.pt", tmp_path / "head.json"
-    done = calibrate(trained.checkpoint, output, "--json", figures)
-    assert done.returncode == 0, done.stderr
-    assert "uncalibrated token" in done.stdout
+    assert calibrate(trained.checkpoint, output, "--json", figures) == 0
+    assert "uncalibrated token" in capsys.readouterr().out
     results = json.loads(figures.read_text("utf-8"))
     exported = tmp_path / "drafter.pt"
     export_checkpoint(str(trained.drafter), str(exported), "en", "de")
@@ -96,6 +115,7 @@ def test_calibrated_head_is_the_trained_one(trained: Trained, tmp_path: Path) ->
     drafter = head_before.task.load_drafter(str(exported))
     head = load_head(output, drafter, AcceptanceRule(3, 2.0), 4)
     assert head.settings.temperature == pytest.approx(results["temperature"])
+    assert head.settings.bias == pytest.approx(results["bias"])
     torch.testing.assert_close(
         head.state_dict()["out.weight"],
         head_before.head.state_dict()["out.weight"],
@@ -145,7 +165,12 @@ def test_predictions_are_of_the_blocks_that_decoding_drafts(
     ],
 )
 def test_what_cannot_be_done_is_one_line(
-    trained: Trained, tmp_path: Path, arguments: list[str], message: str
+    trained: Trained,
+    tmp_path: Path,
+    arguments: list[str],
+    message: str,
+    calibrate: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     other = tmp_path / "other.pt"
     if "{other}" in arguments:
@@ -159,9 +184,8 @@ def test_what_cannot_be_done_is_one_line(
         "nowhere": tmp_path / "nowhere" / "acceptance_head.pt",
         "other": other,
     }
-    done = calibrate(*(argument.format(**places) for argument in arguments))
-    assert done.returncode == 1
-    last = done.stderr.strip().splitlines()[-1]
+    assert calibrate(*(argument.format(**places) for argument in arguments)) == 1
+    last = capsys.readouterr().err.strip().splitlines()[-1]
     assert last.startswith("calibrate_head.py: ")
     assert message in last
     assert not (tmp_path / "acceptance_head.pt").exists()

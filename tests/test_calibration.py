@@ -18,7 +18,7 @@ from specdec_plugins.calibration import (
     brier_score,
     check_plotting,
     expected_calibration_error,
-    fit_temperature,
+    fit_calibration,
     plot_reliability,
     report,
 )
@@ -30,12 +30,12 @@ def tensors(cases: list[tuple[int, bool]]) -> tuple[Tensor, Tensor]:
     return torch.tensor([p / 20 for p, _ in cases]), torch.tensor([y for _, y in cases])
 
 
-def sampled(rows: int, slots: int, temperature: float = 1.0, seed: int = 0) -> Predictions:
-    """Blocks that come out as the logits, divided by ``temperature``, say."""
-    generator = torch.Generator().manual_seed(seed)
+def sampled(rows: int, slots: int, temperature: float = 1.0, bias: float = 0.0) -> Predictions:
+    """Blocks that come out as the logits, with this temperature and bias, say."""
+    generator = torch.Generator().manual_seed(0)
     logits = torch.randn(rows, slots, generator=generator) * 2 + 1
     uniforms = torch.rand(rows, slots, generator=generator)
-    accepted = uniforms < (logits / temperature).sigmoid()
+    accepted = uniforms < (logits / temperature + bias).sigmoid()
     survived = accepted.long().cumprod(-1).bool()
     decided = torch.cat([torch.ones(rows, 1, dtype=torch.bool), survived[:, :-1]], 1)
     return Predictions(logits, survived, decided, torch.ones(rows, slots, dtype=torch.bool))
@@ -90,22 +90,24 @@ class TestMetrics:
         assert 0 == brier_score(y.float(), y) <= brier_score(p, y) <= 1
 
 
-class TestTemperature:
+class TestFit:
+    @pytest.mark.parametrize("bias", [0.0, -0.7])
     @pytest.mark.parametrize("temperature", [0.4, 1.0, 2.5])
-    def test_a_known_temperature_is_found(self, temperature: float) -> None:
-        predictions = sampled(20000, 6, temperature)
-        assert fit_temperature(predictions) == pytest.approx(temperature, rel=0.05)
+    def test_a_known_temperature_and_bias_are_found(self, temperature: float, bias: float) -> None:
+        found = fit_calibration(sampled(20000, 6, temperature, bias))
+        assert found[0] == pytest.approx(temperature, rel=0.05)
+        assert found[1] == pytest.approx(bias, abs=0.05)
 
-    def test_it_is_fitted_on_decided_slots_alone(self) -> None:
+    def test_decided_slots_alone_count(self) -> None:
         predictions = sampled(500, 6)
         noise = torch.where(predictions.decided, predictions.logits, torch.tensor(50.0))
         other = Predictions(noise, predictions.survived, predictions.decided, predictions.open)
-        assert fit_temperature(other) == pytest.approx(fit_temperature(predictions))
+        assert fit_calibration(other) == pytest.approx(fit_calibration(predictions))
 
     def test_calibration_improves_what_was_too_sure(self) -> None:
-        predictions = sampled(20000, 6, 2.5)
-        calibrated = predictions.at(fit_temperature(predictions))
-        before, after = report(predictions), report(calibrated)
+        predictions = sampled(20000, 6, 2.5, -0.5)
+        before = report(predictions)
+        after = report(predictions.at(*fit_calibration(predictions)))
         assert before["survival"]["ece"] > 0.05
         assert after["survival"]["ece"] < 0.01
         assert after["token"]["auroc"] == pytest.approx(before["token"]["auroc"])
@@ -114,7 +116,7 @@ class TestTemperature:
     def test_nothing_to_fit(self, accepted: bool) -> None:
         all_alike = torch.full((5, 1), accepted)
         with pytest.raises(ValueError, match="both accepted and rejected"):
-            fit_temperature(
+            fit_calibration(
                 Predictions(
                     torch.randn(5, 1), all_alike, torch.ones(5, 1).bool(), torch.ones(5, 1).bool()
                 )
@@ -152,5 +154,5 @@ class TestDiagram:
 
     def test_without_matplotlib_the_remedy_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(calibration, "find_spec", lambda name: None)
-        with pytest.raises(ValueError, match=r"pip install 'specdec-plugins\[plot\]'"):
+        with pytest.raises(ValueError, match="pip install matplotlib"):
             check_plotting()

@@ -22,13 +22,15 @@ RULE = AcceptanceRule(3, 1.0)
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     path = tmp_path / "acceptance_head.pt"
-    save_head(path, make_head(beta=3, tau=1.0, temperature=1.25, drafter=fingerprint(DRAFTER)))
+    save_head(
+        path, make_head(beta=3, tau=1.0, temperature=1.25, bias=0.5, drafter=fingerprint(DRAFTER))
+    )
     return path
 
 
 def test_a_head_is_read_as_it_was_written(saved: Path) -> None:
     head = load_head(saved, DRAFTER, RULE, 4)
-    expected = make_head(beta=3, tau=1.0, temperature=1.25, drafter=fingerprint(DRAFTER))
+    expected = make_head(beta=3, tau=1.0, temperature=1.25, bias=0.5, drafter=fingerprint(DRAFTER))
     assert head.settings == expected.settings
     states, confidences = inputs()
     torch.testing.assert_close(

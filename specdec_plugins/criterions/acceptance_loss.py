@@ -29,8 +29,7 @@ class AcceptanceLoss(FairseqCriterion):
     """Loss summed over decided slots; ``sample_size`` is the sum of their weights.
 
     Labels are made while training: the frozen pair drafts and verifies a block after each cut of
-    the target, and then the block that follows what it committed, which is the one learned from.
-    Slots after the first rejection, or after the end of the sentence, carry no loss.
+    the target. Slots after the first rejection, or after the end of the sentence, carry no loss.
 
     SpecDec++ (Huang et al., COLM 2025, §3.2) mixes drafted tokens into the head's input with a
     ``--mixing-ratio``, because there a drafted token's state depends on the drafted ones before
@@ -52,9 +51,7 @@ class AcceptanceLoss(FairseqCriterion):
         self, model: Any, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, Tensor, dict[str, Any]]:
         """Returns the loss (nats, summed), the sample size and summable logs on the device."""
-        labelled = self.labeller(model).following(
-            sample["net_input"], sample["target"], sample["cuts"]
-        )
+        labelled = self.labeller(model)(sample["net_input"], sample["target"], sample["cuts"])
         logits = model(labelled.states, labelled.confidences).float()
         decided = labelled.decided
         logits, accepted = logits[decided], labelled.survived[decided].float()

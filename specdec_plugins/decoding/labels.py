@@ -95,21 +95,6 @@ class AcceptanceLabeller:
         states, confidences, draft, accepted = (torch.stack(part, 1) for part in zip(*blocks))
         return LabelledBlocks(cuts, states, confidences, draft, accepted, self.eos)
 
-    def following(
-        self, net_input: dict[str, Tensor], target: Tensor, cuts: Tensor
-    ) -> LabelledBlocks:
-        """Draft and verify the blocks that decoding drafts after those at ``cuts``.
-
-        Decoding goes on where a token was rejected, and what follows is harder to draft than what
-        follows elsewhere: the blocks after ``cuts`` that are drawn evenly are accepted more often
-        than those of decoding. Where a block's commit ends the sentence, the first block of the
-        sentence is taken. Arguments are those of a call.
-        """
-        first = self(net_input, target, cuts)
-        following = first.cuts + first.accepted + 1
-        lengths = target.ne(self.padding).sum(1, keepdim=True)
-        return self(net_input, target, following.masked_fill(following >= lengths, 0))
-
     def _read(self, net_input: dict[str, Tensor], target: Tensor, before: Tensor) -> None:
         """Fill the caches with the whole targets."""
         source, source_lengths = net_input["src_tokens"], net_input["src_lengths"]

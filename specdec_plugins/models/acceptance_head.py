@@ -42,7 +42,9 @@ class HeadSettings:
     drafter: str
     """:func:`fingerprint` of the drafter whose states it reads."""
     temperature: float = 1.0
-    """Its logits are divided by this."""
+    """Its logits are divided by this,"""
+    bias: float = 0.0
+    """and then this is added to them."""
 
 
 def fingerprint(drafter: Drafter) -> str:
@@ -94,7 +96,7 @@ class AcceptanceHead(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def logits(self, states: Tensor, confidences: Tensor) -> Tensor:
-        """``(…, slots)`` log-odds, before the temperature.
+        """``(…, slots)`` log-odds, before temperature and bias.
 
         Args:
             states: ``(…, slots, channels)`` the drafter's last states, the block's first slot
@@ -114,7 +116,7 @@ class AcceptanceHead(nn.Module):
     def forward(self, states: Tensor, confidences: Tensor) -> Tensor:
         """``(…, slots)`` probability, float32, that each token is accepted if all before it are."""
         logits = self.logits(states, confidences).float()
-        return (logits / self.settings.temperature).sigmoid()
+        return (logits / self.settings.temperature + self.settings.bias).sigmoid()
 
     def get_extra_state(self) -> dict[str, Any]:
         """The settings, for the state dict: torch's hook."""

@@ -59,7 +59,7 @@ def test_loss_is_the_weighted_cross_entropy_of_decided_slots(
         for block in range(3):
             for slot in range(4):
                 good = slot < blocks.accepted[row, block]
-                probability = float(p[row, block, slot])
+                probability = p[row, block, slot].item()
                 # What is least where p is right: the odds of p, divided by the weight.
                 odds = probability / (1 - probability) / weight
                 expected -= math.log(odds / (1 + odds)) if good else weight * -math.log1p(odds)

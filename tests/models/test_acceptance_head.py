@@ -56,7 +56,7 @@ def test_every_block_has_weights_of_its_own(layers: int) -> None:
 
 
 def test_a_head_is_what_its_definition_says() -> None:
-    head = make_head(layers=2, temperature=1.5)
+    head = make_head(layers=2, temperature=1.5, bias=-0.25)
     states, confidences = inputs()
     assert head.slots is not None
     assert head.confidence is not None
@@ -67,7 +67,7 @@ def test_a_head_is_what_its_definition_says() -> None:
         x = x + y * torch.sigmoid(y)
     logits = (x @ head.out.weight.T + head.out.bias)[..., 0]
     torch.testing.assert_close(head.logits(states, confidences), logits)
-    torch.testing.assert_close(head(states, confidences), (logits / 1.5).sigmoid())
+    torch.testing.assert_close(head(states, confidences), (logits / 1.5 - 0.25).sigmoid())
 
 
 @pytest.mark.parametrize("feature", ["slot_feature", "confidence_feature"])

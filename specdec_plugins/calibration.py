@@ -82,13 +82,12 @@ def fit_calibration(predictions: Predictions) -> tuple[float, float]:
         raise ValueError("calibration needs both accepted and rejected tokens; use more text")
     # Minus the temperature's logarithm, so that it stays above 0; and the bias.
     fitted = torch.zeros(2, dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.LBFGS([fitted], max_iter=200, line_search_fn="strong_wolfe")
+    optimizer: Any = torch.optim.LBFGS([fitted], max_iter=200, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
-        optimizer.zero_grad()
         scaled = logits * fitted[0].exp() + fitted[1]
         loss = F.binary_cross_entropy_with_logits(scaled, happened)
-        loss.backward()
+        fitted.grad = torch.autograd.grad(loss, fitted)[0]
         return loss
 
     with torch.enable_grad():

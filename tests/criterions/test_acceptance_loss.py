@@ -53,20 +53,19 @@ def test_loss_is_the_weighted_cross_entropy_of_decided_slots(
     loss, size, log = AcceptanceLoss(task, weight)(model, sample)
     labeller = AcceptanceLabeller(model.drafter, task.verifier, rule, 4, 1)
     blocks = labeller(sample["net_input"], sample["target"], sample["cuts"])
-    p = model.head(blocks.states, blocks.confidences)
+    logits = model.head.logits(blocks.states, blocks.confidences).double()
     expected = total = accepted = decided = squares = 0.0
     for row in range(3):
         for block in range(3):
             for slot in range(4):
                 good = slot < blocks.accepted[row, block]
-                probability = p[row, block, slot].item()
-                # What is least where p is right: the odds of p, divided by the weight.
-                odds = probability / (1 - probability) / weight
+                # What is least where the probability is right: its odds, divided by the weight.
+                odds = math.exp(logits[row, block, slot].item()) / weight
                 expected -= math.log(odds / (1 + odds)) if good else weight * -math.log1p(odds)
                 total += 1 if good else weight
                 accepted += good
                 decided += 1
-                squares += (probability - float(good)) ** 2
+                squares += (logits[row, block, slot].sigmoid().item() - float(good)) ** 2
                 if not good or blocks.draft[row, block, slot] == 2:
                     break
     assert 0 < accepted < decided < 36

@@ -16,9 +16,10 @@ VERSION = re.search(
 if VERSION is None:
     raise RuntimeError("specdec_plugins/__init__.py does not state __version__")
 
-TEST = ["hypothesis>=6.100", "pytest>=8", "pytest-cov>=5"]
+PLOT = ["matplotlib>=3.8"]
 # Half a gigabyte with what it needs, for one script: not for everyone who runs the tests.
 RAY = ["ray[data]>=2.60"]
+TEST = [*PLOT, "hypothesis>=6.100", "pytest>=8", "pytest-cov>=5"]
 DEV = [*TEST, *RAY, "mypy>=1.10", "ruff>=0.6"]
 
 setup(
@@ -46,7 +47,7 @@ setup(
         "subword-nmt>=0.3.8",
         "tqdm",
     ],
-    extras_require={"ray": RAY, "test": TEST, "dev": DEV},
+    extras_require={"plot": PLOT, "ray": RAY, "test": TEST, "dev": DEV},
     classifiers=[
         "Development Status :: 4 - Beta",
         "Intended Audience :: Science/Research",

@@ -79,7 +79,7 @@ def load_state(path: str | os.PathLike[str]) -> dict[str, Any]:
             or would need to run something while it is read. Nothing of it has been run then.
     """
     name = os.fspath(path)
-    _check_file(name)
+    check_file(name)
     register_safe_globals()
     try:
         with _weights_only():
@@ -233,7 +233,7 @@ def _weights_only() -> Iterator[None]:
         os.environ.update({name: value for name, value in saved.items() if value is not None})
 
 
-def _check_file(name: str) -> None:
+def check_file(name: str) -> None:
     """Refuse what is no readable file, and the two formats that old torch reads unrestrictedly."""
     if os.path.isdir(name):
         raise CheckpointError(f"{name}: is a directory; name a checkpoint file (.pt) in it")

@@ -1,5 +1,5 @@
 """Criterions; fairseq does not import these by itself."""
 
-from specdec_plugins.criterions import glat_loss
+from specdec_plugins.criterions import acceptance_loss, glat_loss
 
-__all__ = ["glat_loss"]
+__all__ = ["acceptance_loss", "glat_loss"]

@@ -52,6 +52,12 @@ class DrafterDecoder(nn.Module):
         self.layer_norm = None
         self.padding = padding
 
+    @property
+    def channels(self) -> int:
+        """Width of the states."""
+        layer: Any = self.layers[0]
+        return int(layer.embed_dim)
+
     def embed(
         self,
         tokens: Tensor,

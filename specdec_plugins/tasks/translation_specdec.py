@@ -33,7 +33,7 @@ from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.models.drafter import Drafter
-from specdec_plugins.pair import load_verifier
+from specdec_plugins.pair import check_pair, load_drafter, load_verifier
 from specdec_plugins.tasks.controller_config import ControllerConfig
 
 logger = logging.getLogger(__name__)
@@ -120,6 +120,17 @@ class TranslationSpecdecTask(TranslationTask):
                 self._verifier = load_verifier(path, self)
         return None if self._hidden else self._verifier
 
+    def load_drafter(self, path: str) -> Drafter:
+        """The drafter of a checkpoint, frozen, with the verifier of ``--AR-path`` if there is one.
+
+        Raises:
+            CheckpointError: the file holds no drafter, or one that does not fit the verifier.
+        """
+        drafter = load_drafter(path, self)
+        if self.verifier is not None:
+            check_pair(drafter, self.verifier)
+        return drafter
+
     @contextmanager
     def _verifier_hidden(self) -> Iterator[None]:
         self._hidden = True
@@ -192,7 +203,7 @@ class TranslationSpecdecTask(TranslationTask):
     def valid_step(
         self, sample: dict[str, Any], model: Any, criterion: Any
     ) -> tuple[Tensor, Any, dict[str, Any]]:
-        """The loss on fixed prefixes, and the acceptance length against the verifier, if given."""
+        """The loss on fixed prefixes, and a drafter's acceptance length against the verifier."""
         model = _unwrapped(model)
         if self.verifier is not None:
             model.attach_verifier(self.verifier)  # not yet done where fairseq-validate loaded it
@@ -200,7 +211,7 @@ class TranslationSpecdecTask(TranslationTask):
         self._cut(sample, fixed_uniforms(ids, self.cfg.blocks_per_sentence))
         sample["glancing_ratio"] = 0.0
         loss, sample_size, log = super().valid_step(sample, model, criterion)
-        if self.verifier is not None:
+        if self.verifier is not None and isinstance(model, Drafter):
             # For --eval-bleu the batch has been decoded already.
             generator = self._validated or self.build_generator([model], None)
             if self._validated is None:

@@ -1,0 +1,126 @@
+"""``acceptance_loss``: weighted cross entropy of an acceptance head's predictions."""
+
+# No postponed annotations: fairseq reads the config fields' types at run time.
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch.nn.functional as F
+from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.dataclass import FairseqDataclass
+from fairseq.logging import metrics
+from torch import Tensor
+
+from specdec_plugins.decoding.labels import AcceptanceLabeller
+
+
+@dataclass
+class AcceptanceLossConfig(FairseqDataclass):
+    """Options of ``--criterion acceptance_loss``."""
+
+    mismatch_weight: float = field(
+        default=6.0, metadata={"help": "weight of a rejected token; an accepted one's is 1"}
+    )
+
+
+@register_criterion("acceptance_loss", dataclass=AcceptanceLossConfig)
+class AcceptanceLoss(FairseqCriterion):
+    """Loss summed over decided slots; ``sample_size`` is the sum of their weights.
+
+    Labels are made while training: the frozen pair drafts and verifies a block after each cut of
+    the target. Slots after the first rejection, or after the end of the sentence, carry no loss.
+
+    SpecDec++ (Huang et al., COLM 2025, §3.2) mixes drafted tokens into the head's input with a
+    ``--mixing-ratio``, because there a drafted token's state depends on the drafted ones before
+    it. A block drafter's states depend on the committed prefix alone, and that is the same in
+    training and decoding: there is nothing to mix.
+    """
+
+    def __init__(self, task: Any, mismatch_weight: float) -> None:
+        super().__init__(task)
+        if not mismatch_weight > 0:
+            raise ValueError(f"--mismatch-weight {mismatch_weight}: must be above 0")
+        if not task.cfg.AR_path:
+            raise ValueError("--criterion acceptance_loss needs the verifier: give --AR-path")
+        self.task = task
+        self.mismatch_weight = mismatch_weight
+        self._labeller: AcceptanceLabeller | None = None
+
+    def forward(
+        self, model: Any, sample: dict[str, Any], reduce: bool = True
+    ) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        """Returns the loss (nats, summed), the sample size and summable logs on the device."""
+        labelled = self.labeller(model)(sample["net_input"], sample["target"], sample["cuts"])
+        logits = model(labelled.states, labelled.confidences).float()
+        decided = labelled.decided
+        logits, accepted = logits[decided], labelled.survived[decided].float()
+        loss, weights = weighted_loss(logits, accepted, self.mismatch_weight)
+        predicted = logits.detach().sigmoid()
+        log = {
+            "loss": loss.detach(),
+            "sample_size": weights.detach(),
+            "ntokens": sample["ntokens"],
+            "nsentences": sample["target"].size(0),
+            "decided": decided.sum(),
+            "accepted": accepted.sum(),
+            "predicted": predicted.sum(),
+            "squares": (predicted - accepted).square().sum(),
+        }
+        return loss, weights, log
+
+    def labeller(self, model: Any) -> AcceptanceLabeller:
+        """Built once: the pair does not change while its head is trained."""
+        if self._labeller is None:
+            head = model.module if hasattr(model, "module") else model
+            self._labeller = AcceptanceLabeller(
+                head.drafter,
+                head.drafter.verifier,
+                self.task.rule,
+                head.head.settings.block_size,
+                self.padding_idx,
+            )
+        return self._labeller
+
+    @staticmethod
+    def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
+        """Log means over decided slots; the loss in bits, as fairseq does."""
+
+        def total(key: str) -> Any:
+            return sum(log.get(key, 0) for log in logging_outputs)
+
+        size, decided = total("sample_size"), total("decided")
+        metrics.log_scalar("loss", total("loss") / size / math.log(2), size, round=4)
+        for name, key in (
+            ("acceptance_rate", "accepted"),
+            ("predicted_rate", "predicted"),
+            ("brier", "squares"),
+        ):
+            metrics.log_scalar(name, total(key) / decided, decided, round=4)
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        """All logs are sums."""
+        return True
+
+
+def weighted_loss(
+    logits: Tensor, accepted: Tensor, mismatch_weight: float
+) -> tuple[Tensor, Tensor]:
+    """Binary cross entropy, summed, in which a rejection weighs ``mismatch_weight``.
+
+    A loss so weighted is least where the predicted odds are the true ones divided by the weight.
+    It is therefore taken at logits from which the weight's logarithm is subtracted: then the
+    logits themselves are those of the true probability.
+
+    Args:
+        logits: log-odds of acceptance.
+        accepted: of the same shape, 1 where accepted, 0 where rejected.
+
+    Returns:
+        The loss in nats, and the sum of the weights.
+    """
+    weights = accepted + mismatch_weight * (1 - accepted)
+    shifted = logits - math.log(mismatch_weight)
+    loss = F.binary_cross_entropy_with_logits(shifted, accepted, weights, reduction="sum")
+    return loss, weights.sum()

@@ -1,0 +1,135 @@
+"""Which drafted tokens the verifier accepts after given prefixes: an acceptance head's labels.
+
+The frozen pair does what it does at decoding time, on prefixes that are given instead of decoded:
+the drafted tokens are the drafter's own, and the rule is the one that decides when decoding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.drafter import CachedDrafter
+from specdec_plugins.decoding.verifier import CachedVerifier
+from specdec_plugins.models.drafter import Drafter
+
+
+@dataclass(frozen=True)
+class LabelledBlocks:
+    """Drafted blocks and what became of them, ``(batch, blocks, …)``."""
+
+    cuts: Tensor
+    """``(batch, blocks)`` prefix lengths, the longest first."""
+    states: Tensor
+    """``(batch, blocks, slots, channels)`` the drafter's last states."""
+    confidences: Tensor
+    """``(batch, blocks, slots)`` the drafter's probability of each token that it chose."""
+    draft: Tensor
+    """``(batch, blocks, slots)`` those tokens."""
+    accepted: Tensor
+    """``(batch, blocks)`` how many of them would be committed; none after an EOS."""
+    eos: int
+
+    @property
+    def survived(self) -> Tensor:
+        """``(batch, blocks, slots)`` True where the token and all before it are accepted."""
+        slots = torch.arange(self.draft.size(-1), device=self.draft.device)
+        return slots < self.accepted[..., None]
+
+    @property
+    def open(self) -> Tensor:
+        """``(batch, blocks, slots)`` False after an accepted EOS: there is nothing to decide."""
+        ends = (self.survived & (self.draft == self.eos)).long()
+        return ends.cumsum(-1) == ends
+
+    @property
+    def decided(self) -> Tensor:
+        """``(batch, blocks, slots)`` True where all tokens before are accepted: the slots whose
+        acceptance is a label. Those after the first rejection have none.
+        """
+        slots = torch.arange(self.draft.size(-1), device=self.draft.device)
+        return (slots <= self.accepted[..., None]) & self.open
+
+
+class AcceptanceLabeller:
+    """Drafts and verifies blocks of given targets; both models are frozen."""
+
+    def __init__(
+        self,
+        drafter: Drafter,
+        verifier: Any,
+        rule: AcceptanceRule,
+        block_size: int,
+        padding: int,
+    ) -> None:
+        drafter.attach_verifier(verifier)
+        self.drafter = CachedDrafter(drafter.eval())
+        verifier.eval()
+        self.verifier = CachedVerifier(verifier, padding)
+        self.rule = rule
+        self.block_size = block_size
+        self.padding = padding
+        self.eos = drafter.eos
+
+    @torch.no_grad()
+    def __call__(
+        self, net_input: dict[str, Tensor], target: Tensor, cuts: Tensor
+    ) -> LabelledBlocks:
+        """Draft and verify a block after every cut.
+
+        Args:
+            net_input: ``src_tokens`` ``(batch, source)`` and ``src_lengths``.
+            target: ``(batch, length)`` the prefixes come from here, best the verifier's own output;
+                right-padded.
+            cuts: ``(batch, blocks)`` prefix lengths, below the target's length.
+        """
+        # Each block overwrites the caches after its cut, so the longest prefix comes first.
+        cuts = cuts.sort(1, descending=True).values
+        before = torch.cat([torch.full_like(target[:, :1], self.eos), target[:, :-1]], dim=1)
+        self._read(net_input, target, before)
+        blocks = [self._block(target, before, cut) for cut in cuts.unbind(1)]
+        states, confidences, draft, accepted = (torch.stack(part, 1) for part in zip(*blocks))
+        return LabelledBlocks(cuts, states, confidences, draft, accepted, self.eos)
+
+    def _read(self, net_input: dict[str, Tensor], target: Tensor, before: Tensor) -> None:
+        """Fill the caches with the whole targets."""
+        source, source_lengths = net_input["src_tokens"], net_input["src_lengths"]
+        encoder_out = self.verifier.model.encoder(source, src_lengths=source_lengths)
+        length = target.size(1)
+        capacity = length + self.block_size
+        self.verifier.start(encoder_out, capacity)
+        self.drafter.start(self.drafter.encode(net_input, encoder_out), capacity)
+        none = source.new_zeros(len(source))
+        _, features = self.verifier.score(before, none, length)
+        if self.drafter.causal:
+            # States of prefix slots do not depend on the block that is drafted here in passing.
+            lengths = target.ne(self.padding).sum(1)
+            self.drafter.states(target, lengths, lengths, 1, length + 1, features)
+
+    def _block(self, target: Tensor, before: Tensor, cut: Tensor) -> tuple[Tensor, ...]:
+        """States, confidences, tokens and accepted counts of the block after each row's cut."""
+        k, length = self.block_size, target.size(1)
+        last = before.gather(1, cut[:, None])
+        if self.drafter.causal:
+            prefix, new = target[:, :0], torch.zeros_like(cut)
+        else:
+            prefix, new = target, cut
+        states = self.drafter.states(prefix, new, cut, k, length + k, None)
+        draft, confidences = self.drafter.decoder.choose_with_confidence(states, last[:, 0])
+        scores, _ = self.verifier.score(torch.cat([last, draft[:, :-1]], 1), cut, length + k)
+        accepted = self._accepted(scores, draft, cut)
+        return states, confidences, draft, accepted
+
+    def _accepted(self, scores: Tensor, draft: Tensor, cut: Tensor) -> Tensor:
+        """As when decoding: no pad, and no EOS as the first token of a sentence."""
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        scores[..., self.padding] = -torch.inf
+        scores[:, 0, self.eos] = scores[:, 0, self.eos].masked_fill(cut == 0, -torch.inf)
+        accepted = self.rule.accepted(scores, scores.argmax(-1), draft)
+        slots = torch.arange(draft.size(1), device=draft.device)
+        ends = torch.where(draft == self.eos, slots + 1, draft.size(1)).amin(1)
+        return torch.minimum(accepted, ends)

@@ -1,0 +1,106 @@
+"""What a trained acceptance head predicts of a data set, and what comes of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from fairseq import tasks
+from omegaconf import open_dict
+from torch import Tensor
+from tqdm import tqdm
+
+from specdec_plugins.calibration import Predictions
+from specdec_plugins.checkpoints import CheckpointError
+from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.labels import AcceptanceLabeller, LabelledBlocks
+from specdec_plugins.head_file import load_trained_head
+from specdec_plugins.models.acceptance_head import AcceptanceHead, fingerprint
+
+
+class TrainedHead:
+    """A checkpoint of ``fairseq-train --arch acceptance_head``, with the pair that it is for."""
+
+    def __init__(self, path: str, **overrides: str | None) -> None:
+        """Load the head, and what it was trained with from where it was then.
+
+        Args:
+            overrides: ``data``, ``AR_path`` and ``drafter`` where they are elsewhere now.
+
+        Raises:
+            CheckpointError: a checkpoint cannot be used, or the drafter is another one.
+        """
+        self.head, cfg = load_trained_head(path)
+        given = {name: value for name, value in overrides.items() if value is not None}
+        drafter_path = given.pop("drafter", cfg.model.drafter)
+        with open_dict(cfg.task):
+            cfg.task.update(given)
+        self.task: Any = tasks.setup_task(cfg.task)
+        drafter = self.task.load_drafter(drafter_path)
+        settings = self.head.settings
+        if fingerprint(drafter) != settings.drafter:
+            raise CheckpointError(
+                f"{drafter_path}: not the drafter that {path} was trained for; name that one "
+                "with --drafter"
+            )
+        self.labeller = AcceptanceLabeller(
+            drafter,
+            self.task.verifier,
+            AcceptanceRule(settings.beta, settings.tau),
+            settings.block_size,
+            self.task.target_dictionary.pad(),
+        )
+
+    def calibrated(self, temperature: float, bias: float) -> AcceptanceHead:
+        """The head, its logits divided by ``temperature``, then ``bias`` added."""
+        settings = replace(self.head.settings, temperature=temperature, bias=bias)
+        head = AcceptanceHead(settings)
+        weights = {**self.head.state_dict(), "_extra_state": head.get_extra_state()}
+        head.load_state_dict(weights)
+        return head
+
+    @torch.no_grad()
+    def predict(self, subset: str, max_tokens: int = 2000) -> Predictions:
+        """Predictions for the blocks that are drafted where ``subset``'s targets are decoded.
+
+        Those are the first block of each sentence and then, always, the one after the tokens that
+        the last one committed.
+
+        Raises:
+            FileNotFoundError: the data directory has no such subset.
+        """
+        self.task.load_dataset(subset)
+        batches = self.task.get_batch_iterator(
+            self.task.dataset(subset),
+            max_tokens=max_tokens,
+            max_positions=self.task.max_positions(),
+            ignore_invalid_inputs=True,
+        ).next_epoch_itr(shuffle=False)
+        parts = [self._predict(sample) for sample in tqdm(batches, desc=subset, leave=False)]
+        return Predictions(*(torch.cat(column) for column in zip(*parts)))
+
+    def _predict(self, sample: dict[str, Any]) -> tuple[Tensor, ...]:
+        target = sample["target"]
+        last = target.ne(self.labeller.padding).sum(1) - 1
+        cuts = torch.minimum(torch.arange(target.size(1), device=target.device), last[:, None])
+        blocks = self.labeller(sample["net_input"], target, cuts)
+        reached = _reached(blocks, last)
+        logits = self.head.logits(blocks.states[reached], blocks.confidences[reached])
+        return logits, blocks.survived[reached], blocks.decided[reached], blocks.open[reached]
+
+
+def _reached(blocks: LabelledBlocks, last: Tensor) -> Tensor:
+    """``(batch, blocks)`` True for blocks that decoding drafts, of one block after every cut.
+
+    ``last`` ``(batch,)`` is each sentence's largest cut.
+    """
+    count = blocks.cuts.size(1)
+    # By cut, the shortest first, and one more for all that is past a sentence's end.
+    following = (blocks.cuts + blocks.accepted + 1).flip(1).clamp(max=count)
+    at = last.new_zeros(len(last), count + 1)
+    at[:, 0] = 1
+    for cut in range(count):
+        at.scatter_add_(1, following[:, cut : cut + 1], at[:, cut : cut + 1].clone())
+    inside = torch.arange(count, device=last.device) <= last[:, None]
+    return (at[:, :count].bool() & inside).flip(1)

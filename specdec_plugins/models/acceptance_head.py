@@ -1,0 +1,215 @@
+"""``acceptance_head``: how likely the verifier is to accept each drafted token.
+
+The head reads the frozen drafter's last states. Its probabilities are conditional: that the token
+of a slot is accepted, given that all before it are; their running product is the probability that
+a slot survives. After SpecDec++ (Huang et al., COLM 2025, §3.2), whose residual blocks these are.
+"""
+
+# No postponed annotations: fairseq reads the config fields' types at run time.
+
+import hashlib
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from fairseq.dataclass import FairseqDataclass
+from fairseq.models import BaseFairseqModel, register_model
+from torch import Tensor, nn
+
+from specdec_plugins.checkpoints import REDUNDANT
+from specdec_plugins.models.drafter import Drafter
+
+
+@dataclass(frozen=True)
+class HeadSettings:
+    """What a head is and what it was trained for; saved with it."""
+
+    channels: int
+    """Width of the drafter's states."""
+    layers: int
+    """Residual blocks."""
+    slot_feature: bool
+    """It is told the place in the block."""
+    confidence_feature: bool
+    """It is told the drafter's probability of the token that was chosen."""
+    block_size: int
+    """The largest block it was trained for, k."""
+    beta: int
+    """β of the acceptance rule; 1 is strict."""
+    tau: float
+    """τ of the acceptance rule, nats; 0 where it is strict."""
+    drafter: str
+    """:func:`fingerprint` of the drafter whose states it reads."""
+    temperature: float = 1.0
+    """Its logits are divided by this,"""
+    bias: float = 0.0
+    """and then this is added to them."""
+
+
+def fingerprint(drafter: Drafter) -> str:
+    """SHA-256 of a drafter's weights in float16, as 64 hexadecimal digits.
+
+    Exported or not, the same weights have the same fingerprint; take it before the drafter is
+    converted to a type that is less precise than float16.
+    """
+    digest = hashlib.sha256()
+    for name, tensor in sorted(drafter.state_dict().items()):
+        if not REDUNDANT.search(name):
+            values = tensor.half() if tensor.is_floating_point() else tensor
+            digest.update(f"{name} {list(tensor.shape)} ".encode())
+            digest.update(values.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+class ResidualBlock(nn.Module):
+    """``x + SiLU(Wx)``."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(channels, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + F.silu(self.linear(x))
+
+
+class AcceptanceHead(nn.Module):
+    """Residual blocks, each with weights of its own, and a linear layer."""
+
+    def __init__(self, settings: HeadSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        channels = settings.channels
+        self.slots = (
+            nn.Parameter(torch.zeros(settings.block_size, channels))
+            if settings.slot_feature
+            else None
+        )
+        self.confidence = (
+            nn.Linear(2, channels, bias=False) if settings.confidence_feature else None
+        )
+        self.blocks = nn.ModuleList(ResidualBlock(channels) for _ in range(settings.layers))
+        self.out = nn.Linear(channels, 1)
+        if self.confidence is not None:
+            nn.init.zeros_(self.confidence.weight)
+        nn.init.zeros_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+
+    def logits(self, states: Tensor, confidences: Tensor) -> Tensor:
+        """``(…, slots)`` log-odds, before temperature and bias.
+
+        Args:
+            states: ``(…, slots, channels)`` the drafter's last states, the block's first slot
+                first.
+            confidences: ``(…, slots)`` the drafter's probability of each token that it chose.
+        """
+        x = states.to(self.out.weight.dtype)
+        if self.slots is not None:
+            x = x + self.slots[: x.size(-2)]
+        if self.confidence is not None:
+            p = confidences.clamp(1e-6, 1 - 1e-6)
+            x = x + self.confidence(torch.stack([p.log(), (-p).log1p()], dim=-1).to(x.dtype))
+        for block in self.blocks:
+            x = block(x)
+        return self.out(x)[..., 0]
+
+    def forward(self, states: Tensor, confidences: Tensor) -> Tensor:
+        """``(…, slots)`` probability, float32, that each token is accepted if all before it are."""
+        logits = self.logits(states, confidences).float()
+        return (logits / self.settings.temperature + self.settings.bias).sigmoid()
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """The settings, for the state dict: torch's hook."""
+        return asdict(self.settings)
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """
+        Raises:
+            ValueError: the weights are those of a head for something else.
+        """
+        own = asdict(self.settings)
+        for name, value in own.items():
+            if state[name] != value:
+                raise ValueError(
+                    f"this acceptance head was trained with {name} {state[name]}, not {value}; "
+                    "train another one in another folder"
+                )
+
+
+@dataclass
+class AcceptanceHeadConfig(FairseqDataclass):
+    """Options of ``--arch acceptance_head``."""
+
+    drafter: str = field(
+        default="",
+        metadata={"help": "checkpoint of the drafter that the head is for; it stays as it is"},
+    )
+    head_layers: int = field(default=3, metadata={"help": "residual blocks of the head"})
+    no_slot_feature: bool = field(
+        default=False, metadata={"help": "do not tell the head the place in the block"}
+    )
+    no_confidence_feature: bool = field(
+        default=False, metadata={"help": "do not tell the head the drafter's own probabilities"}
+    )
+
+
+@register_model("acceptance_head", dataclass=AcceptanceHeadConfig)
+class AcceptanceHeadModel(BaseFairseqModel):
+    """A head in training, with the drafter that it is for, which is neither trained nor saved."""
+
+    def __init__(self, head: AcceptanceHead, drafter: Drafter) -> None:
+        super().__init__()
+        self.head = head
+        # In a tuple, so that it is no submodule.
+        self._drafter = (drafter,)
+
+    @classmethod
+    def build_model(cls, cfg: AcceptanceHeadConfig, task: Any) -> "AcceptanceHeadModel":
+        """Build from the config; the task loads the drafter and knows the rule.
+
+        Raises:
+            ValueError: a missing or impossible flag, by name.
+        """
+        if not cfg.drafter:
+            raise ValueError("--arch acceptance_head needs the drafter: give it with --drafter")
+        if cfg.head_layers < 0:
+            raise ValueError(f"--head-layers {cfg.head_layers}: must be 0 or more")
+        drafter, rule = task.load_drafter(cfg.drafter), task.rule
+        block_size = task.cfg.block_size or drafter.block_size
+        if block_size > drafter.block_size:
+            raise ValueError(
+                f"--block-size {block_size}: the drafter was trained for blocks of 1 to "
+                f"{drafter.block_size}"
+            )
+        settings = HeadSettings(
+            channels=drafter.decoder.channels,
+            layers=cfg.head_layers,
+            slot_feature=not cfg.no_slot_feature,
+            confidence_feature=not cfg.no_confidence_feature,
+            block_size=block_size,
+            beta=rule.beta,
+            tau=rule.tau if rule.beta > 1 else 0.0,
+            drafter=fingerprint(drafter),
+        )
+        return cls(AcceptanceHead(settings), drafter)
+
+    @property
+    def drafter(self) -> Drafter:
+        return self._drafter[0]
+
+    def attach_verifier(self, verifier: BaseFairseqModel) -> None:
+        """The drafter's verifier."""
+        self.drafter.attach_verifier(verifier)
+
+    def _apply(self, fn: Any, *args: Any, **kwargs: Any) -> "AcceptanceHeadModel":
+        # The drafter follows to every device and dtype, and its verifier with it.
+        self.drafter._apply(fn)
+        return super()._apply(fn, *args, **kwargs)
+
+    def max_positions(self) -> tuple[int | None, int]:
+        """Longest source and target, in tokens, that batches may hold."""
+        return self.drafter.max_positions()
+
+    def forward(self, states: Tensor, confidences: Tensor) -> Tensor:
+        """See :meth:`AcceptanceHead.logits`."""
+        return self.head.logits(states, confidences)

@@ -1,0 +1,129 @@
+"""``acceptance_loss`` against a cross entropy written out slot by slot."""
+
+from __future__ import annotations
+
+import math
+from argparse import Namespace
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_dictionary, make_task, make_verifier
+from drafters import make_causal
+from fairseq.logging import metrics
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdec_plugins.criterions.acceptance_loss import AcceptanceLoss, weighted_loss
+from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.labels import AcceptanceLabeller
+from specdec_plugins.models.acceptance_head import AcceptanceHeadConfig, AcceptanceHeadModel
+
+
+def make_model(rule: AcceptanceRule) -> tuple[Any, Namespace]:
+    task = make_task(make_dictionary(4), AR_path="verifier.pt")
+    task.verifier = make_verifier(task)
+    task.rule = rule
+    drafter = make_causal(task, seed=1, verifier_features=True, previous_token_head=True)
+    task.load_drafter = lambda path: drafter
+    model = AcceptanceHeadModel.build_model(AcceptanceHeadConfig(drafter="drafter.pt"), task)
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return model, task
+
+
+def make_sample() -> dict[str, Any]:
+    sources = torch.tensor([[4, 6, 5, 7, 2], [1, 1, 5, 5, 2], [1, 7, 4, 4, 2]])
+    return {
+        "net_input": {"src_tokens": sources, "src_lengths": torch.tensor([5, 3, 4])},
+        "target": torch.tensor([[4, 5, 6, 2], [7, 2, 1, 1], [5, 5, 2, 1]]),
+        "cuts": torch.tensor([[3, 1, 0], [1, 0, 0], [2, 1, 0]]),
+        "ntokens": 9,
+    }
+
+
+@pytest.mark.parametrize("rule", [AcceptanceRule(), AcceptanceRule(4, 3.0)])
+@pytest.mark.parametrize("weight", [1.0, 6.0])
+def test_loss_is_the_weighted_cross_entropy_of_decided_slots(
+    rule: AcceptanceRule, weight: float
+) -> None:
+    model, task = make_model(rule)
+    sample = make_sample()
+    loss, size, log = AcceptanceLoss(task, weight)(model, sample)
+    labeller = AcceptanceLabeller(model.drafter, task.verifier, rule, 4, 1)
+    blocks = labeller(sample["net_input"], sample["target"], sample["cuts"])
+    logits = model.head.logits(blocks.states, blocks.confidences).double()
+    expected = total = accepted = decided = squares = 0.0
+    for row in range(3):
+        for block in range(3):
+            for slot in range(4):
+                good = slot < blocks.accepted[row, block]
+                # What is least where the probability is right: its odds, divided by the weight.
+                odds = math.exp(logits[row, block, slot].item()) / weight
+                expected -= math.log(odds / (1 + odds)) if good else weight * -math.log1p(odds)
+                total += 1 if good else weight
+                accepted += good
+                decided += 1
+                squares += (logits[row, block, slot].sigmoid().item() - float(good)) ** 2
+                if not good or blocks.draft[row, block, slot] == 2:
+                    break
+    assert 0 < accepted < decided < 36
+    assert loss.item() == pytest.approx(expected, rel=1e-5)
+    assert size.item() == pytest.approx(total)
+    assert (log["accepted"].item(), log["decided"].item()) == (accepted, decided)
+    assert log["squares"].item() == pytest.approx(squares, rel=1e-5)
+
+
+def test_only_the_head_gets_gradients() -> None:
+    model, task = make_model(AcceptanceRule(4, 3.0))
+    before = [p.clone() for p in (*model.drafter.parameters(), *task.verifier.parameters())]
+    AcceptanceLoss(task, 6.0)(model, make_sample())[0].backward()
+    after = [*model.drafter.parameters(), *task.verifier.parameters()]
+    assert all(p.grad is None and torch.equal(p, q) for p, q in zip(after, before))
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.head.parameters())
+
+
+@given(rate=st.floats(0.02, 0.98), weight=st.floats(0.1, 20.0))
+def test_the_weight_does_not_move_the_best_prediction(rate: float, weight: float) -> None:
+    """The gradient is 0 where the predicted probability is the true one."""
+    logit = torch.tensor([math.log(rate / (1 - rate))], dtype=torch.float64, requires_grad=True)
+    both = logit.expand(2)
+    loss, _ = weighted_loss(both[:1] * 1.0, torch.ones(1, dtype=torch.float64), weight)
+    rejected, _ = weighted_loss(both[1:] * 1.0, torch.zeros(1, dtype=torch.float64), weight)
+    (rate * loss + (1 - rate) * rejected).backward()
+    assert logit.grad is not None
+    assert abs(float(logit.grad)) < 1e-9
+
+
+def test_metrics_are_means_over_decided_slots() -> None:
+    logs = [
+        {
+            "loss": 2.0,
+            "sample_size": 4.0,
+            "decided": 3,
+            "accepted": 2,
+            "predicted": 1.5,
+            "squares": 1,
+        },
+        {
+            "loss": 1.0,
+            "sample_size": 2.0,
+            "decided": 1,
+            "accepted": 1,
+            "predicted": 0.5,
+            "squares": 1,
+        },
+    ]
+    with metrics.aggregate() as aggregator:
+        AcceptanceLoss.reduce_metrics(logs)
+    found = aggregator.get_smoothed_values()
+    assert found["loss"] == round(0.5 / math.log(2), 4)
+    assert (found["acceptance_rate"], found["predicted_rate"], found["brier"]) == (0.75, 0.5, 0.5)
+
+
+def test_bad_settings() -> None:
+    with pytest.raises(ValueError, match="--mismatch-weight 0"):
+        AcceptanceLoss(make_task(AR_path="verifier.pt"), 0.0)
+    with pytest.raises(ValueError, match="--AR-path"):
+        AcceptanceLoss(make_task(), 6.0)

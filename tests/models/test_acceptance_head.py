@@ -1,0 +1,172 @@
+"""The head itself: shapes, parameters, features, fingerprint."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_task
+from drafters import make_causal
+
+from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.models.acceptance_head import (
+    AcceptanceHead,
+    AcceptanceHeadConfig,
+    AcceptanceHeadModel,
+    HeadSettings,
+    fingerprint,
+)
+
+
+def make_head(**changes: Any) -> AcceptanceHead:
+    """A random head."""
+    settings: dict[str, Any] = {
+        "channels": 16,
+        "layers": 3,
+        "slot_feature": True,
+        "confidence_feature": True,
+        "block_size": 4,
+        "beta": 1,
+        "tau": 0.0,
+        "drafter": "0" * 64,
+    }
+    head = AcceptanceHead(HeadSettings(**{**settings, **changes}))
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.normal_(std=0.3, generator=generator)
+    return head
+
+
+def inputs(slots: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    shape = (5, slots)
+    return torch.randn(*shape, 16, generator=generator), torch.rand(shape, generator=generator)
+
+
+@pytest.mark.parametrize("layers", [0, 1, 3])
+def test_every_block_has_weights_of_its_own(layers: int) -> None:
+    bare = make_head(layers=layers, slot_feature=False, confidence_feature=False)
+    assert sum(p.numel() for p in bare.parameters()) == layers * (16 * 16 + 16) + 16 + 1
+    assert len({p.data_ptr() for p in bare.parameters()}) == 2 * layers + 2
+    full = make_head(layers=layers)
+    assert sum(p.numel() for p in full.parameters()) == layers * 272 + 17 + 4 * 16 + 2 * 16
+
+
+def test_a_head_is_what_its_definition_says() -> None:
+    head = make_head(layers=2, temperature=1.5, bias=-0.25)
+    states, confidences = inputs()
+    assert head.slots is not None
+    assert head.confidence is not None
+    features = torch.stack([confidences.log(), (1 - confidences).log()], -1)
+    x = states + head.slots + features @ head.confidence.weight.T
+    for block in head.blocks:
+        y = x @ block.linear.weight.T + block.linear.bias
+        x = x + y * torch.sigmoid(y)
+    logits = (x @ head.out.weight.T + head.out.bias)[..., 0]
+    torch.testing.assert_close(head.logits(states, confidences), logits)
+    torch.testing.assert_close(head(states, confidences), (logits / 1.5 - 0.25).sigmoid())
+
+
+@pytest.mark.parametrize("feature", ["slot_feature", "confidence_feature"])
+def test_features_can_be_left_out(feature: str) -> None:
+    states, confidences = inputs()
+    states[:] = states[:1, :1]
+    confidences[:] = 0.5
+    confidences[0] = 0.9
+    for given in (True, False):
+        other = {"slot_feature": False, "confidence_feature": False, feature: given}
+        spread = make_head(**other)(states, confidences).std()
+        assert (spread > 1e-3) == given
+
+
+def test_fewer_slots_than_it_was_trained_for() -> None:
+    head = make_head()
+    states, confidences = inputs()
+    whole = head(states, confidences)
+    assert whole.shape == (5, 4)
+    torch.testing.assert_close(head(states[:, :2], confidences[:, :2]), whole[:, :2])
+
+
+def test_states_of_another_precision_and_sure_tokens() -> None:
+    states, confidences = inputs()
+    confidences[0], confidences[1] = 0.0, 1.0
+    found = make_head()(states.bfloat16(), confidences)
+    assert found.dtype == torch.float32
+    assert found.isfinite().all()
+
+
+def test_weights_of_a_head_for_something_else_are_refused() -> None:
+    saved = make_head().state_dict()
+    with pytest.raises(ValueError, match="trained with beta 1, not 3"):
+        make_head(beta=3, tau=1.0).load_state_dict(saved)
+
+
+class TestFingerprint:
+    def test_same_weights_in_half_precision(self) -> None:
+        """Exported checkpoints hold float16, training ones float32."""
+        drafter = make_causal().float()
+        given = fingerprint(drafter)
+        assert len(given) == 64
+        assert fingerprint(drafter.half().float()) == given
+
+    def test_other_weights(self) -> None:
+        drafter = make_causal().float()
+        given = fingerprint(drafter)
+        with torch.no_grad():
+            drafter.decoder.mask_embedding[3] *= 1.01
+        assert fingerprint(drafter) != given
+
+
+def build(task: Namespace, **settings: Any) -> AcceptanceHeadModel:
+    return AcceptanceHeadModel.build_model(
+        AcceptanceHeadConfig(**{"drafter": "drafter.pt", **settings}), task
+    )
+
+
+@pytest.fixture
+def task() -> Namespace:
+    task = make_task(block_size=None)
+    task.rule = AcceptanceRule(3, 1.5)
+    drafter = make_causal()  # for blocks of 4
+    task.load_drafter = lambda path: drafter
+    return task
+
+
+class TestModel:
+    def test_only_the_head_is_trained_and_saved(self, task: Namespace) -> None:
+        model = build(task, head_layers=1, no_slot_feature=True)
+        names = {name for name, _ in model.named_parameters()}
+        assert names == {
+            "head.confidence.weight",
+            "head.blocks.0.linear.weight",
+            "head.blocks.0.linear.bias",
+            "head.out.weight",
+            "head.out.bias",
+        }
+        assert set(model.state_dict()) == names | {"head._extra_state"}
+
+    def test_settings_are_those_of_task_and_drafter(self, task: Namespace) -> None:
+        settings = build(task).head.settings
+        assert (settings.beta, settings.tau, settings.block_size) == (3, 1.5, 4)
+        assert settings.drafter == fingerprint(task.load_drafter("drafter.pt"))
+        assert (settings.channels, settings.layers) == (16, 3)
+
+    def test_smaller_blocks(self, task: Namespace) -> None:
+        task.cfg.block_size = 2
+        assert build(task).head.settings.block_size == 2
+
+    def test_larger_blocks_are_refused(self, task: Namespace) -> None:
+        task.cfg.block_size = 5
+        with pytest.raises(ValueError, match="--block-size 5: the drafter was trained for"):
+            build(task)
+
+    @pytest.mark.parametrize(
+        ("settings", "message"),
+        [({"drafter": ""}, "--drafter"), ({"head_layers": -1}, "--head-layers -1")],
+    )
+    def test_bad_flags(self, task: Namespace, settings: dict[str, Any], message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            build(task, **settings)

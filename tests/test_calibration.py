@@ -1,0 +1,158 @@
+"""Calibration metrics against hand-made cases and their own properties."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from specdec_plugins import calibration
+from specdec_plugins.calibration import (
+    Predictions,
+    auroc,
+    brier_score,
+    check_plotting,
+    expected_calibration_error,
+    fit_calibration,
+    plot_reliability,
+    report,
+)
+
+CASES = st.lists(st.tuples(st.integers(0, 20), st.booleans()), min_size=1, max_size=40)
+
+
+def tensors(cases: list[tuple[int, bool]]) -> tuple[Tensor, Tensor]:
+    return torch.tensor([p / 20 for p, _ in cases]), torch.tensor([y for _, y in cases])
+
+
+def sampled(rows: int, slots: int, temperature: float = 1.0, bias: float = 0.0) -> Predictions:
+    """Blocks that come out as the logits, with this temperature and bias, say."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(rows, slots, generator=generator) * 2 + 1
+    uniforms = torch.rand(rows, slots, generator=generator)
+    accepted = uniforms < (logits / temperature + bias).sigmoid()
+    survived = accepted.long().cumprod(-1).bool()
+    decided = torch.cat([torch.ones(rows, 1, dtype=torch.bool), survived[:, :-1]], 1)
+    return Predictions(logits, survived, decided, torch.ones(rows, slots, dtype=torch.bool))
+
+
+class TestMetrics:
+    def test_ece_by_hand(self) -> None:
+        """Two bins: 0.2 and 0.4 of which one happened, 0.9 of which all did."""
+        p, y = torch.tensor([0.2, 0.4, 0.9]), torch.tensor([True, False, True])
+        expected = (2 * abs(0.3 - 0.5) + abs(0.9 - 1.0)) / 3
+        assert expected_calibration_error(p, y, bins=2) == pytest.approx(expected)
+
+    def test_certainty_is_in_the_last_bin(self) -> None:
+        p, y = torch.tensor([1.0, 0.95]), torch.tensor([False, True])
+        assert expected_calibration_error(p, y, bins=10) == pytest.approx(0.475)
+
+    def test_brier_by_hand(self) -> None:
+        p, y = torch.tensor([0.2, 0.4, 1.0]), torch.tensor([True, False, True])
+        assert brier_score(p, y) == pytest.approx((0.64 + 0.16) / 3)
+
+    def test_auroc_by_hand(self) -> None:
+        """Of 2 x 2 pairs two are in order, one is not, one is a tie."""
+        p, y = torch.tensor([0.3, 0.6, 0.6, 0.1]), torch.tensor([False, True, False, True])
+        assert auroc(p, y) == pytest.approx((1 + 0.5 + 0 + 0) / 4)
+
+    def test_nothing_to_compare(self) -> None:
+        none = torch.zeros(0)
+        assert math.isnan(expected_calibration_error(none, none))
+        assert math.isnan(brier_score(none, none))
+        assert math.isnan(auroc(torch.tensor([0.5]), torch.tensor([True])))
+
+    @given(CASES)
+    def test_auroc_counts_pairs(self, cases: list[tuple[int, bool]]) -> None:
+        happened = [p for p, y in cases if y]
+        others = [p for p, y in cases if not y]
+        pairs = [(a > b) + 0.5 * (a == b) for a in happened for b in others]
+        found = auroc(*tensors(cases))
+        assert math.isnan(found) if not pairs else found == pytest.approx(sum(pairs) / len(pairs))
+
+    @given(CASES, st.integers(1, 30))
+    def test_ece_is_between_the_mean_bias_and_the_mean_distance(
+        self, cases: list[tuple[int, bool]], bins: int
+    ) -> None:
+        p, y = tensors(cases)
+        found = expected_calibration_error(p, y, bins)
+        assert abs(float((p - y.float()).mean())) <= found + 1e-6
+        assert found <= float((p - y.float()).abs().mean()) + 1e-6
+
+    @given(CASES)
+    def test_brier_is_least_at_what_happened(self, cases: list[tuple[int, bool]]) -> None:
+        p, y = tensors(cases)
+        assert 0 == brier_score(y.float(), y) <= brier_score(p, y) <= 1
+
+
+class TestFit:
+    @pytest.mark.parametrize("bias", [0.0, -0.7])
+    @pytest.mark.parametrize("temperature", [0.4, 1.0, 2.5])
+    def test_a_known_temperature_and_bias_are_found(self, temperature: float, bias: float) -> None:
+        found = fit_calibration(sampled(20000, 6, temperature, bias))
+        assert found[0] == pytest.approx(temperature, rel=0.05)
+        assert found[1] == pytest.approx(bias, abs=0.05)
+
+    def test_decided_slots_alone_count(self) -> None:
+        predictions = sampled(500, 6)
+        noise = torch.where(predictions.decided, predictions.logits, torch.tensor(50.0))
+        other = Predictions(noise, predictions.survived, predictions.decided, predictions.open)
+        assert fit_calibration(other) == pytest.approx(fit_calibration(predictions))
+
+    def test_calibration_improves_what_was_too_sure(self) -> None:
+        predictions = sampled(20000, 6, 2.5, -0.5)
+        before = report(predictions)
+        after = report(predictions.at(*fit_calibration(predictions)))
+        assert before["survival"]["ece"] > 0.05
+        assert after["survival"]["ece"] < 0.01
+        assert after["token"]["auroc"] == pytest.approx(before["token"]["auroc"])
+
+    @pytest.mark.parametrize("accepted", [True, False])
+    def test_nothing_to_fit(self, accepted: bool) -> None:
+        all_alike = torch.full((5, 1), accepted)
+        with pytest.raises(ValueError, match="both accepted and rejected"):
+            fit_calibration(
+                Predictions(
+                    torch.randn(5, 1), all_alike, torch.ones(5, 1).bool(), torch.ones(5, 1).bool()
+                )
+            )
+
+
+class TestReport:
+    def test_slots_are_counted_where_they_say_something(self) -> None:
+        """One block is rejected in its second slot, one ends its sentence in the first."""
+        survived = torch.tensor([[1, 0, 0], [1, 0, 0]]).bool()
+        decided = torch.tensor([[1, 1, 0], [1, 0, 0]]).bool()
+        unended = torch.tensor([[1, 1, 1], [1, 0, 0]]).bool()
+        found = report(Predictions(torch.zeros(2, 3), survived, decided, unended))
+        assert (found["token"]["slots"], found["survival"]["slots"]) == (3, 4)
+        assert [m["slots"] for m in found["token_by_slot"]] == [2, 1, 0]
+        assert [m["slots"] for m in found["survival_by_slot"]] == [2, 1, 1]
+        assert found["token"]["observed"] == pytest.approx(2 / 3)
+        assert found["survival"]["predicted"] == pytest.approx((0.5 + 0.5 + 0.25 + 0.125) / 4)
+
+    def test_true_probabilities_are_calibrated(self) -> None:
+        found = report(sampled(20000, 6))
+        assert found["token"]["ece"] < 0.01
+        assert found["survival"]["ece"] < 0.01
+        assert found["token"]["auroc"] > 0.7
+
+
+class TestDiagram:
+    def test_a_png_is_written(self, tmp_path: Path) -> None:
+        pytest.importorskip("matplotlib", reason="matplotlib, of the extra [plot], is not here")
+        path = tmp_path / "reliability.png"
+        plot_reliability(sampled(200, 4), path, "a head")
+        data = path.read_bytes()
+        assert data.startswith(b"\x89PNG")
+        assert len(data) > 10_000
+
+    def test_without_matplotlib_the_remedy_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(calibration, "find_spec", lambda name: None)
+        with pytest.raises(ValueError, match="pip install matplotlib"):
+            check_plotting()

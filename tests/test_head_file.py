@@ -1,0 +1,107 @@
+"""The head's file: what is written is what is read, and what does not fit is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from drafters import make_causal
+from models.test_acceptance_head import inputs, make_head
+
+from specdec_plugins.checkpoints import CheckpointError
+from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.head_file import find_head, load_head, save_head
+from specdec_plugins.models.acceptance_head import fingerprint
+
+DRAFTER = make_causal().float()
+RULE = AcceptanceRule(3, 1.0)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "acceptance_head.pt"
+    save_head(
+        path, make_head(beta=3, tau=1.0, temperature=1.25, bias=0.5, drafter=fingerprint(DRAFTER))
+    )
+    return path
+
+
+def test_a_head_is_read_as_it_was_written(saved: Path) -> None:
+    head = load_head(saved, DRAFTER, RULE, 4)
+    expected = make_head(beta=3, tau=1.0, temperature=1.25, bias=0.5, drafter=fingerprint(DRAFTER))
+    assert head.settings == expected.settings
+    states, confidences = inputs()
+    torch.testing.assert_close(
+        head(states, confidences), expected.half().float()(states, confidences)
+    )
+    assert not head.training
+    assert not any(p.requires_grad for p in head.parameters())
+
+
+def test_a_head_of_the_shipped_size_is_under_a_megabyte(tmp_path: Path) -> None:
+    assert save_head(tmp_path / "head.pt", make_head(channels=256, block_size=8)) < 1_000_000
+
+
+def test_the_head_beside_a_drafter_is_found(saved: Path) -> None:
+    assert find_head(saved.parent / "drafter.pt") == saved
+    assert find_head(saved.parent / "elsewhere" / "drafter.pt") is None
+
+
+def test_smaller_blocks_are_no_problem(saved: Path) -> None:
+    assert load_head(saved, DRAFTER, RULE, 2).settings.block_size == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"drafter": make_causal(seed=1).float()}, "another drafter"),
+        ({"rule": AcceptanceRule()}, r"for relaxed \(beta 3, tau 1.0\) acceptance, not strict"),
+        ({"rule": AcceptanceRule(3, 2.0)}, "--beta 3 --tau 1.0"),
+        ({"block_size": 5}, "--block-size 4 or less"),
+    ],
+)
+def test_other_uses_are_refused(saved: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message) as caught:
+        load_head(saved, **{"drafter": DRAFTER, "rule": RULE, "block_size": 4, **changes})
+    assert str(caught.value).startswith(str(saved))
+    assert "\n" not in str(caught.value)
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return print, ("was run",)
+
+
+@pytest.mark.parametrize("content", [None, b"no checkpoint", {"model": {}}, [1], Evil(), "short"])
+def test_files_that_are_no_heads(
+    saved: Path, content: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if content is None:
+        saved.unlink()
+    elif content == "short":
+        saved.write_bytes(saved.read_bytes()[:2000])
+    elif isinstance(content, bytes):
+        saved.write_bytes(content)
+    else:
+        torch.save(content, saved)
+    with pytest.raises(CheckpointError, match=r"no such file|not an acceptance head"):
+        load_head(saved, DRAFTER, RULE, 4)
+    assert "was run" not in capsys.readouterr().out
+
+
+def test_weights_that_do_not_fit_their_settings(saved: Path) -> None:
+    state = torch.load(saved, weights_only=True)
+    del state["model"]["out.bias"]
+    torch.save(state, saved)
+    with pytest.raises(CheckpointError, match="weights do not fit"):
+        load_head(saved, DRAFTER, RULE, 4)
+
+
+def test_a_head_that_cannot_be_written_leaves_the_old_one(saved: Path) -> None:
+    before = saved.read_bytes()
+    (saved.parent / "acceptance_head.pt.part").mkdir()
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        save_head(saved, make_head())
+    assert saved.read_bytes() == before

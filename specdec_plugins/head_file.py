@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -11,8 +12,11 @@ import torch
 
 from specdec_plugins.checkpoints import CheckpointError, check_file, load_state
 from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.models.acceptance_head import AcceptanceHead, HeadSettings, fingerprint
 from specdec_plugins.models.drafter import Drafter
+
+logger = logging.getLogger(__name__)
 
 HEAD_FILE = "acceptance_head.pt"
 PREFIX = "head."
@@ -79,6 +83,36 @@ def load_head(
         )
     head = AcceptanceHead(settings)
     return _with_weights(path, head, state["model"])
+
+
+def controller_head(
+    options: ControllerOptions,
+    drafter: Drafter,
+    rule: AcceptanceRule,
+    block_size: int | None,
+    drafter_path: Location | None = None,
+) -> AcceptanceHead | None:
+    """The head that a controller is to use, if any: the one given, or the drafter's own.
+
+    A head that ``cost-aware`` finds by itself is left where it is if it is for another rule.
+
+    Raises:
+        CheckpointError: as :func:`load_head`.
+    """
+    if not options.reads_head:
+        return None
+    given = options.acceptance_head
+    path = given or (find_head(drafter_path) if drafter_path else None)
+    if path is None:
+        return None
+    try:
+        head = load_head(path, drafter, rule, block_size or drafter.block_size)
+        return head.to(next(drafter.parameters()).device)
+    except CheckpointError as error:
+        if given or options.controller == "acceptance-head":
+            raise
+        logger.info("no acceptance head is used: %s", error)
+        return None
 
 
 def load_trained_head(path: Location) -> tuple[AcceptanceHead, Any]:

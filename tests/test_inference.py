@@ -20,12 +20,18 @@ import pytest
 import torch
 from conftest import make_dictionary, make_task, make_verifier, vary_output
 from drafters import make_block, make_causal, save_checkpoint
+from models.test_acceptance_head import make_head
 
+from specdec_plugins.checkpoints import CheckpointError
+from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.head_file import save_head
 from specdec_plugins.inference import InferenceError, Settings, load_translator
 from specdec_plugins.inference.output import OutputLines
 from specdec_plugins.inference.text import InputLines, Line, TextCodec
 from specdec_plugins.inference.trace_file import SentenceTrace, read_trace
+from specdec_plugins.models.acceptance_head import fingerprint
 
 SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "inference.py"
 SPEC = importlib.util.spec_from_file_location("inference_script", SCRIPT)
@@ -113,6 +119,27 @@ def lines_of(path: Path) -> list[str]:
     text = path.read_text(encoding="utf-8")
     assert text == "" or text.endswith("\n")
     return text.split("\n")[:-1]
+
+
+def test_the_head_beside_the_drafter_is_used(world: Path, tmp_path: Path) -> None:
+    """Strict output is the same, of which less is verified; for another rule it is refused."""
+    for name in ("verifier.pt", "drafter.pt"):
+        (tmp_path / name).symlink_to(world / name)
+    files = {"path": str(tmp_path / "drafter.pt"), "ar_path": str(tmp_path / "verifier.pt")}
+    plain = load_translator(make_settings(world, **files))
+    expected = [result.text for result in plain.translate(SENTENCES)]
+    head = make_head(drafter=fingerprint(plain.generator.drafter.model), bias=-1.0)
+    save_head(tmp_path / "acceptance_head.pt", head)
+    options = ControllerOptions("acceptance-head", stop_threshold=0.9)
+    found = load_translator(make_settings(world, controller=options, **files))
+    assert [result.text for result in found.translate(SENTENCES)] == expected
+    assert found.statistics.verified_tokens < found.statistics.drafted_tokens
+    relaxed = {"controller": options, "rule": AcceptanceRule(3, 1.0), **files}
+    with pytest.raises(CheckpointError, match="trained for strict acceptance, not relaxed"):
+        load_translator(make_settings(world, **relaxed))
+    options = ControllerOptions("cost-aware", cost_profile=str(tmp_path / "costs.json"))
+    for settings in ({"controller": options}, {**relaxed, "controller": options}):
+        load_translator(make_settings(world, **{**settings, **files}))
 
 
 # What it puts out
@@ -644,7 +671,7 @@ def one_error(capfd: pytest.CaptureFixture[str]) -> str:
         (["--tau", "-1"], 2, "--tau -1.0: must be 0 or more"),
         (["--tau", "nan"], 2, "--tau nan"),
         (["--controller", "clever"], 2, "--controller: invalid choice: 'clever'"),
-        (["--controller", "acceptance-head"], 2, "acceptance-head: needs an acceptance head"),
+        (["--controller", "acceptance-head"], 2, "acceptance-head: there is no acceptance head"),
         (["--controller", "heuristic", "--strategy", "AR"], 2, "heuristic: there is nothing to"),
         (["--confidence-threshold", "1.5"], 2, "--confidence-threshold 1.5: must be between 0"),
         (["--stop-threshold", "-1"], 2, "--stop-threshold -1.0: must be between 0 and 1"),

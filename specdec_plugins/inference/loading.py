@@ -15,9 +15,11 @@ from specdec_plugins.decoding.beam_search import BeamSearchGenerator
 from specdec_plugins.decoding.drafter_only import DrafterOnlyGenerator
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.trace import TraceRecorder
+from specdec_plugins.head_file import controller_head
 from specdec_plugins.inference.settings import DTYPES, InferenceError, Settings
 from specdec_plugins.inference.text import TextCodec
 from specdec_plugins.inference.translator import Generator, Translator
+from specdec_plugins.models.acceptance_head import AcceptanceHead
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.pair import check_pair, load_drafter, load_verifier
 from specdec_plugins.tasks.translation_specdec import (
@@ -38,8 +40,8 @@ def load_translator(settings: Settings) -> Translator:
     """
     task = _build_task(settings)
     tokenizer, bpe = _build_encoders(settings, task)
-    verifier, drafter = _load_models(settings, task)
-    generator = _build_generator(settings, task, verifier, drafter)
+    verifier, drafter, head = _load_models(settings, task)
+    generator = _build_generator(settings, task, verifier, drafter, head)
     owners = (verifier, None if drafter is None or drafter.encoder is None else drafter)
     longest = min(int(model.encoder.max_positions()) for model in owners if model is not None)
     markers = settings.post_process or (None if bpe is not None else "subword_nmt")
@@ -97,9 +99,11 @@ def _load_dictionary(folder: str, language: str, languages: tuple[str, str]) -> 
         raise InferenceError(f"{path}: is no fairseq dictionary ({reason})") from error
 
 
-def _load_models(settings: Settings, task: TranslationSpecdecTask) -> tuple[Any, Drafter | None]:
-    """Verifier and drafter, as far as the strategy has use for them."""
-    verifier, drafter = None, None
+def _load_models(
+    settings: Settings, task: TranslationSpecdecTask
+) -> tuple[Any, Drafter | None, AcceptanceHead | None]:
+    """Verifier, drafter and acceptance head, as far as the strategy has use for them."""
+    verifier, drafter, head = None, None, None
     if settings.ar_path:
         verifier = load_verifier(settings.ar_path, task)
     if settings.drafts:
@@ -107,14 +111,22 @@ def _load_models(settings: Settings, task: TranslationSpecdecTask) -> tuple[Any,
         drafter = load_drafter(settings.path, task)
         if verifier is not None:
             check_pair(drafter, verifier)
+        # Before it is converted: a head knows its drafter by the weights.
+        head = controller_head(
+            settings.controller, drafter, settings.rule, settings.block_size, settings.path
+        )
     for model in (verifier, drafter):
         if model is not None:
             model.to(device=settings.device, dtype=DTYPES[settings.dtype])
-    return verifier, drafter
+    return verifier, drafter, None if head is None else head.to(settings.device)
 
 
 def _build_generator(
-    settings: Settings, task: TranslationSpecdecTask, verifier: Any, drafter: Drafter | None
+    settings: Settings,
+    task: TranslationSpecdecTask,
+    verifier: Any,
+    drafter: Drafter | None,
+    head: AcceptanceHead | None,
 ) -> Generator:
     target = task.target_dictionary
     if settings.strategy == "fairseq":
@@ -133,6 +145,7 @@ def _build_generator(
         settings.limits,
         recorder,
         settings.controller,
+        head,
     )
 
 

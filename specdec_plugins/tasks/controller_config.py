@@ -46,6 +46,13 @@ class ControllerConfig(FairseqDataclass):
         default=DEFAULTS.stop_threshold,
         metadata={"help": "acceptance-head: cut where a rejection is more probable than this"},
     )
+    acceptance_head: Optional[str] = field(
+        default=DEFAULTS.acceptance_head,
+        metadata={
+            "help": "acceptance-head, cost-aware: file of the head (inference.py finds the "
+            "acceptance_head.pt that lies beside the drafter)"
+        },
+    )
     cost_profile: Optional[str] = field(
         default=DEFAULTS.cost_profile,
         metadata={

@@ -32,6 +32,7 @@ from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.head_file import controller_head
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.pair import check_pair, load_drafter, load_verifier
 from specdec_plugins.tasks.controller_config import ControllerConfig
@@ -277,6 +278,7 @@ class TranslationSpecdecTask(TranslationTask):
             rule=self.rule,
             limits=GenerationLimits.from_config(args),
             controller=self.controller,
+            head=controller_head(self.controller, drafters[0], self.rule, self.cfg.block_size),
         )
 
 

@@ -38,6 +38,9 @@ class ControllerOptions:
     """``confidence``: let the threshold follow what was accepted."""
     stop_threshold: float = 0.7
     """``acceptance-head``: cut where the probability of a rejection is above."""
+    acceptance_head: str | None = None
+    """The file of the head, for ``acceptance-head`` and ``cost-aware``; None is the one that lies
+    beside the drafter, where its file is known."""
     cost_profile: str | None = None
     """``cost-aware``: the file of the costs; None is one in the cache folder."""
 
@@ -68,6 +71,11 @@ class ControllerOptions:
     def drafts(self) -> bool:
         """Whether a drafter is needed at all."""
         return self.controller != "none"
+
+    @property
+    def reads_head(self) -> bool:
+        """Whether the controller makes use of an acceptance head."""
+        return self.controller in ("acceptance-head", "cost-aware")
 
     @classmethod
     def from_config(cls, config: Any) -> ControllerOptions:
@@ -101,7 +109,8 @@ def build_controller(
     if name == "acceptance-head":
         if head is None:
             raise ValueError(
-                "--controller acceptance-head: needs an acceptance head; none is given"
+                "--controller acceptance-head: there is no acceptance head beside the drafter; "
+                "give its file with --acceptance-head"
             )
         return AcceptanceHead(bounds, head, options.stop_threshold)
     if name == "cost-aware":

@@ -36,7 +36,7 @@ def test_what_cannot_be_is_named(given: dict[str, Any], message: str) -> None:
     [
         ({"max_draft": 5}, "--max-draft 5: is above the block size, 4"),
         ({"min_draft": 5}, "--min-draft 5: is above the block size, 4"),
-        ({"controller": "acceptance-head"}, "acceptance-head: needs an acceptance head"),
+        ({"controller": "acceptance-head"}, "acceptance-head: there is no acceptance head"),
     ],
 )
 def test_what_does_not_go_with_the_drafter_is_named(given: dict[str, Any], message: str) -> None:
@@ -61,7 +61,7 @@ def test_every_name_has_its_class(name: str) -> None:
 
 def test_from_a_task_or_a_command_line() -> None:
     names = ("controller", "min_draft", "max_draft", "confidence_threshold")
-    names += ("refit_threshold", "stop_threshold", "cost_profile")
-    values = ("confidence", 1, 3, 0.25, True, 0.5, "costs.json")
+    names += ("refit_threshold", "stop_threshold", "acceptance_head", "cost_profile")
+    values = ("confidence", 1, 3, 0.25, True, 0.5, "head.pt", "costs.json")
     given = dict(zip(names, values, strict=True))
     assert vars(ControllerOptions.from_config(Namespace(**given, other=1))) == given

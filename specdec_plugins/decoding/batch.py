@@ -61,7 +61,21 @@ class Batch:
         """Note the verifier's states ``(rows, slots, channels)`` at ``(rows, slots)``."""
         if self.features is None:
             self.features = states.new_empty(*self.tokens.shape, states.size(-1))
-        self.features.scatter_(1, positions[..., None].expand_as(states), states)
+        flat = self._flat(positions)
+        self.features.flatten(0, 1).index_copy_(0, flat, states.flatten(0, 1))
+
+    def recall(self, positions: Tensor) -> Tensor | None:
+        """The states ``(rows, slots, channels)`` at ``(rows, slots)``; None before the first."""
+        if self.features is None:
+            return None
+        states = self.features.flatten(0, 1)[self._flat(positions)]
+        return states.view(*positions.shape, -1)
+
+    def _flat(self, positions: Tensor) -> Tensor:
+        """Positions within all rows one after another, which are quicker to copy to and from."""
+        rows, capacity = self.tokens.shape
+        starts = torch.arange(0, rows * capacity, capacity, device=positions.device)
+        return (starts[:, None] + positions).flatten()
 
     def outcome(self, accepted: Tensor, stopped: Tensor) -> Outcome:
         """What to tell a controller that adapts its draft lengths.

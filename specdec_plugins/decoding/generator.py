@@ -186,9 +186,6 @@ class SpeculativeGenerator:
             index = (batch.lengths - new)[:, None] + torch.arange(
                 window, device=batch.tokens.device
             )
-            features = batch.features
-            if features is not None:
-                features = features.gather(1, index[..., None].expand(-1, -1, features.size(-1)))
             return drafter.draft(
                 batch.tokens.gather(1, batch.lengths[:, None])[:, 0],
                 batch.tokens.gather(1, index + 1),
@@ -196,7 +193,7 @@ class SpeculativeGenerator:
                 batch.lengths,
                 width,
                 max(batch.host_lengths) + width,
-                features,
+                batch.recall(index),
                 self.controller.reads_probabilities,
             )
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 import torch
-import torch.nn.functional as F
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import register_model
 from fairseq.models.transformer import Embedding, TransformerConfig, TransformerEncoderBase
@@ -219,22 +218,23 @@ class BlockCausalDecoder(DrafterDecoder):
     def choose(self, x: Tensor, last: Tensor) -> Tensor:
         if self.previous is None:
             return super().choose(x, last)
-        candidates, _, chosen = self._chain(self.previous, x, last)
+        candidates, _, _, chosen = self._chain(self.previous, x, last)
         return candidates.gather(-1, chosen[..., None])[..., 0]
 
     def choose_with_confidence(self, x: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
         if self.previous is None:
             return super().choose_with_confidence(x, last)
-        candidates, scores, chosen = self._chain(self.previous, x, last)
+        candidates, first, scores, chosen = self._chain(self.previous, x, last)
         # Of all pairs, those with the token that was chosen before.
-        before = F.pad(chosen[:, :-1], (1, 0))[..., None, None]
+        before = chosen[:, :-1, None, None]
         scores = scores.gather(2, before.expand(-1, -1, 1, scores.size(-1)))[:, :, 0]
+        scores = torch.cat([first[:, None], scores], dim=1)
         confidence = scores.softmax(-1).amax(-1)
         return candidates.gather(-1, chosen[..., None])[..., 0], confidence
 
     def _chain(
         self, head: PreviousTokenHead, x: Tensor, last: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Greedy, slot by slot, over each slot's best candidates.
 
         All pairs of neighbouring candidates are scored at once; what remains in sequence is one
@@ -242,8 +242,9 @@ class BlockCausalDecoder(DrafterDecoder):
 
         Returns:
             ``(rows, slots, candidates)`` tokens, the first slot's best one first;
-            ``(rows, slots, candidates, candidates)`` scores of each after each of the slot before,
-            in the first slot after ``last``; and ``(rows, slots)`` which candidate is chosen.
+            ``(rows, candidates)`` scores of the first slot's; ``(rows, slots - 1, candidates,
+            candidates)`` scores of the others', after each of the slot before; and
+            ``(rows, slots)`` which candidate is chosen.
         """
         rows, slots, dim = x.shape
         state = self._state(x)
@@ -260,8 +261,7 @@ class BlockCausalDecoder(DrafterDecoder):
         chosen = [torch.zeros_like(last)[:, None]]
         for slot in range(slots - 1):
             chosen.append(followers[:, slot].gather(1, chosen[-1]))
-        first = best[:, :1, None].expand(-1, -1, best.size(-1), -1)
-        return candidates, torch.cat([first, scores], dim=1), torch.cat(chosen, dim=1)
+        return candidates, best[:, 0], scores, torch.cat(chosen, dim=1)
 
     def _embedded(self, tokens: Tensor) -> Tensor:
         return self.embed_scale * self.tables.embed_tokens(tokens)

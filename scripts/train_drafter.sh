@@ -4,11 +4,12 @@
 #   scripts/train_drafter.sh BIN_DIR VERIFIER SAVE_DIR [fairseq-train flags ...]
 #
 # BIN_DIR is binarised text, best the verifier's own output (scripts/distill.sh). The defaults are
-# close to those of the shipped Multi30k pair (its card has the differences): the widths are the verifier's, whose encoder and target table
-# are shared. Flags given after SAVE_DIR override them. The checkpoint kept as best is the one with
-# the highest acceptance length on the valid set. Stop it at any time: the same command resumes.
+# close to those of the shipped Multi30k pair, whose card has the differences: the widths are the
+# verifier's, whose encoder and target table are shared. Flags given after SAVE_DIR override them.
+# The checkpoint kept as best is the one with the highest acceptance length on the valid set. Stop
+# it at any time: the same command resumes.
 set -euo pipefail
-if [ $# -lt 3 ]; then sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; fi
+if [ $# -lt 3 ]; then sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2; fi
 bin=$1 verifier=$2 save=$3; shift 3
 here=$(cd "$(dirname "$0")/.." && pwd)
 exec fairseq-train "$bin" --save-dir "$save" --user-dir "$here/specdec_plugins" \

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -15,8 +14,6 @@ from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.models.acceptance_head import AcceptanceHead, HeadSettings, fingerprint
 from specdec_plugins.models.drafter import Drafter
-
-logger = logging.getLogger(__name__)
 
 HEAD_FILE = "acceptance_head.pt"
 PREFIX = "head."
@@ -92,27 +89,19 @@ def controller_head(
     block_size: int | None,
     drafter_path: Location | None = None,
 ) -> AcceptanceHead | None:
-    """The head that a controller is to use, if any: the one given, or the drafter's own.
-
-    A head that ``cost-aware`` finds by itself is left where it is if it is for another rule.
+    """The head that a controller is to use, on the drafter's device: the one given, or, for
+    ``acceptance-head``, the one beside the drafter.
 
     Raises:
         CheckpointError: as :func:`load_head`.
     """
-    if not options.reads_head:
+    path: Location | None = options.acceptance_head
+    if path is None and options.controller == "acceptance-head" and drafter_path:
+        path = find_head(drafter_path)
+    if path is None or not options.reads_head:
         return None
-    given = options.acceptance_head
-    path = given or (find_head(drafter_path) if drafter_path else None)
-    if path is None:
-        return None
-    try:
-        head = load_head(path, drafter, rule, block_size or drafter.block_size)
-        return head.to(next(drafter.parameters()).device)
-    except CheckpointError as error:
-        if given or options.controller == "acceptance-head":
-            raise
-        logger.info("no acceptance head is used: %s", error)
-        return None
+    head = load_head(path, drafter, rule, block_size or drafter.block_size)
+    return head.to(next(drafter.parameters()).device)
 
 
 def load_trained_head(path: Location) -> tuple[AcceptanceHead, Any]:

@@ -137,9 +137,11 @@ def test_the_head_beside_the_drafter_is_used(world: Path, tmp_path: Path) -> Non
     relaxed = {"controller": options, "rule": AcceptanceRule(3, 1.0), **files}
     with pytest.raises(CheckpointError, match="trained for strict acceptance, not relaxed"):
         load_translator(make_settings(world, **relaxed))
-    options = ControllerOptions("cost-aware", cost_profile=str(tmp_path / "costs.json"))
-    for settings in ({"controller": options}, {**relaxed, "controller": options}):
-        load_translator(make_settings(world, **{**settings, **files}))
+    # Only where it is named: asking it takes time.
+    for given in (None, str(tmp_path / "acceptance_head.pt")):
+        options = ControllerOptions("cost-aware", acceptance_head=given, cost_profile="unused")
+        translator = load_translator(make_settings(world, controller=options, **files))
+        assert translator.generator.controller.cuts is (given is not None)
 
 
 # What it puts out

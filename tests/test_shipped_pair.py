@@ -36,6 +36,7 @@ def test_the_folder_is_complete_and_small() -> None:
     assert {
         "verifier.pt",
         "drafter.pt",
+        "acceptance_head.pt",
         "dict.en.txt",
         "dict.de.txt",
         "codes",
@@ -53,7 +54,7 @@ def test_strict_output_is_beam_1(batch: int) -> None:
 
 
 # Measured on data/example.en when the pair was made; see the card.
-@pytest.mark.parametrize(("beta", "tau", "length"), [(1, 0.0, 3.258), (3, 1.0, 3.722)])
+@pytest.mark.parametrize(("beta", "tau", "length"), [(1, 0.0, 3.673), (3, 1.0, 4.247)])
 def test_acceptance_length_has_not_changed(beta: int, tau: float, length: float) -> None:
     pair = translator("specdec", 8, beta, tau)
     list(pair.translate(SOURCES))

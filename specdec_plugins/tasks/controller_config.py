@@ -49,8 +49,8 @@ class ControllerConfig(FairseqDataclass):
     acceptance_head: Optional[str] = field(
         default=DEFAULTS.acceptance_head,
         metadata={
-            "help": "acceptance-head, cost-aware: file of the head (inference.py finds the "
-            "acceptance_head.pt that lies beside the drafter)"
+            "help": "acceptance-head, cost-aware: file of the head (for the former, inference.py "
+            "finds the acceptance_head.pt that lies beside the drafter)"
         },
     )
     cost_profile: Optional[str] = field(

@@ -39,8 +39,8 @@ class ControllerOptions:
     stop_threshold: float = 0.7
     """``acceptance-head``: cut where the probability of a rejection is above."""
     acceptance_head: str | None = None
-    """The file of a head: ``cost-aware`` uses one if it is given; ``acceptance-head`` needs one, and
-    finds that beside the drafter where the drafter's file is known."""
+    """The file of a head: ``cost-aware`` uses one if it is given; ``acceptance-head`` needs one,
+    and finds that beside the drafter where the drafter's file is known."""
     cost_profile: str | None = None
     """``cost-aware``: the file of the costs; None is one in the cache folder."""
 

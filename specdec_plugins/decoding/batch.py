@@ -57,6 +57,11 @@ class Batch:
     verify_lengths: Tensor | None = None
     """``(rows,)`` of the present step; None where every row verifies as many slots."""
 
+    @property
+    def drafts(self) -> bool:
+        """Whether there may be a draft, now or later."""
+        return self.draft_lengths is not None or any(self.host_draft_lengths)
+
     def remember(self, states: Tensor, positions: Tensor) -> None:
         """Note the verifier's states ``(rows, slots, channels)`` at ``(rows, slots)``."""
         if self.features is None:

@@ -142,7 +142,10 @@ class SpeculativeGenerator:
         zeros = source.new_zeros(rows)
         draft_lengths = self.controller.start(zeros)
         asked = [max_lengths] if draft_lengths is None else [max_lengths, draft_lengths]
-        host_max_lengths, *host_draft_lengths = torch.stack(asked).tolist()
+        host_max_lengths, *more = torch.stack(asked).tolist()
+        host_draft_lengths = more[0] if more else [self.controller.length] * rows
+        if not (self.controller.resumes or any(host_draft_lengths)):
+            draft_lengths = None
         if min(host_max_lengths) < limits.min_len:
             raise ValueError(
                 f"--min-len {limits.min_len} is above the maximum length {min(host_max_lengths)}"
@@ -166,7 +169,7 @@ class SpeculativeGenerator:
             host_lengths=[0] * rows,
             host_max_lengths=host_max_lengths,
             host_uncached=[0] * rows,
-            host_draft_lengths=(host_draft_lengths or [[self.controller.length] * rows])[0],
+            host_draft_lengths=host_draft_lengths,
         )
 
     def _draft(self, batch: Batch) -> Draft:
@@ -233,7 +236,7 @@ class SpeculativeGenerator:
                 torch.cat([last, tokens], dim=1), batch.lengths, max(batch.host_lengths) + slots
             )
         positions = batch.lengths[:, None] + torch.arange(slots, device=tokens.device)
-        if self.drafter is not None and self.drafter.reads_features:
+        if self.drafter is not None and self.drafter.reads_features and batch.drafts:
             batch.remember(states, positions)
         if self.limits.temperature != 1.0:
             logits = logits / self.limits.temperature

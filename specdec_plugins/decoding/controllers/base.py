@@ -68,6 +68,9 @@ class Controller(Protocol):
     """Whether :meth:`verify_lengths` is to be asked."""
     reads_probabilities: bool
     """Whether drafts are to come with the drafter's probabilities."""
+    resumes: bool
+    """Whether a batch that begins without drafts may have some later; if not, it is plain AR, and
+    nothing more is asked or told."""
 
     def prepare(self, generator: Any, sample: dict[str, Any]) -> None:
         """Do what must be done before a batch is decoded and timed: measure, or look ahead."""
@@ -116,6 +119,7 @@ class Constant:
 
     cuts = False
     reads_probabilities = False
+    resumes = True
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds

@@ -67,6 +67,7 @@ class CostAware(Constant):
     """Before anything is known: this acceptance rate, as if seen so many times."""
     PERIODS = 2
     """Periods that a batch is expected to take; what it takes is what it is charged."""
+    resumes = False
     EXPLORATION = 0.005
     """Share of the time that may go into looking whether more should be drafted."""
 
@@ -77,6 +78,7 @@ class CostAware(Constant):
         self.cuts = self.reads_probabilities = head is not None
         self._costs: StepCosts | None = None
         self._choices: Tensor | None = None
+        self._savings = self._seconds = torch.zeros(())
         self._steps = 0
 
     def prepare(self, generator: Any, sample: dict[str, Any]) -> None:
@@ -96,6 +98,9 @@ class CostAware(Constant):
         assert self._choices is not None
         self._explores = (self._extra > 0) & (self._savings >= self._extra * self.PERIODS)
         self._drafts = self._explores | (self._choices[self._rows] > 0)
+        # A batch without drafts says nothing more: here is its part of what is saved.
+        saved = self.EXPLORATION * self.PERIODS * self._seconds
+        self._savings = self._savings + saved * ~self._drafts
         return self._chosen()
 
     def _begin(self, device: torch.device) -> None:
@@ -158,6 +163,7 @@ class CostAware(Constant):
         tokens = 1 + torch.nn.functional.pad(survival.cumsum(0), (1, 0))
         here, chosen = seconds[self._rows], best[self._rows]
         self._extra = here[-1] - tokens[-1] * here[chosen] / tokens[chosen]
+        self._seconds = here[chosen]
         spent = self._extra * self._explores
-        self._savings = self._savings + self.EXPLORATION * here[chosen] - spent
+        self._savings = self._savings + self.EXPLORATION * self._seconds - spent
         self._choices = best

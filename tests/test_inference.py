@@ -913,7 +913,8 @@ def test_typed_lines_are_answered_at_once(world: Path, tmp_path: Path, greedy: l
         process.stdin.flush()
         assert process.stdout.readline() == answer + "\n"
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    process.wait(timeout=60)  # before its input ends, which would end it too
+    out, err = process.communicate()
     assert process.returncode == 130
     assert out == ""
     assert err.splitlines() == [

@@ -905,6 +905,8 @@ def test_typed_lines_are_answered_at_once(world: Path, tmp_path: Path, greedy: l
         cwd=tmp_path,
         env=environment(),
         text=True,
+        # Tests that run in the background inherit that it is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdin is not None
     assert process.stdout is not None

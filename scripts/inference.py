@@ -30,6 +30,7 @@ from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 
+PROG = "inference.py"
 ROOT = Path(__file__).resolve().parent.parent
 if (ROOT / "specdec_plugins" / "__init__.py").is_file():
     sys.path.insert(0, str(ROOT))
@@ -55,7 +56,7 @@ try:
         Translation,
         load_translator,
     )
-    from specdec_plugins.inference.flags import TranslationParser, make_settings
+    from specdec_plugins.inference.flags import TranslationParser, fail, make_settings
     from specdec_plugins.inference.output import OutputLines, check_apart, check_writable
     from specdec_plugins.inference.report import format_report, full_report, write_json
     from specdec_plugins.inference.text import STANDARD, InputLines
@@ -65,12 +66,10 @@ except ImportError as error:
 except KeyboardInterrupt:
     sys.exit(130)
 
-logger = logging.getLogger(__name__)
-
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
-    parser = TranslationParser("inference.py", __doc__, argv)
+    parser = TranslationParser(PROG, __doc__, argv)
     add = parser.group.add_argument
     add("--input-path", metavar="FILE", default="-", help="text, one sentence a line; -: stdin")
     add("--output-path", metavar="FILE", default="-", help="a translation a line; -: stdout")
@@ -138,21 +137,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return 0
     except KeyboardInterrupt:
-        return fail(130, "interrupted; the lines written so far are complete (see --resume)")
+        return fail(PROG, 130, "interrupted; the lines written so far are complete (see --resume)")
     except torch.cuda.OutOfMemoryError:
-        return fail(1, f"--batch {args.batch}: the GPU's memory does not suffice; give fewer")
+        return fail(PROG, 1, f"--batch {args.batch}: the GPU's memory does not suffice; give fewer")
     except (CheckpointError, InferenceError) as error:
-        return fail(1, str(error))
+        return fail(PROG, 1, str(error))
     except ValueError as error:
-        return fail(2, str(error))
+        return fail(PROG, 2, str(error))
     return 0
-
-
-def fail(status: int, message: str) -> int:
-    """Say in one line why the run ends; with LOGLEVEL=DEBUG, also where."""
-    logger.debug("traceback:", exc_info=True)
-    print(f"inference.py: {' '.join(message.split())}", file=sys.stderr)
-    return status
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+PROG = "translate_corpus.py"
 ROOT = Path(__file__).resolve().parent.parent
 if (ROOT / "specdec_plugins" / "__init__.py").is_file():
     sys.path.insert(0, str(ROOT))
@@ -47,7 +48,7 @@ try:
     from specdec_plugins.checkpoints import CheckpointError
     from specdec_plugins.inference import InferenceError, load_translator
     from specdec_plugins.inference.corpus import check_apart, find_files, read_corpus
-    from specdec_plugins.inference.flags import TranslationParser, make_settings
+    from specdec_plugins.inference.flags import TranslationParser, fail, make_settings
     from specdec_plugins.inference.job import Job, describe_job
     from specdec_plugins.inference.pool import translate_shards
 except ImportError as error:
@@ -55,12 +56,10 @@ except ImportError as error:
 except KeyboardInterrupt:
     sys.exit(130)
 
-logger = logging.getLogger(__name__)
-
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
-    parser = TranslationParser("translate_corpus.py", __doc__, argv)
+    parser = TranslationParser(PROG, __doc__, argv)
     add = parser.group.add_argument
     add("--input-path", metavar="PATH", type=Path, required=True, help="text file, or folder")
     add("--output-path", metavar="FOLDER", type=Path, required=True, help="for the translations")
@@ -117,19 +116,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         translate(args)
     except KeyboardInterrupt:
-        return fail(130, "interrupted; what is done is kept, the same command goes on")
+        return fail(PROG, 130, "interrupted; what is done is kept, the same command goes on")
     except (CheckpointError, InferenceError) as error:
-        return fail(1, str(error))
+        return fail(PROG, 1, str(error))
     except ValueError as error:
-        return fail(2, str(error))
+        return fail(PROG, 2, str(error))
     return 0
-
-
-def fail(status: int, message: str) -> int:
-    """Say in one line why the run ends; with LOGLEVEL=DEBUG, also where."""
-    logger.debug("traceback:", exc_info=True)
-    print(f"translate_corpus.py: {' '.join(message.split())}", file=sys.stderr)
-    return status
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
-import logging
 import os
 import signal
 import subprocess
@@ -39,7 +38,6 @@ assert SPEC is not None
 assert SPEC.loader is not None
 script = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(script)
-script.logger.setLevel(logging.WARNING)
 
 SENTENCES = [
     "w3 w4 w5 w6",

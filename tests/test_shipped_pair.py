@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.inference import Settings, Translator, load_translator
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -14,7 +15,9 @@ MODEL = ROOT / "checkpoints" / "multi30k.en-de"
 SOURCES = (ROOT / "data" / "example.en").read_text(encoding="utf-8").splitlines()
 
 
-def translator(strategy: str, batch: int = 1, beta: int = 1, tau: float = 0.0) -> Translator:
+def translator(
+    strategy: str, batch: int = 1, beta: int = 1, tau: float = 0.0, controller: str = "constant"
+) -> Translator:
     return load_translator(
         Settings(
             data=str(MODEL),
@@ -24,6 +27,7 @@ def translator(strategy: str, batch: int = 1, beta: int = 1, tau: float = 0.0) -
             batch=batch,
             beam=1,
             rule=AcceptanceRule(beta, tau),
+            controller=ControllerOptions(controller),
             dtype="float64",
             tokenizer="moses",
             bpe="subword_nmt",
@@ -45,10 +49,12 @@ def test_the_folder_is_complete_and_small() -> None:
     assert sum(path.stat().st_size for path in MODEL.iterdir()) <= 16_000_000
 
 
+@pytest.mark.parametrize("controller", ["constant", "acceptance-head"])
 @pytest.mark.parametrize("batch", [1, 16])
-def test_strict_output_is_beam_1(batch: int) -> None:
+def test_strict_output_is_beam_1(batch: int, controller: str) -> None:
+    """With the shipped head, too, which is found beside the drafter."""
     expected = [t.text for t in translator("fairseq").translate(SOURCES)]
-    strict = translator("specdec", batch)
+    strict = translator("specdec", batch, controller=controller)
     assert [t.text for t in strict.translate(SOURCES)] == expected
     assert all(expected)
 

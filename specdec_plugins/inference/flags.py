@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -144,6 +145,13 @@ class TranslationParser(argparse.ArgumentParser):
         group.add_argument("--task", metavar="TASK", help="any: the task is always our own")
         gen_parser_from_dataclass(group, CommonConfig())
         options.add_dataset_args(self, gen=True)
+
+
+def fail(prog: str, status: int, message: str) -> int:
+    """Say in one line why a script ends, and return its status; with LOGLEVEL=DEBUG, also where."""
+    logger.debug("traceback:", exc_info=True)
+    print(f"{prog}: {' '.join(message.split())}", file=sys.stderr)
+    return status
 
 
 def make_settings(args: Namespace) -> Settings:

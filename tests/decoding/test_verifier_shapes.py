@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_batch, make_dictionary, make_task
+from drafters import SIZES
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from fairseq.models.transformer import TransformerModel
 from fairseq.sequence_generator import SequenceGenerator
@@ -43,19 +44,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 def build(arch: str, overrides: dict[str, Any]) -> Any:
     """A random verifier in float64."""
     torch.manual_seed(0)
-    settings = {
-        "encoder_layers": 2,
-        "decoder_layers": 2,
-        "encoder_embed_dim": 16,
-        "decoder_embed_dim": 16,
-        "encoder_ffn_embed_dim": 32,
-        "decoder_ffn_embed_dim": 32,
-        "encoder_attention_heads": 2,
-        "decoder_attention_heads": 2,
-        "max_source_positions": 64,
-        "max_target_positions": 64,
-        **overrides,
-    }
+    settings = {**SIZES, **overrides}
     target_words = settings.pop("target_words", None)
     args = Namespace(**settings)
     ARCH_CONFIG_REGISTRY[arch](args)

@@ -9,16 +9,17 @@ import os
 import platform
 import time
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from specdec_plugins.decoding.rehearsal import StepParts, rehearsal
+from specdec_plugins.decoding.rehearsal import StepParts, decoded, rehearsal
 
 logger = logging.getLogger(__name__)
 
@@ -42,22 +43,28 @@ class StepCosts:
 class CostProfile:
     """Step costs, from a file where they were measured for the same machine, models and settings.
 
-    A file holds batch sizes that are powers of two; it grows by those that are first met.
+    A file holds batch sizes that are powers of two; it grows by those that are first met. The steps
+    of a made-up batch are timed, with some numbers of slots. Then the batch that is at hand is
+    decoded, without drafts and with whole blocks: by how much that took longer than its steps would
+    by themselves, those costs are raised. So they hold what comes between and around the steps,
+    prefixes of all lengths, and rows that finish.
     """
 
     PREFIX = 12
     """Target tokens committed before the step that is measured."""
     SOURCE = 24
     """Source tokens."""
-    WARM_UP, ROUNDS, SECONDS = 2, 15, 1.0
-    """Rounds not counted; rounds that are, fewer (but 5) where so many seconds are over."""
+    WARM_UP, LEAST, MOST, SECONDS = 2, 3, 15, 0.5
+    """Rounds that do not count; the least and the most that do, as many as so many seconds hold."""
+    REPEATS = 3
+    """Steps of a kind in a row, in a round."""
 
     def __init__(self, path: str | None = None) -> None:
         """``path`` is a file of the user's; None is one in the cache folder, named by its key."""
         self._given = path
 
-    def costs(self, generator: Any, rows: int, most: int) -> StepCosts:
-        """Costs of steps of 1 to ``rows`` rows with up to ``most`` slots.
+    def costs(self, generator: Any, sample: dict[str, Any], most: int) -> StepCosts:
+        """Costs of steps with up to ``most`` slots of 1 row to as many as the ``sample`` has.
 
         Raises:
             ValueError: the user's file is something else, or cannot be written.
@@ -65,6 +72,7 @@ class CostProfile:
         key = describe(generator, most)
         path = Path(self._given) if self._given else default_path(key)
         measured = self._load(path, key)
+        rows = len(sample["net_input"]["src_tokens"])
         sizes = [2**i for i in range((rows - 1).bit_length() + 1)]
         missing = [size for size in sizes if str(size) not in measured]
         if missing:
@@ -72,13 +80,14 @@ class CostProfile:
             bar = tqdm(missing, desc="measuring steps", leave=False, delay=2, disable=None)
             for size in bar:
                 measured[str(size)] = self._measure(generator, size, most)
+                self._adjust(generator, sample, size, most, measured)
             self._save(path, key, measured)
         return tabulate(
             {size: measured[str(size)] for size in sizes}, rows, most, _device(generator)
         )
 
     def _measure(self, generator: Any, rows: int, most: int) -> Points:
-        """The least of alternating rounds: whatever else the machine does only makes it slower."""
+        """Medians of the steps of a made-up batch."""
         model = generator.model
         seed = torch.Generator().manual_seed(0)
         width = min(self.SOURCE, int(model.max_positions()[0]))
@@ -86,24 +95,55 @@ class CostProfile:
         device = _device(generator)
         source = torch.randint(4, max(5, vocabulary), (rows, width), generator=seed)
         source[:, -1] = generator.eos
-        slots = sorted({1, (most + 1) // 2, most})
-        seconds: list[list[float]] = []
-        begin = time.perf_counter()
+        times: dict[tuple[str, int], list[float]] = {}
         with rehearsal(generator):
             parts = StepParts(generator, source.to(device), self.PREFIX)
-            calls: list[tuple[str, int, Callable[[int], None]]] = [
-                *(("draft", n, parts.draft) for n in slots),
-                *(("verify", m, parts.verify) for m in [0, *slots]),
-            ]
-            for number in range(self.WARM_UP + self.ROUNDS):
-                late = time.perf_counter() - begin > self.SECONDS
-                if late and number >= self.WARM_UP + 5:
-                    break
-                seconds.append([_timed(part, n, device) for _, n, part in calls])
-        points: Points = {"draft": [[0, 0.0]], "verify": []}
-        for (part, n, _), *times in zip(calls, *seconds[self.WARM_UP :]):
-            points[part].append([n, min(times)])
+            calls = [("draft", parts.draft), ("verify", parts.verify)]
+            for number in self._rounds(self.WARM_UP):
+                if number == 0:
+                    times.clear()
+                for slots in [0, *sorted({1, (most + 1) // 2, most})]:
+                    # As in decoding: the first step of a kind after another kind is slower.
+                    for name, part in calls * self.REPEATS:
+                        times.setdefault((name, slots), []).append(_timed(part, slots, device))
+        points: Points = {"draft": [], "verify": []}
+        for (name, slots), seconds in times.items():
+            points[name].append([slots, median(seconds)])
+        points["draft"][0] = [0, 0.0]
         return points
+
+    def _rounds(self, warm_up: int) -> Iterator[int]:
+        """Numbers of rounds, from ``-warm_up``: for as long as there is time."""
+        yield from range(-warm_up, 0)
+        end = time.perf_counter() + self.SECONDS
+        for number in range(self.MOST):
+            if number >= self.LEAST and time.perf_counter() > end:
+                break
+            yield number
+
+    def _adjust(
+        self,
+        generator: Any,
+        sample: dict[str, Any],
+        rows: int,
+        most: int,
+        measured: dict[str, Points],
+    ) -> None:
+        """Adapt the steps of ``rows`` rows to how long decoding them takes; no smaller sizes."""
+        index = torch.arange(rows) % len(sample["net_input"]["src_tokens"])
+        inputs = {name: tensor[index] for name, tensor in sample["net_input"].items()}
+        known = {int(size): points for size, points in measured.items() if int(size) <= rows}
+        costs = tabulate(known, rows, most, torch.device("cpu"))
+        ratios: dict[int, list[float]] = {0: [], most: []}
+        for _ in self._rounds(0):
+            for slots, found in ratios.items():
+                seconds, steps = decoded(generator, {"net_input": inputs}, slots)
+                expected = costs.draft[steps, slots] + costs.verify[steps, slots]
+                found.append(seconds / float(expected.sum()))
+        plain, drafting = (median(found) for found in ratios.values())
+        for points in measured[str(rows)].values():
+            for point in points:
+                point[1] *= drafting if point[0] else plain
 
     def _load(self, path: Path, key: dict[str, Any]) -> dict[str, Points]:
         """What the file holds for this key; nothing, with a warning, if it is of another."""

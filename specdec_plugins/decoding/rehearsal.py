@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -26,8 +27,44 @@ def rehearsal(generator: Any) -> Iterator[None]:
         generator.controller, generator.statistics, generator.recorder = kept
 
 
+class _Rows:
+    """A recorder of nothing but the size of the batch, step by step."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def begin(self, rows: int) -> None:
+        """Nothing."""
+
+    def record(self, rows: list[int], *step: Any) -> None:
+        """One step more."""
+        self.steps.append(len(rows))
+
+    def attach(self, hypotheses: Any) -> None:
+        """Nothing."""
+
+
+def decoded(generator: Any, sample: dict[str, Any], slots: int) -> tuple[float, list[int]]:
+    """Decode a batch with so many slots at every step.
+
+    Returns:
+        the seconds, without those of the encoders, and the rows of every step.
+    """
+    with rehearsal(generator):
+        generator.controller = Constant(Bounds(0, slots))
+        generator.recorder = recorder = _Rows()
+        generator.generate([], sample)
+        statistics = generator.statistics
+        seconds = statistics.total_seconds - statistics.stopwatch.seconds()["encode"]
+    return seconds, recorder.steps
+
+
 class StepParts:
     """The two parts of a step, again and again from the same state. Within a :func:`rehearsal`."""
+
+    ACCEPTED = 0.8
+    """Part of the slots, given that all before them are, that the last step is taken to have
+    accepted: some rows then have more to cache than others, which is what a draft waits for."""
 
     def __init__(self, generator: Any, source: Tensor, prefix: int) -> None:
         """Rows that have committed ``prefix`` tokens, or as many as the limits allow.
@@ -41,11 +78,17 @@ class StepParts:
         self._batch = generator._start({"src_tokens": source, "src_lengths": lengths})
         self._prefix = min(prefix, *self._batch.host_max_lengths)
         self._lengths = torch.full_like(lengths, self._prefix)
+        most = min(self._prefix, generator.block_size + 1)
+        self._host_new = [
+            min(most, 1 + int(math.log(1 - (row + 0.5) / self._rows, self.ACCEPTED)))
+            for row in range(self._rows)
+        ]
+        self._new = torch.tensor(self._host_new, device=source.device)
 
     def _reset(self, slots: int) -> None:
-        batch, new = self._batch, min(self._prefix, 2)
+        batch = self._batch
         batch.lengths, batch.host_lengths = self._lengths, [self._prefix] * self._rows
-        batch.uncached, batch.host_uncached = self._lengths.clamp(max=2), [new] * self._rows
+        batch.uncached, batch.host_uncached = self._new, self._host_new
         batch.host_draft_lengths = [slots] * self._rows
 
     def draft(self, slots: int) -> None:

@@ -17,6 +17,7 @@ from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.cost_profile import CostProfile, default_path, describe, tabulate
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.rehearsal import decoded
 
 K = 4
 CPU = torch.device("cpu")
@@ -34,11 +35,15 @@ def make_generator(path: Path | None = None, max_len_b: int = 12) -> Speculative
     )
 
 
+def sample(rows: int) -> dict[str, Any]:
+    return make_batch([3 + row for row in range(rows)])
+
+
 def test_measured_once_and_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "new" / "costs.json"
     generator = make_generator(path)
     before = generator.statistics
-    costs = CostProfile(str(path)).costs(generator, 3, K)
+    costs = CostProfile(str(path)).costs(generator, sample(3), K)
     assert generator.statistics is before
     assert before.steps == before.drafted_tokens == 0
     for table in (costs.draft, costs.verify):
@@ -56,18 +61,18 @@ def test_measured_once_and_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         raise AssertionError("measured again")
 
     monkeypatch.setattr(CostProfile, "_measure", refuse)
-    again = CostProfile(str(path)).costs(generator, 3, K)
+    again = CostProfile(str(path)).costs(generator, sample(3), K)
     torch.testing.assert_close(again.verify, costs.verify)
     with pytest.raises(AssertionError, match="measured again"):
-        CostProfile(str(path)).costs(generator, 5, K)
+        CostProfile(str(path)).costs(generator, sample(5), K)
 
 
 def test_a_larger_batch_adds_its_sizes(tmp_path: Path) -> None:
     path = tmp_path / "costs.json"
     generator = make_generator()
-    CostProfile(str(path)).costs(generator, 1, K)
+    CostProfile(str(path)).costs(generator, sample(1), K)
     first = json.loads(path.read_text())["costs"]
-    CostProfile(str(path)).costs(generator, 2, K)
+    CostProfile(str(path)).costs(generator, sample(2), K)
     second = json.loads(path.read_text())["costs"]
     assert set(first) == {"1"}
     assert set(second) == {"1", "2"}
@@ -77,7 +82,7 @@ def test_a_larger_batch_adds_its_sizes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("max_len_b", [1, 2, 30])
 def test_whatever_the_limits(tmp_path: Path, max_len_b: int) -> None:
     generator = make_generator(max_len_b=max_len_b)
-    assert (CostProfile(str(tmp_path / "costs")).costs(generator, 2, K).verify > 0).all()
+    assert (CostProfile(str(tmp_path / "costs")).costs(generator, sample(2), K).verify > 0).all()
 
 
 def test_another_machines_is_measured_anew(
@@ -89,7 +94,7 @@ def test_another_machines_is_measured_anew(
     key = {**describe(generator, K), "device": "a quantum computer", "threads": 99}
     path.write_text(json.dumps({"key": key, "costs": costs}))
     with caplog.at_level(logging.WARNING):
-        found = CostProfile(str(path)).costs(generator, 1, K)
+        found = CostProfile(str(path)).costs(generator, sample(1), K)
     assert f"{path}: was measured for another device and threads; measuring anew" in caplog.text
     assert (found.verify < 1e9).all()
     assert json.loads(path.read_text())["key"] == describe(generator, K)
@@ -112,7 +117,7 @@ def test_a_users_file_of_another_kind_is_left_alone(tmp_path: Path, text: str) -
     path = tmp_path / "thesis.txt"
     path.write_text(text)
     with pytest.raises(ValueError, match=r"--cost-profile .*thesis\.txt: is no cost profile"):
-        CostProfile(str(path)).costs(make_generator(), 1, K)
+        CostProfile(str(path)).costs(make_generator(), sample(1), K)
     assert path.read_text() == text
 
 
@@ -127,7 +132,7 @@ def test_a_broken_cache_is_measured_anew(
     path.parent.mkdir()
     path.write_text(text)
     with caplog.at_level(logging.WARNING):
-        CostProfile().costs(generator, 1, K)
+        CostProfile().costs(generator, sample(1), K)
     assert "is no cost profile" in caplog.text
     assert json.loads(path.read_text())["key"] == describe(generator, K)
 
@@ -139,10 +144,10 @@ def test_a_place_that_cannot_be_written_to(
     blocker.write_text("")
     generator = make_generator()
     with pytest.raises(ValueError, match=r"--cost-profile .*/costs: cannot be written"):
-        CostProfile(str(blocker / "costs")).costs(generator, 1, K)
+        CostProfile(str(blocker / "costs")).costs(generator, sample(1), K)
     monkeypatch.setattr(cost_profile, "default_path", lambda key: blocker / "costs")
     with caplog.at_level(logging.WARNING):
-        assert CostProfile().costs(generator, 1, K).verify.shape == (2, K + 1)
+        assert CostProfile().costs(generator, sample(1), K).verify.shape == (2, K + 1)
     assert "cannot be written" in caplog.text
 
 
@@ -175,6 +180,48 @@ def test_what_was_disturbed_costs_no_more_than_more() -> None:
     costs = tabulate(measured, 1, 2, CPU)
     assert costs.draft[1].tolist() == [0, 3, 3]
     assert costs.verify[1].tolist() == [4, 4, 4]
+
+
+def test_steps_are_adjusted_to_whole_decodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each size so that its steps and those of smaller sizes add up to what decoding took."""
+    monkeypatch.setattr(
+        CostProfile,
+        "_measure",
+        lambda *_: {"draft": [[0, 0.0], [K, 2.0]], "verify": [[0, 1.0], [K, 2.0]]},
+    )
+    asked: list[tuple[int, int]] = []
+
+    def decoded(generator: Any, sample: Any, slots: int) -> tuple[float, list[int]]:
+        rows = len(sample["net_input"]["src_tokens"])
+        asked.append((rows, slots))
+        return (60.0 if slots else 10.0), [rows] * 5
+
+    monkeypatch.setattr(cost_profile, "decoded", decoded)
+    monkeypatch.setattr(CostProfile, "_save", lambda *_: None)
+    monkeypatch.setattr(CostProfile, "_load", lambda *_: {})
+    costs = CostProfile().costs(make_generator(), sample(3), K)
+    assert set(asked) == {(rows, slots) for rows in (1, 2, 4) for slots in (0, K)}
+    # Five steps of 1 second took 10; five of 4 seconds took 60.
+    assert costs.verify[:, 0].tolist() == [2.0] * 4
+    assert costs.draft[:, K].tolist() == [6.0] * 4
+    assert costs.verify[:, K].tolist() == [6.0] * 4
+
+
+def test_a_decode_is_timed_with_its_steps() -> None:
+    generator = make_generator()
+    before = generator.statistics, generator.controller
+    seconds, steps = decoded(generator, sample(3), 0)
+    assert (generator.statistics, generator.controller) == before
+    assert 0 < seconds < 60
+    assert steps[0] == 3
+    assert steps == sorted(steps, reverse=True)
+    alone = SpeculativeGenerator(
+        generator.model, None, make_dictionary(), limits=GenerationLimits(max_len_b=12)
+    )
+    lengths = [len(h[0]["tokens"]) for h in alone.generate([], sample(3))]
+    assert len(steps) == max(lengths)
+    assert sum(steps) == sum(lengths)
+    assert sum(decoded(generator, sample(3), K)[1]) <= sum(lengths)
 
 
 def test_from_options_to_output(tmp_path: Path) -> None:

@@ -63,7 +63,8 @@ class Controller(Protocol):
     """
 
     length: int
-    """The draft length, and the verify length, of every row as long as nothing else is said."""
+    """The draft length, and the verify length, of every row as long as nothing else is said: of a
+    whole batch, once it has begun."""
     cuts: bool
     """Whether :meth:`verify_lengths` is to be asked."""
     reads_probabilities: bool

@@ -41,8 +41,8 @@ def best_length(survival: Tensor, seconds: Tensor, least: int = 0) -> Tensor:
 class Profile(Protocol):
     """Where the seconds come from."""
 
-    def costs(self, generator: Any, rows: int, most: int) -> StepCosts:
-        """Seconds of steps of 1 to ``rows`` rows with up to ``most`` slots."""
+    def costs(self, generator: Any, sample: dict[str, Any], most: int) -> StepCosts:
+        """Seconds of steps with up to ``most`` slots of 1 row to as many as the ``sample`` has."""
         ...
 
 
@@ -57,6 +57,10 @@ class CostAware(Constant):
     the whole prefix, for the few tokens that are left. What is not drafted teaches nothing, so a
     small share of the time goes into batches of whole blocks, as soon as enough has been saved for
     one: settled on plain AR it still notices a text that is easier to draft.
+
+    Looking and deciding cost time too. After a batch of it others coast: one length, known to the
+    host, and nothing to do; several where there are drafts, and without them as many as it takes to
+    save for the next batch of whole blocks.
     """
 
     PERIOD = 8
@@ -67,9 +71,13 @@ class CostAware(Constant):
     """Before anything is known: this acceptance rate, as if seen so many times."""
     PERIODS = 2
     """Periods that a batch is expected to take; what it takes is what it is charged."""
-    resumes = False
     EXPLORATION = 0.005
     """Share of the time that may go into looking whether more should be drafted."""
+    COASTING = 7
+    """Batches with drafts that coast after one that does not."""
+    REST = 256
+    """Batches without drafts that coast, at most."""
+    resumes = False
 
     def __init__(self, bounds: Bounds, profile: Profile, head: Head | None = None) -> None:
         super().__init__(bounds)
@@ -78,19 +86,49 @@ class CostAware(Constant):
         self.cuts = self.reads_probabilities = head is not None
         self._costs: StepCosts | None = None
         self._choices: Tensor | None = None
-        self._savings = self._seconds = torch.zeros(())
+        self._savings = self._seconds = self._extra = self._part = torch.zeros(())
         self._steps = 0
+        self._coasting = False
+        self._coasts = 0
+        self._known: list[int] = []
 
     def prepare(self, generator: Any, sample: dict[str, Any]) -> None:
-        """Learn what steps cost, unless that is known."""
+        """Learn what steps cost, unless that is known; see whether this batch can coast.
+
+        Between two batches a look at what was decided keeps no device waiting.
+        """
         rows = len(sample["net_input"]["src_tokens"])
         if self._costs is None or rows >= len(self._costs.draft):
-            self._costs = self._profile.costs(generator, rows, self.length)
-            self._choices = None
+            self._costs = self._profile.costs(generator, sample, self.bounds.most)
+            self._choices, self._known = None, []
+        if not self._coasting:
+            self._look_back(rows)
+        lengths = self._known[1 : rows + 1]
+        alike = bool(lengths) and (lengths[-1] == 0 or min(lengths) == max(lengths))
+        self._coasting = alike and self._coasts > 0
+        self.length = lengths[-1] if self._coasting else self.bounds.most
+        if self._coasting:
+            self._coasts -= 1
+            self._savings = self._savings + self._part
 
-    def start(self, lengths: Tensor) -> Tensor:
-        """What the sentences before taught."""
+    def _look_back(self, rows: int) -> None:
+        """How many batches of so many rows can coast, after one that did not."""
+        before, self._known, self._coasts = self._known, [], 0
+        if self._choices is None:
+            return
+        self._known = self._choices.tolist()
+        self._part = self.EXPLORATION * self.PERIODS * self._seconds
+        if self._known[rows] == 0:
+            missing = self.PERIODS * self._extra - self._savings
+            self._coasts = int((missing / self._part).clamp(0, self.REST).ceil())
+        elif self._known[: rows + 1] == before[: rows + 1]:
+            self._coasts = self.COASTING
+
+    def start(self, lengths: Tensor) -> Tensor | None:
+        """What the sentences before taught; of a batch that coasts, nothing more."""
         self._rows = len(lengths)
+        if self._coasting:
+            return None
         if self._steps == 0:
             self._begin(lengths.device)
         if self._choices is None:
@@ -98,22 +136,23 @@ class CostAware(Constant):
         assert self._choices is not None
         self._explores = (self._extra > 0) & (self._savings >= self._extra * self.PERIODS)
         self._drafts = self._explores | (self._choices[self._rows] > 0)
-        # A batch without drafts says nothing more: here is its part of what is saved.
-        saved = self.EXPLORATION * self.PERIODS * self._seconds
-        self._savings = self._savings + saved * ~self._drafts
         return self._chosen()
 
     def _begin(self, device: torch.device) -> None:
         rate, weight = self.PRIOR
-        self._tally = torch.zeros(2 * (self.length + 1), device=device)
-        self._accepted = torch.full((self.length,), rate * weight, device=device)
-        self._judged = torch.full((self.length,), weight, device=device)
+        most = self.bounds.most
+        self._tally = torch.zeros(2 * (most + 1), device=device)
+        self._accepted = torch.full((most,), rate * weight, device=device)
+        self._judged = torch.full((most,), weight, device=device)
         self._savings = torch.zeros((), device=device)
         self._explores = torch.zeros((), dtype=torch.bool, device=device)
 
     def draft_lengths(self, outcome: Outcome) -> Tensor:
         """As in the step before, or what a new look at the averages says."""
-        index = 2 * outcome.accepted + outcome.rejected
+        # An accepted EOS gains nothing: without it, it would be the bonus token. So it counts as
+        # rejected, with all slots after it.
+        ended = ~outcome.rejected & (outcome.accepted < outcome.verified)
+        index = 2 * (outcome.accepted - ended.long()) + (outcome.rejected | ended)
         self._tally.index_add_(0, index, torch.ones_like(index, dtype=self._tally.dtype))
         self._steps += 1
         if self._steps % self.PERIOD == 0:
@@ -139,7 +178,7 @@ class CostAware(Constant):
 
     def _chosen(self) -> Tensor:
         assert self._choices is not None
-        length = torch.where(self._explores, self.length, self._choices[self._rows])
+        length = torch.where(self._explores, self.bounds.most, self._choices[self._rows])
         return (length * self._drafts).expand(self._rows)
 
     def _learn(self) -> None:

@@ -100,7 +100,8 @@ class HandMade:
     def __init__(self, slope: float) -> None:
         self.slope = slope
 
-    def costs(self, generator: Any, rows: int, most: int) -> StepCosts:
+    def costs(self, generator: Any, sample: dict[str, Any], most: int) -> StepCosts:
+        rows = len(sample["net_input"]["src_tokens"])
         slots = torch.arange(most + 1.0).expand(rows + 1, -1)
         return StepCosts(draft=self.slope * slots, verify=1 + self.slope * slots)
 

@@ -26,7 +26,8 @@ class Profile:
         self.draft, self.verify, self.per_row = draft, verify, per_row
         self.asked: list[int] = []
 
-    def costs(self, generator: Any, rows: int, most: int) -> StepCosts:
+    def costs(self, generator: Any, sample: dict[str, Any], most: int) -> StepCosts:
+        rows = len(sample["net_input"]["src_tokens"])
         self.asked.append(rows)
         slots = torch.arange(most + 1.0)
         sizes = torch.arange(rows + 1.0)[:, None]
@@ -74,8 +75,13 @@ def run(controller: CostAware, accepting: list[int], steps: int, rows: int = 4) 
     seen = []
     for step in range(steps):
         if step % SENTENCE == 0:
-            lengths = controller.start(torch.zeros(rows).long())
+            controller.prepare(None, SAMPLE)
+            started = controller.start(torch.zeros(rows).long())
+            coasts = started is None
+            lengths = torch.full((rows,), controller.length) if started is None else started
         seen.append(int(lengths[0]))
+        if coasts:
+            continue
         assert (lengths == lengths[0]).all()
         accepted = lengths.clamp(max=accepting[step % len(accepting)])
         found = controller.draft_lengths(
@@ -126,7 +132,8 @@ def test_the_prior_gives_way() -> None:
 def test_averages_are_of_judged_slots_only() -> None:
     controller = start(Profile(0.0, 0.0))
     drafted = torch.full((4,), K)
-    # Rejected in slot 2; all accepted; ended within the draft; rejected in the first slot.
+    # Rejected in slot 2; all accepted; ended within the draft, so that the last accepted slot is
+    # an EOS, which gains nothing; rejected in the first slot.
     accepted = torch.tensor([2, K, 3, 0])
     rejected = torch.tensor([True, False, False, True])
     controller.draft_lengths(Outcome(drafted, drafted, accepted, rejected, accepted))
@@ -136,15 +143,65 @@ def test_averages_are_of_judged_slots_only() -> None:
     kept = controller.WINDOW / (controller.WINDOW + judged)
     torch.testing.assert_close(controller._judged, kept * weight + judged)
     torch.testing.assert_close(
-        controller._accepted, kept * rate * weight + torch.tensor([3.0, 3, 2, 1, 1])
+        controller._accepted, kept * rate * weight + torch.tensor([3.0, 3, 1, 1, 1])
     )
+
+
+def looks(controller: CostAware, accepting: int, batches: int, rows: int = 4) -> list[bool]:
+    """Which of so many batches, of a step each, do not coast."""
+    seen = []
+    for _ in range(batches):
+        controller.prepare(None, SAMPLE)
+        lengths = controller.start(torch.zeros(rows).long())
+        seen.append(lengths is not None)
+        if lengths is not None:
+            found = lengths.clamp(max=accepting)
+            controller.draft_lengths(Outcome(lengths, lengths, found, found < lengths, found + 1))
+    return seen
+
+
+def test_settled_on_drafts_most_batches_coast() -> None:
+    controller = start(Profile(0.01, 0.01))
+    run(controller, [K], 20 * SENTENCE)
+    looked = looks(controller, K, 4 * (controller.COASTING + 1))
+    assert sum(looked) == 4
+    assert controller.length == K
+
+
+def test_settled_on_none_a_batch_of_drafts_is_saved_for() -> None:
+    controller = start(Profile(0.3, 0.3))
+    run(controller, [0], 20 * SENTENCE)
+    looked = looks(controller, 0, 2 * controller.REST)
+    assert 1 <= sum(looked) <= 5
+    controller._coasting, controller._coasts = False, 0
+    assert looks(controller, 0, 1) == [False]
+    assert controller.length == 0
+
+
+def test_none_coasts_where_every_size_has_its_own_length() -> None:
+    controller = start(Profile(0.0, 0.0, per_row=0.1))
+    run(controller, [1, 3], 30 * SENTENCE)
+    assert controller._choices is not None
+    lengths = controller._choices[1:].tolist()
+    assert len(set(lengths)) > 1
+    assert lengths[-1] > 0
+    assert all(looks(controller, 3, 10))
+
+
+def test_a_choice_is_made_twice_before_it_is_kept() -> None:
+    looked = looks(start(Profile(0.01, 0.01)), K, 10)
+    assert looked == [True] + [False] * CostAware.COASTING + [True, False]
 
 
 def test_a_smaller_batch_has_other_costs() -> None:
     controller = start(Profile(0.0, 0.0, per_row=0.3))
     run(controller, [1, 3], 100)
-    assert int(controller.start(torch.zeros(1).long())[0]) > 0
-    assert int(controller.start(torch.zeros(4).long())[0]) == 0
+    controller._coasting = False
+    alone, together = (controller.start(torch.zeros(rows).long()) for rows in (1, 4))
+    assert alone is not None
+    assert int(alone[0]) > 0
+    assert together is not None
+    assert int(together[0]) == 0
     controller.keep(torch.tensor([2]))
     drafted = torch.tensor([0])
     found = controller.draft_lengths(
@@ -166,7 +223,9 @@ def test_costs_are_asked_for_once_for_a_size() -> None:
     assert profile.asked == [4]
     controller.prepare(None, {"net_input": {"src_tokens": torch.zeros(9, 3)}})
     assert profile.asked == [4, 9]
-    assert controller.start(torch.zeros(9).long()).shape == (9,)
+    started = controller.start(torch.zeros(9).long())
+    assert started is not None
+    assert started.shape == (9,)
 
 
 def test_a_head_cuts_what_does_not_pay() -> None:

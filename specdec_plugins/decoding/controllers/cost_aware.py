@@ -60,7 +60,8 @@ class CostAware(Constant):
 
     Looking and deciding cost time too. After a batch of it others coast: one length, known to the
     host, and nothing to do; several where there are drafts, and without them as many as it takes to
-    save for the next batch of whole blocks.
+    save for the next batch of whole blocks. Each time that such a batch was in vain, less is put
+    aside for the next.
     """
 
     PERIOD = 8
@@ -73,6 +74,8 @@ class CostAware(Constant):
     """Periods that a batch is expected to take; what it takes is what it is charged."""
     EXPLORATION = 0.005
     """Share of the time that may go into looking whether more should be drafted."""
+    DOUBT = 16.0
+    """How many times smaller that share becomes, at most, where no drafts pay."""
     COASTING = 7
     """Batches with drafts that coast after one that does not."""
     REST = 256
@@ -90,6 +93,7 @@ class CostAware(Constant):
         self._steps = 0
         self._coasting = False
         self._coasts = 0
+        self._doubt = 1.0
         self._known: list[int] = []
 
     def prepare(self, generator: Any, sample: dict[str, Any]) -> None:
@@ -117,8 +121,13 @@ class CostAware(Constant):
         if self._choices is None:
             return
         self._known = self._choices.tolist()
-        self._part = self.EXPLORATION * self.PERIODS * self._seconds
-        if self._known[rows] == 0:
+        plain = self._known[rows] == 0
+        if not plain:
+            self._doubt = 1.0
+        elif bool(self._explores):
+            self._doubt = min(2 * self._doubt, self.DOUBT)
+        self._part = self.EXPLORATION / self._doubt * self.PERIODS * self._seconds
+        if plain:
             missing = self.PERIODS * self._extra - self._savings
             self._coasts = int((missing / self._part).clamp(0, self.REST).ceil())
         elif self._known[: rows + 1] == before[: rows + 1]:

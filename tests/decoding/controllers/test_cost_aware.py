@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -176,6 +177,16 @@ def test_settled_on_none_a_batch_of_drafts_is_saved_for() -> None:
     controller._coasting, controller._coasts = False, 0
     assert looks(controller, 0, 1) == [False]
     assert controller.length == 0
+
+
+def test_what_is_in_vain_is_done_less_and_less() -> None:
+    """Batches between one of whole blocks and the next, until the share is as small as it gets."""
+    controller = start(Profile(0.1, 0.1))
+    explored = [i for i, length in enumerate(run(controller, [0], 300000)[::SENTENCE]) if length]
+    pauses = [b - a for a, b in pairwise(explored[1:])]
+    assert len(pauses) >= 5
+    assert pauses[0] < pauses[2] < pauses[4]
+    assert max(pauses) < 3 * controller.DOUBT * pauses[0]
 
 
 def test_none_coasts_where_every_size_has_its_own_length() -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from specdec_plugins.decoding.controllers import Draft
 from specdec_plugins.decoding.kv_cache import KVCache
 from specdec_plugins.models.drafter import Drafter
+from specdec_plugins.models.encoder_runner import Encode, frozen_encoder
 
 
 class CachedDrafter:
@@ -24,16 +25,19 @@ class CachedDrafter:
         self.decoder = model.decoder
         self.causal = model.decoder.causal
         self.reads_features = model.uses_verifier_features
+        self._encode: Encode | None = None
         with torch.no_grad():
+            if model.encoder is not None:
+                self._encode = frozen_encoder(model.encoder)
             self.runners = self.decoder.runners(frozen=True)
             self.decoder.prepare()
         self._table: Tensor | None = None
 
     def encode(self, net_input: dict[str, Tensor], verifier_out: Any) -> Any:
         """The drafter's own encoder output, or the verifier's where it shares that encoder."""
-        if self.model.encoder is None:
+        if self._encode is None:
             return verifier_out
-        return self.model.encode(net_input["src_tokens"], net_input["src_lengths"])
+        return self._encode(net_input["src_tokens"], net_input["src_lengths"])
 
     def start(self, encoder_out: Any, capacity: int) -> None:
         """Begin a batch whose rows will hold at most ``capacity`` slots, block included."""

@@ -16,6 +16,7 @@ from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.verifier import CachedVerifier
 from specdec_plugins.models.drafter import Drafter
+from specdec_plugins.models.encoder_runner import Encode, frozen_encoder
 
 
 @dataclass
@@ -82,10 +83,12 @@ class DrafterOnlyGenerator:
             drafter.attach_verifier(verifier)
         shared = drafter.encoder is None
         self._model = drafter
-        self._verifier = drafter.verifier if shared or drafter.uses_verifier_features else None
+        self._encode: Encode | None = None
         self._features: CachedVerifier | None = None
+        if shared or drafter.uses_verifier_features:
+            self._encode = frozen_encoder(drafter.verifier.encoder)
         if drafter.uses_verifier_features:
-            self._features = CachedVerifier(self._verifier, self.pad)
+            self._features = CachedVerifier(drafter.verifier, self.pad)
         self.drafter = CachedDrafter(drafter)
         self.statistics = DecodingStatistics()
 
@@ -130,8 +133,8 @@ class DrafterOnlyGenerator:
         self._model.eval()
         with self.statistics.stopwatch("encode", source.device):
             verifier_out: dict[str, list[Tensor]] | None = None
-            if self._verifier is not None:
-                verifier_out = self._verifier.encoder(source, src_lengths=net_input["src_lengths"])
+            if self._encode is not None:
+                verifier_out = self._encode(source, net_input["src_lengths"])
             encoder_out = self.drafter.encode(net_input, verifier_out)
             self.drafter.start(encoder_out, capacity)
             if self._features is not None:

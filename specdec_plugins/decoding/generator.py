@@ -135,7 +135,7 @@ class SpeculativeGenerator:
         """Run the encoders and lay out the rows."""
         source = net_input["src_tokens"]
         with self.statistics.stopwatch("encode", source.device):
-            encoder_out = self.model.encoder(source, src_lengths=net_input["src_lengths"])
+            encoder_out = self.verifier.encode(source, net_input["src_lengths"])
         limits, k, rows = self.limits, self.block_size, len(source)
         longest = limits.max_len_a * source.ne(self.pad).sum(1).double() + limits.max_len_b
         max_lengths = longest.long().clamp(max=self.model.max_decoder_positions() - 1)

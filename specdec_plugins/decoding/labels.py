@@ -98,7 +98,7 @@ class AcceptanceLabeller:
     def _read(self, net_input: dict[str, Tensor], target: Tensor, before: Tensor) -> None:
         """Fill the caches with the whole targets."""
         source, source_lengths = net_input["src_tokens"], net_input["src_lengths"]
-        encoder_out = self.verifier.model.encoder(source, src_lengths=source_lengths)
+        encoder_out = self.verifier.encode(source, source_lengths)
         length = target.size(1)
         capacity = length + self.block_size
         self.verifier.start(encoder_out, capacity)

@@ -10,6 +10,7 @@ from fairseq.models.transformer.transformer_decoder import TransformerDecoderBas
 from torch import Tensor
 
 from specdec_plugins.decoding.kv_cache import KVCache
+from specdec_plugins.models.encoder_runner import frozen_encoder
 from specdec_plugins.models.layers import (
     DecoderLayerRunner,
     position_table,
@@ -58,6 +59,7 @@ class CachedVerifier:
         self.decoder = model.decoder
         self.padding = padding
         with torch.no_grad():
+            self.encode = frozen_encoder(model.encoder)
             self.runners = [DecoderLayerRunner(layer, True) for layer in self.decoder.layers]
         output = self.decoder.output_projection
         self._project = projection(output.weight, output.bias, frozen=True)

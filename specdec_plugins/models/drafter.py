@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from specdec_plugins.data.block_mask import GLANCING, Blocks, glance, sentence_uniforms
 from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory
-from specdec_plugins.models.layers import Attend, DecoderLayerRunner, additive, dropout
+from specdec_plugins.models.layers import DecoderLayerRunner, additive, among_themselves
 
 
 @dataclass
@@ -195,7 +195,7 @@ class Drafter(BaseFairseqModel):
         x = self.decoder.embed(tokens, is_mask, positions, memory, table, features)
         mask = additive(self._allowed(length, blocks)[:, None], x.dtype)
         layers: Any = self.decoder.layers
-        attends = [_masked(mask, layer.self_attn) for layer in layers]
+        attends = [among_themselves(mask, layer.self_attn) for layer in layers]
         x = self.decoder.run(x, positions, table, runners, attends, memory)
         before = torch.cat([torch.full_like(target[:, :1], self.eos), target], dim=1)
         previous = before.gather(1, blocks.positions.clamp(max=length).flatten(1))
@@ -223,17 +223,3 @@ class Drafter(BaseFairseqModel):
             # One block: a bidirectional prefix sees it, and its own tokens before the cut.
             prefix_rows = F.pad(before_cut, (0, size), value=True).expand(-1, length, -1)
         return torch.cat([prefix_rows, block_rows], dim=1)
-
-
-def _masked(mask: Tensor, attention: Any) -> Attend:
-    """Self-attention among the slots of one training pass."""
-    probability = dropout(attention)
-
-    def attend(query: Tensor, key_value: Tensor) -> Tensor:
-        keys, values = key_value.permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(
-            query.transpose(1, 2), keys, values, attn_mask=mask, dropout_p=probability
-        )
-        return y.transpose(1, 2).flatten(2)
-
-    return attend

@@ -11,10 +11,10 @@ from conftest import make_verifier
 from drafters import make_targets
 from fairseq.modules import LearnedPositionalEmbedding, SinusoidalPositionalEmbedding
 
-from specdec_plugins.models.drafter import _masked
 from specdec_plugins.models.layers import (
     DecoderLayerRunner,
     additive,
+    among_themselves,
     dropout,
     position_table,
     source_mask,
@@ -41,7 +41,7 @@ def ours(model: Any, tokens: torch.Tensor, encoder_out: Any) -> torch.Tensor:
     for layer in decoder.layers:
         runner = DecoderLayerRunner(layer)
         memory = runner.project(encoder_out["encoder_out"][0])
-        x = runner(x, _masked(mask, layer.self_attn), memory, memory_mask)
+        x = runner(x, among_themselves(mask, layer.self_attn), memory, memory_mask)
     if decoder.layer_norm is not None:
         x = decoder.layer_norm(x)
     return decoder.output_layer(x)
@@ -115,11 +115,11 @@ def test_attention_dropout_only_in_training() -> None:
 
     query = torch.randn(1, 4, 2, 8, dtype=torch.float64)
     key_value = torch.randn(1, 4, 2, 2, 8, dtype=torch.float64)
-    attend = _masked(torch.zeros(4, 4, dtype=torch.float64), attention)
+    attend = among_themselves(torch.zeros(4, 4, dtype=torch.float64), attention)
     torch.manual_seed(0)
     first = attend(query, key_value)
     assert not torch.equal(first, attend(query, key_value))
-    calm = _masked(torch.zeros(4, 4, dtype=torch.float64), attention.eval())
+    calm = among_themselves(torch.zeros(4, 4, dtype=torch.float64), attention.eval())
     assert torch.equal(calm(query, key_value), calm(query, key_value))
 
 

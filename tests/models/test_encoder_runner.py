@@ -1,0 +1,61 @@
+"""Our run of an encoder gives what fairseq's own forward gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_verifier
+from drafters import make_targets
+
+from specdec_plugins.models.encoder_runner import EncoderRunner, frozen_encoder
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"encoder_normalize_before": True},
+        {"encoder_learned_pos": True, "activation_fn": "gelu"},
+        {"layernorm_embedding": True, "no_scale_embedding": True},
+        {"no_token_positional_embeddings": True, "encoder_layers": 3},
+        {"dropout": 0.3, "activation_dropout": 0.3, "attention_dropout": 0.3},
+    ],
+    ids=lambda settings: "-".join(settings) or "post-norm",
+)
+def test_as_fairseq(settings: dict[str, Any], padded: bool) -> None:
+    encoder = make_verifier(**settings).encoder
+    lengths = torch.tensor([5, 3, 7] if padded else [6, 6, 6])
+    source = make_targets(lengths.tolist(), seed=1).flip(1)
+    run = frozen_encoder(encoder)
+    assert isinstance(run, EncoderRunner)
+    with torch.no_grad():
+        found, expected = run(source, lengths), encoder(source, src_lengths=lengths)
+    assert set(found) <= set(expected)
+    real = source.ne(encoder.padding_idx)
+    theirs, ours = (out["encoder_out"][0].transpose(0, 1)[real] for out in (expected, found))
+    torch.testing.assert_close(ours, theirs, atol=1e-11, rtol=1e-10)
+    assert bool(found["encoder_padding_mask"]) == padded
+    for mask in found["encoder_padding_mask"]:
+        assert torch.equal(mask, ~real)
+    embedded, other = (out["encoder_embedding"][0] for out in (found, expected))
+    assert torch.equal(embedded, other)
+
+
+def test_an_encoder_of_another_kind_is_run_as_it_is() -> None:
+    encoder = make_verifier().encoder
+    kind = type(encoder)
+
+    class Louder(kind):  # type: ignore[misc, valid-type]
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            out = super().forward(*args, **kwargs)
+            return {**out, "encoder_out": [2 * out["encoder_out"][0]]}
+
+    source = make_targets([5, 3], seed=1)
+    lengths = torch.tensor([5, 3])
+    quiet = frozen_encoder(encoder)(source, lengths)["encoder_out"][0][:3]
+    encoder.__class__ = Louder
+    loud = frozen_encoder(encoder)(source, lengths)["encoder_out"][0][:3]
+    torch.testing.assert_close(loud, 2 * quiet)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specdec_plugins.decoding.drafter import CachedDrafter
 from specdec_plugins.decoding.hypothesis import make_hypothesis
-from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.verifier import CachedVerifier
 from specdec_plugins.models.drafter import Drafter
@@ -71,8 +71,9 @@ class DrafterOnlyGenerator:
             ValueError: a block size that the drafter was not trained for, or a drafter that needs
                 its verifier and has none.
         """
-        self.pad, self.unk, self.eos = tgt_dict.pad(), tgt_dict.unk(), tgt_dict.eos()
+        self.pad, self.eos = tgt_dict.pad(), tgt_dict.eos()
         self.limits = limits or GenerationLimits()
+        self._bans = TokenBans(self.limits, self.pad, tgt_dict.unk(), self.eos)
         self.block_size = drafter.block_size if block_size is None else block_size
         if not 1 <= self.block_size <= drafter.block_size:
             raise ValueError(
@@ -185,7 +186,8 @@ class DrafterOnlyGenerator:
         k, begin = self.block_size, batch.length + 1
         scores = logits.to(batch.scores.dtype)
         normalizer = scores.logsumexp(-1)
-        self._forbid(scores, batch)
+        positions = batch.length + torch.arange(k, device=scores.device)
+        self._bans.apply(scores, positions, batch.max_lengths)
         tokens = scores.argmax(-1)
         if chosen is not None and not self.limits.unkpen:
             # The drafter chose without knowing what the limits forbid.
@@ -202,17 +204,6 @@ class DrafterOnlyGenerator:
             accepted[row].append(count)
         self.statistics.count_step(committed, committed, [k] * len(committed), None)
         return [end if end <= k else 0 for end in ends]
-
-    def _forbid(self, scores: Tensor, batch: _Batch) -> None:
-        """Apply the limits of generation to ``(rows, k, vocab)`` scores, in place."""
-        limits = self.limits
-        scores[..., self.pad] = -math.inf
-        scores[..., self.unk] -= limits.unkpen
-        positions = batch.length + torch.arange(self.block_size, device=scores.device)
-        scores[..., self.eos].masked_fill_(positions < limits.min_len, -math.inf)
-        full = (positions >= batch.max_lengths[:, None])[..., None]
-        eos = torch.arange(scores.size(-1), device=scores.device) == self.eos
-        scores.masked_fill_(full & ~eos, -math.inf)
 
     def _finish(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from typing import Any
 
@@ -22,7 +21,7 @@ from specdec_plugins.decoding.controllers import (
 )
 from specdec_plugins.decoding.drafter import CachedDrafter
 from specdec_plugins.decoding.hypothesis import make_hypothesis
-from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.trace import TraceRecorder
 from specdec_plugins.decoding.verifier import CachedVerifier
@@ -64,8 +63,9 @@ class SpeculativeGenerator:
                 not go with it.
             UnsupportedModelError: a verifier that cannot be run exactly.
         """
-        self.pad, self.unk, self.eos = tgt_dict.pad(), tgt_dict.unk(), tgt_dict.eos()
+        self.pad, self.eos = tgt_dict.pad(), tgt_dict.eos()
         self.limits = limits or GenerationLimits()
+        self._bans = TokenBans(self.limits, self.pad, tgt_dict.unk(), self.eos)
         self.rule = rule or AcceptanceRule()
         self.recorder = recorder
         # As a statement: of a model that fairseq has prepared for inference, eval() returns None.
@@ -241,24 +241,15 @@ class SpeculativeGenerator:
         if self.limits.temperature != 1.0:
             logits = logits / self.limits.temperature
         lprobs = logits.log_softmax(-1, dtype=batch.scores.dtype)
-        self._forbid(lprobs, positions, batch)
-        return lprobs
-
-    def _forbid(self, lprobs: Tensor, positions: Tensor, batch: Batch) -> None:
-        """Apply the limits to log-probabilities of tokens at ``positions``, in place."""
-        limits = self.limits
-        lprobs[..., self.pad] = -math.inf
-        if limits.unkpen:
-            lprobs[..., self.unk] -= limits.unkpen
         # The host knows whether a length limit can matter in this step; mostly none does.
-        if min(batch.host_lengths) < limits.min_len:
-            lprobs[..., self.eos].masked_fill_(positions < limits.min_len, -math.inf)
-        slots = positions.size(1)
         ends = (m - n < slots for m, n in zip(batch.host_max_lengths, batch.host_lengths))
-        if any(ends):
-            full = (positions >= batch.max_lengths[:, None])[..., None]
-            eos = torch.arange(lprobs.size(-1), device=lprobs.device) == self.eos
-            lprobs.masked_fill_(full & ~eos, -math.inf)
+        self._bans.apply(
+            lprobs,
+            positions,
+            batch.max_lengths if any(ends) else None,
+            early=min(batch.host_lengths) < self.limits.min_len,
+        )
+        return lprobs
 
     def _commit(self, batch: Batch, tokens: Tensor, lprobs: Tensor) -> StepReport:
         """Accept, commit up to EOS, and learn on the host what must be known: one small copy."""

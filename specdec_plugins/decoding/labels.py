@@ -14,6 +14,7 @@ from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.drafter import CachedDrafter
+from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
 from specdec_plugins.decoding.verifier import CachedVerifier
 from specdec_plugins.models.drafter import Drafter
 
@@ -74,6 +75,8 @@ class AcceptanceLabeller:
         self.block_size = block_size
         self.padding = padding
         self.eos = drafter.eos
+        unk = verifier.decoder.dictionary.unk()
+        self._bans = TokenBans(GenerationLimits(), padding, unk, self.eos)
 
     @torch.no_grad()
     def __call__(
@@ -125,11 +128,10 @@ class AcceptanceLabeller:
         return states, confidences, draft, accepted
 
     def _accepted(self, scores: Tensor, draft: Tensor, cut: Tensor) -> Tensor:
-        """As when decoding: no pad, and no EOS as the first token of a sentence."""
+        """As when decoding with fairseq's default limits."""
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        scores[..., self.padding] = -torch.inf
-        scores[:, 0, self.eos] = scores[:, 0, self.eos].masked_fill(cut == 0, -torch.inf)
-        accepted = self.rule.accepted(scores, scores.argmax(-1), draft)
         slots = torch.arange(draft.size(1), device=draft.device)
+        self._bans.apply(scores, cut[:, None] + slots, None)
+        accepted = self.rule.accepted(scores, scores.argmax(-1), draft)
         ends = torch.where(draft == self.eos, slots + 1, draft.size(1)).amin(1)
         return torch.minimum(accepted, ends)

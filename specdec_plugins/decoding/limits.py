@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
+
+import torch
+from torch import Tensor
 
 # Generation options of fairseq that change which tokens greedy search takes and are not honoured
 # here: name in the config, flag, the value that asks for nothing.
@@ -59,3 +63,33 @@ class GenerationLimits:
         names = ("max_len_a", "max_len_b", "min_len", "unkpen", "temperature", "lenpen")
         given = {name: getattr(args, name) for name in names if hasattr(args, name)}
         return cls(**given, normalize_scores=not getattr(args, "unnormalized", False))
+
+
+@dataclass(frozen=True)
+class TokenBans:
+    """What may not be generated where: the limits as changes of scores, those of fairseq."""
+
+    limits: GenerationLimits
+    pad: int
+    unk: int
+    eos: int
+
+    def apply(
+        self, scores: Tensor, positions: Tensor, max_lengths: Tensor | None, early: bool = True
+    ) -> None:
+        """Forbid tokens in ``(rows, slots, vocab)`` scores, in place.
+
+        Args:
+            positions: ``(rows, slots)``, or ``(slots,)`` of all rows: target tokens before each.
+            max_lengths: ``(rows,)`` where only EOS may come; None if no position is that far.
+            early: False if no position is before the minimum length.
+        """
+        scores[..., self.pad] = -math.inf
+        if self.limits.unkpen:
+            scores[..., self.unk] -= self.limits.unkpen
+        if early:
+            scores[..., self.eos].masked_fill_(positions < self.limits.min_len, -math.inf)
+        if max_lengths is not None:
+            full = (positions >= max_lengths[:, None])[..., None]
+            eos = torch.arange(scores.size(-1), device=scores.device) == self.eos
+            scores.masked_fill_(full & ~eos, -math.inf)

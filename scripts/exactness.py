@@ -2,6 +2,7 @@
 """How often strict output differs from stock beam 1, and how close the call was where it does.
 
     scripts/exactness.py MODEL_DIR --input-path FILE [--dtype float64] [--batch 1 32]
+        [--controller constant cost-aware]
 
 MODEL_DIR holds verifier.pt, drafter.pt, dictionaries and codes. FILE is ordinary text. For every
 line that differs, the gap is the difference of the verifier's float64 log-probabilities of the two
@@ -14,6 +15,7 @@ import argparse
 import logging
 import sys
 import warnings
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ from tqdm import tqdm  # noqa: E402
 
 import specdec_plugins  # noqa: E402, F401
 from specdec_plugins.checkpoints import CheckpointError  # noqa: E402
+from specdec_plugins.decoding.controllers import ControllerOptions  # noqa: E402
+from specdec_plugins.decoding.controllers.options import NAMES  # noqa: E402
 from specdec_plugins.inference import (  # noqa: E402
     InferenceError,
     Settings,
@@ -42,19 +46,21 @@ def main() -> int:
     parser.add_argument("--input-path", type=Path, required=True)
     parser.add_argument("--dtype", default="float64")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 32])
+    parser.add_argument("--controller", choices=NAMES, nargs="+", default=["constant"])
     args = parser.parse_args()
     try:
         lines = args.input_path.read_text(encoding="utf-8").splitlines()
         expected = ids(load(args, "fairseq", 1), lines, "beam 1")
         judge = load(args, "AR", 1, "float64")
         differing = 0
-        for batch in args.batch:
-            found = ids(load(args, "specdec", batch), lines, f"batch {batch}")
+        for controller, batch in product(args.controller, args.batch):
+            title = f"{controller}, batch {batch}"
+            found = ids(load(args, "specdec", batch, controller=controller), lines, title)
             pairs = enumerate(zip(expected, found, strict=True))
             gaps = [gap(judge, lines[i], a, b) for i, (a, b) in pairs if a != b]
             worst = f", largest gap {max(gaps):.2g} nats" if gaps else ""
             print(
-                f"{args.dtype}, batch {batch}: {len(gaps)} of {len(lines)} lines differ{worst}",
+                f"{args.dtype}, {title}: {len(gaps)} of {len(lines)} lines differ{worst}",
                 flush=True,
             )
             differing += len(gaps)
@@ -64,7 +70,13 @@ def main() -> int:
     return int(differing > 0 and args.dtype == "float64")
 
 
-def load(args: Any, strategy: str, batch: int, dtype: str | None = None) -> Translator:
+def load(
+    args: Any,
+    strategy: str,
+    batch: int,
+    dtype: str | None = None,
+    controller: str = "constant",
+) -> Translator:
     return load_translator(
         Settings(
             data=str(args.model),
@@ -77,6 +89,7 @@ def load(args: Any, strategy: str, batch: int, dtype: str | None = None) -> Tran
             tokenizer="moses",
             bpe="subword_nmt",
             keep_bpe=True,
+            controller=ControllerOptions(controller),
         )
     )
 

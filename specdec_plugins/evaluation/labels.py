@@ -8,11 +8,11 @@ from itertools import pairwise
 from typing import Any
 
 OFFSETS = tuple(
-    (dx * reach, dy * reach)
+    (dx * reach, dy * reach, reach)
     for reach in (1.0, 1.8, 2.8)
     for dx, dy in ((8, 6), (-8, 6), (8, -6), (-8, -6), (0, 11), (0, -11), (13, 0), (-13, 0))
 )
-"""Where a label may stand beside its point, in typographic points, the nearest first."""
+"""Where a label may stand beside its point, in typographic points, and how far that is."""
 SIZE = 8.0
 """Of the letters, in typographic points."""
 
@@ -47,15 +47,18 @@ def place_labels(
     for label, (x, y) in zip(labels, points):
         if not label.text:
             continue
-        boxes = [(_box(x + dx, y + dy, label.text), (dx, dy)) for dx, dy in OFFSETS]
-        # To hide a line is bad, to hide a point or another label is worse.
-        hidden = [_count(b, drawn) + 100 * _count(b, taken) for b, _ in boxes]
-        box, offset = boxes[hidden.index(min(hidden))]
-        taken.append(box)
+        boxes = [_box(x + dx, y + dy, label.text) for dx, dy, _ in OFFSETS]
+        # To be far away or to hide a line is bad, to hide a point or another label is worse.
+        costs = [
+            10 * reach + _count(box, drawn) + 1000 * _count(box, taken)
+            for box, (_, _, reach) in zip(boxes, OFFSETS)
+        ]
+        best = costs.index(min(costs))
+        taken.append(boxes[best])
         axes.annotate(
             label.text,
             (label.x, label.y),
-            offset,
+            OFFSETS[best][:2],
             textcoords="offset points",
             ha="center",
             va="center",

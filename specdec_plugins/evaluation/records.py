@@ -64,7 +64,7 @@ def sentence_records(system: SystemSummary, group: Group) -> Iterator[dict[str, 
 
 
 def _seconds(runs: Sequence[Run], i: int) -> float | None:
-    return median(run.by_sentence.seconds[i] for run in runs) if runs else None
+    return round(median(run.by_sentence.seconds[i] for run in runs), 6) if runs else None
 
 
 def _length(runs: Sequence[Run], i: int) -> int | None:

@@ -154,10 +154,11 @@ class Run:
 def plan_batches(codec: TextCodec, lines: Sequence[Line], size: int) -> Batches:
     """The lines with words in batches, the longest sentences first: a batch that is too large
     fails at once. At batch 1 they are in the order of the text."""
-    lengths = {line.number: codec.encode(line) for line in lines}
-    worded = [line for line in lines if lengths[line.number] is not None]
+    encoded = [(line, codec.encode(line)) for line in lines]
+    lengths = {line.number: len(ids) for line, ids in encoded if ids is not None}
+    worded = [line for line in lines if line.number in lengths]
     if size > 1:
-        worded.sort(key=lambda line: -len(lengths[line.number] or ()))
+        worded.sort(key=lambda line: -lengths[line.number])
     return [worded[start : start + size] for start in range(0, len(worded), size)]
 
 

@@ -5,10 +5,11 @@
         --input-path FILE --output-path FOLDER
 
 AR (the verifier alone, greedy), the drafter alone, and every controller asked for, with every k
-and threshold, at every batch size, on every device. A round is one run of each; ratios are taken
-within a round, and of the rounds the median. DATA_DIR and the other flags are those of
-inference.py; of --controller, --confidence-threshold, --stop-threshold, --block-size and --batch
-several values may be given.
+and threshold, at every batch size, on every device. A round is one run of each, in an order of its
+own; ratios are taken within a round, and of the rounds the median. On a machine whose speed drifts,
+fewer lines and more rounds say more than many lines and few rounds. DATA_DIR and the other flags
+are those of inference.py; of --controller, --confidence-threshold, --stop-threshold, --block-size
+and --batch several values may be given.
 
 FOLDER gets runs.jsonl (a line a run, as soon as it is done), and from that sentences/*.jsonl (a
 line a sentence, with SpecDec++'s names), summary.json, table.md, and for each device and batch size

@@ -24,7 +24,8 @@ class Label:
     x: float
     y: float
     text: str
-    color: str
+    color: Any
+    """As matplotlib takes it."""
 
 
 Curve = Sequence[tuple[float, float]]

@@ -56,7 +56,7 @@ def draw_pareto(group: Group) -> dict[str, bytes]:
         labels: list[Label] = []
         curves = []
         for name, systems in _curves(group):
-            style = _style(systems[0])
+            style = _style(systems[0], group)
             points = [(float(getattr(s, rate)), s.verification_rate) for s in systems]
             line = "-" if len(points) > 1 else ""
             axes.plot(*zip(*points), label=name, linestyle=line, **style)
@@ -89,7 +89,7 @@ def draw_speed(group: Group) -> dict[str, bytes]:
     axes = figure.subplots()
     for name, systems in _curves(group):
         policy = systems[0].policy
-        style = _style(systems[0])
+        style = _style(systems[0], group)
         if systems[0].first.threshold is not None:
             spreads = [system.tokens_per_second for system in systems]
             medians = [spread.median for spread in spreads]
@@ -145,12 +145,23 @@ def _kind(system: SystemSummary) -> str:
     return WITH_HEAD if system.policy == "cost-aware" and system.first.asks_head else system.policy
 
 
-def _style(system: SystemSummary) -> dict[str, Any]:
+def _style(system: SystemSummary, group: Group) -> dict[str, Any]:
+    """That of its kind; the largest k in full colour, smaller ones paler."""
     kind = _kind(system)
     color, marker = STYLES[kind]
     size = {"oracle": 15, "cost-aware": 10, WITH_HEAD: 10, "heuristic": 8}.get(kind, 6)
     face = {"markerfacecolor": "none"} if kind == "oracle" else {}
-    return {"color": color, "marker": marker, "markersize": size, "linewidth": 1.5, **face}
+    sizes = {s.first.block_size or 0 for s in group.systems if _kind(s) == kind}
+    larger = sum(k > (system.first.block_size or 0) for k in sizes) if kind != "constant" else 0
+    pale = _mixed_with_white(color, 0.55**larger)
+    return {"color": pale, "marker": marker, "markersize": size, "linewidth": 1.5, **face}
+
+
+def _mixed_with_white(color: str, share: float) -> tuple[float, ...]:
+    """As red, green and blue from 0 to 1."""
+    from matplotlib.colors import to_rgb
+
+    return tuple(1 - share * (1 - part) for part in to_rgb(color))
 
 
 def _title(group: Group) -> str:

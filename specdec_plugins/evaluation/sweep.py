@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from random import Random
 from typing import Any
 
 import torch
@@ -96,9 +97,9 @@ class Sweep:
             place = device_name(device)
             for batch in self.batches:
                 for number in range(1, self.repeats + 1):
-                    # Each begins with another system: none is always the one after the same.
-                    shift = (number - 1) % len(self.systems)
-                    turn = [*self.systems[shift:], *self.systems[:shift]]
+                    # Another order each time, and the same when resumed: so that no system always
+                    # has the machine when it is busy, or comes after the same one.
+                    turn = Random(number).sample(self.systems, len(self.systems))
                     missing = [s for s in turn if (s.name, place, batch, number) not in done]
                     if missing:
                         rounds.append(Round(device, batch, number, missing))

@@ -21,8 +21,8 @@ COLUMNS = (
     "as AR",
 )
 NOTE = (
-    "Medians over {rounds} alternating rounds, decoding only, of {sentences} sentences; ratios are "
-    "taken within a round. Acceptance length: tokens committed a step, bonus token included. "
+    "Medians over alternating rounds ({rounds}), decoding only, of {sentences} sentences; ratios "
+    "are taken within a round. Acceptance length: tokens committed a step, bonus token included. "
     "Verification rate: verifier calls per committed token. Discard rate: slots not accepted per "
     "committed token, of those verified and of all drafted. As AR: sentences with the same output. "
     "The oracle knows what will be accepted: it is a bound, **not a real decoder**; the drafter "

@@ -135,6 +135,18 @@ class TestSpeed:
         assert part["over"] == "oracle k 4"
         assert part["speed_ratio"]["median"] == pytest.approx(18 / 24)
 
+    def test_the_oracle_of_the_same_k(self) -> None:
+        """The other one is faster, but decodes with other drafts."""
+        speed = {"cost-aware k 4": 9.0, "oracle k 4": 12.0, "oracle k 8": 18.0}
+        runs = [
+            make_run(name, block_size=int(name[-1]), tokens_per_second=value)
+            for name, value in speed.items()
+        ]
+        (group,) = summarize(runs, [])
+        (part,) = compare(group)["cost_aware_as_part_of_oracle"]
+        assert part["over"] == "oracle k 4"
+        assert part["speed_ratio"]["median"] == pytest.approx(0.75)
+
     def test_plain_ar_may_be_the_best_rival(self) -> None:
         found = compare(speeds(AR=30, constant_k_2=12, cost__aware_k_4=18, acceptance__head=99))
         (simple,) = found["cost_aware_over_best_simple"]

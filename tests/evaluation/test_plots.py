@@ -78,6 +78,19 @@ def test_the_same_runs_give_the_same_picture() -> None:
 
 
 @pytest.mark.usefixtures("_matplotlib")
+def test_the_curves_of_two_k_can_be_told_apart() -> None:
+    smaller = [make_run(f"oracle k {k}", block_size=k) for k in (2, 5)]
+    for draw in (draw_pareto, draw_speed):
+        svg = draw(make_group([*make_runs(), *smaller]))["svg"]
+        texts = comments(svg)
+        assert "k 2" in texts
+        assert "k 5" in texts
+        # The oracle's black, and twice paler.
+        for colour in (b"#000000", b"#737373", b"#b2b2b2"):
+            assert b"stroke: " + colour in svg, colour
+
+
+@pytest.mark.usefixtures("_matplotlib")
 def test_little_is_drawn_too() -> None:
     """Nothing but AR, as in a sweep that has just begun."""
     for draw in (draw_pareto, draw_speed):
@@ -103,16 +116,17 @@ def test_labels_keep_apart() -> None:
 
 @pytest.mark.usefixtures("_matplotlib")
 def test_a_label_keeps_off_a_curve() -> None:
-    """Its usual place, to the upper right, is where the curve goes."""
+    """Its usual place, above the point, is where the curve goes."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4, 4), layout="constrained")
     axes = figure.subplots()
-    axes.plot([0, 1], [0, 1])
-    place_labels(figure, axes, [Label(0.5, 0.5, "k 5", "b")], [[(0.0, 0.0), (1.0, 1.0)]])
+    axes.plot([0.5, 0.5], [0, 1])
+    axes.set(xlim=(0, 1))
+    place_labels(figure, axes, [Label(0.5, 0.5, "k 5", "b")], [[(0.5, 0.0), (0.5, 1.0)]])
     figure.draw_without_rendering()
     box = axes.texts[0].get_window_extent()
-    line = [axes.transData.transform((i / 500, i / 500)) for i in range(501)]
+    line = [axes.transData.transform((0.5, i / 500)) for i in range(501)]
     assert not any(box.contains(*point) for point in line)
 
 

@@ -39,17 +39,17 @@ def order(sweep: Sweep, runs: Any = ()) -> list[tuple[int, int, str]]:
 
 
 def test_systems_take_turns(base: Settings) -> None:
-    sweep = make_sweep(base, batches=(1, 8), repeats=2)
-    expected = [
-        (batch, number, name)
-        for batch in (1, 8)
-        for number, names in (
-            (1, ("AR", "drafter", "constant k 1")),
-            (2, ("drafter", "constant k 1", "AR")),
-        )
-        for name in names
-    ]
-    assert order(sweep) == expected
+    """A round is over before the next begins, and each has an order of its own."""
+    sweep = make_sweep(base, batches=(1, 8), repeats=9)
+    found = order(sweep)
+    names = ("AR", "constant k 1", "drafter")
+    expected = [(b, n, name) for b in (1, 8) for n in range(1, 10) for name in names]
+    assert [one[:2] for one in found] == [one[:2] for one in expected]
+    assert sorted(found) == expected
+    orders = {tuple(name for *_, name in found[i : i + 3]) for i in range(0, 27, 3)}
+    assert len(orders) > 2
+    assert {first for first, *_ in orders} == set(names)
+    assert order(sweep) == found
 
 
 def test_what_is_there_is_left_out(base: Settings) -> None:

@@ -49,7 +49,7 @@ def test_every_system_has_a_row_of_every_column(group: Group) -> None:
 def test_conditions_and_what_is_no_decoder_are_said(group: Group) -> None:
     text = format_group(group, compare(group))
     assert text.startswith("### cpu, float32, 1 thread, batch 1, strict (β 1)\n")
-    assert "2 alternating rounds" in text
+    assert "alternating rounds (2)" in text
     assert "not a real decoder" in text
     assert "bonus token included" in text
     assert "| *oracle k 3* (a bound) |" in text
@@ -72,4 +72,4 @@ def test_comparisons_in_words(group: Group) -> None:
 
 def test_a_round_that_was_broken_off_is_said() -> None:
     (group,) = summarize([make_run("AR"), make_run("AR", round=2), make_run("oracle k 3")], [])
-    assert "1 to 2 alternating rounds" in format_group(group, compare(group))
+    assert "alternating rounds (1 to 2)" in format_group(group, compare(group))

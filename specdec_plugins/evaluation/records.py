@@ -18,7 +18,7 @@ def file_name(system: SystemSummary, group: Group) -> str:
 
 
 def sentence_records(system: SystemSummary, group: Group) -> Iterator[dict[str, Any]]:
-    """Every sentence, in the order of the text; times are medians over rounds.
+    """Every sentence, in the order of the text; times are medians over rounds, counts the last's.
 
     Under the names of SpecDec++ (Huang et al., 2024; its ``evaluate.py``): ``id`` (from 0),
     ``spec_time``, ``target_time`` and ``draft_time`` (seconds of this system, of AR and of the
@@ -35,21 +35,12 @@ def sentence_records(system: SystemSummary, group: Group) -> Iterator[dict[str, 
         [run for other in group.of(policy) for run in other.runs if run.round in rounds]
         for policy in (AR, DRAFTER)
     )
-    own, run = system.runs[-1].by_sentence, system.first
-    speculative = run.policy not in (AR, DRAFTER)
+    own = system.runs[-1].by_sentence
     outputs = next((r.by_sentence.output for r in system.runs if r.by_sentence.output), [])
     for i, line in enumerate(own.line):
-        mismatched = own.verified_tokens[i] - own.accepted_tokens[i]
         yield {
             "id": line - 1,
-            "spec_time": _seconds(system.runs, i) if speculative else None,
-            "target_time": _seconds(target, i),
-            "draft_time": _seconds(draft, i),
-            "num_mismatched_tokens": mismatched if speculative else None,
-            "num_LM_call": own.steps[i] if speculative else None,
-            "generated_length": own.committed_tokens[i],
-            "generated_length_target": _length(target, i),
-            "generated_length_draft": _length(draft, i),
+            **_their_names(system, target, draft, i),
             "seconds": _seconds(system.runs, i),
             "steps": own.steps[i],
             "drafted_tokens": own.drafted_tokens[i],
@@ -59,8 +50,27 @@ def sentence_records(system: SystemSummary, group: Group) -> Iterator[dict[str, 
             "acceptance_length": own.committed_tokens[i] / own.steps[i],
             "rounds": len(system.runs),
             "output": outputs[i] if outputs else None,
-            **_conditions(run),
+            **_conditions(system.first),
         }
+
+
+def _their_names(
+    system: SystemSummary, target: Sequence[Run], draft: Sequence[Run], i: int
+) -> dict[str, Any]:
+    """What SpecDec++ tells of sentence ``i``, but its ``id``."""
+    own = system.runs[-1].by_sentence
+    speculative = system.policy not in (AR, DRAFTER)
+    mismatched = own.verified_tokens[i] - own.accepted_tokens[i]
+    return {
+        "spec_time": _seconds(system.runs, i) if speculative else None,
+        "target_time": _seconds(target, i),
+        "draft_time": _seconds(draft, i),
+        "num_mismatched_tokens": mismatched if speculative else None,
+        "num_LM_call": own.steps[i] if speculative else None,
+        "generated_length": own.committed_tokens[i],
+        "generated_length_target": _length(target, i),
+        "generated_length_draft": _length(draft, i),
+    }
 
 
 def _seconds(runs: Sequence[Run], i: int) -> float | None:

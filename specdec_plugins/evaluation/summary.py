@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
@@ -71,8 +72,8 @@ class Group:
 
     @property
     def label(self) -> str:
-        """As a part of file names: ``cpu-batch1``."""
-        device = "cuda" if self.first.device.startswith("cuda") else self.first.device
+        """As a part of file names: ``cpu-batch1``, ``cuda-NVIDIA-H200-batch1``."""
+        device = re.sub(r"[^A-Za-z0-9]+", "-", self.first.device).strip("-")
         return f"{device}-batch{self.first.batch}"
 
     @property

@@ -42,7 +42,7 @@ def test_batch_sizes_and_devices_are_kept_apart() -> None:
         make_run("oracle k 3"),
     ]
     groups = summarize(runs, [])
-    assert [group.label for group in groups] == ["cpu-batch1", "cpu-batch8", "cuda-batch1"]
+    assert [group.label for group in groups] == ["cpu-batch1", "cpu-batch8", "cuda-H-batch1"]
     assert [len(group.systems) for group in groups] == [2, 1, 1]
     assert groups[0].conditions == "cpu, float32, 1 thread, batch 1, strict (β 1)"
     assert groups[2].conditions == "cuda (H), float32, batch 1, strict (β 1)"

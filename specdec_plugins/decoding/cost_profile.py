@@ -188,14 +188,14 @@ class CostProfile:
 def describe(generator: Any, most: int) -> dict[str, Any]:
     """What costs depend on, apart from the batch size."""
     device = _device(generator)
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu()
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
     shapes = [
         [(parameter, list(tensor.shape)) for parameter, tensor in model.named_parameters()]
         for model in (generator.model, generator.drafter.model)
     ]
     return {
         "device": name,
-        "processor": _cpu(),
+        "processor": processor_name(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "dtype": str(next(generator.model.parameters()).dtype),
@@ -253,7 +253,7 @@ def _device(generator: Any) -> torch.device:
     return next(iter(generator.model.parameters())).device
 
 
-def _cpu() -> str:
+def processor_name() -> str:
     """The processor's name, as far as the system tells it."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()

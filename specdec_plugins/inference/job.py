@@ -26,6 +26,16 @@ def describe_job(
     corpus: Sequence[CorpusFile], settings: Settings, seed: int, shard_lines: int
 ) -> dict[str, Any]:
     """All that the output depends on; files by their content, wherever they are."""
+    return {
+        "specdec_plugins": specdec_plugins.__version__,
+        "input": {file.name: {"lines": file.lines, "sha256": file.digest} for file in corpus},
+        **describe_settings(settings, seed),
+        "shard_lines": shard_lines,
+    }
+
+
+def describe_settings(settings: Settings, seed: int) -> dict[str, Any]:
+    """``models``: the digests of the files that settings name; ``settings``: all else."""
     described = asdict(settings)
     models = {"drafter": settings.path if settings.drafts else None, "verifier": settings.ar_path}
     models.update({path.name: str(path) for path in sorted(Path(settings.data).glob("dict.*.txt"))})
@@ -37,15 +47,17 @@ def describe_job(
     for name in ("data", "path", "ar_path"):
         del described[name]
     return {
-        "specdec_plugins": specdec_plugins.__version__,
-        "input": {file.name: {"lines": file.lines, "sha256": file.digest} for file in corpus},
-        "models": {name: _digest(path) for name, path in models.items() if path},
+        "models": {name: file_digest(path) for name, path in models.items() if path},
         "settings": {**described, "encoder_options": options, "seed": seed},
-        "shard_lines": shard_lines,
     }
 
 
-def _digest(path: str) -> str:
+def file_digest(path: str | os.PathLike[str]) -> str:
+    """The SHA-256 of a file.
+
+    Raises:
+        InferenceError: it cannot be read.
+    """
     digest = hashlib.sha256()
     try:
         with open(path, "rb") as file:

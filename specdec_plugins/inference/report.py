@@ -35,7 +35,7 @@ def full_report(translator: Translator, **settings: Any) -> dict[str, Any]:
             **vars(asked.limits),
             **settings,
         },
-        "device": _device_name(asked.device),
+        "device": device_name(asked.device),
         "dtype": asked.dtype,
         "threads": torch.get_num_threads(),
         "versions": {
@@ -105,7 +105,8 @@ def _histogram(counts: list[int]) -> str:
     return "  ".join(f"{i}: {100 * count / total:.0f} %" for i, count in enumerate(counts[:used]))
 
 
-def _device_name(device: str) -> str:
+def device_name(device: str) -> str:
+    """``cpu``, or ``cuda`` with the name of the GPU."""
     if torch.device(device).type == "cuda":
         return f"cuda ({torch.cuda.get_device_name(device)})"
     return device

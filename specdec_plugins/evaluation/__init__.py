@@ -1,0 +1,1 @@
+"""Timed comparisons of controllers: systems, alternating runs, ratios, tables and plots."""

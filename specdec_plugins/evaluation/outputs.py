@@ -1,0 +1,57 @@
+"""What a sweep's folder holds beside its runs: records, summary, table and pictures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from specdec_plugins.evaluation.comparisons import compare
+from specdec_plugins.evaluation.plots import draw_pareto, draw_speed
+from specdec_plugins.evaluation.records import file_name, sentence_records
+from specdec_plugins.evaluation.runs import Run
+from specdec_plugins.evaluation.summary import summarize, system_figures
+from specdec_plugins.evaluation.table import format_group
+from specdec_plugins.inference.corpus import write_whole
+
+SUMMARY, TABLE, SENTENCES = "summary.json", "table.md", "sentences"
+
+
+def write_outputs(
+    folder: Path, runs: Iterable[Run], order: Sequence[str], plots: bool = True
+) -> str:
+    """Write all that can be told from the runs; what is there of it is replaced file by file.
+
+    Args:
+        order: names of systems.
+
+    Returns:
+        the tables, in Markdown.
+
+    Raises:
+        InferenceError: a file cannot be written.
+        ImportError: ``plots`` without matplotlib.
+    """
+    tables, figures = [], []
+    for group in summarize(runs, order):
+        comparisons = compare(group)
+        tables.append(format_group(group, comparisons))
+        figures.append(
+            {
+                "conditions": group.conditions,
+                "systems": [system_figures(system, group.ar) for system in group.systems],
+                "comparisons": comparisons,
+            }
+        )
+        for system in group.systems:
+            records = (json.dumps(r, ensure_ascii=False) for r in sentence_records(system, group))
+            path = folder / SENTENCES / file_name(system, group)
+            write_whole(path, (f"{record}\n".encode() for record in records))
+        if plots:
+            for kind, draw in (("pareto", draw_pareto), ("speed", draw_speed)):
+                for ending, picture in draw(group).items():
+                    write_whole(folder / f"{kind}-{group.label}.{ending}", [picture])
+    text = "\n".join(tables)
+    write_whole(folder / TABLE, [text.encode()])
+    write_whole(folder / SUMMARY, [json.dumps({"groups": figures}, indent=1).encode(), b"\n"])
+    return text

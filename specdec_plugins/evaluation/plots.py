@@ -1,0 +1,196 @@
+"""Two pictures a group: what is verified against what is discarded, and speed by threshold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from io import BytesIO
+from typing import Any
+
+from specdec_plugins.evaluation.labels import Label, place_labels
+from specdec_plugins.evaluation.summary import Group, SystemSummary
+
+WITH_HEAD = "cost-aware with a head"
+STYLES = {
+    "constant": ("#1f77b4", "o"),
+    "confidence": ("#2ca02c", "s"),
+    "acceptance-head": ("#d62728", "^"),
+    "heuristic": ("#9467bd", "D"),
+    "cost-aware": ("#ff7f0e", "P"),
+    WITH_HEAD: ("#8c564b", "X"),
+    "oracle": ("black", "*"),
+}
+"""Colour and marker of each kind of system, in the order in which they are drawn."""
+ORACLE = "oracle (a bound, not a real decoder)"
+FORMATS = ("png", "svg")
+PANELS = (
+    ("verified_discard_rate", "slots that were verified"),
+    ("discard_rate", "all slots that were drafted"),
+)
+
+
+def check_plotting() -> None:
+    """
+    Raises:
+        ValueError: matplotlib is not installed.
+    """
+    if find_spec("matplotlib") is None:
+        raise ValueError(
+            "the plots need matplotlib: pip install matplotlib, or give --no-plots (the same "
+            "command without it draws them later)"
+        )
+
+
+def draw_pareto(group: Group) -> dict[str, bytes]:
+    """Verification rate against discard rate: constant k as a curve, thresholds as curves.
+
+    Returns:
+        the picture by format.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    figure = _figure((13, 6.2))
+    figure.suptitle(f"{_title(group)}\nAR: verification rate 1, discard rate 0 (not shown)")
+    for axes, (rate, slots) in zip(figure.subplots(1, 2, sharey=True), PANELS):
+        labels: list[Label] = []
+        curves = []
+        for name, systems in _curves(group):
+            style = _style(systems[0], group)
+            points = [(float(getattr(s, rate)), s.verification_rate) for s in systems]
+            line = "-" if len(points) > 1 else ""
+            axes.plot(*zip(*points), label=name, linestyle=line, **style)
+            curves.append(points)
+            texts = [_point(system) for system in systems]
+            labels += [Label(*p, t, style["color"]) for p, t in zip(points, texts)]
+        axes.set(
+            xlabel=f"discard rate: {slots} but not\naccepted, per committed token",
+            title=f"of {slots}",
+            xmargin=0.08,
+            ymargin=0.08,
+        )
+        axes.grid(alpha=0.3)
+        place_labels(figure, axes, labels, curves)
+    figure.axes[0].set_ylabel("verification rate: verifier calls per committed token")
+    _legend(figure)
+    return _saved(figure)
+
+
+def draw_speed(group: Group) -> dict[str, bytes]:
+    """Tokens a second by threshold; systems without one, and the best constant k, as lines.
+
+    Bars reach from the slowest round to the fastest.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    figure = _figure((9, 6.2))
+    figure.suptitle(_title(group))
+    axes = figure.subplots()
+    for name, systems in _curves(group):
+        policy = systems[0].policy
+        style = _style(systems[0], group)
+        if systems[0].first.threshold is not None:
+            spreads = [system.tokens_per_second for system in systems]
+            medians = [spread.median for spread in spreads]
+            low = [spread.median - spread.low for spread in spreads]
+            high = [spread.high - spread.median for spread in spreads]
+            places = [system.first.threshold for system in systems]
+            axes.errorbar(places, medians, (low, high), label=name, capsize=3, **style)
+            continue
+        best = max(systems, key=lambda system: system.tokens_per_second.median)
+        label = (
+            f"constant, the fastest: k {best.first.block_size}" if policy == "constant" else name
+        )
+        line = {**style, "marker": "", "linestyle": ":" if policy == "oracle" else "--"}
+        axes.axhline(best.tokens_per_second.median, label=label, **line)
+    if group.ar is not None:
+        axes.axhline(group.ar.tokens_per_second.median, label="AR", color="0.5", linewidth=2)
+    axes.set(
+        xlabel="threshold: acceptance-head, of the probability of a rejection;\n"
+        "confidence, of the drafted token's probability",
+        ylabel="committed tokens per second of decoding",
+        xlim=(-0.02, 1.02),
+    )
+    axes.grid(alpha=0.3)
+    _legend(figure)
+    return _saved(figure)
+
+
+def _curves(group: Group) -> Iterator[tuple[str, list[SystemSummary]]]:
+    """Systems that belong together, under the name of their curve; the oracle last."""
+    curves: dict[tuple[str, int | None], list[SystemSummary]] = {}
+    for kind in STYLES:
+        for system in group.decoders():
+            if _kind(system) == kind:
+                k = None if kind == "constant" else system.first.block_size
+                curves.setdefault((kind, k), []).append(system)
+    for (kind, k), systems in curves.items():
+        systems.sort(key=lambda s: (s.first.threshold or 0, s.first.block_size or 0))
+        name = ORACLE if kind == "oracle" else kind
+        if systems[0].first.threshold is not None:
+            name = f"{name}, by threshold"
+        yield f"{name}, by k" if k is None else f"{name}, k {k}", systems
+
+
+def _point(system: SystemSummary) -> str:
+    """What is written at a point: the threshold or k; nothing where the legend says all."""
+    if system.first.threshold is not None:
+        return f"{system.first.threshold:g}"
+    return f"k {system.first.block_size}" if system.policy == "constant" else ""
+
+
+def _kind(system: SystemSummary) -> str:
+    """Its key in ``STYLES``."""
+    return WITH_HEAD if system.policy == "cost-aware" and system.first.asks_head else system.policy
+
+
+def _style(system: SystemSummary, group: Group) -> dict[str, Any]:
+    """That of its kind; the largest k in full colour, smaller ones paler."""
+    kind = _kind(system)
+    color, marker = STYLES[kind]
+    size = {"oracle": 15, "cost-aware": 10, WITH_HEAD: 10, "heuristic": 8}.get(kind, 6)
+    face = {"markerfacecolor": "none"} if kind == "oracle" else {}
+    sizes = {s.first.block_size or 0 for s in group.systems if _kind(s) == kind}
+    larger = sum(k > (system.first.block_size or 0) for k in sizes) if kind != "constant" else 0
+    pale = _mixed_with_white(color, 0.55**larger)
+    return {"color": pale, "marker": marker, "markersize": size, "linewidth": 1.5, **face}
+
+
+def _mixed_with_white(color: str, share: float) -> tuple[float, ...]:
+    """As red, green and blue from 0 to 1."""
+    from matplotlib.colors import to_rgb
+
+    return tuple(1 - share * (1 - part) for part in to_rgb(color))
+
+
+def _title(group: Group) -> str:
+    rounds = max(len(system.runs) for system in group.systems)
+    return f"{group.conditions}; {group.first.sentences} sentences, medians of {rounds} rounds"
+
+
+def _figure(size: tuple[float, float]) -> Any:
+    # Only here: matplotlib is an extra. Without pyplot, since that looks for a display.
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=size, layout="constrained")
+
+
+def _legend(figure: Any) -> None:
+    """Below the picture, where it hides nothing."""
+    handles, names = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=3, frameon=False)
+
+
+def _saved(figure: Any) -> dict[str, bytes]:
+    import matplotlib
+
+    pictures: dict[str, bytes] = {}
+    # The same runs give the same bytes.
+    with matplotlib.rc_context({"svg.hashsalt": "specdec"}):
+        for kind in FORMATS:
+            buffer = BytesIO()
+            date: dict[str, Any] = {"metadata": {"Date": None}} if kind == "svg" else {}
+            figure.savefig(buffer, format=kind, dpi=130, **date)
+            pictures[kind] = buffer.getvalue()
+    return pictures

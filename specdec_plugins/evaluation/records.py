@@ -1,0 +1,96 @@
+"""A JSON object a sentence and system, under the names of SpecDec++'s evaluation and our own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Any
+
+from specdec_plugins.evaluation.runs import Run
+from specdec_plugins.evaluation.summary import Group, SystemSummary
+from specdec_plugins.evaluation.systems import AR, DRAFTER
+
+
+def file_name(system: SystemSummary, group: Group) -> str:
+    """Such as ``acceptance-head-0.7-k-12.cpu-batch1.jsonl``."""
+    return f"{re.sub(r'[^A-Za-z0-9.-]+', '-', system.name)}.{group.label}.jsonl"
+
+
+def sentence_records(system: SystemSummary, group: Group) -> Iterator[dict[str, Any]]:
+    """Every sentence, in the order of the text; times are medians over rounds, counts the last's.
+
+    Under the names of SpecDec++ (Huang et al., 2024; its ``evaluate.py``): ``id`` (from 0),
+    ``spec_time``, ``target_time`` and ``draft_time`` (seconds of this system, of AR and of the
+    drafter alone, the latter two in the same rounds), ``num_mismatched_tokens`` (verified but not
+    accepted), ``num_LM_call`` (verifier calls), ``generated_length`` and those of AR and of the
+    drafter, EOS included. AR and the drafter alone have no ``spec_time``, mismatches and calls:
+    null, as is whatever was not measured.
+
+    At a batch size above 1 a sentence's time is that of its whole batch: it is the time to wait for
+    the sentence, not its share of the work.
+    """
+    rounds = {run.round for run in system.runs}
+    target, draft = (
+        [run for other in group.of(policy) for run in other.runs if run.round in rounds]
+        for policy in (AR, DRAFTER)
+    )
+    own = system.runs[-1].by_sentence
+    outputs = next((r.by_sentence.output for r in system.runs if r.by_sentence.output), [])
+    for i, line in enumerate(own.line):
+        yield {
+            "id": line - 1,
+            **_their_names(system, target, draft, i),
+            "seconds": _seconds(system.runs, i),
+            "steps": own.steps[i],
+            "drafted_tokens": own.drafted_tokens[i],
+            "verified_tokens": own.verified_tokens[i],
+            "accepted_tokens": own.accepted_tokens[i],
+            "committed_tokens": own.committed_tokens[i],
+            "acceptance_length": own.committed_tokens[i] / own.steps[i],
+            "rounds": len(system.runs),
+            "output": outputs[i] if outputs else None,
+            **_conditions(system.first),
+        }
+
+
+def _their_names(
+    system: SystemSummary, target: Sequence[Run], draft: Sequence[Run], i: int
+) -> dict[str, Any]:
+    """What SpecDec++ tells of sentence ``i``, but its ``id``."""
+    own = system.runs[-1].by_sentence
+    speculative = system.policy not in (AR, DRAFTER)
+    mismatched = own.verified_tokens[i] - own.accepted_tokens[i]
+    return {
+        "spec_time": _seconds(system.runs, i) if speculative else None,
+        "target_time": _seconds(target, i),
+        "draft_time": _seconds(draft, i),
+        "num_mismatched_tokens": mismatched if speculative else None,
+        "num_LM_call": own.steps[i] if speculative else None,
+        "generated_length": own.committed_tokens[i],
+        "generated_length_target": _length(target, i),
+        "generated_length_draft": _length(draft, i),
+    }
+
+
+def _seconds(runs: Sequence[Run], i: int) -> float | None:
+    return round(median(run.by_sentence.seconds[i] for run in runs), 6) if runs else None
+
+
+def _length(runs: Sequence[Run], i: int) -> int | None:
+    return runs[-1].by_sentence.committed_tokens[i] if runs else None
+
+
+def _conditions(run: Run) -> dict[str, Any]:
+    return {
+        "system": run.system,
+        "controller": run.policy if run.policy not in (AR, DRAFTER) else None,
+        "k": run.block_size,
+        "threshold": run.threshold,
+        "batch": run.batch,
+        "beta": run.beta,
+        "tau": run.tau,
+        "device": run.device,
+        "dtype": run.dtype,
+        "threads": run.threads,
+    }

@@ -1,0 +1,240 @@
+"""A timed run of one system over the text, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime, timezone
+from typing import Any
+
+import torch
+
+from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.evaluation.systems import System
+from specdec_plugins.inference.report import device_name
+from specdec_plugins.inference.text import Line, TextCodec
+from specdec_plugins.inference.translator import Translation, Translator
+
+Batches = list[list[Line]]
+
+
+@dataclass
+class StepLog(DecodingStatistics):
+    """Statistics that also remember what each step drafted and verified, at no cost to speak of."""
+
+    lengths: list[tuple[list[int], list[int]]] = field(default_factory=list)
+    """Draft lengths and verify lengths of the rows that a step had."""
+
+    def count_step(
+        self,
+        accepted: list[int],
+        committed: list[int],
+        drafted: list[int],
+        verified: list[int] | None,
+    ) -> None:
+        """As in :class:`DecodingStatistics`."""
+        super().count_step(accepted, committed, drafted, verified)
+        self.lengths.append((drafted, verified or [0] * len(drafted)))
+
+    def take(self, steps: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Drafted and verified tokens of each row of the batch just decoded; then forget them.
+
+        Args:
+            steps: how many each row took. Rows keep their order and leave when they are finished,
+                so that this tells which rows a step had.
+        """
+        drafted, verified = [0] * len(steps), [0] * len(steps)
+        for step, lengths in enumerate(self.lengths):
+            rows = [row for row, taken in enumerate(steps) if taken > step]
+            for row, *counts in zip(rows, *lengths, strict=True):
+                drafted[row] += counts[0]
+                verified[row] += counts[1]
+        self.lengths = []
+        return drafted, verified
+
+
+@dataclass
+class SentenceColumns:
+    """Of every line with words, in the order of the text: a list each, all of one length."""
+
+    line: list[int] = field(default_factory=list)
+    """Its number in the text, from 1."""
+    seconds: list[float] = field(default_factory=list)
+    """Seconds of decoding its batch: at batch 1 its own, else shared with the rest of the batch."""
+    steps: list[int] = field(default_factory=list)
+    drafted_tokens: list[int] = field(default_factory=list)
+    verified_tokens: list[int] = field(default_factory=list)
+    accepted_tokens: list[int] = field(default_factory=list)
+    committed_tokens: list[int] = field(default_factory=list)
+    """EOS included."""
+    output: list[str] = field(default_factory=list)
+    """Its translation; only in round 1."""
+
+    def sort(self) -> None:
+        """From the order of decoding to that of the text."""
+        order = sorted(range(len(self.line)), key=self.line.__getitem__)
+        for column in fields(self):
+            values = getattr(self, column.name)
+            setattr(self, column.name, [values[i] for i in order] if values else [])
+
+
+@dataclass(frozen=True)
+class Run:
+    """A system's way through the text: a line of ``runs.jsonl``. Times are of decoding alone."""
+
+    system: str
+    policy: str
+    """``AR``, ``drafter``, or the controller."""
+    block_size: int | None
+    """k."""
+    threshold: float | None
+    asks_head: bool
+    """Whether an acceptance head is asked about drafts."""
+    min_draft: int
+    max_draft: int | None
+    beta: int
+    tau: float
+    """Nats."""
+    batch: int
+    device: str
+    dtype: str
+    threads: int
+    round: int
+    """From 1: a round is one run of every system at this batch size, one after another."""
+    began: str
+    """Date and time, UTC."""
+    sentences: int
+    """With words."""
+    seconds: float
+    committed_tokens: int
+    steps: int
+    drafted_tokens: int
+    verified_tokens: int
+    accepted_tokens: int
+    verifier_calls: int
+    acceptance_length: float
+    """Committed tokens a step, bonus token included."""
+    verification_rate: float
+    """Verifier calls per committed token."""
+    discard_rate: float
+    """Tokens drafted but not accepted, per committed token: those that were never verified too."""
+    verified_discard_rate: float
+    """Tokens verified but not accepted, per committed token. SpecDec++ verifies all that it drafts,
+    so that its discard rate is both."""
+    tokens_per_second: float
+    by_sentence: SentenceColumns
+
+    @property
+    def group(self) -> tuple[str, str, int, int]:
+        """Device, dtype, threads and batch size: what is compared only within itself."""
+        return self.device, self.dtype, self.threads, self.batch
+
+    def to_json(self) -> str:
+        """The line, without a line feed."""
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, line: bytes) -> Run:
+        """
+        Raises:
+            ValueError: this is no such line.
+        """
+        given = json.loads(line)
+        names = {field.name for field in fields(cls)}
+        columns = {field.name for field in fields(SentenceColumns)}
+        if not isinstance(given, dict) or set(given) != names:
+            raise ValueError("not the fields of a run")
+        sentences = given["by_sentence"]
+        if not isinstance(sentences, dict) or set(sentences) != columns:
+            raise ValueError("not the columns of a run")
+        return cls(**{**given, "by_sentence": SentenceColumns(**sentences)})
+
+
+def plan_batches(codec: TextCodec, lines: Sequence[Line], size: int) -> Batches:
+    """The lines with words in batches, the longest sentences first: a batch that is too large
+    fails at once. At batch 1 they are in the order of the text."""
+    encoded = [(line, codec.encode(line)) for line in lines]
+    lengths = {line.number: len(ids) for line, ids in encoded if ids is not None}
+    worded = [line for line in lines if line.number in lengths]
+    if size > 1:
+        worded.sort(key=lambda line: -lengths[line.number])
+    return [worded[start : start + size] for start in range(0, len(worded), size)]
+
+
+def warm_up(translator: Translator, batches: Batches) -> None:
+    """Decode for nothing. What a controller learns from it and measures stays with it."""
+    for batch in batches:
+        list(translator.translate(batch))
+
+
+def timed_run(system: System, translator: Translator, batches: Batches, number: int) -> Run:
+    """Decode all batches once, as round ``number``."""
+    began = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    log = translator.generator.statistics = StepLog()
+    columns = SentenceColumns()
+    for batch in batches:
+        before = log.total_seconds
+        results = list(translator.translate(batch))
+        _note(columns, batch, results, log, log.total_seconds - before, number == 1)
+    columns.sort()
+    settings, options = translator.settings, system.settings.controller
+    return Run(
+        system=system.name,
+        policy=system.policy,
+        block_size=system.block_size,
+        threshold=system.threshold,
+        asks_head=system.asks_head,
+        min_draft=options.min_draft,
+        max_draft=options.max_draft,
+        beta=settings.rule.beta,
+        tau=settings.rule.tau,
+        batch=settings.batch,
+        device=device_name(settings.device),
+        dtype=settings.dtype,
+        threads=torch.get_num_threads(),
+        round=number,
+        began=began,
+        by_sentence=columns,
+        **_figures(log),
+    )
+
+
+def _note(
+    columns: SentenceColumns,
+    batch: list[Line],
+    results: list[Translation],
+    log: StepLog,
+    seconds: float,
+    outputs: bool,
+) -> None:
+    drafted, verified = log.take([len(result.accepted) for result in results])
+    columns.line += [line.number for line in batch]
+    columns.seconds += [round(seconds, 6)] * len(batch)
+    columns.steps += [len(result.accepted) for result in results]
+    columns.drafted_tokens += drafted
+    columns.verified_tokens += verified
+    columns.accepted_tokens += [sum(result.accepted) for result in results]
+    columns.committed_tokens += [result.tokens for result in results]
+    if outputs:
+        columns.output += [result.text for result in results]
+
+
+def _figures(log: StepLog) -> dict[str, Any]:
+    # The drafter alone accepts without verifying.
+    unwanted = max(0, log.verified_tokens - log.accepted_tokens)
+    return {
+        "sentences": log.sentences,
+        "seconds": log.total_seconds,
+        "committed_tokens": log.committed_tokens,
+        "steps": log.steps,
+        "drafted_tokens": log.drafted_tokens,
+        "verified_tokens": log.verified_tokens,
+        "accepted_tokens": log.accepted_tokens,
+        "verifier_calls": log.verifier_calls,
+        "acceptance_length": log.acceptance_length,
+        "verification_rate": log.verification_rate,
+        "discard_rate": log.discard_rate,
+        "verified_discard_rate": unwanted / max(log.committed_tokens, 1),
+        "tokens_per_second": log.tokens_per_second,
+    }

@@ -1,0 +1,183 @@
+"""What the runs of a sweep come to: medians over rounds, and ratios within rounds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+from specdec_plugins.evaluation.runs import Run
+from specdec_plugins.evaluation.systems import AR, DRAFTER
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Of one number per round: the median, the least and the greatest."""
+
+    median: float
+    low: float
+    high: float
+    rounds: int
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Spread | None:
+        """None of nothing."""
+        values = list(values)
+        return cls(median(values), min(values), max(values), len(values)) if values else None
+
+
+@dataclass(frozen=True)
+class SystemSummary:
+    """A system at one batch size on one device; rates are medians over its rounds."""
+
+    runs: Sequence[Run]
+    """By round."""
+    tokens_per_second: Spread
+    seconds: Spread
+    acceptance_length: float
+    verification_rate: float
+    discard_rate: float
+    verified_discard_rate: float
+    same_as_ar: int | None
+    """Sentences with the same output as AR, in round 1; None where that is not known."""
+
+    @property
+    def first(self) -> Run:
+        """One that tells the settings, which all share."""
+        return self.runs[0]
+
+    @property
+    def name(self) -> str:
+        """The system's."""
+        return self.first.system
+
+    @property
+    def policy(self) -> str:
+        """The system's."""
+        return self.first.policy
+
+
+@dataclass(frozen=True)
+class Group:
+    """All systems at one batch size on one device, in the order of the sweep."""
+
+    systems: Sequence[SystemSummary]
+
+    @property
+    def first(self) -> Run:
+        """One that tells what all share: device, dtype, threads, batch, beta, tau."""
+        return self.systems[0].first
+
+    @property
+    def label(self) -> str:
+        """As a part of file names: ``cpu-batch1``, ``cuda-NVIDIA-H200-batch1``."""
+        device = re.sub(r"[^A-Za-z0-9]+", "-", self.first.device).strip("-")
+        return f"{device}-batch{self.first.batch}"
+
+    @property
+    def conditions(self) -> str:
+        """Under which every number of the group was measured."""
+        run = self.first
+        strict = run.beta == 1
+        rule = "strict (β 1)" if strict else f"β {run.beta}, τ {run.tau:g} nats"
+        threads = f", {run.threads} thread{'s' * (run.threads > 1)}" if run.device == "cpu" else ""
+        return f"{run.device}, {run.dtype}{threads}, batch {run.batch}, {rule}"
+
+    def of(self, *policies: str) -> list[SystemSummary]:
+        """The systems of these policies."""
+        return [system for system in self.systems if system.policy in policies]
+
+    def decoders(self) -> list[SystemSummary]:
+        """All whose output is the verifier's: without the drafter alone."""
+        return [system for system in self.systems if system.policy != DRAFTER]
+
+    @property
+    def ar(self) -> SystemSummary | None:
+        """The baseline; None before its first run."""
+        return next(iter(self.of(AR)), None)
+
+
+def speed_ratio(system: SystemSummary, baseline: SystemSummary) -> Spread | None:
+    """How many times as many tokens a second ``system`` puts out as ``baseline``.
+
+    Compared within a round, since the speed of a machine drifts; of the rounds, the median.
+    """
+    theirs = {run.round: run.tokens_per_second for run in baseline.runs}
+    return Spread.of(
+        run.tokens_per_second / theirs[run.round]
+        for run in system.runs
+        if theirs.get(run.round, 0) > 0
+    )
+
+
+def summarize(runs: Iterable[Run], order: Sequence[str]) -> list[Group]:
+    """The groups, smaller batches first.
+
+    Args:
+        order: names of systems.
+    """
+    place = {name: index for index, name in enumerate(order)}
+    groups: dict[tuple[Any, ...], dict[str, dict[int, Run]]] = {}
+    for run in runs:
+        groups.setdefault(run.group, {}).setdefault(run.system, {})[run.round] = run
+    found = []
+    for _, systems in sorted(groups.items()):
+        names = sorted(systems, key=lambda name: place.get(name, len(place)))
+        rounds = {name: [run for _, run in sorted(systems[name].items())] for name in names}
+        baseline = rounds.get(AR, [])
+        found.append(Group([_system(rounds[name], baseline) for name in names]))
+    return found
+
+
+def _system(runs: list[Run], baseline: list[Run]) -> SystemSummary:
+    speed = Spread.of(run.tokens_per_second for run in runs)
+    seconds = Spread.of(run.seconds for run in runs)
+    assert speed is not None
+    assert seconds is not None
+    outputs = [
+        next((r.by_sentence.output for r in rs if r.round == 1), []) for rs in (runs, baseline)
+    ]
+    known = outputs[0] and len(outputs[0]) == len(outputs[1])
+    return SystemSummary(
+        runs=runs,
+        tokens_per_second=speed,
+        seconds=seconds,
+        acceptance_length=median(run.acceptance_length for run in runs),
+        verification_rate=median(run.verification_rate for run in runs),
+        discard_rate=median(run.discard_rate for run in runs),
+        verified_discard_rate=median(run.verified_discard_rate for run in runs),
+        same_as_ar=sum(a == b for a, b in zip(*outputs)) if known else None,
+    )
+
+
+def system_figures(system: SystemSummary, ar: SystemSummary | None) -> dict[str, Any]:
+    """A system's part of ``summary.json``, with what each number was measured under."""
+    run = system.first
+    over_ar = speed_ratio(system, ar) if ar is not None else None
+    return {
+        "system": run.system,
+        "controller": run.policy if run.policy not in (AR, DRAFTER) else None,
+        "k": run.block_size,
+        "threshold": run.threshold,
+        "asks_head": run.asks_head,
+        "min_draft": run.min_draft,
+        "max_draft": run.max_draft,
+        "batch": run.batch,
+        "beta": run.beta,
+        "tau": run.tau,
+        "device": run.device,
+        "dtype": run.dtype,
+        "threads": run.threads,
+        "sentences": run.sentences,
+        "acceptance_length": system.acceptance_length,
+        "verification_rate": system.verification_rate,
+        "discard_rate": system.discard_rate,
+        "verified_discard_rate": system.verified_discard_rate,
+        "seconds": asdict(system.seconds),
+        "tokens_per_second": asdict(system.tokens_per_second),
+        "speed_over_AR": asdict(over_ar) if over_ar else None,
+        "same_as_AR": system.same_as_ar,
+        "real_decoder": run.policy != "oracle",
+    }

@@ -1,0 +1,159 @@
+"""A sweep: alternating timed runs of every system, those that are there already left out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from random import Random
+from typing import Any
+
+import torch
+
+import specdec_plugins
+from specdec_plugins.decoding.cost_profile import processor_name
+from specdec_plugins.evaluation.folder import SweepFolder
+from specdec_plugins.evaluation.runs import Run, plan_batches, timed_run, warm_up
+from specdec_plugins.evaluation.systems import System
+from specdec_plugins.head_file import find_head
+from specdec_plugins.inference.job import describe_settings, file_digest
+from specdec_plugins.inference.loading import load_translator
+from specdec_plugins.inference.report import device_name
+from specdec_plugins.inference.settings import Settings
+from specdec_plugins.inference.text import Line
+from specdec_plugins.inference.translator import Translator
+
+DECIDED_BY_RUN = ("batch", "device", "controller", "block_size", "strategy", "trace", "beam")
+"""Settings that a run's own record tells, or that do nothing here."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What is to be run: every system, ``repeats`` times, at every batch size, on every device."""
+
+    systems: Sequence[System]
+    lines: Sequence[Line]
+    devices: Sequence[str] = ("cpu",)
+    batches: Sequence[int] = (1,)
+    repeats: int = 5
+    warmup: int = 16
+    """Lines that a system decodes before its first run here; at least one batch."""
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        """
+        Raises:
+            ValueError: a number that cannot be, naming its flag.
+        """
+        for flag, value in (("--repeats", self.repeats), *(("--batch", n) for n in self.batches)):
+            if value < 1:
+                raise ValueError(f"{flag} {value}: must be at least 1")
+        if self.warmup < 0:
+            raise ValueError(f"--warmup {self.warmup}: must be 0 or more")
+        # Settings says what does not go with a device.
+        for system in self.systems:
+            for device in self.devices:
+                replace(system.settings, device=device)
+
+    def describe(self) -> dict[str, Any]:
+        """All that decides a run and is not told by its own record; files by their content."""
+        base = self._richest()
+        described = describe_settings(base, self.seed)
+        head = base.controller.acceptance_head or (base.path and find_head(base.path))
+        if head and any(system.asks_head for system in self.systems):
+            described["models"]["acceptance_head"] = file_digest(head)
+        text = "\n".join(line.text for line in self.lines)
+        digest = hashlib.sha256(text.encode("utf-8")).hexdigest()
+        for name in DECIDED_BY_RUN:
+            del described["settings"][name]
+        return {
+            "specdec_plugins": specdec_plugins.__version__,
+            "torch": torch.__version__,
+            "processor": processor_name(),
+            "threads": torch.get_num_threads(),
+            "text": {"lines": len(self.lines), "sha256": digest},
+            **described,
+            "systems": {system.name: system.describe() for system in self.systems},
+            "warmup": self.warmup,
+        }
+
+    def _richest(self) -> Settings:
+        """The settings of a system that names most files."""
+        return max(
+            (system.settings for system in self.systems),
+            key=lambda settings: (settings.drafts, bool(settings.controller.acceptance_head)),
+        )
+
+    def pending(self, runs: Iterable[Run]) -> list[Round]:
+        """The rounds that are not complete, in the order in which they are to be run.
+
+        Args:
+            runs: those that there are.
+        """
+        done = {(run.system, run.device, run.batch, run.round) for run in runs}
+        rounds = []
+        for device in self.devices:
+            place = device_name(device)
+            for batch in self.batches:
+                for number in range(1, self.repeats + 1):
+                    # Another order each time, and the same when resumed: so that no system always
+                    # has the machine when it is busy, or comes after the same one.
+                    turn = Random(number).sample(self.systems, len(self.systems))
+                    missing = [s for s in turn if (s.name, place, batch, number) not in done]
+                    if missing:
+                        rounds.append(Round(device, batch, number, missing))
+        return rounds
+
+
+@dataclass(frozen=True)
+class Round:
+    """One run of every system, as far as it is still to be made."""
+
+    device: str
+    batch: int
+    number: int
+    systems: Sequence[System]
+
+
+def run_sweep(sweep: Sweep, folder: SweepFolder, note: Callable[[str], object]) -> Iterator[Run]:
+    """Make the runs that are missing, each when it is asked for; it is on the disk when it comes.
+
+    Systems are loaded for one device and batch size at a time, all before the first of them runs.
+
+    Args:
+        folder: entered.
+        note: is told what is being done.
+
+    Raises:
+        CheckpointError, InferenceError: models that cannot be used, a folder that cannot be
+            written to.
+        ValueError: settings that do not fit the models.
+    """
+    rounds = sweep.pending(folder.runs)
+    for _, here in groupby(rounds, key=lambda one: (one.device, one.batch)):
+        yield from _run_rounds(sweep, list(here), folder, note)
+
+
+def _run_rounds(
+    sweep: Sweep, rounds: Sequence[Round], folder: SweepFolder, note: Callable[[str], object]
+) -> Iterator[Run]:
+    """Rounds of one device and batch size."""
+    device, size = rounds[0].device, rounds[0].batch
+    translators: dict[str, Translator] = {}
+    for system in (system for one in rounds for system in one.systems):
+        if system.name not in translators:
+            note(f"loading {system.name}")
+            settings = replace(system.settings, device=device, batch=size)
+            translators[system.name] = load_translator(settings)
+    codec = next(iter(translators.values())).codec
+    batches = plan_batches(codec, sweep.lines, size)
+    for name, translator in translators.items():
+        note(f"warming up {name}")
+        warm_up(translator, batches[: -(-sweep.warmup // size)])
+    for one in rounds:
+        for system in one.systems:
+            note(f"batch {size}, round {one.number}: {system.name}")
+            run = timed_run(system, translators[system.name], batches, one.number)
+            folder.add(run)
+            yield run

@@ -1,0 +1,151 @@
+"""What a sweep compares: the decoders, each with a name and the settings that make it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.inference.settings import Settings
+
+CONTROLLERS = (
+    "constant",
+    "heuristic",
+    "confidence",
+    "acceptance-head",
+    "cost-aware",
+    "oracle",
+)
+"""Those that a sweep compares with each other; ``none`` is AR, which is always there."""
+AR = "AR"
+DRAFTER = "drafter"
+CONSTANTS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 25)
+THRESHOLDS = (0.1, 0.3, 0.5, 0.7, 0.9)
+
+
+@dataclass(frozen=True)
+class System:
+    """A decoder: AR, the drafter alone (as SpecDec++ times them too), or a controller."""
+
+    name: str
+    """Unique in a sweep, and part of file names."""
+    settings: Settings
+    """All but the device and the batch size."""
+    block_size: int | None
+    """k; None for AR."""
+
+    @property
+    def policy(self) -> str:
+        """``AR``, ``drafter``, or the controller's name."""
+        settings = self.settings
+        return settings.controller.controller if settings.strategy == "specdec" else self.name
+
+    @property
+    def threshold(self) -> float | None:
+        """That of ``confidence`` and ``acceptance-head``."""
+        return {
+            "confidence": self.settings.controller.confidence_threshold,
+            "acceptance-head": self.settings.controller.stop_threshold,
+        }.get(self.policy)
+
+    @property
+    def asks_head(self) -> bool:
+        """Whether an acceptance head is asked about drafts."""
+        head = self.settings.controller.acceptance_head is not None
+        return self.policy == "acceptance-head" or (self.policy == "cost-aware" and head)
+
+    def describe(self) -> dict[str, Any]:
+        """What sets it apart from the other systems of its sweep."""
+        options = self.settings.controller
+        return {
+            "policy": self.policy,
+            "block_size": self.block_size,
+            "threshold": self.threshold,
+            "min_draft": options.min_draft,
+            "max_draft": options.max_draft,
+            "refit_threshold": options.refit_threshold,
+            "asks_head": self.asks_head,
+        }
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which systems a sweep is to have."""
+
+    controllers: tuple[str, ...] = CONTROLLERS
+    constants: tuple[int, ...] | None = None
+    """k of each ``constant`` system; None is a handful up to what the drafter was trained for."""
+    block_sizes: tuple[int, ...] | None = None
+    """k of each of the others; None is what the drafter was trained for."""
+    confidence_thresholds: tuple[float, ...] = THRESHOLDS
+    stop_thresholds: tuple[float, ...] = THRESHOLDS
+
+
+def list_systems(base: Settings, choice: Choice, trained: int) -> list[System]:
+    """AR, the drafter alone, and every controller with every k and threshold of the choice.
+
+    ``cost-aware`` is there without a head and, if ``base`` names one, also with it.
+
+    Args:
+        base: what all share; its controller's options but the thresholds are those of all.
+        trained: the k that the drafter was trained for.
+
+    Raises:
+        ValueError: a k, bound or threshold that cannot be, naming its flag.
+    """
+    for name in choice.controllers:
+        if name not in CONTROLLERS:
+            raise ValueError(f"--controller {name}: must be one of {', '.join(CONTROLLERS)}")
+    standing = [k for k in CONSTANTS if k < trained] + [trained]
+    constants = _checked("--constant-k", choice.constants or standing, trained)
+    sizes = _checked("--block-size", choice.block_sizes or [trained], trained)
+    plain = replace(base, controller=ControllerOptions(), block_size=None)
+    systems = [
+        System(AR, replace(plain, strategy="AR"), None),
+        System(DRAFTER, replace(plain, strategy="drafter"), trained),
+    ]
+    if "constant" in choice.controllers:
+        systems += [System(f"constant k {k}", replace(plain, block_size=k), k) for k in constants]
+    for k in sizes:
+        for name, options in _controlled(base.controller, choice):
+            _check_bounds(options, k)
+            settings = replace(base, controller=options, block_size=k)
+            systems.append(System(f"{name} k {k}", settings, k))
+    # Of what was asked for twice, one.
+    return list({system.name: system for system in systems}.values())
+
+
+def _checked(flag: str, sizes: Any, trained: int) -> list[int]:
+    for k in sizes:
+        if not 1 <= k <= trained:
+            raise ValueError(f"{flag} {k}: the drafter was trained for blocks of 1 to {trained}")
+    return list(sizes)
+
+
+def _check_bounds(options: ControllerOptions, k: int) -> None:
+    """A bound above k would be found by the generator too, but only once that is built."""
+    for flag, value in (("--max-draft", options.max_draft), ("--min-draft", options.min_draft)):
+        if value is not None and value > k:
+            raise ValueError(f"{flag} {value}: is above the block size, {k}")
+
+
+def _controlled(base: ControllerOptions, choice: Choice) -> list[tuple[str, ControllerOptions]]:
+    """Name and options of everything but ``constant``."""
+    found = []
+    refit = " refit" if base.refit_threshold else ""
+    for name in choice.controllers:
+        options = replace(base, controller=name)
+        if name == "confidence":
+            for value in choice.confidence_thresholds:
+                chosen = replace(options, confidence_threshold=value)
+                found.append((f"{name} {value:g}{refit}", chosen))
+        elif name == "acceptance-head":
+            for value in choice.stop_thresholds:
+                found.append((f"{name} {value:g}", replace(options, stop_threshold=value)))
+        elif name == "cost-aware":
+            found.append((name, replace(options, acceptance_head=None)))
+            if base.acceptance_head:
+                found.append((f"{name} head", options))
+        elif name != "constant":
+            found.append((name, options))
+    return found

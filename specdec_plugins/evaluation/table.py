@@ -1,0 +1,118 @@
+"""A sweep's summary in Markdown: a table a group, and the comparisons in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from specdec_plugins.evaluation.comparisons import Comparison
+from specdec_plugins.evaluation.summary import Group, Spread, SystemSummary, speed_ratio
+from specdec_plugins.evaluation.systems import AR, DRAFTER
+
+COLUMNS = (
+    "system",
+    "k",
+    "acceptance length",
+    "verification rate",
+    "discard rate, verified slots",
+    "discard rate, drafted slots",
+    "tokens/s",
+    "x AR (least to most)",
+    "as AR",
+)
+NOTE = (
+    "Medians over alternating rounds ({rounds}), decoding only, of {sentences} sentences; ratios "
+    "are taken within a round. Acceptance length: tokens committed a step, bonus token included. "
+    "Verification rate: verifier calls per committed token. Discard rate: slots not accepted per "
+    "committed token, of those verified and of all drafted. As AR: sentences with the same output. "
+    "The oracle knows what will be accepted: it is a bound, **not a real decoder**; the drafter "
+    "alone is not verified."
+)
+
+
+def format_group(group: Group, comparisons: dict[str, Any]) -> str:
+    """The table of a group under a heading with its conditions, then what it comes to."""
+    counts = [len(system.runs) for system in group.systems]
+    rounds = str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+    lines = [
+        f"### {group.conditions}",
+        "",
+        *_table(COLUMNS, (_row(system, group.ar) for system in group.systems)),
+        "",
+        NOTE.format(rounds=rounds, sentences=group.first.sentences),
+        "",
+        *_sentences(comparisons),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    head = list(head)
+    yield f"| {' | '.join(head)} |"
+    yield "|" + "---|" * len(head)
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+
+
+def _row(system: SystemSummary, ar: SystemSummary | None) -> list[str]:
+    run = system.first
+    verified = run.policy != DRAFTER
+    ratio = speed_ratio(system, ar) if ar is not None else None
+    name = {"oracle": f"*{system.name}* (a bound)", DRAFTER: "*drafter alone*"}
+    same = "" if system.same_as_ar is None else f"{system.same_as_ar}/{run.sentences}"
+    return [
+        name.get(run.policy, system.name),
+        "" if run.block_size is None else str(run.block_size),
+        f"{system.acceptance_length:.2f}" if verified else "",
+        f"{system.verification_rate:.3f}" if verified else "",
+        f"{system.verified_discard_rate:.3f}" if verified else "",
+        f"{system.discard_rate:.3f}" if verified else "",
+        f"{system.tokens_per_second.median:.0f}",
+        _spread(ratio) if run.policy != AR else "1",
+        same,
+    ]
+
+
+def _spread(ratio: Spread | None) -> str:
+    return "" if ratio is None else f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
+
+
+def _sentences(comparisons: dict[str, Any]) -> Iterator[str]:
+    """The comparisons but those with AR, which the table holds."""
+    for found in comparisons["acceptance_head_against_constant"]:
+        yield f"- {_discard(found)}"
+    best = comparisons["best_controller_over_best_constant"]
+    if best is not None:
+        yield f"- Best controller over best constant k: {_ratio(best)}."
+    for found in filter(None, comparisons["cost_aware_over_best_simple"]):
+        yield (
+            "- cost-aware over the best of AR, constant k, heuristic and confidence: "
+            f"{_ratio(found)}."
+        )
+    for found in filter(None, comparisons["cost_aware_as_part_of_oracle"]):
+        yield f"- cost-aware as a part of the oracle's speed (not a real decoder): {_ratio(found)}."
+
+
+def _ratio(found: Comparison) -> str:
+    spread = Spread(**found["speed_ratio"])
+    return f"{found['system']} over {found['over']}, {_spread(spread)} x tokens/s"
+
+
+def _discard(found: Comparison) -> str:
+    start = f"{found['system']}: at verification rate {found['verification_rate']:.3f}"
+    if found["constant_verification_rates"] is None:
+        return f"{start} there is no constant k to compare with."
+    if found["outside"]:
+        low, high = found["constant_verification_rates"]
+        return f"{start}, outside the range of constant k ({low:.3f} to {high:.3f}): no comparison."
+    rates = found["verified_discard_rate"]
+    percent = rates["reduction_percent"]
+    change = "" if percent is None else f", {abs(percent):.0f} % {_less(percent)}"
+    return (
+        f"{start} it has {rates['own']:.3f} verified slots discarded per committed token, constant "
+        f"k {rates['constant']:.3f}{change}."
+    )
+
+
+def _less(percent: float) -> str:
+    return "fewer" if percent >= 0 else "more"

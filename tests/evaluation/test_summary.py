@@ -1,0 +1,91 @@
+"""Medians over rounds, ratios within rounds."""
+
+from __future__ import annotations
+
+import pytest
+from sweeps import make_columns, make_run
+
+from specdec_plugins.evaluation.runs import Run
+from specdec_plugins.evaluation.summary import Spread, speed_ratio, summarize, system_figures
+
+
+def rounds(system: str, *speeds: float, first: int = 1) -> list[Run]:
+    """A run a round, of these tokens a second."""
+    return [
+        make_run(system, round=number, tokens_per_second=speed, seconds=8 / speed)
+        for number, speed in enumerate(speeds, start=first)
+    ]
+
+
+def test_ratios_are_taken_within_a_round() -> None:
+    """The machine was 10 times as fast in round 2: the ratio of medians would be 2.5."""
+    (group,) = summarize([*rounds("AR", 8, 80, 10), *rounds("constant k 3", 16, 160, 25)], [])
+    ar, constant = group.systems
+    ratio = speed_ratio(constant, ar)
+    assert ratio == Spread(2.0, 2.0, 2.5, 3)
+    assert constant.tokens_per_second == Spread(25, 16, 160, 3)
+    assert constant.tokens_per_second.median / ar.tokens_per_second.median == 2.5
+
+
+def test_rounds_that_only_one_has_do_not_count() -> None:
+    (group,) = summarize([*rounds("AR", 8, 8), *rounds("constant k 3", 16, 99, first=2)], [])
+    assert speed_ratio(group.systems[1], group.systems[0]) == Spread(2.0, 2.0, 2.0, 1)
+    (group,) = summarize([*rounds("AR", 8), *rounds("constant k 3", 16, first=2)], [])
+    assert speed_ratio(group.systems[1], group.systems[0]) is None
+
+
+def test_batch_sizes_and_devices_are_kept_apart() -> None:
+    runs = [
+        make_run("AR", batch=8),
+        make_run("AR", device="cuda (H)"),
+        make_run("AR"),
+        make_run("oracle k 3"),
+    ]
+    groups = summarize(runs, [])
+    assert [group.label for group in groups] == ["cpu-batch1", "cpu-batch8", "cuda-H-batch1"]
+    assert [len(group.systems) for group in groups] == [2, 1, 1]
+    assert groups[0].conditions == "cpu, float32, 1 thread, batch 1, strict (β 1)"
+    assert groups[2].conditions == "cuda (H), float32, batch 1, strict (β 1)"
+
+
+def test_the_order_is_that_of_the_sweep() -> None:
+    names = ["AR", "constant k 3", "oracle k 3"]
+    (group,) = summarize([make_run(name) for name in reversed(names)], names)
+    assert [system.name for system in group.systems] == names
+
+
+def test_a_repeated_run_replaces_the_one_before() -> None:
+    runs = [make_run("AR", seconds=1.0), make_run("AR", seconds=3.0)]
+    (group,) = summarize(runs, [])
+    assert group.systems[0].seconds == Spread(3.0, 3.0, 3.0, 1)
+
+
+def test_rates_are_medians() -> None:
+    rates = (0.3, 0.9, 0.4)
+    runs = [make_run(round=i, verification_rate=rate) for i, rate in enumerate(rates, start=1)]
+    (group,) = summarize(runs, [])
+    assert group.systems[0].verification_rate == 0.4
+    assert Spread.of([]) is None
+
+
+def test_outputs_are_compared_with_those_of_ar() -> None:
+    runs = [
+        make_run("AR", by_sentence=make_columns(1, 1, output=["a", "b"])),
+        make_run("constant k 3", by_sentence=make_columns(1, 1, output=["a", "c"])),
+        make_run("oracle k 3"),
+    ]
+    (group,) = summarize(runs, [])
+    assert [system.same_as_ar for system in group.systems] == [2, 1, None]
+
+
+def test_figures_name_what_they_were_measured_under() -> None:
+    runs = [*rounds("AR", 8), *rounds("oracle k 3", 16)]
+    (group,) = summarize(runs, [])
+    figures = system_figures(group.systems[1], group.ar)
+    for name in ("device", "dtype", "threads", "batch", "k", "beta", "tau", "controller"):
+        assert name in figures
+    assert figures["controller"] == "oracle"
+    assert figures["real_decoder"] is False
+    assert figures["speed_over_AR"]["median"] == pytest.approx(2)
+    baseline = system_figures(group.systems[0], group.ar)
+    assert (baseline["controller"], baseline["k"], baseline["real_decoder"]) == (None, None, True)

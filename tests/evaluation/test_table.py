@@ -1,0 +1,75 @@
+"""The Markdown of a group."""
+
+from __future__ import annotations
+
+import pytest
+from sweeps import make_run
+
+from specdec_plugins.evaluation.comparisons import compare
+from specdec_plugins.evaluation.summary import Group, summarize
+from specdec_plugins.evaluation.table import COLUMNS, format_group
+
+NAMES = [
+    "AR",
+    "drafter",
+    "constant k 1",
+    "constant k 3",
+    "acceptance-head 0.5 k 3",
+    "acceptance-head 0.9 k 3",
+    "cost-aware k 3",
+    "oracle k 3",
+]
+RATES = {
+    "constant k 1": (0.6, 0.2),
+    "constant k 3": (0.4, 0.4),
+    "acceptance-head 0.5 k 3": (0.5, 0.24),
+    "acceptance-head 0.9 k 3": (0.3, 0.5),
+}
+
+
+@pytest.fixture
+def group() -> Group:
+    runs = []
+    for name in NAMES:
+        verification, discard = RATES.get(name, (0.5, 0.1))
+        rates = {"verification_rate": verification, "verified_discard_rate": discard}
+        runs += [make_run(name, round=number, **rates) for number in (1, 2)]
+    (group,) = summarize(runs, NAMES)
+    return group
+
+
+def test_every_system_has_a_row_of_every_column(group: Group) -> None:
+    text = format_group(group, compare(group))
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    assert len(rows) == 1 + len(NAMES)
+    assert {row.count("|") for row in rows} == {len(COLUMNS) + 1}
+    assert "| constant k 3 | 3 | 2.00 | 0.400 | 0.400 | 1.000 | 8 | 1.00 (1.00 to 1.00) |" in text
+
+
+def test_conditions_and_what_is_no_decoder_are_said(group: Group) -> None:
+    text = format_group(group, compare(group))
+    assert text.startswith("### cpu, float32, 1 thread, batch 1, strict (β 1)\n")
+    assert "alternating rounds (2)" in text
+    assert "not a real decoder" in text
+    assert "bonus token included" in text
+    assert "| *oracle k 3* (a bound) |" in text
+    # The drafter alone has no rates: it is not verified.
+    assert "| *drafter alone* | 3 |  |  |  |  | 8 |" in text
+
+
+def test_comparisons_in_words(group: Group) -> None:
+    text = format_group(group, compare(group))
+    assert (
+        "- acceptance-head 0.5 k 3: at verification rate 0.500 it has 0.240 verified slots "
+        "discarded per committed token, constant k 0.300, 20 % fewer.\n"
+    ) in text
+    assert (
+        "- acceptance-head 0.9 k 3: at verification rate 0.300, outside the range of constant k "
+        "(0.400 to 0.600): no comparison.\n"
+    ) in text
+    assert "cost-aware k 3 over oracle k 3, 1.00 (1.00 to 1.00) x tokens/s" in text
+
+
+def test_a_round_that_was_broken_off_is_said() -> None:
+    (group,) = summarize([make_run("AR"), make_run("AR", round=2), make_run("oracle k 3")], [])
+    assert "alternating rounds (1 to 2)" in format_group(group, compare(group))

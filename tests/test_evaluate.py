@@ -1,0 +1,352 @@
+"""``scripts/evaluate.py``: a sweep from the command line, interrupted, resumed, and refused."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_dictionary, make_task, make_verifier, vary_output
+from drafters import make_causal, save_checkpoint
+from models.test_acceptance_head import make_head
+
+from specdec_plugins.evaluation import plots, sweep
+from specdec_plugins.evaluation.folder import SweepFolder, read_runs
+from specdec_plugins.evaluation.runs import Run
+from specdec_plugins.head_file import save_head
+from specdec_plugins.inference import Settings, load_translator
+from specdec_plugins.models.acceptance_head import fingerprint
+
+SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "evaluate.py"
+SPEC = importlib.util.spec_from_file_location("evaluate_script", SCRIPT)
+assert SPEC is not None
+assert SPEC.loader is not None
+script = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(script)
+
+TEXT = "w3 w4 w5 w6\n\nw7\nw1 w2 w3 w4 w5 w6 w7\nw11 w12\n"
+SMALL = ["--controller", "constant", "--constant-k", "2", "--repeats", "2"]
+SYSTEMS = ["AR", "drafter", "constant k 2"]
+Evaluate = Callable[..., int]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pair with an acceptance head beside it, and its drafter once more without one."""
+    folder = tmp_path_factory.mktemp("world")
+    languages = {"source_lang": "en", "target_lang": "de"}
+    for language in languages.values():
+        make_dictionary().save(str(folder / f"dict.{language}.txt"))
+    task = make_task()
+    save_checkpoint(folder / "verifier.pt", vary_output(make_verifier(task, seed=3)), **languages)
+    save_checkpoint(folder / "drafter.pt", make_causal(task, seed=5), **languages)
+    settings = Settings(
+        data=str(folder), path=str(folder / "drafter.pt"), ar_path=str(folder / "verifier.pt")
+    )
+    generator: Any = load_translator(settings).generator
+    head = make_head(drafter=fingerprint(generator.drafter.model), bias=-1.0)
+    save_head(folder / "acceptance_head.pt", head)
+    (folder / "alone").mkdir()
+    (folder / "alone" / "drafter.pt").symlink_to(folder / "drafter.pt")
+    (folder / "in.txt").write_text(TEXT)
+    return folder
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def run(world: Path, out: Path, tmp_path: Path) -> Evaluate:
+    """``run(flag, …)`` in this process; flags given replace the usual ones."""
+
+    def run_script(*flags: str, **usual: str | None) -> int:
+        given = {
+            "--path": str(world / "drafter.pt"),
+            "--AR-path": str(world / "verifier.pt"),
+            "--input-path": str(world / "in.txt"),
+            "--output-path": str(out),
+            "--max-len-b": "15",
+            "--warmup": "1",
+            "--cost-profile": str(tmp_path / "costs.json"),
+            **{f"--{name.replace('_', '-')}": value for name, value in usual.items()},
+        }
+        pairs = (word for pair in given.items() if pair[1] is not None for word in pair)
+        try:
+            return int(script.main([str(world), "--cpu", *pairs, "--no-plots", *flags]))  # type: ignore[list-item]
+        except SystemExit as stop:
+            return int(stop.code or 0)
+
+    return run_script
+
+
+def made(out: Path) -> list[tuple[str, int, int]]:
+    """System, batch size and round of every run, in the order in which they were made."""
+    return [(run.system, run.batch, run.round) for run in read_runs(out / "runs.jsonl")]
+
+
+def one_error(capfd: pytest.CaptureFixture[str]) -> str:
+    """The only line of standard error."""
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("evaluate.py: ")
+    return line
+
+
+def test_all_controllers(run: Evaluate, out: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    flags = ["--confidence-threshold", "0.1", "0.6", "--stop-threshold", "0.9", "--repeats", "2"]
+    assert run(*flags, "--batch", "1", "3", "--fp64") == 0
+    printed = capfd.readouterr().out
+    assert printed == (out / "table.md").read_text()
+    summary = json.loads((out / "summary.json").read_text())
+    names = [
+        *("AR", "drafter", "constant k 1", "constant k 2", "constant k 3", "constant k 4"),
+        *("heuristic k 4", "confidence 0.1 k 4", "confidence 0.6 k 4"),
+        *("acceptance-head 0.9 k 4", "cost-aware k 4", "oracle k 4"),
+    ]
+    assert [group["conditions"] for group in summary["groups"]] == [
+        f"cpu, float64, 1 thread, batch {batch}, strict (β 1)" for batch in (1, 3)
+    ]
+    for group in summary["groups"]:
+        assert [system["system"] for system in group["systems"]] == names
+        for system in group["systems"]:
+            # In float64 strict output is the verifier's own under every controller.
+            assert system["same_as_AR"] == 4 or system["system"] == "drafter"
+            assert system["tokens_per_second"]["rounds"] == 2
+            assert system["sentences"] == 4
+        oracle = group["systems"][-1]
+        assert oracle["verified_discard_rate"] == 0
+        assert not oracle["real_decoder"]
+        assert len(group["comparisons"]["each_over_AR"]) == len(names) - 2
+    assert len(list((out / "sentences").iterdir())) == 2 * len(names)
+    path = out / "sentences" / "acceptance-head-0.9-k-4.cpu-batch1.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [record["id"] for record in records] == [0, 2, 3, 4]
+    assert all(0 < record["target_time"] < 60 and record["draft_time"] > 0 for record in records)
+    assert {record["rounds"] for record in records} == {2}
+
+
+def test_resuming_repeats_nothing(
+    run: Evaluate, out: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    add = SweepFolder.add
+
+    def interrupt(self: SweepFolder, made_run: Run) -> None:
+        if len(self.runs) == 4:
+            raise KeyboardInterrupt
+        add(self, made_run)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SweepFolder, "add", interrupt)
+        assert run(*SMALL) == 130
+    assert "finished runs are kept" in one_error(capfd)
+    before = [(name, number) for name, _, number in made(out)]
+    assert [number for _, number in before] == [1, 1, 1, 2]
+    rest = {(name, 2) for name in SYSTEMS} - set(before)
+    kept = (out / "runs.jsonl").read_bytes()
+    timed: list[tuple[str, int]] = []
+    timed_run = sweep.timed_run
+
+    def counted(system: Any, translator: Any, batches: Any, number: int) -> Run:
+        timed.append((system.name, number))
+        return timed_run(system, translator, batches, number)
+
+    monkeypatch.setattr(sweep, "timed_run", counted)
+    assert run(*SMALL) == 0
+    assert len(timed) == 2
+    assert set(timed) == rest
+    assert (out / "runs.jsonl").read_bytes().startswith(kept)
+    assert [(name, number) for name, _, number in made(out)] == before + timed
+    # A complete one makes its outputs anew, and more may be asked for.
+    (out / "table.md").unlink()
+    assert run(*SMALL) == 0
+    assert len(timed) == 2
+    assert (out / "table.md").exists()
+    assert run(*SMALL[:-1], "3", "--batch", "1", "4") == 0
+    assert sorted(made(out)) == sorted(
+        (name, batch, number) for name in SYSTEMS for batch in (1, 4) for number in (1, 2, 3)
+    )
+
+
+def test_runs_survive_a_kill_in_the_middle_of_a_line(run: Evaluate, out: Path) -> None:
+    assert run(*SMALL) == 0
+    whole = (out / "runs.jsonl").read_bytes()
+    (out / "runs.jsonl").write_bytes(whole[:-20])
+    assert run(*SMALL) == 0
+    assert len(made(out)) == 6
+    assert (out / "runs.jsonl").read_bytes().splitlines()[:5] == whole.splitlines()[:5]
+
+
+def test_another_sweep_is_refused(
+    run: Evaluate, out: Path, world: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*SMALL) == 0
+    kept = {p.name: p.read_bytes() for p in out.iterdir() if p.is_file()}
+    capfd.readouterr()
+    (tmp_path / "other.txt").write_text("w1 w2\n")
+    for changes, message in (
+        ({"input_path": str(tmp_path / "other.txt")}, "other text"),
+        ({"max_len_b": "14"}, "other settings.limits.max_len_b"),
+        ({"beta": "3", "tau": "1"}, "other settings.rule.beta"),
+        ({"constant_k": "3"}, "other systems.constant k 2"),
+        ({"warmup": "2"}, "other warmup"),
+        ({"AR_path": str(world / "drafter.pt")}, "verifier"),
+    ):
+        given: dict[str, Any] = changes
+        assert run(*SMALL[:2], *SMALL[4:], **{"constant_k": "2", **given}) == 1
+        assert message in one_error(capfd)
+        assert {p.name: p.read_bytes() for p in out.iterdir() if p.is_file()} == kept
+
+
+BAD = [
+    (["--stop-threshold", "0.5", "1.5"], "--stop-threshold 1.5: must be between 0 and 1"),
+    (["--confidence-threshold", "-0.1"], "--confidence-threshold -0.1: must be between 0 and 1"),
+    (["--stop-threshold", "nan"], "--stop-threshold nan: must be between 0 and 1"),
+    (["--stop-threshold", "high"], "--stop-threshold: invalid float value: 'high'"),
+    (["--min-draft", "3", "--max-draft", "2"], "--min-draft 3: is above --max-draft 2"),
+    (["--max-draft", "5"], "--max-draft 5: is above the block size, 4"),
+    (["--min-draft", "-1"], "--min-draft -1: must be 0 or more"),
+    (["--block-size", "2", "5"], "--block-size 5: the drafter was trained for blocks of 1 to 4"),
+    (["--constant-k", "9"], "--constant-k 9: the drafter was trained for blocks of 1 to 4"),
+    (["--controller", "none"], "--controller: invalid choice: 'none'"),
+    (["--controller", "constant", "magic"], "--controller: invalid choice: 'magic'"),
+    (["--batch", "2", "0"], "--batch 0: must be at least 1"),
+    (["--repeats", "0"], "--repeats 0: must be at least 1"),
+    (["--warmup", "-1"], "--warmup -1: must be 0 or more"),
+    (["--threads", "0"], "--threads 0: must be at least 1"),
+    (["--lines", "0"], "--lines 0: must be at least 1"),
+    (["--beta", "0"], "--beta 0: must be at least 1"),
+    (["--strategy", "AR"], "--strategy, --beam: are not for a sweep"),
+    (["--fp16"], "--fp16: needs a GPU"),
+    (["--device", "tpu"], "--device: invalid choice: 'tpu'"),
+    (["--device", "cuda"], "--cpu and --device cuda: give one of them"),
+]
+
+
+@pytest.mark.parametrize(("flags", "message"), BAD, ids=lambda value: " ".join(value[:3]))
+def test_a_flag_that_cannot_be(
+    run: Evaluate, out: Path, flags: list[str], message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*flags) == 2
+    assert message in one_error(capfd)
+    assert not (out / "runs.jsonl").exists()
+
+
+def test_a_device_that_is_not_there(
+    world: Path, out: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    files = ["--path", str(world / "drafter.pt"), "--AR-path", str(world / "verifier.pt")]
+    files += ["--input-path", str(world / "in.txt"), "--output-path", str(out), "--no-plots"]
+    assert script.main([str(world), *files, "--device", "cpu", "cuda"]) == 2
+    assert "--device cuda: there is none that torch can use" in one_error(capfd)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "message"),
+    [
+        ({"path": None}, 2, "--path: give the drafter's checkpoint"),
+        ({"path": None, "acceptance_head": "head.pt"}, 2, "--path: give the drafter's checkpoint"),
+        ({"AR_path": None}, 2, "--AR-path: give the verifier's checkpoint"),
+        ({"AR_path": "missing.pt"}, 1, "missing.pt"),
+        ({"acceptance_head": "missing.pt"}, 1, "missing.pt"),
+        ({"input_path": "missing.txt"}, 1, "--input-path missing.txt: cannot be read"),
+        ({"input_path": "/dev/null"}, 1, "--input-path /dev/null: holds no sentence"),
+        ({"output_path": "/dev/null"}, 1, "--output-path /dev/null: cannot be written to"),
+        ({"output_path": None}, 2, "--output-path"),
+        ({"beta": "3", "tau": "1"}, 1, "trained for strict acceptance, not relaxed"),
+    ],
+)
+def test_a_file_that_cannot_be(
+    run: Evaluate,
+    out: Path,
+    changes: dict[str, str | None],
+    status: int,
+    message: str,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert run("--repeats", "1", **changes) == status
+    assert message in one_error(capfd)
+    assert not (out / "runs.jsonl").exists()
+
+
+def test_a_correction_is_no_other_sweep(run: Evaluate, out: Path) -> None:
+    """What failed before its first run leaves nothing that the corrected command must match."""
+    assert run("--repeats", "1", "--beta", "3", "--tau", "1") == 1
+    assert run(*SMALL) == 0
+
+
+def test_bad_input_loses_nothing(
+    run: Evaluate, out: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*SMALL) == 0
+    kept = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    capfd.readouterr()
+    assert run(*SMALL, "--stop-threshold", "2") == 2
+    assert run("--controller", "acceptance-head", acceptance_head="missing.pt") == 1
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == kept
+
+
+def test_without_a_head_its_controller_is_left_out(
+    run: Evaluate,
+    out: Path,
+    world: Path,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    path = str(world / "alone" / "drafter.pt")
+    assert run("--repeats", "1", "--confidence-threshold", "0.5", path=path) == 0
+    assert "acceptance-head left out" in caplog.text
+    assert not any(name.startswith("acceptance-head") for name, _, _ in made(out))
+    capfd.readouterr()
+    # Whoever asks for it is told.
+    other = str(out.with_name("other"))
+    assert run("--controller", "acceptance-head", path=path, output_path=other) == 2
+    assert "there is no acceptance head beside the drafter" in one_error(capfd)
+
+
+def test_a_named_head_is_used_by_cost_aware_too(run: Evaluate, out: Path, world: Path) -> None:
+    head = str(world / "acceptance_head.pt")
+    assert run("--repeats", "1", "--controller", "cost-aware", acceptance_head=head) == 0
+    names = {name for name, _, _ in made(out)}
+    assert names == {"AR", "drafter", "cost-aware k 4", "cost-aware head k 4"}
+
+
+def test_some_lines_alone(run: Evaluate, out: Path) -> None:
+    assert run(*SMALL, "--lines", "3", "--quiet") == 0
+    assert {record.sentences for record in read_runs(out / "runs.jsonl")} == {2}
+
+
+def test_pictures_are_drawn(
+    world: Path, out: Path, run: Evaluate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib, of the extra [plot], is not here")
+    main = script.main
+    monkeypatch.setattr(
+        script, "main", lambda argv: main([word for word in argv if word != "--no-plots"])
+    )
+    assert run(*SMALL, "--batch", "1", "2") == 0
+    for batch in (1, 2):
+        for kind in ("pareto", "speed"):
+            png = (out / f"{kind}-cpu-batch{batch}.png").read_bytes()
+            assert png.startswith(b"\x89PNG")
+            assert len(png) > 10_000
+            assert b"</svg>" in (out / f"{kind}-cpu-batch{batch}.svg").read_bytes()
+
+
+def test_without_matplotlib_it_says_so_at_once(
+    run: Evaluate, out: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(plots, "find_spec", lambda name: None)
+    main = script.main
+    monkeypatch.setattr(
+        script, "main", lambda argv: main([word for word in argv if word != "--no-plots"])
+    )
+    assert run(*SMALL) == 2
+    assert "--no-plots" in one_error(capfd)
+    assert not out.exists()

@@ -89,14 +89,14 @@ def controller_head(
     block_size: int | None,
     drafter_path: Location | None = None,
 ) -> AcceptanceHead | None:
-    """The head that a controller is to use, on the drafter's device: the one given, or, for
-    ``acceptance-head``, the one beside the drafter.
+    """The head that a controller is to use, on the drafter's device: the one given, or, where it
+    cannot do without, the one beside the drafter.
 
     Raises:
         CheckpointError: as :func:`load_head`.
     """
     path: Location | None = options.acceptance_head
-    if path is None and options.controller == "acceptance-head" and drafter_path:
+    if path is None and options.needs_head and drafter_path:
         path = find_head(drafter_path)
     if path is None or not options.reads_head:
         return None

@@ -51,8 +51,7 @@ class System:
     @property
     def asks_head(self) -> bool:
         """Whether an acceptance head is asked about drafts."""
-        head = self.settings.controller.acceptance_head is not None
-        return self.policy == "acceptance-head" or (self.policy == "cost-aware" and head)
+        return self.settings.strategy == "specdec" and self.settings.controller.reads_head
 
     def describe(self) -> dict[str, Any]:
         """What sets it apart from the other systems of its sweep."""
@@ -64,6 +63,7 @@ class System:
             "min_draft": options.min_draft,
             "max_draft": options.max_draft,
             "refit_threshold": options.refit_threshold,
+            "survival": options.survival,
             "asks_head": self.asks_head,
         }
 

@@ -7,7 +7,7 @@ from typing import Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
-from specdec_plugins.decoding.controllers import NAMES, ControllerOptions
+from specdec_plugins.decoding.controllers import NAMES, SURVIVAL, ControllerOptions
 
 DEFAULTS = ControllerOptions()
 
@@ -46,11 +46,19 @@ class ControllerConfig(FairseqDataclass):
         default=DEFAULTS.stop_threshold,
         metadata={"help": "acceptance-head: cut where a rejection is more probable than this"},
     )
+    survival: Optional[ChoiceEnum(SURVIVAL)] = field(  # type: ignore[valid-type]
+        default=DEFAULTS.survival,
+        metadata={
+            "help": "cost-aware: what tells which slots will be accepted: averages by slot; the "
+            "drafter's confidence, corrected by what happened; the acceptance head (default: the "
+            "head if --acceptance-head names one, else averages)"
+        },
+    )
     acceptance_head: Optional[str] = field(
         default=DEFAULTS.acceptance_head,
         metadata={
-            "help": "acceptance-head, cost-aware: file of the head (for the former, inference.py "
-            "finds the acceptance_head.pt that lies beside the drafter)"
+            "help": "acceptance-head, cost-aware: file of the head (inference.py finds the "
+            "acceptance_head.pt that lies beside the drafter, where one is needed)"
         },
     )
     cost_profile: Optional[str] = field(

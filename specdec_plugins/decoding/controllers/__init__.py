@@ -10,12 +10,14 @@ from specdec_plugins.decoding.controllers.base import (
 )
 from specdec_plugins.decoding.controllers.options import (
     NAMES,
+    SURVIVAL,
     ControllerOptions,
     build_controller,
 )
 
 __all__ = [
     "NAMES",
+    "SURVIVAL",
     "Bounds",
     "Constant",
     "Controller",

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.controllers.base import Bounds, Constant, Draft, Head, Outcome
+from specdec_plugins.decoding.controllers.survival import CalibratedConfidence
 from specdec_plugins.decoding.cost_profile import StepCosts
 
 
@@ -50,8 +51,8 @@ class CostAware(Constant):
     """``cost-aware``: the lengths that commit most tokens a second on this machine; 0 is plain AR.
 
     Draft lengths follow :func:`best_length` with running averages of how often each slot is
-    accepted where all before it were. Given an acceptance head, so do verify lengths once the draft
-    is there, with the head's probabilities of its slots.
+    accepted where all before it were. Given an acceptance head, or the drafter's confidence in its
+    place, so do verify lengths once the draft is there, with those probabilities of its slots.
 
     A batch that begins without drafts stays so: to start late a drafter must read the source and
     the whole prefix, for the few tokens that are left. What is not drafted teaches nothing, so a
@@ -162,6 +163,8 @@ class CostAware(Constant):
         # rejected, with all slots after it.
         ended = ~outcome.rejected & (outcome.accepted < outcome.verified)
         index = 2 * (outcome.accepted - ended.long()) + (outcome.rejected | ended)
+        if isinstance(self._head, CalibratedConfidence):
+            self._head.learn(outcome)
         self._tally.index_add_(0, index, torch.ones_like(index, dtype=self._tally.dtype))
         self._steps += 1
         if self._steps % self.PERIOD == 0:

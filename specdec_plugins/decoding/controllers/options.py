@@ -9,6 +9,7 @@ from specdec_plugins.decoding.controllers.base import Bounds, Constant, Controll
 from specdec_plugins.decoding.controllers.cost_aware import CostAware
 from specdec_plugins.decoding.controllers.oracle import Oracle
 from specdec_plugins.decoding.controllers.policies import AcceptanceHead, Confidence, Heuristic
+from specdec_plugins.decoding.controllers.survival import CalibratedConfidence
 from specdec_plugins.decoding.cost_profile import CostProfile
 
 NAMES = (
@@ -20,6 +21,9 @@ NAMES = (
     "oracle",
     "none",
 )
+
+
+SURVIVAL = ("averages", "confidence", "head")
 
 
 @dataclass(frozen=True)
@@ -38,9 +42,12 @@ class ControllerOptions:
     """``confidence``: let the threshold follow what was accepted."""
     stop_threshold: float = 0.7
     """``acceptance-head``: cut where the probability of a rejection is above."""
+    survival: str | None = None
+    """``cost-aware``: what tells which slots will be accepted, one of ``SURVIVAL``; None is the
+    head if its file is given, else running averages by slot."""
     acceptance_head: str | None = None
-    """The file of a head: ``cost-aware`` uses one if it is given; ``acceptance-head`` needs one,
-    and finds that beside the drafter where the drafter's file is known."""
+    """The file of a head. What needs one, ``acceptance-head`` or the survival of ``head``, finds
+    that beside the drafter where the drafter's file is known."""
     cost_profile: str | None = None
     """``cost-aware``: the file of the costs; None is one in the cache folder."""
 
@@ -55,6 +62,8 @@ class ControllerOptions:
             value = getattr(self, name)
             if not 0 <= value <= 1:
                 raise ValueError(f"--{name.replace('_', '-')} {value}: must be between 0 and 1")
+        if self.survival not in (None, *SURVIVAL):
+            raise ValueError(f"--survival {self.survival}: must be one of {', '.join(SURVIVAL)}")
         if self.max_draft is not None and self.max_draft < 1:
             raise ValueError(
                 f"--max-draft {self.max_draft}: must be at least 1; to draft nothing give "
@@ -75,13 +84,23 @@ class ControllerOptions:
     @property
     def reads_head(self) -> bool:
         """Whether the controller makes use of an acceptance head."""
-        return self.controller in ("acceptance-head", "cost-aware")
+        if self.controller == "cost-aware" and self.survival is None:
+            return self.acceptance_head is not None
+        return self.needs_head
+
+    @property
+    def needs_head(self) -> bool:
+        """Whether the controller cannot do without one."""
+        named = self.controller == "cost-aware" and self.survival == "head"
+        return named or self.controller == "acceptance-head"
 
     @classmethod
     def from_config(cls, config: Any) -> ControllerOptions:
         """From a task's config or a command line, which have the same names."""
         given = {field.name: getattr(config, field.name) for field in fields(cls)}
-        return cls(**{**given, "controller": str(given["controller"])})
+        for name in ("controller", "survival"):
+            given[name] = None if given[name] is None else str(given[name])
+        return cls(**given)
 
 
 def build_controller(
@@ -102,19 +121,22 @@ def build_controller(
             raise ValueError(f"{flag} {value}: is above the block size, {block_size}")
     bounds = Bounds(options.min_draft, most)
     name = options.controller
+    if options.needs_head and head is None:
+        asked = "--survival head" if name == "cost-aware" else f"--controller {name}"
+        raise ValueError(
+            f"{asked}: there is no acceptance head beside the drafter; give its file with "
+            "--acceptance-head"
+        )
     if name == "heuristic":
         return Heuristic(bounds)
     if name == "confidence":
         return Confidence(bounds, options.confidence_threshold, options.refit_threshold)
     if name == "acceptance-head":
-        if head is None:
-            raise ValueError(
-                "--controller acceptance-head: there is no acceptance head beside the drafter; "
-                "give its file with --acceptance-head"
-            )
+        assert head is not None
         return AcceptanceHead(bounds, head, options.stop_threshold)
     if name == "cost-aware":
-        return CostAware(bounds, CostProfile(options.cost_profile), head)
+        survival = CalibratedConfidence() if options.survival == "confidence" else head
+        return CostAware(bounds, CostProfile(options.cost_profile), survival)
     if name == "oracle":
         return Oracle(bounds)
     return Constant(bounds)

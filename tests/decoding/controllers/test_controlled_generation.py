@@ -24,6 +24,7 @@ from specdec_plugins.decoding.controllers import (
 )
 from specdec_plugins.decoding.controllers.cost_aware import CostAware
 from specdec_plugins.decoding.controllers.options import build_controller
+from specdec_plugins.decoding.controllers.survival import CalibratedConfidence
 from specdec_plugins.decoding.cost_profile import StepCosts
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
@@ -116,7 +117,9 @@ def make_controller(name: str, k: int, seed: int = 0, least: int = 0) -> Any:
         return RandomController(Bounds(least, k), seed, zeros=0.3)
     if name.startswith("cost-aware"):
         slope = (0.0, 0.05, 0.4)[seed % 3]
-        known = head if name.endswith("head") else None
+        known = {"cost-aware, head": head, "cost-aware, confidence": CalibratedConfidence()}.get(
+            name
+        )
         controller = CostAware(Bounds(least, k), HandMade(slope), known)
         controller.PERIOD = 2
         return controller
@@ -129,7 +132,8 @@ def make_controller(name: str, k: int, seed: int = 0, least: int = 0) -> Any:
     return controller
 
 
-CONTROLLERS = sorted({*NAMES, "random", "confidence, refit", "cost-aware, head"} - {"none"})
+VARIANTS = ("confidence, refit", "cost-aware, head", "cost-aware, confidence")
+CONTROLLERS = sorted({*NAMES, *VARIANTS, "random"} - {"none"})
 
 
 @cache

@@ -21,6 +21,7 @@ from specdec_plugins.decoding.generator import SpeculativeGenerator
         ({"confidence_threshold": float("nan")}, "--confidence-threshold nan"),
         ({"stop_threshold": -0.1}, "--stop-threshold -0.1: must be between 0 and 1"),
         ({"min_draft": 3, "max_draft": 2}, "--min-draft 3: is above --max-draft 2"),
+        ({"survival": "hope"}, "--survival hope: must be one of averages, confidence, head"),
         ({"min_draft": -1}, "--min-draft -1: must be 0 or more"),
         ({"max_draft": 0}, "--max-draft 0: must be at least 1.*--controller none"),
         ({"controller": "none", "min_draft": 1}, "--controller none drafts nothing"),
@@ -37,6 +38,7 @@ def test_what_cannot_be_is_named(given: dict[str, Any], message: str) -> None:
         ({"max_draft": 5}, "--max-draft 5: is above the block size, 4"),
         ({"min_draft": 5}, "--min-draft 5: is above the block size, 4"),
         ({"controller": "acceptance-head"}, "acceptance-head: there is no acceptance head"),
+        ({"controller": "cost-aware", "survival": "head"}, "--survival head: there is no"),
     ],
 )
 def test_what_does_not_go_with_the_drafter_is_named(given: dict[str, Any], message: str) -> None:
@@ -59,9 +61,26 @@ def test_every_name_has_its_class(name: str) -> None:
     assert controller.bounds.least == 1  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(
+    ("given", "reads", "needs"),
+    [
+        ({}, False, False),
+        ({"acceptance_head": "head.pt"}, True, False),
+        ({"acceptance_head": "head.pt", "survival": "averages"}, False, False),
+        ({"acceptance_head": "head.pt", "survival": "confidence"}, False, False),
+        ({"survival": "head"}, True, True),
+    ],
+)
+def test_what_survival_is_told_by(given: dict[str, Any], reads: bool, needs: bool) -> None:
+    options = ControllerOptions("cost-aware", **given)
+    assert (options.reads_head, options.needs_head) == (reads, needs)
+    controller = build_controller(options, 4, (lambda s, p: p) if reads else None)
+    assert controller.cuts == (reads or given.get("survival") == "confidence")
+
+
 def test_from_a_task_or_a_command_line() -> None:
     names = ("controller", "min_draft", "max_draft", "confidence_threshold")
-    names += ("refit_threshold", "stop_threshold", "acceptance_head", "cost_profile")
-    values = ("confidence", 1, 3, 0.25, True, 0.5, "head.pt", "costs.json")
+    names += ("refit_threshold", "stop_threshold", "survival", "acceptance_head", "cost_profile")
+    values = ("confidence", 1, 3, 0.25, True, 0.5, "confidence", "head.pt", "costs.json")
     given = dict(zip(names, values, strict=True))
     assert vars(ControllerOptions.from_config(Namespace(**given, other=1))) == given

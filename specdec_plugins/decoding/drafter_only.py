@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.drafter import CachedDrafter
-from specdec_plugins.decoding.hypothesis import make_hypothesis
+from specdec_plugins.decoding.hypothesis import Results
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.verifier import CachedVerifier
@@ -109,15 +108,13 @@ class DrafterOnlyGenerator:
         """
         if prefix_tokens is not None or constraints is not None:
             raise ValueError("prefix tokens and constraints: not supported by drafting alone")
-        start = time.perf_counter()
+        rows = len(sample["net_input"]["src_tokens"])
+        results = Results(rows, self.limits, self.statistics, bonus=0)
         batch = self._start(sample["net_input"])
-        hypotheses: list[list[dict[str, Any]]] = [[] for _ in batch.rows]
-        accepted: list[list[int]] = [[] for _ in batch.rows]
         while batch.rows:
-            ends = self._commit(batch, *self._draft(batch), accepted)
-            self._finish(batch, ends, hypotheses, accepted, start)
-        self.statistics.total_seconds += time.perf_counter() - start
-        return hypotheses
+            ends = self._commit(batch, *self._draft(batch), results)
+            self._finish(batch, ends, results)
+        return results.end()
 
     def _start(self, net_input: dict[str, Tensor]) -> _Batch:
         """Run the encoders and lay out the rows."""
@@ -180,7 +177,7 @@ class DrafterOnlyGenerator:
         batch: _Batch,
         logits: Tensor,
         chosen: Tensor | None,
-        accepted: list[list[int]],
+        results: Results,
     ) -> list[int]:
         """Take a token for every slot; returns each row's tokens up to EOS, 0 without one."""
         k, begin = self.block_size, batch.length + 1
@@ -200,34 +197,16 @@ class DrafterOnlyGenerator:
         slots = torch.arange(1, k + 1, device=tokens.device)
         ends: list[int] = torch.where(tokens == self.eos, slots, k + 1).amin(1).tolist()
         committed = [min(end, k) for end in ends]
-        for row, count in zip(batch.rows, committed, strict=True):
-            accepted[row].append(count)
+        results.step(batch.rows, committed)
         self.statistics.count_step(committed, committed, [k] * len(committed), None)
         return [end if end <= k else 0 for end in ends]
 
-    def _finish(
-        self,
-        batch: _Batch,
-        ends: list[int],
-        hypotheses: list[list[dict[str, Any]]],
-        accepted: list[list[int]],
-        start: float,
-    ) -> None:
+    def _finish(self, batch: _Batch, ends: list[int], results: Results) -> None:
         """Hand out the rows whose last block has an end, and go on with the others."""
-        for i, (row, end) in enumerate(zip(batch.rows, ends, strict=True)):
-            if end:
-                length = batch.length - self.block_size + end
-                hypotheses[row].append(
-                    make_hypothesis(
-                        batch.tokens[i, 1 : length + 1],
-                        batch.scores[i, 1 : length + 1],
-                        accepted[row],
-                        self.limits,
-                        bonus=0,
-                    )
-                )
-                self.statistics.sentences += 1
-                self.statistics.latencies.append(time.perf_counter() - start)
+        for i, (row, length) in enumerate(zip(batch.rows, ends, strict=True)):
+            if length:
+                end = batch.length - self.block_size + length + 1
+                results.finish(row, batch.tokens[i, 1:end], batch.scores[i, 1:end])
         kept = [i for i, end in enumerate(ends) if not end]
         if not kept:
             batch.rows = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from specdec_plugins.decoding.controllers import (
     build_controller,
 )
 from specdec_plugins.decoding.drafter import CachedDrafter
-from specdec_plugins.decoding.hypothesis import make_hypothesis
+from specdec_plugins.decoding.hypothesis import Results
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.trace import TraceRecorder
@@ -107,10 +106,9 @@ class SpeculativeGenerator:
         if prefix_tokens is not None or constraints is not None:
             raise ValueError("prefix tokens and constraints: not supported by speculative decoding")
         self.controller.prepare(self, sample)
-        start = time.perf_counter()
+        rows = len(sample["net_input"]["src_tokens"])
+        results = Results(rows, self.limits, self.statistics, bonus=1)
         batch = self._start(sample["net_input"])
-        hypotheses: list[list[dict[str, Any]]] = [[] for _ in batch.rows]
-        accepted: list[list[int]] = [[] for _ in batch.rows]
         if self.recorder is not None:
             self.recorder.begin(len(batch.rows))
         while batch.rows:
@@ -118,18 +116,15 @@ class SpeculativeGenerator:
             tokens = self._cut(batch, draft)
             lprobs = self._score(batch, tokens)
             report = self._commit(batch, tokens, lprobs)
-            for row, count in zip(batch.rows, report.accepted):
-                accepted[row].append(count)
+            results.step(batch.rows, report.accepted)
             if self.recorder is not None:
                 last = batch.tokens.gather(1, batch.lengths[:, None])[:, 0]
                 self.recorder.record(batch.rows, draft.tokens, last, report)
             if any(report.finished):
-                elapsed = time.perf_counter() - start
-                self._finish(batch, report.finished, hypotheses, accepted, elapsed)
+                self._finish(batch, report.finished, results)
         if self.recorder is not None:
-            self.recorder.attach(hypotheses)
-        self.statistics.total_seconds += time.perf_counter() - start
-        return hypotheses
+            self.recorder.attach(results.hypotheses)
+        return results.end()
 
     def _start(self, net_input: dict[str, Tensor]) -> Batch:
         """Run the encoders and lay out the rows."""
@@ -285,28 +280,12 @@ class SpeculativeGenerator:
             drafted_lengths, verified, accepted, host_new, [bool(done) for done in finished]
         )
 
-    def _finish(
-        self,
-        batch: Batch,
-        finished: list[bool],
-        hypotheses: list[list[dict[str, Any]]],
-        accepted: list[list[int]],
-        elapsed: float,
-    ) -> None:
+    def _finish(self, batch: Batch, finished: list[bool], results: Results) -> None:
         """Hand out the finished rows, and go on with the others."""
         for i, row in enumerate(batch.rows):
             if finished[i]:
-                length = batch.host_lengths[i]
-                hypotheses[row].append(
-                    make_hypothesis(
-                        batch.tokens[i, 1 : length + 1],
-                        batch.scores[i, 1 : length + 1],
-                        accepted[row],
-                        self.limits,
-                    )
-                )
-                self.statistics.sentences += 1
-                self.statistics.latencies.append(elapsed)
+                end = batch.host_lengths[i] + 1
+                results.finish(row, batch.tokens[i, 1:end], batch.scores[i, 1:end])
         kept = [i for i, done in enumerate(finished) if not done]
         if not kept:
             batch.rows = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from specdec_plugins.checkpoints import register_safe_globals
+from specdec_plugins.safe_globals import register_safe_globals
 
 __version__ = "0.1.0"
 

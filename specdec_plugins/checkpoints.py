@@ -8,34 +8,25 @@ torch, and turns what can go wrong into errors of one line.
 
 from __future__ import annotations
 
-import argparse
-import codecs
-import collections
 import inspect
 import os
 import pickle
 import re
 import tarfile
 import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from functools import lru_cache
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import omegaconf
 import torch
 from fairseq import checkpoint_utils
 from fairseq.dataclass.utils import overwrite_args_by_name
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
-from omegaconf.base import ContainerMetadata, Metadata
+
+from specdec_plugins.safe_globals import register_safe_globals, restricted
 
 if TYPE_CHECKING:
     from fairseq.models import BaseFairseqModel
     from fairseq.tasks import FairseqTask
-
-FORCE_WEIGHTS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-FORCE_ANYTHING = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 
 # What fairseq's own upgrade of an old checkpoint cannot do without. "cfg" may be "args".
 REQUIRED = ("model", "cfg", "optimizer_history", "extra_state")
@@ -49,28 +40,6 @@ class CheckpointError(RuntimeError):
     """A checkpoint that cannot be used: one line that names the file, the fault, the remedy."""
 
 
-def register_safe_globals() -> None:
-    """Allow what fairseq's checkpoints hold in every restricted ``torch.load`` of this process.
-
-    fairseq leaves ``weights_only`` open, and torch 2.6 and later then read restrictedly: without
-    this, neither training could be resumed nor ``fairseq-generate`` load a model. May be called
-    any number of times.
-    """
-    known = torch.serialization.get_safe_globals()
-    torch.serialization.add_safe_globals([g for g in _safe_globals() if g not in known])
-
-
-def force_weights_only() -> None:
-    """Make a ``torch.load`` that leaves the choice open restricted on torch 2.4 and 2.5 as well.
-
-    For programs in which fairseq itself opens the checkpoints. Later versions of torch do this
-    by themselves; where the user has set either of torch's own variables, that choice stands.
-    """
-    major, minor = (int(part) for part in torch.__version__.split(".")[:2])
-    if (major, minor) < (2, 6) and FORCE_ANYTHING not in os.environ:
-        os.environ.setdefault(FORCE_WEIGHTS_ONLY, "1")
-
-
 def load_state(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a fairseq checkpoint onto the CPU, upgraded as fairseq does it: ``cfg`` is a DictConfig.
 
@@ -82,7 +51,7 @@ def load_state(path: str | os.PathLike[str]) -> dict[str, Any]:
     check_file(name)
     register_safe_globals()
     try:
-        with _weights_only():
+        with restricted():
             state = checkpoint_utils.load_checkpoint_to_cpu(name)
     except Exception as error:  # a damaged file can raise anything at all
         raise CheckpointError(f"{name}: {_explain(name, error)}") from error
@@ -151,86 +120,6 @@ def use_plain_encoder(model: torch.nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if REDUNDANT.search(name):
             parameter.requires_grad_(False)
-
-
-class _Dtype:
-    """Stands for ``numpy.dtype`` in a checkpoint: plain numbers only, and in no odd layout."""
-
-    def __init__(self, code: str, *_: Any) -> None:
-        if not re.fullmatch(r"[biufc]\d+", code):
-            raise pickle.UnpicklingError(f"a numpy type that is not a number: {code}")
-        self.dtype = np.dtype(code)
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.dtype = self.dtype.newbyteorder(state[1])
-
-
-class _Array(np.ndarray[Any, Any]):
-    """Stands for ``numpy.ndarray`` in a checkpoint; saved again, it is an ordinary array.
-
-    The real class would accept raw bytes as an array of Python objects, that is, as pointers to
-    whatever the file's author likes.
-    """
-
-    def __new__(cls, *_: Any) -> _Array:
-        return super().__new__(cls, (0,), np.int8)
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        version, shape, kind, fortran_order, data = state
-        super().__setstate__((version, shape, kind.dtype, fortran_order, data))
-
-    def __reduce__(self) -> Any:
-        return np.asarray(self).__reduce__()
-
-
-def _numpy_stand_ins() -> Iterator[Any]:
-    """The above, and the functions that rebuild values, by the names that checkpoints ask for."""
-    yield _named(_Dtype, "numpy", "dtype")
-    yield _named(_Array, "numpy", "ndarray")
-    for module in ("numpy.core.multiarray", "numpy._core.multiarray"):  # numpy 1 and numpy 2
-
-        def rebuild_array(*_: Any) -> _Array:
-            return _Array()
-
-        def rebuild_number(kind: _Dtype, data: bytes) -> Any:
-            return np.frombuffer(data, kind.dtype, count=1)[0]
-
-        yield _named(rebuild_array, module, "_reconstruct")
-        yield _named(rebuild_number, module, "scalar")
-
-
-def _named(stand_in: Any, module: str, name: str) -> Any:
-    stand_in.__module__, stand_in.__name__, stand_in.__qualname__ = module, name, name
-    return stand_in
-
-
-@lru_cache(maxsize=1)
-def _safe_globals() -> tuple[Any, ...]:
-    """The allow-list: containers, configuration nodes and numbers, nothing that acts."""
-    nodes = omegaconf.nodes
-    return (
-        argparse.Namespace,
-        collections.OrderedDict,
-        collections.defaultdict,
-        Any,
-        *(bool, bytes, dict, float, int, list, set, str, tuple),
-        *(omegaconf.DictConfig, omegaconf.ListConfig, ContainerMetadata, Metadata),
-        *(nodes.AnyNode, nodes.BooleanNode, nodes.FloatNode, nodes.IntegerNode, nodes.StringNode),
-        codecs.encode,  # bytes are pickled as text and the name of its encoding
-        *_numpy_stand_ins(),  # meters keep numpy values: BLEU's counts, for one
-    )
-
-
-@contextmanager
-def _weights_only() -> Iterator[None]:
-    """Within it, torch reads restrictedly where the caller leaves it open, as fairseq does."""
-    saved = {name: os.environ.pop(name, None) for name in (FORCE_WEIGHTS_ONLY, FORCE_ANYTHING)}
-    os.environ[FORCE_WEIGHTS_ONLY] = "1"
-    try:
-        yield
-    finally:
-        del os.environ[FORCE_WEIGHTS_ONLY]
-        os.environ.update({name: value for name, value in saved.items() if value is not None})
 
 
 def check_file(name: str) -> None:

@@ -21,7 +21,7 @@ from fairseq.data import Dictionary
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import DictConfig, OmegaConf
 
-from specdec_plugins import checkpoints
+from specdec_plugins import checkpoints, safe_globals
 from specdec_plugins.checkpoints import CheckpointError, load_model, load_state
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -101,23 +101,23 @@ def complaint(path: Path | str) -> str:
 
 class TestSafeGlobals:
     def test_are_types_and_stand_ins_only(self) -> None:
-        names = {f"{g.__module__}.{g.__name__}" for g in checkpoints._safe_globals()}
+        names = {f"{g.__module__}.{g.__name__}" for g in safe_globals.safe_globals()}
         assert "argparse.Namespace" in names
         assert "omegaconf.dictconfig.DictConfig" in names
         acting = {"eval", "exec", "getattr", "setattr", "__import__", "open", "compile", "partial"}
         assert not acting & {name.rsplit(".", 1)[1] for name in names}
-        assert not any(g in (np.ndarray, np.dtype) for g in checkpoints._safe_globals())
+        assert not any(g in (np.ndarray, np.dtype) for g in safe_globals.safe_globals())
 
     def test_registering_again_changes_nothing(self) -> None:
-        checkpoints.register_safe_globals()
+        safe_globals.register_safe_globals()
         before = list(torch.serialization.get_safe_globals())
-        checkpoints.register_safe_globals()
+        safe_globals.register_safe_globals()
         assert list(torch.serialization.get_safe_globals()) == before
 
     def test_fairseq_itself_can_read_a_checkpoint(
         self, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv(checkpoints.FORCE_WEIGHTS_ONLY, "1")  # the default since torch 2.6
+        monkeypatch.setenv(safe_globals.FORCE_WEIGHTS_ONLY, "1")  # the default since torch 2.6
         state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))
         assert state["cfg"].model.arch == "transformer"
 
@@ -167,7 +167,7 @@ class TestSafeGlobals:
             torch.load(path, weights_only=True)
 
     def test_an_array_cannot_be_forged_from_bytes(self) -> None:
-        array = next(g for g in checkpoints._safe_globals() if g.__name__ == "ndarray")
+        array = next(g for g in safe_globals.safe_globals() if g.__name__ == "ndarray")
         assert array((1,), "O", b"\0" * 8).size == 0
 
 
@@ -176,21 +176,21 @@ class TestForceWeightsOnly:
 
     @pytest.fixture(autouse=True)
     def _clean_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name in (checkpoints.FORCE_WEIGHTS_ONLY, checkpoints.FORCE_ANYTHING):
+        for name in (safe_globals.FORCE_WEIGHTS_ONLY, safe_globals.FORCE_ANYTHING):
             monkeypatch.setenv(name, "")  # so that it is restored afterwards
             monkeypatch.delenv(name)
 
     @pytest.mark.parametrize(("version", "forced"), [("2.4.1+cpu", True), ("2.6.0", False)])
     def test_by_version(self, version: str, forced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch, "__version__", version)
-        checkpoints.force_weights_only()
-        assert (os.environ.get(checkpoints.FORCE_WEIGHTS_ONLY) == "1") == forced
+        safe_globals.force_weights_only()
+        assert (os.environ.get(safe_globals.FORCE_WEIGHTS_ONLY) == "1") == forced
 
     def test_the_users_choice_stands(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch, "__version__", "2.5.1")
-        monkeypatch.setenv(checkpoints.FORCE_ANYTHING, "1")
-        checkpoints.force_weights_only()
-        assert checkpoints.FORCE_WEIGHTS_ONLY not in os.environ
+        monkeypatch.setenv(safe_globals.FORCE_ANYTHING, "1")
+        safe_globals.force_weights_only()
+        assert safe_globals.FORCE_WEIGHTS_ONLY not in os.environ
 
 
 class TestLoadState:
@@ -218,8 +218,8 @@ class TestLoadState:
     def test_environment_is_left_as_it_was(
         self, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv(checkpoints.FORCE_ANYTHING, "1")
-        monkeypatch.delenv(checkpoints.FORCE_WEIGHTS_ONLY, raising=False)
+        monkeypatch.setenv(safe_globals.FORCE_ANYTHING, "1")
+        monkeypatch.delenv(safe_globals.FORCE_WEIGHTS_ONLY, raising=False)
         before = dict(os.environ)
         load_state(checkpoint)
         complaint(checkpoint.with_name("absent.pt"))
@@ -250,7 +250,7 @@ class TestRefusals:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         if trusting:  # not even where the user lets torch run everything
-            monkeypatch.setenv(checkpoints.FORCE_ANYTHING, "1")
+            monkeypatch.setenv(safe_globals.FORCE_ANYTHING, "1")
         trace = checkpoint.with_name("trace")
         command = f"touch {trace}" if function is os.system else f"open({str(trace)!r}, 'w')"
         state = {**make_state(task), "extra": Payload(function, command)}

@@ -20,7 +20,7 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import II
 from torch import Tensor
 
-from specdec_plugins.checkpoints import force_weights_only, use_plain_encoder
+from specdec_plugins.checkpoints import use_plain_encoder
 from specdec_plugins.data.block_mask import (
     CUTS,
     fixed_uniforms,
@@ -35,6 +35,7 @@ from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.head_file import controller_head
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.pair import check_pair, load_drafter, load_verifier
+from specdec_plugins.safe_globals import force_weights_only
 from specdec_plugins.tasks.controller_config import ControllerConfig
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 import torch
-import torch.nn.functional as F
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import register_model
 from fairseq.models.transformer import Embedding, TransformerConfig, TransformerEncoderBase
@@ -30,7 +29,7 @@ from specdec_plugins.data.block_mask import HIDING, sentence_uniforms
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory
 from specdec_plugins.models.encoder_init import init_encoder_from
-from specdec_plugins.models.layers import projection
+from specdec_plugins.models.previous_token_head import PreviousTokenHead, TokenChain
 
 logger = logging.getLogger(__name__)
 
@@ -100,32 +99,6 @@ class BlockCausalConfig(FairseqDataclass):
     verifier_embed_dim: int = field(
         default=512, metadata={"help": "width of the verifier's decoder, for --verifier-features"}
     )
-
-
-class PreviousTokenHead(nn.Module):
-    """Corrects a slot's state for the token before it: ``x + out(relu(state(x) + token(e)))``.
-
-    The slots of a block are computed in parallel, so that two may each be likely and not fit
-    together. Training gives the true previous token: wherever a slot's own acceptance matters, its
-    predecessor was accepted, so nothing else needs to be learned. Part of the slots is trained with
-    an unknown predecessor, since that is how candidates are found.
-    """
-
-    UNKNOWN = 0.25
-    CANDIDATES = 16
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.state = nn.Linear(dim, dim)
-        self.token = nn.Linear(dim, dim, bias=False)
-        self.out = nn.Linear(dim, dim)
-        self.unknown = nn.Parameter(torch.zeros(dim))
-        nn.init.zeros_(self.out.weight)
-        nn.init.zeros_(self.out.bias)
-
-    def forward(self, x: Tensor, embedded: Tensor) -> Tensor:
-        """``(…, channels)`` corrected states; ``embedded`` is the previous token's embedding."""
-        return x + self.out(torch.relu(self.state(x) + self.token(embedded)))
 
 
 class BlockCausalDecoder(DrafterDecoder):
@@ -208,62 +181,25 @@ class BlockCausalDecoder(DrafterDecoder):
 
     def prepare(self) -> None:
         super().prepare()
-        head = self.previous
-        if head is not None:
-            self._state = projection(head.state.weight, head.state.bias, frozen=True)
-            self._correct = projection(head.out.weight, head.out.bias, frozen=True)
-            # What the head adds for each token of the vocabulary, and for an unknown one.
-            self._after = head.token(self.embed_scale * self.tables.embed_tokens.weight)
-            self._unknown = head.token(head.unknown)
+        self._chain: TokenChain | None = None
+        if self.previous is not None:
+            embedded = self.embed_scale * self.tables.embed_tokens.weight
+            weight = self.tables.output_projection.weight
+            self._chain = TokenChain(self.previous, embedded, weight)
 
     def choose(self, x: Tensor, last: Tensor) -> Tensor:
-        if self.previous is None:
+        if self._chain is None:
             return super().choose(x, last)
-        candidates, _, _, chosen = self._chain(self.previous, x, last)
-        return candidates.gather(-1, chosen[..., None])[..., 0]
+        return self._chain(x, last, self._logits).tokens
 
     def choose_with_confidence(self, x: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-        if self.previous is None:
+        if self._chain is None:
             return super().choose_with_confidence(x, last)
-        candidates, first, scores, chosen = self._chain(self.previous, x, last)
-        # Of all pairs, those with the token that was chosen before.
-        before = chosen[:, :-1, None, None]
-        scores = scores.gather(2, before.expand(-1, -1, 1, scores.size(-1)))[:, :, 0]
-        scores = torch.cat([first[:, None], scores], dim=1)
-        confidence = scores.softmax(-1).amax(-1)
-        return candidates.gather(-1, chosen[..., None])[..., 0], confidence
+        chained = self._chain(x, last, self._logits)
+        return chained.tokens, chained.confidence
 
-    def _chain(
-        self, head: PreviousTokenHead, x: Tensor, last: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Greedy, slot by slot, over each slot's best candidates.
-
-        All pairs of neighbouring candidates are scored at once; what remains in sequence is one
-        small lookup a slot.
-
-        Returns:
-            ``(rows, slots, candidates)`` tokens, the first slot's best one first;
-            ``(rows, candidates)`` scores of the first slot's; ``(rows, slots - 1, candidates,
-            candidates)`` scores of the others', after each of the slot before; and
-            ``(rows, slots)`` which candidate is chosen.
-        """
-        rows, slots, dim = x.shape
-        state = self._state(x)
-        before = self._unknown.expand(rows, slots - 1, dim)
-        before = torch.cat([F.embedding(last[:, None], self._after), before], dim=1)
-        logits = self.choices(self._project(x + self._correct(torch.relu(state + before))))
-        # Pad is never among them.
-        best, candidates = logits.topk(min(head.CANDIDATES, logits.size(-1) - 1))
-        # Lookups as embeddings: on a CPU, three times as fast as indexing.
-        after = F.embedding(candidates[:, :-1], self._after)
-        pairs = x[:, 1:, None] + self._correct(torch.relu(state[:, 1:, None] + after))
-        rows_of = F.embedding(candidates[:, 1:], self.tables.output_projection.weight)
-        scores = (pairs @ rows_of.transpose(-1, -2)).float()
-        followers = scores.argmax(-1)
-        chosen = [torch.zeros_like(last)[:, None]]
-        for slot in range(slots - 1):
-            chosen.append(followers[:, slot].gather(1, chosen[-1]))
-        return candidates, best[:, 0], scores, torch.cat(chosen, dim=1)
+    def _logits(self, x: Tensor) -> Tensor:
+        return self.choices(self._project(x))
 
     def _embedded(self, tokens: Tensor) -> Tensor:
         return self.embed_scale * self.tables.embed_tokens(tokens)

@@ -294,6 +294,8 @@ class SpeculativeGenerator:
             width = max(batch.host_lengths)
             self.verifier.keep(index, width)
             self.controller.keep(index)
+            if batch.draft_lengths is None and batch.drafts:
+                batch.host_draft_lengths = [self.controller.length] * len(kept)
             if self.drafter is not None and batch.drafter_input is None:
                 self.drafter.keep(index, width)
 

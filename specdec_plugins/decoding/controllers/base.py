@@ -63,8 +63,8 @@ class Controller(Protocol):
     """
 
     length: int
-    """The draft length, and the verify length, of every row as long as nothing else is said: of a
-    whole batch, once it has begun."""
+    """The draft length, and the verify length, of every row as long as nothing else is said. It may
+    change from batch to batch and where rows are dropped, but not to or from 0 in a batch."""
     cuts: bool
     """Whether :meth:`verify_lengths` is to be asked."""
     reads_probabilities: bool

@@ -59,10 +59,10 @@ class CostAware(Constant):
     small share of the time goes into batches of whole blocks, as soon as enough has been saved for
     one: settled on plain AR it still notices a text that is easier to draft.
 
-    Looking and deciding cost time too. After a batch of it others coast: one length, known to the
-    host, and nothing to do; several where there are drafts, and without them as many as it takes to
-    save for the next batch of whole blocks. Each time that such a batch was in vain, less is put
-    aside for the next.
+    Looking and deciding cost time too. After a batch of it others coast: they keep to what was
+    decided, which the host knows by now, and have nothing to do. They are several where there are
+    drafts, and without them as many as it takes to save for the next batch of whole blocks. Each
+    time that such a batch was in vain, less is put aside for the next.
     """
 
     PERIOD = 8
@@ -78,7 +78,7 @@ class CostAware(Constant):
     DOUBT = 16.0
     """How many times smaller that share becomes, at most, where no drafts pay."""
     COASTING = 7
-    """Batches with drafts that coast after one that does not."""
+    """Batches with drafts that coast after one that does not; fewer after the first ones."""
     REST = 256
     """Batches without drafts that coast, at most."""
     resumes = False
@@ -95,6 +95,7 @@ class CostAware(Constant):
         self._coasting = False
         self._coasts = 0
         self._doubt = 1.0
+        self._looks = 0
         self._known: list[int] = []
 
     def prepare(self, generator: Any, sample: dict[str, Any]) -> None:
@@ -109,8 +110,9 @@ class CostAware(Constant):
         if not self._coasting:
             self._look_back(rows)
         lengths = self._known[1 : rows + 1]
-        alike = bool(lengths) and (lengths[-1] == 0 or min(lengths) == max(lengths))
-        self._coasting = alike and self._coasts > 0
+        # What begins without drafts ends so, and what begins with them is to go on.
+        steady = bool(lengths) and (lengths[-1] == 0 or min(lengths) > 0)
+        self._coasting = steady and self._coasts > 0
         self.length = lengths[-1] if self._coasting else self.bounds.most
         if self._coasting:
             self._coasts -= 1
@@ -118,10 +120,10 @@ class CostAware(Constant):
 
     def _look_back(self, rows: int) -> None:
         """How many batches of so many rows can coast, after one that did not."""
-        before, self._known, self._coasts = self._known, [], 0
         if self._choices is None:
             return
         self._known = self._choices.tolist()
+        self._looks += 1
         plain = self._known[rows] == 0
         if not plain:
             self._doubt = 1.0
@@ -131,8 +133,8 @@ class CostAware(Constant):
         if plain:
             missing = self.PERIODS * self._extra - self._savings
             self._coasts = int((missing / self._part).clamp(0, self.REST).ceil())
-        elif self._known[: rows + 1] == before[: rows + 1]:
-            self._coasts = self.COASTING
+        else:
+            self._coasts = min(self._looks, self.COASTING)
 
     def start(self, lengths: Tensor) -> Tensor | None:
         """What the sentences before taught; of a batch that coasts, nothing more."""
@@ -173,8 +175,10 @@ class CostAware(Constant):
         return self._chosen()
 
     def keep(self, rows: Tensor) -> None:
-        """A smaller batch has other costs: from its next decision on."""
+        """A smaller batch has other costs: from its next decision on, or at once if it coasts."""
         self._rows = len(rows)
+        if self._coasting and self.length:
+            self.length = self._known[self._rows]
 
     def verify_lengths(self, draft: Draft, drafted: Tensor) -> Tensor:
         """The best cut, with the head's probabilities; one for all rows, since they share it."""

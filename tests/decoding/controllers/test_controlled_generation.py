@@ -255,6 +255,41 @@ def test_real_drafters(
     assert_exact(generator, batch, beam1(batch, max_len_b))
 
 
+class Decided(CostAware):
+    """Of the choices for every size, those given."""
+
+    def __init__(self, choices: list[int]) -> None:
+        super().__init__(Bounds(0, K), HandMade(2.0))
+        self.given = torch.tensor(choices)
+
+    def _decide(self) -> None:
+        super()._decide()
+        self._choices = self.given
+
+
+@pytest.mark.parametrize("choices", [[4, 4, 3, 2, 2, 1], [3, 3, 2, 1, 0, 0], [0] * 6])
+def test_settled_batches(choices: list[int]) -> None:
+    """They coast, with other lengths for other sizes, and give the same."""
+    batch = make_batch([6, 2, 9, 1, 4], seed=3)
+    expected = beam1(batch, 12)
+    generator = make_generator("causal, features", 12)
+    controller = Decided(choices)
+    generator.controller, generator.block_size = controller, K
+    coasted, drafted = 0, set()
+    for _ in range(30):
+        generator.statistics = type(generator.statistics)()
+        hypotheses = assert_exact(generator, batch, expected)
+        coasted += controller._coasting
+        if controller._coasting:
+            drafted |= {len(step.drafted) for h in hypotheses for step in h["trace"]}
+    assert 15 < coasted < 30
+    if choices[-1] == 0:
+        assert drafted == {0}
+    else:
+        assert len(drafted) > 1
+        assert drafted <= set(choices)
+
+
 class Twice(Constant):
     """Drafts in the first step and in one after it: asked and told like any other."""
 

@@ -189,19 +189,37 @@ def test_what_is_in_vain_is_done_less_and_less() -> None:
     assert max(pauses) < 3 * controller.DOUBT * pauses[0]
 
 
-def test_none_coasts_where_every_size_has_its_own_length() -> None:
+def test_a_batch_that_coasts_has_the_length_of_its_size() -> None:
     controller = start(Profile(0.0, 0.0, per_row=0.1))
     run(controller, [1, 3], 30 * SENTENCE)
     assert controller._choices is not None
-    lengths = controller._choices[1:].tolist()
-    assert len(set(lengths)) > 1
-    assert lengths[-1] > 0
-    assert all(looks(controller, 3, 10))
+    lengths = controller._choices.tolist()
+    assert len(set(lengths[1:])) > 1
+    assert lengths[4] > 0
+    while looks(controller, 3, 1) == [True]:
+        pass
+    assert controller.length == lengths[4]
+    controller.keep(torch.tensor([0, 2]))
+    assert controller.length == lengths[2]
+    controller.keep(torch.tensor([1]))
+    assert controller.length == lengths[1]
 
 
-def test_a_choice_is_made_twice_before_it_is_kept() -> None:
-    looked = looks(start(Profile(0.01, 0.01)), K, 10)
-    assert looked == [True] + [False] * CostAware.COASTING + [True, False]
+def test_a_batch_that_coasts_without_drafts_has_none_to_the_end() -> None:
+    controller = start(Profile(0.0, 0.0, per_row=0.3))
+    run(controller, [1, 3], 100)
+    assert controller._choices is not None
+    assert int(controller._choices[1]) > 0
+    while looks(controller, 0, 1) == [True]:
+        pass
+    controller.keep(torch.tensor([0]))
+    assert controller.length == 0
+
+
+def test_first_choices_are_kept_for_a_short_time() -> None:
+    looked = looks(start(Profile(0.01, 0.01)), K, 45)
+    places = [i for i, look in enumerate(looked) if look]
+    assert [b - a for a, b in pairwise(places)] == [3, 4, 5, 6, 7, 8, 8]
 
 
 def test_a_smaller_batch_has_other_costs() -> None:

@@ -45,9 +45,10 @@ class CostProfile:
 
     A file holds batch sizes that are powers of two; it grows by those that are first met. The steps
     of a made-up batch are timed, with some numbers of slots. Then the batch that is at hand is
-    decoded, without drafts and with whole blocks: by how much that took longer than its steps would
-    by themselves, those costs are raised. So they hold what comes between and around the steps,
-    prefixes of all lengths, and rows that finish.
+    decoded, without drafts and with whole blocks. By how much that took longer than if all that its
+    rows did had been done in such steps, none of them finished before the others, those costs are
+    raised. So they hold what comes between and around the steps, prefixes of all lengths, and that
+    the last rows of a batch go on alone: with drafts, whose luck differs, longer than without.
     """
 
     PREFIX = 12
@@ -80,7 +81,7 @@ class CostProfile:
             bar = tqdm(missing, desc="measuring steps", leave=False, delay=2, disable=None)
             for size in bar:
                 measured[str(size)] = self._measure(generator, size, most)
-                self._adjust(generator, sample, size, most, measured)
+                self._adjust(generator, sample, size, most, measured[str(size)])
             self._save(path, key, measured)
         return tabulate(
             {size: measured[str(size)] for size in sizes}, rows, most, _device(generator)
@@ -122,27 +123,21 @@ class CostProfile:
             yield number
 
     def _adjust(
-        self,
-        generator: Any,
-        sample: dict[str, Any],
-        rows: int,
-        most: int,
-        measured: dict[str, Points],
+        self, generator: Any, sample: dict[str, Any], rows: int, most: int, points: Points
     ) -> None:
-        """Adapt the steps of ``rows`` rows to how long decoding them takes; no smaller sizes."""
+        """Adapt the steps of ``rows`` rows to how long it takes to decode so many."""
         index = torch.arange(rows) % len(sample["net_input"]["src_tokens"])
         inputs = {name: tensor[index] for name, tensor in sample["net_input"].items()}
-        known = {int(size): points for size, points in measured.items() if int(size) <= rows}
-        costs = tabulate(known, rows, most, torch.device("cpu"))
+        costs = tabulate({rows: points}, rows, most, torch.device("cpu"))
         ratios: dict[int, list[float]] = {0: [], most: []}
         for _ in self._rounds(0):
             for slots, found in ratios.items():
                 seconds, steps = decoded(generator, {"net_input": inputs}, slots)
-                expected = costs.draft[steps, slots] + costs.verify[steps, slots]
-                found.append(seconds / float(expected.sum()))
+                step = float(costs.draft[rows, slots] + costs.verify[rows, slots])
+                found.append(seconds / (step * sum(steps) / rows))
         plain, drafting = (median(found) for found in ratios.values())
-        for points in measured[str(rows)].values():
-            for point in points:
+        for part in points.values():
+            for point in part:
                 point[1] *= drafting if point[0] else plain
 
     def _load(self, path: Path, key: dict[str, Any]) -> dict[str, Points]:

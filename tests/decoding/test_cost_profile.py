@@ -183,7 +183,7 @@ def test_what_was_disturbed_costs_no_more_than_more() -> None:
 
 
 def test_steps_are_adjusted_to_whole_decodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each size so that its steps and those of smaller sizes add up to what decoding took."""
+    """To what decoding takes for each row's step, the rows that finish early included."""
     monkeypatch.setattr(
         CostProfile,
         "_measure",
@@ -191,20 +191,20 @@ def test_steps_are_adjusted_to_whole_decodes(monkeypatch: pytest.MonkeyPatch) ->
     )
     asked: list[tuple[int, int]] = []
 
-    def decoded(generator: Any, sample: Any, slots: int) -> tuple[float, list[int]]:
+    def decoded(generator: Any, sample: Any, slots: int) -> tuple[float, list[float]]:
         rows = len(sample["net_input"]["src_tokens"])
         asked.append((rows, slots))
-        return (60.0 if slots else 10.0), [rows] * 5
+        return (60.0 if slots else 10.0), [rows, rows, rows, rows / 2, rows / 2]
 
     monkeypatch.setattr(cost_profile, "decoded", decoded)
     monkeypatch.setattr(CostProfile, "_save", lambda *_: None)
     monkeypatch.setattr(CostProfile, "_load", lambda *_: {})
     costs = CostProfile().costs(make_generator(), sample(3), K)
     assert set(asked) == {(rows, slots) for rows in (1, 2, 4) for slots in (0, K)}
-    # Five steps of 1 second took 10; five of 4 seconds took 60.
-    assert costs.verify[:, 0].tolist() == [2.0] * 4
-    assert costs.draft[:, K].tolist() == [6.0] * 4
-    assert costs.verify[:, K].tolist() == [6.0] * 4
+    # What would have been four whole steps of 1 second took 10; four of 4 seconds took 60.
+    assert costs.verify[:, 0].tolist() == [2.5] * 4
+    assert costs.draft[:, K].tolist() == [7.5] * 4
+    assert costs.verify[:, K].tolist() == [7.5] * 4
 
 
 def test_a_decode_is_timed_with_its_steps() -> None:

@@ -5,11 +5,45 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from specdec_plugins.checkpoints import CheckpointError, load_model
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.utils import split_paths
+
+from specdec_plugins.checkpoints import CheckpointError, load_model, load_state
 from specdec_plugins.decoding.verifier import UnsupportedModelError, check_supported
 from specdec_plugins.models.drafter import Drafter
 
 Path = str | os.PathLike[str]
+
+
+def split_pair(path: str, verifier: str | None) -> tuple[str, str | None]:
+    """Drafter and verifier of a ``--path`` that may name both, in either order, as fairseq does.
+
+    Args:
+        verifier: the path given with ``--AR-path``, which leaves nothing to split.
+
+    Raises:
+        CheckpointError: as ``load_state``; or the two are not a drafter and a verifier.
+    """
+    parts = [path] if os.path.exists(path) else split_paths(path)
+    if len(parts) == 1:
+        return path, verifier
+    if verifier is not None or len(parts) > 2:
+        raise CheckpointError(
+            f"--path {path}: names {len(parts)} checkpoints; give the drafter's, and the "
+            "verifier's with --AR-path, or both as drafter.pt:verifier.pt"
+        )
+    roles = [_is_drafter(part) for part in parts]
+    if sum(roles) != 1:
+        both = "drafters" if roles[0] else "verifiers"
+        raise CheckpointError(f"--path {path}: both are {both}; give one of each")
+    drafter, other = parts if roles[0] else parts[::-1]
+    return drafter, other
+
+
+def _is_drafter(path: str) -> bool:
+    model = load_state(path)["cfg"].get("model")
+    name = getattr(model, "_name", None) or getattr(model, "arch", None)
+    return issubclass(ARCH_MODEL_REGISTRY.get(name, object), Drafter)
 
 
 def load_verifier(path: Path, task: Any) -> Any:

@@ -107,6 +107,40 @@ def greedy(world: Path) -> list[str]:
     return [result.text for result in translator.translate(SENTENCES)]
 
 
+def test_both_checkpoints_as_fairseq_takes_them(
+    run: RunScript, world: Path, tmp_path: Path, greedy: list[str]
+) -> None:
+    drafter, verifier = str(world / "drafter.pt"), str(world / "verifier.pt")
+    for path in (f"{drafter}:{verifier}", f"{verifier}:{drafter}"):
+        assert run(path=path, AR_path=None) == 0
+        assert (tmp_path / "out.txt").read_text().splitlines() == greedy
+
+
+@pytest.mark.parametrize(
+    ("parts", "verifier", "message"),
+    [
+        (["drafter"] * 2, None, "both are drafters; give one of each"),
+        (["verifier"] * 2, None, "both are verifiers; give one of each"),
+        (["drafter", "verifier"], "verifier", "names 2 checkpoints; give the drafter's"),
+        (["drafter", "verifier", "verifier"], None, "names 3 checkpoints"),
+        (["drafter", "nowhere"], None, "nowhere.pt: no such file"),
+    ],
+)
+def test_what_is_no_pair(
+    run: RunScript,
+    world: Path,
+    capsys: pytest.CaptureFixture[str],
+    parts: list[str],
+    verifier: str | None,
+    message: str,
+) -> None:
+    path = ":".join(str(world / f"{part}.pt") for part in parts)
+    assert run(path=path, AR_path=verifier and str(world / f"{verifier}.pt")) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
 def make_settings(world: Path, **settings: Any) -> Settings:
     limits = GenerationLimits(max_len_b=15)
     files = {"path": str(world / "drafter.pt"), "ar_path": str(world / "verifier.pt")}

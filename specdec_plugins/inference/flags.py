@@ -20,6 +20,7 @@ from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.inference.settings import STRATEGIES, Settings
+from specdec_plugins.pair import split_pair
 from specdec_plugins.tasks.controller_config import ControllerConfig
 
 logger = logging.getLogger(__name__)
@@ -104,7 +105,11 @@ class TranslationParser(argparse.ArgumentParser):
     def _add_translation_flags(self) -> None:
         add = self.group.add_argument
         add("data", metavar="DATA_DIR", help="folder of dict.{source,target}.txt, and of codes")
-        add("--path", metavar="FILE", help="drafter checkpoint; not needed for AR and fairseq")
+        add(
+            "--path",
+            metavar="FILE",
+            help="drafter checkpoint, or drafter.pt:verifier.pt; not needed for AR and fairseq",
+        )
         add("--AR-path", metavar="FILE", help="verifier checkpoint")
         add(
             "--strategy",
@@ -159,6 +164,7 @@ def make_settings(args: Namespace) -> Settings:
 
     Raises:
         ValueError: a value that cannot be, naming its flag.
+        CheckpointError: ``--path`` names two checkpoints that are no pair.
     """
     dtypes = {"fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
     given = [flag for flag in dtypes if getattr(args, flag)]
@@ -166,12 +172,15 @@ def make_settings(args: Namespace) -> Settings:
         raise ValueError(f"--{given[0]} and --{given[1]}: give one of them")
     if args.nbest != 1:
         raise ValueError(f"--nbest {args.nbest}: one translation is put out a line")
+    path, verifier = args.path, args.AR_path
+    if path:
+        path, verifier = split_pair(path, verifier)
     stock = args.strategy == "fairseq"
     limits = {name: getattr(args, name) for name in LIMITS}
     return Settings(
         data=args.data,
-        ar_path=args.AR_path,
-        path=args.path,
+        ar_path=verifier,
+        path=path,
         strategy=args.strategy,
         batch=args.batch,
         beam=args.beam,

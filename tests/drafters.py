@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_task, randomise
+from conftest import make_dictionary, make_task, make_verifier, randomise, vary_output
 from fairseq.data import Dictionary
 
 from specdec_plugins.checkpoints import use_plain_encoder
@@ -130,3 +130,14 @@ def published_task() -> TranslationSpecdecTask:
 def published_drafter() -> Drafter:
     """The published drafter, in evaluation mode; do not change it."""
     return load_drafter(PUBLISHED / "drafter.pt", published_task())
+
+
+def save_pair(folder: Path) -> Path:
+    """A folder with dictionaries, a verifier and a drafter, as ``inference.py`` takes them."""
+    languages = {"source_lang": "en", "target_lang": "de"}
+    for language in languages.values():
+        make_dictionary().save(str(folder / f"dict.{language}.txt"))
+    task = make_task()
+    save_checkpoint(folder / "verifier.pt", vary_output(make_verifier(task, seed=3)), **languages)
+    save_checkpoint(folder / "drafter.pt", make_causal(task, seed=5), **languages)
+    return folder

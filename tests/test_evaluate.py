@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_dictionary, make_task, make_verifier, vary_output
-from drafters import make_causal, save_checkpoint
+from drafters import save_pair
 from models.test_acceptance_head import make_head
 
 from specdec_plugins.evaluation import plots, sweep
@@ -37,13 +36,7 @@ Evaluate = Callable[..., int]
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pair with an acceptance head beside it, and its drafter once more without one."""
-    folder = tmp_path_factory.mktemp("world")
-    languages = {"source_lang": "en", "target_lang": "de"}
-    for language in languages.values():
-        make_dictionary().save(str(folder / f"dict.{language}.txt"))
-    task = make_task()
-    save_checkpoint(folder / "verifier.pt", vary_output(make_verifier(task, seed=3)), **languages)
-    save_checkpoint(folder / "drafter.pt", make_causal(task, seed=5), **languages)
+    folder = save_pair(tmp_path_factory.mktemp("world"))
     settings = Settings(
         data=str(folder), path=str(folder / "drafter.pt"), ar_path=str(folder / "verifier.pt")
     )

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import make_dictionary, make_task, make_verifier, vary_output
-from drafters import make_causal, save_checkpoint
+from drafters import save_pair
 
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.inference import Settings, load_translator
@@ -32,14 +31,7 @@ PATIENCE = 180.0
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with dictionaries, a verifier and a drafter."""
-    folder = tmp_path_factory.mktemp("model")
-    languages = {"source_lang": "en", "target_lang": "de"}
-    for language in languages.values():
-        make_dictionary().save(str(folder / f"dict.{language}.txt"))
-    task = make_task()
-    save_checkpoint(folder / "verifier.pt", vary_output(make_verifier(task, seed=3)), **languages)
-    save_checkpoint(folder / "drafter.pt", make_causal(task, seed=5), **languages)
-    return folder
+    return save_pair(tmp_path_factory.mktemp("model"))
 
 
 def make_text(lines: int) -> str:

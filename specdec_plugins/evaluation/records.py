@@ -50,7 +50,7 @@ def sentence_records(system: SystemSummary, group: Group) -> Iterator[dict[str, 
             "acceptance_length": own.committed_tokens[i] / own.steps[i],
             "rounds": len(system.runs),
             "output": outputs[i] if outputs else None,
-            **_conditions(system.first),
+            **system.first.conditions,
         }
 
 
@@ -79,18 +79,3 @@ def _seconds(runs: Sequence[Run], i: int) -> float | None:
 
 def _length(runs: Sequence[Run], i: int) -> int | None:
     return runs[-1].by_sentence.committed_tokens[i] if runs else None
-
-
-def _conditions(run: Run) -> dict[str, Any]:
-    return {
-        "system": run.system,
-        "controller": run.policy if run.policy not in (AR, DRAFTER) else None,
-        "k": run.block_size,
-        "threshold": run.threshold,
-        "batch": run.batch,
-        "beta": run.beta,
-        "tau": run.tau,
-        "device": run.device,
-        "dtype": run.dtype,
-        "threads": run.threads,
-    }

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from specdec_plugins.decoding.statistics import DecodingStatistics
-from specdec_plugins.evaluation.systems import System
+from specdec_plugins.evaluation.systems import AR, DRAFTER, System
 from specdec_plugins.inference.report import device_name
 from specdec_plugins.inference.text import Line, TextCodec
 from specdec_plugins.inference.translator import Translation, Translator
@@ -124,6 +124,22 @@ class Run:
     so that its discard rate is both."""
     tokens_per_second: float
     by_sentence: SentenceColumns
+
+    @property
+    def conditions(self) -> dict[str, Any]:
+        """What belongs beside every number."""
+        return {
+            "system": self.system,
+            "controller": self.policy if self.policy not in (AR, DRAFTER) else None,
+            "k": self.block_size,
+            "threshold": self.threshold,
+            "batch": self.batch,
+            "beta": self.beta,
+            "tau": self.tau,
+            "device": self.device,
+            "dtype": self.dtype,
+            "threads": self.threads,
+        }
 
     @property
     def group(self) -> tuple[str, str, int, int]:

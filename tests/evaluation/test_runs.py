@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from conftest import make_dictionary, make_task, make_verifier, vary_output
-from drafters import make_causal, save_checkpoint
+from drafters import save_pair
 from sweeps import make_columns, make_run
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule
@@ -23,13 +22,7 @@ LINES = [Line(number, text) for number, text in enumerate(TEXTS, start=1)]
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    folder = tmp_path_factory.mktemp("pair")
-    languages = {"source_lang": "en", "target_lang": "de"}
-    for language in languages.values():
-        make_dictionary().save(str(folder / f"dict.{language}.txt"))
-    task = make_task()
-    save_checkpoint(folder / "verifier.pt", vary_output(make_verifier(task, seed=3)), **languages)
-    save_checkpoint(folder / "drafter.pt", make_causal(task, seed=5), **languages)
+    folder = save_pair(tmp_path_factory.mktemp("pair"))
     files = {"path": str(folder / "drafter.pt"), "ar_path": str(folder / "verifier.pt")}
     return Settings(data=str(folder), limits=GenerationLimits(1.0, 4), **files)
 

@@ -154,11 +154,8 @@ def make_base(args: argparse.Namespace) -> tuple[Settings, tuple[str, ...]]:
     """
     if args.strategy != "specdec" or args.beam != 5:
         raise ValueError("--strategy, --beam: are not for a sweep; choose with --controller")
-    if not args.path or not args.AR_path:
-        flag, what = ("--path", "drafter") if not args.path else ("--AR-path", "verifier")
-        raise ValueError(
-            f"{flag}: give the {what}'s checkpoint; a sweep needs drafter and verifier"
-        )
+    if not args.path:
+        raise ValueError("--path: give the drafter's checkpoint; a sweep needs it")
     # Whatever has several values is not for the settings of all; each value is checked here.
     for name in ("confidence_threshold", "stop_threshold"):
         for value in getattr(args, name):

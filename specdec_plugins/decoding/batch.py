@@ -93,7 +93,7 @@ class Batch:
         assert drafted is not None
         verified = drafted if self.verify_lengths is None else self.verify_lengths
         rejected = stopped & (accepted < verified)
-        return Outcome(drafted, verified, accepted, rejected, self.lengths)
+        return Outcome(drafted, verified, accepted, rejected, ~stopped, self.lengths)
 
     def move_on(self, new: Tensor, host_new: list[int], drew: bool) -> None:
         """Count ``new`` ``(rows,)`` committed tokens; ``drew``: a draft was made before them."""

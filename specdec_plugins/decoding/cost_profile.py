@@ -19,9 +19,13 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.rehearsal import StepParts, decoded, rehearsal
 
 logger = logging.getLogger(__name__)
+
+METHOD = 2
+"""Of measuring; another one's figures mean something else."""
 
 Points = dict[str, list[list[float]]]
 """``draft`` and ``verify``: pairs of slots and seconds, by slots, for one batch size."""
@@ -97,7 +101,7 @@ class CostProfile:
         source = torch.randint(4, max(5, vocabulary), (rows, width), generator=seed)
         source[:, -1] = generator.eos
         times: dict[tuple[str, int], list[float]] = {}
-        with rehearsal(generator):
+        with rehearsal(generator, GenerationLimits()):
             parts = StepParts(generator, source.to(device), self.PREFIX)
             calls = [("draft", parts.draft), ("verify", parts.verify)]
             for number in self._rounds(self.WARM_UP):
@@ -189,6 +193,7 @@ def describe(generator: Any, most: int) -> dict[str, Any]:
         for model in (generator.model, generator.drafter.model)
     ]
     return {
+        "method": METHOD,
         "device": name,
         "processor": processor_name(),
         "threads": torch.get_num_threads(),

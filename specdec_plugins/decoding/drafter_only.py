@@ -79,7 +79,9 @@ class DrafterOnlyGenerator:
                 f"--block-size {self.block_size}: the drafter was trained for blocks of 1 to "
                 f"{drafter.block_size}"
             )
+        drafter.eval()
         if verifier is not None:
+            verifier.eval()
             drafter.attach_verifier(verifier)
         shared = drafter.encoder is None
         self._model = drafter

@@ -11,20 +11,26 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.controllers.base import Bounds, Constant
+from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
 
 
 @contextmanager
-def rehearsal(generator: Any) -> Iterator[None]:
-    """For a while the generator drafts whole blocks, verifies them, and counts nothing."""
-    kept = generator.controller, generator.statistics, generator.recorder
+def rehearsal(generator: Any, limits: GenerationLimits | None = None) -> Iterator[None]:
+    """For a while the generator drafts whole blocks, verifies them, and counts nothing.
+
+    Args:
+        limits: to be heeded instead of the generator's own.
+    """
+    kept = generator.controller, generator.statistics, generator.recorder, generator.limits
+    generator.limits = limits or generator.limits
     generator.controller = Constant(Bounds(0, generator.block_size))
     generator.statistics, generator.recorder = DecodingStatistics(), None
     try:
         with torch.inference_mode():
             yield
     finally:
-        generator.controller, generator.statistics, generator.recorder = kept
+        generator.controller, generator.statistics, generator.recorder, generator.limits = kept
 
 
 class _Rows:

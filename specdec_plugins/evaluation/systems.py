@@ -84,7 +84,8 @@ class Choice:
 def list_systems(base: Settings, choice: Choice, trained: int) -> list[System]:
     """AR, the drafter alone, and every controller with every k and threshold of the choice.
 
-    ``cost-aware`` is there without a head and, if ``base`` names one, also with it.
+    ``cost-aware`` is there with averages and also with a head or the drafter's confidence, if
+    ``base`` names one or asks for it.
 
     Args:
         base: what all share; its controller's options but the thresholds are those of all.
@@ -143,9 +144,12 @@ def _controlled(base: ControllerOptions, choice: Choice) -> list[tuple[str, Cont
             for value in choice.stop_thresholds:
                 found.append((f"{name} {value:g}", replace(options, stop_threshold=value)))
         elif name == "cost-aware":
-            found.append((name, replace(options, acceptance_head=None)))
-            if base.acceptance_head:
-                found.append((f"{name} head", options))
+            plain = replace(options, acceptance_head=None, survival="averages")
+            found.append((name, plain))
+            if base.survival == "confidence":
+                found.append((f"{name} confidence", replace(plain, survival="confidence")))
+            if base.acceptance_head or base.survival == "head":
+                found.append((f"{name} head", replace(options, survival="head")))
         elif name != "constant":
             found.append((name, options))
     return found

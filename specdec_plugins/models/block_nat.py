@@ -24,7 +24,6 @@ from fairseq.modules import FairseqDropout, LayerNorm, PositionalEmbedding
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor, nn
 
-from specdec_plugins.checkpoints import REDUNDANT
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory
 from specdec_plugins.models.encoder_init import init_encoder_from
@@ -195,10 +194,7 @@ class BlockDrafter(Drafter):
             if "encoder.embed_positions.weight" in own:
                 key = "encoder.embed_positions.weight"
                 state_dict.setdefault(key, own[key])
-        # Another version of fairseq may have saved more than this one has.
-        for key in [key for key in state_dict if key not in own and REDUNDANT.search(key)]:
-            del state_dict[key]
-        self.encoder.upgrade_state_dict_named(state_dict, "encoder")
+        super().upgrade_state_dict_named(state_dict, name)
         if self.decoder.layer_norm is not None and "decoder.layer_norm.weight" not in state_dict:
             self.decoder.layer_norm = None
         state_dict["decoder.version"] = torch.Tensor([3])

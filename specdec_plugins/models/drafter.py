@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from fairseq.models import BaseFairseqModel
 from torch import Tensor, nn
 
+from specdec_plugins.checkpoints import REDUNDANT
 from specdec_plugins.data.block_mask import GLANCING, Blocks, glance, sentence_uniforms
 from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory
 from specdec_plugins.models.layers import DecoderLayerRunner, additive, among_themselves
@@ -87,6 +88,17 @@ class Drafter(BaseFairseqModel):
         if not self._verifier:
             raise ValueError("this drafter needs its verifier: give it with --AR-path")
         return self._verifier[0]
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
+        """Accept what another version of fairseq saved, which may be more or less by what holds
+        nothing: a packed copy, or the placeholder of a table of sinusoidal positions."""
+        super().upgrade_state_dict_named(state_dict, name)
+        own = self.state_dict()
+        for key in [key for key in state_dict if key not in own and REDUNDANT.search(key)]:
+            del state_dict[key]
+        for key in own:
+            if key.endswith("._float_tensor"):
+                state_dict.setdefault(key, own[key])
 
     def _apply(self, fn: Any, *args: Any, **kwargs: Any) -> Drafter:
         # The verifier follows to every device and dtype.

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fairseq.models.transformer import TransformerEncoderBase
+from fairseq.modules import MultiheadAttention
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from torch import Tensor
 
@@ -18,14 +19,20 @@ Encode = Callable[[Tensor, Tensor], dict[str, list[Tensor]]]
 def frozen_encoder(encoder: Any) -> Encode:
     """The quickest way to run an encoder whose weights are not to change.
 
-    An encoder or a layer with a forward of its own is run by that.
+    An encoder whose forward, or that of a layer, is not fairseq's own is run by that.
     """
-    stock = type(encoder).forward is TransformerEncoderBase.forward and all(
-        type(layer).forward is TransformerEncoderLayerBase.forward for layer in encoder.layers
-    )
-    if stock:
+    if _same(encoder, TransformerEncoderBase, "forward", "forward_scriptable") and all(
+        _same(layer, TransformerEncoderLayerBase, "forward", "residual_connection")
+        and type(layer.self_attn) is MultiheadAttention
+        and not getattr(layer.self_attn, "use_xformers", False)
+        for layer in encoder.layers
+    ):
         return EncoderRunner(encoder)
     return lambda tokens, lengths: encoder(tokens, src_lengths=lengths)
+
+
+def _same(module: Any, stock: Any, *methods: str) -> bool:
+    return all(getattr(type(module), name, None) is getattr(stock, name) for name in methods)
 
 
 class EncoderRunner:

@@ -85,6 +85,14 @@ def test_whatever_the_limits(tmp_path: Path, max_len_b: int) -> None:
     assert (CostProfile(str(tmp_path / "costs")).costs(generator, sample(2), K).verify > 0).all()
 
 
+def test_limits_that_only_real_sentences_meet(tmp_path: Path) -> None:
+    generator = make_generator()
+    generator.limits = limits = GenerationLimits(max_len_a=2, max_len_b=0, min_len=10)
+    batch = make_batch([6, 7])
+    assert (CostProfile(str(tmp_path / "costs")).costs(generator, batch, K).verify > 0).all()
+    assert generator.limits is limits
+
+
 def test_another_machines_is_measured_anew(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -68,6 +68,13 @@ def test_cost_aware_with_and_without_a_named_head() -> None:
     assert not named["cost-aware k 6"].asks_head
     assert named["cost-aware k 6"].settings.controller.acceptance_head is None
     assert named["cost-aware head k 6"].asks_head
+    doubtful = with_options(acceptance_head="head.pt", survival="confidence")
+    both = by_name(doubtful, controllers=("cost-aware",))
+    survival = {name: system.settings.controller.survival for name, system in both.items()}
+    assert survival["cost-aware k 6"] == "averages"
+    assert survival["cost-aware confidence k 6"] == "confidence"
+    assert survival["cost-aware head k 6"] == "head"
+    assert not both["cost-aware confidence k 6"].asks_head
 
 
 def test_bounds_are_for_all_but_constant() -> None:

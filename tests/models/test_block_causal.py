@@ -477,3 +477,15 @@ def test_uniform_cuts_reach_every_slot_of_a_cached_prefix() -> None:
             same = (cuts[row] == cut).nonzero()[0, 0]
             torch.testing.assert_close(output.logits[row, block], output.logits[row, same])
             assert int(output.scored[row, block].sum()) == min(4, length - cut)
+
+
+def test_placeholders_of_another_version_of_fairseq() -> None:
+    """Tables of sinusoidal positions had one in fairseq 0.12.2; exported files have none."""
+    model = make_causal(make_task(block_size=4))
+    placeholder = "decoder.embed_positions._float_tensor"
+    saved = {key: value for key, value in model.state_dict().items() if key != placeholder}
+    model.load_state_dict(dict(saved))
+    model.load_state_dict({**saved, placeholder: torch.zeros(1)})
+    model.decoder.embed_positions.register_buffer("_float_tensor", torch.zeros(1))
+    model.upgrade_state_dict(saved)
+    assert placeholder in saved

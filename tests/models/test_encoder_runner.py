@@ -44,14 +44,17 @@ def test_as_fairseq(settings: dict[str, Any], padded: bool) -> None:
     assert torch.equal(embedded, other)
 
 
-def test_an_encoder_of_another_kind_is_run_as_it_is() -> None:
+@pytest.mark.parametrize("method", ["forward", "forward_scriptable"])
+def test_an_encoder_of_another_kind_is_run_as_it_is(method: str) -> None:
     encoder = make_verifier().encoder
     kind = type(encoder)
+    original = getattr(kind, method)
 
-    class Louder(kind):  # type: ignore[misc, valid-type]
-        def forward(self, *args: Any, **kwargs: Any) -> Any:
-            out = super().forward(*args, **kwargs)
-            return {**out, "encoder_out": [2 * out["encoder_out"][0]]}
+    def louder(self: Any, *args: Any, **kwargs: Any) -> Any:
+        out = original(self, *args, **kwargs)
+        return {**out, "encoder_out": [2 * out["encoder_out"][0]]}
+
+    Louder = type("Louder", (kind,), {method: louder})  # noqa: N806
 
     source = make_targets([5, 3], seed=1)
     lengths = torch.tensor([5, 3])
@@ -59,3 +62,11 @@ def test_an_encoder_of_another_kind_is_run_as_it_is() -> None:
     encoder.__class__ = Louder
     loud = frozen_encoder(encoder)(source, lengths)["encoder_out"][0][:3]
     torch.testing.assert_close(loud, 2 * quiet)
+
+
+@pytest.mark.parametrize("method", ["forward", "residual_connection"])
+def test_so_is_one_with_layers_of_another_kind(method: str) -> None:
+    encoder = make_verifier().encoder
+    layer = encoder.layers[0]
+    layer.__class__ = type("Other", (type(layer),), {method: lambda self, *_, **__: None})
+    assert not isinstance(frozen_encoder(encoder), EncoderRunner)

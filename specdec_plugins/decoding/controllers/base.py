@@ -37,6 +37,8 @@ class Outcome:
     """True where the slot after those was verified and rejected; False where all that was verified
     was accepted, and where the accepted tokens end the sentence, so that nothing is known of the
     slots after them."""
+    ended: Tensor
+    """True where the last accepted token ends the sentence: no bonus token came after it."""
     lengths: Tensor
     """Committed tokens p of each row, those of the step included."""
 

@@ -91,9 +91,11 @@ class CostAware(Constant):
         self._costs: StepCosts | None = None
         self._choices: Tensor | None = None
         self._savings = self._seconds = self._extra = self._part = torch.zeros(())
+        self._tally: Tensor | None = None
         self._steps = 0
         self._coasting = False
         self._coasts = 0
+        self._plain = False
         self._doubt = 1.0
         self._looks = 0
         self._known: list[int] = []
@@ -112,7 +114,8 @@ class CostAware(Constant):
         lengths = self._known[1 : rows + 1]
         # What begins without drafts ends so, and what begins with them is to go on.
         steady = bool(lengths) and (lengths[-1] == 0 or min(lengths) > 0)
-        self._coasting = steady and self._coasts > 0
+        granted = self._coasts > 0 and (lengths[-1:] == [0]) == self._plain
+        self._coasting = steady and granted
         self.length = lengths[-1] if self._coasting else self.bounds.most
         if self._coasting:
             self._coasts -= 1
@@ -124,13 +127,13 @@ class CostAware(Constant):
             return
         self._known = self._choices.tolist()
         self._looks += 1
-        plain = self._known[rows] == 0
-        if not plain:
+        self._plain = self._known[rows] == 0
+        if not self._plain:
             self._doubt = 1.0
         elif bool(self._explores):
             self._doubt = min(2 * self._doubt, self.DOUBT)
         self._part = self.EXPLORATION / self._doubt * self.PERIODS * self._seconds
-        if plain:
+        if self._plain:
             missing = self.PERIODS * self._extra - self._savings
             self._coasts = int((missing / self._part).clamp(0, self.REST).ceil())
         else:
@@ -141,7 +144,8 @@ class CostAware(Constant):
         self._rows = len(lengths)
         if self._coasting:
             return None
-        if self._steps == 0:
+        self._size = len(lengths)
+        if self._tally is None:
             self._begin(lengths.device)
         if self._choices is None:
             self._decide()
@@ -163,10 +167,10 @@ class CostAware(Constant):
         """As in the step before, or what a new look at the averages says."""
         # An accepted EOS gains nothing: without it, it would be the bonus token. So it counts as
         # rejected, with all slots after it.
-        ended = ~outcome.rejected & (outcome.accepted < outcome.verified)
-        index = 2 * (outcome.accepted - ended.long()) + (outcome.rejected | ended)
+        index = 2 * (outcome.accepted - outcome.ended.long()) + (outcome.rejected | outcome.ended)
         if isinstance(self._head, CalibratedConfidence):
             self._head.learn(outcome)
+        assert self._tally is not None
         self._tally.index_add_(0, index, torch.ones_like(index, dtype=self._tally.dtype))
         self._steps += 1
         if self._steps % self.PERIOD == 0:
@@ -199,6 +203,7 @@ class CostAware(Constant):
 
     def _learn(self) -> None:
         """Move the tally of the last steps into the averages."""
+        assert self._tally is not None
         ended, rejected = self._tally.view(-1, 2).unbind(1)
         # A slot was accepted in the steps that accepted more slots than come before it.
         accepted = (ended + rejected).flip(0).cumsum(0).flip(0)[1:]
@@ -214,11 +219,11 @@ class CostAware(Constant):
         survival = (self._accepted / self._judged).cumprod(0)
         seconds = self._costs.draft + self._costs.verify
         best = best_length(survival, seconds, self.bounds.least)
-        # What a period of whole blocks costs above the best, at the batch's present size.
+        # What a period of whole blocks costs above the best, at the size that the batch began with.
         tokens = 1 + torch.nn.functional.pad(survival.cumsum(0), (1, 0))
-        here, chosen = seconds[self._rows], best[self._rows]
-        self._extra = here[-1] - tokens[-1] * here[chosen] / tokens[chosen]
-        self._seconds = here[chosen]
+        here, chosen = seconds[self._size], best[self._size, None]
+        self._seconds = here.gather(0, chosen)[0]
+        self._extra = here[-1] - tokens[-1] * self._seconds / tokens.gather(0, chosen)[0]
         spent = self._extra * self._explores
         self._savings = self._savings + self.EXPLORATION * self._seconds - spent
         self._choices = best

@@ -16,6 +16,7 @@ from specdec_plugins.decoding.cost_profile import StepCosts
 
 K = 5
 SENTENCE = 20
+NEVER = torch.zeros(4, dtype=torch.bool)
 SAMPLE = {"net_input": {"src_tokens": torch.zeros(4, 3)}}
 probabilities = st.lists(st.floats(0, 1), min_size=1, max_size=6)
 
@@ -86,7 +87,7 @@ def run(controller: CostAware, accepting: list[int], steps: int, rows: int = 4) 
         assert (lengths == lengths[0]).all()
         accepted = lengths.clamp(max=accepting[step % len(accepting)])
         found = controller.draft_lengths(
-            Outcome(lengths, lengths, accepted, accepted < lengths, accepted + 1)
+            Outcome(lengths, lengths, accepted, accepted < lengths, NEVER, accepted + 1)
         )
         assert found is not None
         lengths = found
@@ -137,7 +138,8 @@ def test_averages_are_of_judged_slots_only() -> None:
     # an EOS, which gains nothing; rejected in the first slot.
     accepted = torch.tensor([2, K, 3, 0])
     rejected = torch.tensor([True, False, False, True])
-    controller.draft_lengths(Outcome(drafted, drafted, accepted, rejected, accepted))
+    ended = torch.tensor([False, False, True, False])
+    controller.draft_lengths(Outcome(drafted, drafted, accepted, rejected, ended, accepted))
     controller._learn()
     rate, weight = controller.PRIOR
     judged = torch.tensor([4.0, 3, 3, 1, 1])
@@ -157,7 +159,9 @@ def looks(controller: CostAware, accepting: int, batches: int, rows: int = 4) ->
         seen.append(lengths is not None)
         if lengths is not None:
             found = lengths.clamp(max=accepting)
-            controller.draft_lengths(Outcome(lengths, lengths, found, found < lengths, found + 1))
+            controller.draft_lengths(
+                Outcome(lengths, lengths, found, found < lengths, NEVER[:rows], found + 1)
+            )
     return seen
 
 
@@ -234,11 +238,55 @@ def test_a_smaller_batch_has_other_costs() -> None:
     controller.keep(torch.tensor([2]))
     drafted = torch.tensor([0])
     found = controller.draft_lengths(
-        Outcome(drafted, drafted, drafted, torch.tensor([False]), drafted + 1)
+        Outcome(drafted, drafted, drafted, NEVER[:1], NEVER[:1], drafted + 1)
     )
     assert found is not None
     # But not so late: this batch began without drafts.
     assert found.tolist() == [0]
+
+
+def test_plain_from_the_beginning_it_explores_all_the_same() -> None:
+    """By the prior drafts do not pay; all are accepted."""
+    controller = start(Profile(draft=0.4, verify=0.4))
+    assert int(controller._choices[4]) == 0  # type: ignore[index]
+    seen = run(controller, [K], 40000)
+    assert seen[0] == 0
+    assert K in seen
+    # (1 + K) tokens of a whole block cost 1 + 0.8 K = 5.
+    assert seen[-1] == K
+
+
+def test_exploring_is_paid_by_batches_of_its_own_size() -> None:
+    """Batches end with one row, for which whole blocks are best; for all four they never pay."""
+    controller = start(Profile(0.0, 0.0, per_row=0.2))
+    for _ in range(400):
+        controller.prepare(None, SAMPLE)
+        lengths = controller.start(torch.zeros(4).long())
+        for rows in (4, 1):
+            if lengths is None:
+                break
+            controller.keep(torch.arange(rows))
+            lengths = lengths[:rows]
+            zeros = torch.zeros_like(lengths)
+            lengths = controller.draft_lengths(
+                Outcome(lengths, lengths, zeros, lengths > 0, NEVER[:rows], zeros + 1)
+            )
+    assert int(controller._choices[4]) == 0  # type: ignore[index]
+    # Now all is accepted: it must find that out.
+    assert K in run(controller, [K], 200000)[-SENTENCE:]
+
+
+def test_what_plain_batches_may_coast_others_may_not() -> None:
+    controller = start(Profile(0.0, 0.0, per_row=0.3))
+    run(controller, [1, 3], 100)
+    assert controller._choices is not None
+    assert int(controller._choices[4]) == 0
+    assert int(controller._choices[1]) > 0
+    while looks(controller, 0, 1) == [True]:
+        pass
+    assert controller._coasts > controller.COASTING
+    controller.prepare(None, {"net_input": {"src_tokens": torch.zeros(1, 3)}})
+    assert controller.start(torch.zeros(1).long()) is not None
 
 
 def test_bounds() -> None:

@@ -26,7 +26,9 @@ def tensor(*values: float) -> torch.Tensor:
 def outcome(drafted: list[int], accepted: list[int], rejected: list[int] | None = None) -> Outcome:
     told = [torch.tensor(values) for values in (drafted, accepted)]
     stopped = [a < d for a, d in zip(accepted, drafted)] if rejected is None else rejected
-    return Outcome(told[0], told[0], told[1], torch.tensor(stopped).bool(), told[1] + 1)
+    refused = torch.tensor(stopped).bool()
+    ended = ~refused & (told[1] < told[0])
+    return Outcome(told[0], told[0], told[1], refused, ended, told[1] + 1)
 
 
 def draft(probabilities: list[list[float]]) -> Draft:
@@ -156,7 +158,7 @@ def test_acceptance_head(threshold: float, least: int, verified: list[int]) -> N
 
 def test_oracle_knows_the_first_passes_steps() -> None:
     class Generator:
-        controller = statistics = recorder = None
+        controller = statistics = recorder = limits = None
         block_size = 3
 
         def generate(self, models: Any, sample: Any) -> Any:

@@ -14,7 +14,8 @@ CONFIDENCES = torch.tensor([[0.95, 0.42, 1.0], [0.97, 0.48, 0.0]])
 def outcome(accepted: list[int], rejected: list[bool]) -> Outcome:
     drafted = torch.tensor([3, 3])
     counts = torch.tensor(accepted)
-    return Outcome(drafted, drafted, counts, torch.tensor(rejected), counts + 1)
+    stopped = torch.tensor(rejected)
+    return Outcome(drafted, drafted, counts, stopped, ~stopped & (counts < drafted), counts + 1)
 
 
 def test_to_begin_with_it_believes_the_drafter() -> None:

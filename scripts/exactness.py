@@ -28,8 +28,7 @@ from tqdm import tqdm  # noqa: E402
 
 import specdec_plugins  # noqa: E402, F401
 from specdec_plugins.checkpoints import CheckpointError  # noqa: E402
-from specdec_plugins.decoding.controllers import ControllerOptions  # noqa: E402
-from specdec_plugins.decoding.controllers.options import NAMES  # noqa: E402
+from specdec_plugins.decoding.controllers import NAMES, ControllerOptions  # noqa: E402
 from specdec_plugins.inference import (  # noqa: E402
     InferenceError,
     Settings,

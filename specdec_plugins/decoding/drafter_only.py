@@ -84,7 +84,6 @@ class DrafterOnlyGenerator:
             verifier.eval()
             drafter.attach_verifier(verifier)
         shared = drafter.encoder is None
-        self._model = drafter
         self._encode: Encode | None = None
         self._features: CachedVerifier | None = None
         if shared or drafter.uses_verifier_features:
@@ -123,14 +122,13 @@ class DrafterOnlyGenerator:
         source = net_input["src_tokens"]
         limits, rows = self.limits, len(source)
         longest = limits.max_len_a * source.ne(self.pad).sum(1).double() + limits.max_len_b
-        positions = int(self._model.decoder.embed_positions.max_positions)
+        positions = int(self.drafter.model.decoder.embed_positions.max_positions)
         max_lengths = longest.long().clamp(max=positions - 1)
         shortest, most = torch.stack([max_lengths.min(), max_lengths.max()]).tolist()
         if shortest < limits.min_len:
             raise ValueError(f"--min-len {limits.min_len} is above the maximum length {shortest}")
         # A row's last block may start at its maximum length.
         capacity = most + 2 * (self.block_size + 1)
-        self._model.eval()
         with self.statistics.stopwatch("encode", source.device):
             verifier_out: dict[str, list[Tensor]] | None = None
             if self._encode is not None:

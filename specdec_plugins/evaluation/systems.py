@@ -5,17 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.controllers import NAMES, ControllerOptions
 from specdec_plugins.inference.settings import Settings
 
-CONTROLLERS = (
-    "constant",
-    "heuristic",
-    "confidence",
-    "acceptance-head",
-    "cost-aware",
-    "oracle",
-)
+CONTROLLERS = tuple(name for name in NAMES if name != "none")
 """Those that a sweep compares with each other; ``none`` is AR, which is always there."""
 AR = "AR"
 DRAFTER = "drafter"

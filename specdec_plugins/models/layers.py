@@ -183,7 +183,7 @@ def additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
 def source_mask(encoder_out: dict[str, list[Tensor]], dtype: torch.dtype) -> Tensor | None:
     """``(batch, 1, 1, source)`` additive mask of an encoder's padding, or None without padding.
 
-    Looks at the padding once a batch: the one device-to-host read that a batch's start makes.
+    Looks at the padding: a device-to-host read, once a batch and model.
     """
     padding = encoder_out["encoder_padding_mask"]
     if not padding or not bool(padding[0].any()):

@@ -8,8 +8,8 @@ AR (the verifier alone, greedy), the drafter alone, and every controller asked f
 and threshold, at every batch size, on every device. A round is one run of each, in an order of its
 own; ratios are taken within a round, and of the rounds the median. On a machine whose speed drifts,
 fewer lines and more rounds say more than many lines and few rounds. DATA_DIR and the other flags
-are those of inference.py; of --controller, --confidence-threshold, --stop-threshold, --block-size
-and --batch several values may be given.
+are those of inference.py; of --controller, --confidence-threshold, --stop-threshold, --tree-nodes,
+--block-size and --batch several values may be given.
 
 FOLDER gets runs.jsonl (a line a run, as soon as it is done), and from that sentences/*.jsonl (a
 line a sentence, with SpecDec++'s names), summary.json, table.md, and for each device and batch size
@@ -61,6 +61,7 @@ try:
     from specdec_plugins.evaluation.systems import (
         CONTROLLERS,
         THRESHOLDS,
+        TREE_NODES,
         Choice,
         System,
         list_systems,
@@ -100,6 +101,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     default = " ".join(map(str, THRESHOLDS))
     add("--confidence-threshold", **several, help=f"of controller confidence ({default})")
     add("--stop-threshold", **several, help=f"of controller acceptance-head ({default})")
+    default = " ".join(map(str, TREE_NODES))
+    several = {"nargs": "+", "type": int, "metavar": "N", "default": TREE_NODES}
+    add("--tree-nodes", **several, help=f"of controller tree ({default}); cost-aware: at most")
     add("--batch", nargs="+", type=int, default=[1], metavar="N", help="sentences at a time (1)")
     add("--device", nargs="+", choices=("cpu", "cuda"), help="(cuda if there is one, else cpu)")
     add("--threads", type=int, metavar="N", help="CPU threads (torch's own choice)")
@@ -157,11 +161,11 @@ def make_base(args: argparse.Namespace) -> tuple[Settings, tuple[str, ...]]:
     if not args.path:
         raise ValueError("--path: give the drafter's checkpoint; a sweep needs it")
     # Whatever has several values is not for the settings of all; each value is checked here.
-    for name in ("confidence_threshold", "stop_threshold"):
+    for name in ("confidence_threshold", "stop_threshold", "tree_nodes"):
         for value in getattr(args, name):
             ControllerOptions(**{name: value})
     own = {"batch": 1, "block_size": None, "controller": "heuristic"}
-    thresholds = {"confidence_threshold": 0.5, "stop_threshold": 0.5}
+    thresholds = {"confidence_threshold": 0.5, "stop_threshold": 0.5, "tree_nodes": 1}
     base = make_settings(argparse.Namespace(**{**vars(args), **own, **thresholds}))
     devices = tuple(dict.fromkeys(args.device or [base.device]))
     if "cuda" in devices:
@@ -211,6 +215,7 @@ def choose_systems(args: argparse.Namespace, base: Settings) -> list[System]:
         tuple(args.block_size) if args.block_size else None,
         tuple(args.confidence_threshold),
         tuple(args.stop_threshold),
+        tuple(args.tree_nodes),
     )
     return list_systems(base, choice, trained)
 

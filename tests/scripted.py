@@ -5,8 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from conftest import make_dictionary
 
 from specdec_plugins.decoding.controllers import Bounds, Constant, Draft
+from specdec_plugins.decoding.draft_tree import grow_tree
+from specdec_plugins.models.lattice import Lattice
+
+DICTIONARY = make_dictionary()
 
 
 class ScriptedDrafter:
@@ -34,13 +39,30 @@ class ScriptedDrafter:
         width: int,
         features: Any,
         with_probabilities: bool,
+        nodes: int,
     ) -> Draft:
         index = (lengths[:, None] + torch.arange(k)).clamp(max=self.script.size(1) - 1)
         drafted = self.script[self.rows].gather(1, index)
+        if nodes:
+            tokens, tree = grow_tree(
+                make_lattice(drafted), nodes, DICTIONARY.eos(), DICTIONARY.pad()
+            )
+            return Draft(tokens, tree=tree)
         return Draft(drafted, torch.zeros(*drafted.shape, 1), torch.rand(drafted.shape))
 
     def keep(self, rows: torch.Tensor, width: int) -> None:
         self.rows = self.rows[rows]
+
+
+def make_lattice(tokens: torch.Tensor, others: tuple[int, ...] = (1, 2)) -> Lattice:
+    """Candidates ``(rows, slots, 1 + others)``: the given tokens and some beside them, anyhow."""
+    rows, slots = tokens.shape
+    candidates = torch.stack([tokens, *((tokens + 4 + by) % len(DICTIONARY) for by in others)], -1)
+    width = candidates.size(-1)
+    order = torch.rand(rows, slots, width).argsort(-1)
+    first = torch.randn(rows, width).sort(descending=True).values
+    following = torch.randn(rows, slots - 1, width, width)
+    return Lattice(candidates.gather(-1, order), first, following)
 
 
 def attach(generator: Any, script: torch.Tensor, k: int, controller: Any = None) -> None:

@@ -92,6 +92,7 @@ def one_error(capfd: pytest.CaptureFixture[str]) -> str:
 
 def test_all_controllers(run: Evaluate, out: Path, capfd: pytest.CaptureFixture[str]) -> None:
     flags = ["--confidence-threshold", "0.1", "0.6", "--stop-threshold", "0.9", "--repeats", "2"]
+    flags += ["--tree-nodes", "3", "9"]
     assert run(*flags, "--batch", "1", "3", "--fp64") == 0
     printed = capfd.readouterr().out
     assert printed == (out / "table.md").read_text()
@@ -99,7 +100,7 @@ def test_all_controllers(run: Evaluate, out: Path, capfd: pytest.CaptureFixture[
     names = [
         *("AR", "drafter", "constant k 1", "constant k 2", "constant k 3", "constant k 4"),
         *("heuristic k 4", "confidence 0.1 k 4", "confidence 0.6 k 4"),
-        *("acceptance-head 0.9 k 4", "cost-aware k 4", "oracle k 4"),
+        *("acceptance-head 0.9 k 4", "tree 3 k 4", "tree 9 k 4", "cost-aware k 4", "oracle k 4"),
     ]
     assert [group["conditions"] for group in summary["groups"]] == [
         f"cpu, float64, 1 thread, batch {batch}, strict (β 1)" for batch in (1, 3)

@@ -28,24 +28,37 @@ class AcceptanceRule:
     def __str__(self) -> str:
         return "strict" if self.beta == 1 else f"relaxed (beta {self.beta}, tau {self.tau})"
 
-    def accepted(self, scores: Tensor, best: Tensor, draft: Tensor) -> Tensor:
-        """How many leading drafted tokens of every row are accepted.
+    def agrees(
+        self, scores: Tensor, best: Tensor, draft: Tensor, after: Tensor | None = None
+    ) -> Tensor:
+        """Which drafted tokens are accepted, each by itself.
 
         Args:
             scores: ``(batch, slots, vocab)`` the verifier's logits or log-probabilities; a
                 forbidden token's is minus infinity.
             best: ``(batch, slots)`` the token that greedy search takes.
-            draft: ``(batch, slots)`` drafted tokens.
+            draft: ``(batch, drafted)`` drafted tokens.
+            after: ``(batch, drafted)`` the slot whose scores judge each of them; None: its own.
 
         Returns:
-            ``(batch,)`` between 0 and the number of slots.
+            ``(batch, drafted)`` bool.
         """
+        if after is not None:
+            best = best.gather(1, after)
         if self.beta == 1:
             # Not "no better token": of two tokens that tie, only the one greedy takes.
-            good = draft == best
-        else:
-            drafted = scores.gather(-1, draft[..., None])
-            gap = scores.gather(-1, best[..., None]) - drafted
-            rank = (scores > drafted).sum(-1)
-            good = (rank < self.beta) & (gap <= self.tau)[..., 0] & drafted[..., 0].isfinite()
-        return good.long().cumprod(-1).sum(-1)
+            return draft == best
+        if after is not None:
+            scores = scores.gather(1, after[..., None].expand(-1, -1, scores.size(-1)))
+        drafted = scores.gather(-1, draft[..., None])
+        gap = scores.gather(-1, best[..., None]) - drafted
+        rank = (scores > drafted).sum(-1)
+        return (rank < self.beta) & (gap <= self.tau)[..., 0] & drafted[..., 0].isfinite()
+
+    def accepted(self, scores: Tensor, best: Tensor, draft: Tensor) -> Tensor:
+        """How many leading drafted tokens of every row are accepted: ``(batch,)``.
+
+        Args:
+            scores, best, draft: as of :meth:`agrees`, all with as many slots.
+        """
+        return self.agrees(scores, best, draft).long().cumprod(-1).sum(-1)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.controllers import Outcome
+from specdec_plugins.decoding.draft_tree import Path
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class StepReport:
     """Tokens that were committed, bonus token included."""
     finished: list[bool]
     """Whether they end the sentence."""
+    path: Path | None = None
+    """The way through a tree; on the device."""
 
 
 @dataclass
@@ -82,18 +85,19 @@ class Batch:
         starts = torch.arange(0, rows * capacity, capacity, device=positions.device)
         return (starts[:, None] + positions).flatten()
 
-    def outcome(self, accepted: Tensor, stopped: Tensor) -> Outcome:
+    def outcome(self, accepted: Tensor, stopped: Tensor, path: Path | None) -> Outcome:
         """What to tell a controller that adapts its draft lengths.
 
         Args:
             accepted: ``(rows,)`` drafted tokens that were committed.
             stopped: ``(rows,)`` True where the verifier's own token came after them.
+            path: which tokens of a tree they are.
         """
         drafted = self.draft_lengths
         assert drafted is not None
         verified = drafted if self.verify_lengths is None else self.verify_lengths
         rejected = stopped & (accepted < verified)
-        return Outcome(drafted, verified, accepted, rejected, ~stopped, self.lengths)
+        return Outcome(drafted, verified, accepted, rejected, ~stopped, self.lengths, path)
 
     def move_on(self, new: Tensor, host_new: list[int], drew: bool) -> None:
         """Count ``new`` ``(rows,)`` committed tokens; ``drew``: a draft was made before them."""

@@ -24,7 +24,7 @@ from specdec_plugins.decoding.rehearsal import StepParts, decoded, rehearsal
 
 logger = logging.getLogger(__name__)
 
-METHOD = 2
+METHOD = 3
 """Of measuring; another one's figures mean something else."""
 
 Points = dict[str, list[list[float]]]
@@ -39,7 +39,7 @@ class StepCosts:
     """
 
     draft: Tensor
-    """Drafting n slots; 0 for none."""
+    """Drafting n slots, or n nodes of a tree; 0 for none."""
     verify: Tensor
     """Scoring and committing m slots and the bonus token: all else that a step does."""
 
@@ -101,7 +101,7 @@ class CostProfile:
         source = torch.randint(4, max(5, vocabulary), (rows, width), generator=seed)
         source[:, -1] = generator.eos
         times: dict[tuple[str, int], list[float]] = {}
-        with rehearsal(generator, GenerationLimits()):
+        with rehearsal(generator, most, GenerationLimits()):
             parts = StepParts(generator, source.to(device), self.PREFIX)
             calls = [("draft", parts.draft), ("verify", parts.verify)]
             for number in self._rounds(self.WARM_UP):
@@ -201,6 +201,7 @@ def describe(generator: Any, most: int) -> dict[str, Any]:
         "dtype": str(next(generator.model.parameters()).dtype),
         "models": hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:16],
         "block size": most,
+        "tree depth": generator.controller.depth,
     }
 
 

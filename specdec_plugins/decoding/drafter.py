@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.controllers import Draft
+from specdec_plugins.decoding.draft_tree import grow_tree
 from specdec_plugins.decoding.kv_cache import KVCache
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.models.encoder_runner import Encode, frozen_encoder
@@ -31,6 +32,7 @@ class CachedDrafter:
                 self._encode = frozen_encoder(model.encoder)
             self.runners = self.decoder.runners(frozen=True)
             self.decoder.prepare()
+            self._read = self.decoder.feature_reader(frozen=True) if self.reads_features else None
         self._table: Tensor | None = None
 
     def encode(self, net_input: dict[str, Tensor], verifier_out: Any) -> Any:
@@ -66,6 +68,7 @@ class CachedDrafter:
         width: int,
         features: Tensor | None,
         with_probabilities: bool = False,
+        nodes: int = 0,
     ) -> Draft:
         """Draft ``block_size`` tokens after every row's prefix.
 
@@ -78,11 +81,17 @@ class CachedDrafter:
             width: the largest ``p - new + window + block_size``, known to the host.
             features: ``(rows, window, channels)`` the verifier's states for ``tokens``.
             with_probabilities: also say how likely each drafted token is to the drafter.
+            nodes: if not 0, draft instead so many tokens of a tree, ``block_size`` deep at most.
 
         Returns:
-            ``(rows, block_size)`` tokens for positions p … p + block_size - 1.
+            ``(rows, block_size)`` tokens for positions p … p + block_size - 1; of a tree
+            ``(rows, nodes)``.
         """
         states = self.states(tokens, new, lengths, block_size, width, features)
+        if nodes:
+            lattice = self.decoder.lattice(states, last)
+            drafted, tree = grow_tree(lattice, nodes, self.model.eos, self.decoder.padding)
+            return Draft(drafted, tree=tree)
         if with_probabilities:
             chosen, probabilities = self.decoder.choose_with_confidence(states, last)
             return Draft(chosen, states, probabilities)
@@ -104,8 +113,8 @@ class CachedDrafter:
         is_mask = index >= new[:, None]
         # Right after its own new tokens comes a row's block; what follows that is never read.
         slots = torch.nn.functional.pad(tokens, (0, block_size), value=self.decoder.padding + 1)
-        if features is not None:
-            features = torch.nn.functional.pad(features, (0, 0, 0, block_size))
+        if features is not None and self._read is not None:
+            features = self._read(features)
         table = self._table
         assert table is not None
         x = self.decoder.embed(slots, is_mask, positions, self._memory, table, features)

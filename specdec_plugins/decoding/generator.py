@@ -18,6 +18,7 @@ from specdec_plugins.decoding.controllers import (
     Head,
     build_controller,
 )
+from specdec_plugins.decoding.draft_tree import DraftTree
 from specdec_plugins.decoding.drafter import CachedDrafter
 from specdec_plugins.decoding.hypothesis import Results
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
@@ -113,13 +114,13 @@ class SpeculativeGenerator:
             self.recorder.begin(len(batch.rows))
         while batch.rows:
             draft = self._draft(batch)
-            tokens = self._cut(batch, draft)
-            lprobs = self._score(batch, tokens)
-            report = self._commit(batch, tokens, lprobs)
+            inputs = self._cut(batch, draft)
+            lprobs, states = self._score(batch, inputs, draft.tree)
+            report = self._commit(batch, inputs, draft.tree, lprobs, states)
             results.step(batch.rows, report.accepted)
             if self.recorder is not None:
                 last = batch.tokens.gather(1, batch.lengths[:, None])[:, 0]
-                self.recorder.record(batch.rows, draft.tokens, last, report)
+                self.recorder.record(batch.rows, draft, last, report)
             if any(report.finished):
                 self._finish(batch, report.finished, results)
         if self.recorder is not None:
@@ -131,7 +132,7 @@ class SpeculativeGenerator:
         source = net_input["src_tokens"]
         with self.statistics.stopwatch("encode", source.device):
             encoder_out = self.verifier.encode(source, net_input["src_lengths"])
-        limits, k, rows = self.limits, self.block_size, len(source)
+        limits, rows = self.limits, len(source)
         longest = limits.max_len_a * source.ne(self.pad).sum(1).double() + limits.max_len_b
         max_lengths = longest.long().clamp(max=self.model.max_decoder_positions() - 1)
         zeros = source.new_zeros(rows)
@@ -145,8 +146,9 @@ class SpeculativeGenerator:
             raise ValueError(
                 f"--min-len {limits.min_len} is above the maximum length {min(host_max_lengths)}"
             )
-        # A row's last step may start at its maximum length and write a whole block after it.
-        capacity = max(host_max_lengths) + 2 * (k + 1)
+        # A row's last step may start at its maximum length and write a whole draft after it.
+        most = max(self.block_size, self.controller.bounds.most)
+        capacity = max(host_max_lengths) + 2 * (most + 1)
         with self.statistics.stopwatch("encode", source.device):
             self.verifier.start(encoder_out, capacity)
         return Batch(
@@ -173,11 +175,14 @@ class SpeculativeGenerator:
         What is not cached of a row's prefix is cached now: more than its last step committed, where
         steps without a draft came before.
         """
-        drafter, width = self.drafter, max(batch.host_draft_lengths)
-        if drafter is None or not width:
+        drafter, slots = self.drafter, max(batch.host_draft_lengths)
+        if drafter is None or not slots:
             return Draft(batch.tokens[:, :0])
         if batch.drafter_input is not None:
             self._start_drafter(drafter, batch, *batch.drafter_input)
+        nodes = slots if self.controller.depth else 0
+        if nodes:
+            slots = min(nodes, self.controller.depth)
         with self.statistics.stopwatch("draft", batch.tokens.device):
             new = batch.uncached if drafter.causal else batch.lengths
             window = max(batch.host_uncached if drafter.causal else batch.host_lengths)
@@ -189,10 +194,11 @@ class SpeculativeGenerator:
                 batch.tokens.gather(1, index + 1),
                 new,
                 batch.lengths,
-                width,
-                max(batch.host_lengths) + width,
+                slots,
+                max(batch.host_lengths) + slots,
                 batch.recall(index),
                 self.controller.reads_probabilities,
+                nodes,
             )
 
     def _start_drafter(
@@ -206,7 +212,9 @@ class SpeculativeGenerator:
         batch.drafter_input = None
 
     def _cut(self, batch: Batch, draft: Draft) -> Tensor:
-        """``(rows, slots)`` the tokens to verify: as many as the row that verifies most."""
+        """``(rows, slots + 1)`` what the verifier reads: the last token, then as much of the draft
+        as the row that verifies most.
+        """
         width = draft.tokens.size(1)
         batch.verify_lengths = None
         if width and self.controller.cuts:
@@ -217,22 +225,21 @@ class SpeculativeGenerator:
             width = int(batch.verify_lengths.amax())
         elif min(batch.host_draft_lengths) < width:
             batch.verify_lengths = batch.draft_lengths
-        return draft.tokens[:, :width]
+        last = batch.tokens.gather(1, batch.lengths[:, None])
+        return torch.cat([last, draft.tokens[:, :width]], dim=1)
 
-    def _score(self, batch: Batch, tokens: Tensor) -> Tensor:
-        """``(rows, slots + 1, vocab)`` the verifier's log-probabilities, with fairseq's bans.
+    def _score(self, batch: Batch, inputs: Tensor, tree: DraftTree | None) -> tuple[Tensor, Tensor]:
+        """``(rows, slots + 1, vocab)`` the verifier's log-probabilities, with fairseq's bans, and
+        ``(rows, slots + 1, channels)`` its states.
 
         Like fairseq's, they are normalised before anything is forbidden.
         """
-        slots = tokens.size(1) + 1
-        last = batch.tokens.gather(1, batch.lengths[:, None])
-        with self.statistics.stopwatch("verify", tokens.device):
+        slots = inputs.size(1)
+        with self.statistics.stopwatch("verify", inputs.device):
             logits, states = self.verifier.score(
-                torch.cat([last, tokens], dim=1), batch.lengths, max(batch.host_lengths) + slots
+                inputs, batch.lengths, max(batch.host_lengths) + slots, tree
             )
-        positions = batch.lengths[:, None] + torch.arange(slots, device=tokens.device)
-        if self.drafter is not None and self.drafter.reads_features and batch.drafts:
-            batch.remember(states, positions)
+        depths = torch.arange(slots, device=inputs.device) if tree is None else tree.depths
         if self.limits.temperature != 1.0:
             logits = logits / self.limits.temperature
         lprobs = logits.log_softmax(-1, dtype=batch.scores.dtype)
@@ -240,35 +247,52 @@ class SpeculativeGenerator:
         ends = (m - n < slots for m, n in zip(batch.host_max_lengths, batch.host_lengths))
         self._bans.apply(
             lprobs,
-            positions,
+            batch.lengths[:, None] + depths,
             batch.max_lengths if any(ends) else None,
             early=min(batch.host_lengths) < self.limits.min_len,
         )
-        return lprobs
+        return lprobs, states
 
-    def _commit(self, batch: Batch, tokens: Tensor, lprobs: Tensor) -> StepReport:
+    def _commit(
+        self, batch: Batch, inputs: Tensor, tree: DraftTree | None, lprobs: Tensor, states: Tensor
+    ) -> StepReport:
         """Accept, commit up to EOS, and learn on the host what must be known: one small copy."""
-        slots = torch.arange(tokens.size(1) + 1, device=tokens.device)
-        best = lprobs.argmax(-1)
-        matched = self.rule.accepted(lprobs[:, :-1], best[:, :-1], tokens)
-        if batch.verify_lengths is not None:
-            matched = torch.minimum(matched, batch.verify_lengths)
+        best, path = lprobs.argmax(-1), None
+        if tree is None:
+            nodes = slots = torch.arange(best.size(1), device=best.device)
+            positions = batch.lengths[:, None] + slots
+            matched = self.rule.accepted(lprobs[:, :-1], best[:, :-1], inputs[:, 1:])
+            if batch.verify_lengths is not None:
+                matched = torch.minimum(matched, batch.verify_lengths)
+        else:
+            good = self.rule.agrees(lprobs, best, inputs[:, 1:], tree.parents)
+            path = tree.follow(good, batch.verify_lengths)
+            nodes, matched = path.nodes, path.accepted
+            # From here on the way that was accepted is a draft like any other.
+            slots = torch.arange(nodes.size(1), device=best.device)
+            positions = batch.lengths[:, None] + slots
+            self.verifier.move(batch.lengths[:, None] + nodes, positions)
+            inputs, best = inputs.gather(1, nodes), best.gather(1, nodes)
+            states = states.gather(1, nodes[..., None].expand(-1, -1, states.size(-1)))
+        if self.drafter is not None and self.drafter.reads_features and batch.drafts:
+            batch.remember(states, positions)
         bound = matched[:, None]
-        drafted = torch.cat([tokens, best[:, -1:]], dim=1)
+        drafted = torch.cat([inputs[:, 1:], best[:, -1:]], dim=1)
         chosen = torch.where(slots < bound, drafted, best)
         ends = (chosen == self.eos) & (slots <= bound)
         last = torch.where(ends, slots, bound).amin(1)
         new = last + 1
-        index = batch.lengths[:, None] + 1 + slots
+        index = positions + 1
         batch.tokens.scatter_(1, index, chosen)
-        batch.scores.scatter_(1, index, lprobs.gather(-1, chosen[..., None])[..., 0])
+        scores = lprobs.flatten(1).gather(1, nodes * lprobs.size(-1) + chosen)
+        batch.scores.scatter_(1, index, scores)
         batch.lengths = batch.lengths + new
         asked = [new, torch.minimum(matched, new), ends.any(1).long()]
         drafted_lengths = batch.host_draft_lengths
         if batch.verify_lengths is not None:
             asked.append(batch.verify_lengths)
         if batch.draft_lengths is not None:
-            outcome = batch.outcome(accepted=asked[1], stopped=last == matched)
+            outcome = batch.outcome(accepted=asked[1], stopped=last == matched, path=path)
             asked.append(self.controller.draft_lengths(outcome))
         host_new, accepted, finished, *more = torch.stack(asked).tolist()
         verified = drafted_lengths if batch.verify_lengths is None else more[0]
@@ -277,7 +301,7 @@ class SpeculativeGenerator:
         batch.move_on(new, host_new, drew=max(drafted_lengths) > 0)
         self.statistics.count_step(accepted, host_new, drafted_lengths, verified)
         return StepReport(
-            drafted_lengths, verified, accepted, host_new, [bool(done) for done in finished]
+            drafted_lengths, verified, accepted, host_new, [bool(done) for done in finished], path
         )
 
     def _finish(self, batch: Batch, finished: list[bool], results: Results) -> None:

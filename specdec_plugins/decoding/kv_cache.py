@@ -34,14 +34,24 @@ class KVCache:
         self.capacity = capacity
         self._zeroed = 0
 
-    def open(self, positions: Tensor, limits: Tensor, width: int, masked: bool) -> list[Attend]:
+    def open(
+        self,
+        positions: Tensor,
+        limits: Tensor,
+        width: int,
+        masked: bool,
+        among: Tensor | None = None,
+    ) -> list[Attend]:
         """One attention function a layer, for one forward over new slots.
 
         Args:
             positions: ``(rows, slots)`` where the new keys and values are written.
-            limits: ``(rows, slots)`` each query sees the cached positions below its limit.
+            limits: ``(rows, slots)``, or one of a row: each query sees the cached positions below
+                its limit.
             width: a bound on every limit, known to the host.
             masked: False where every limit equals ``width``, so that no mask is needed.
+            among: ``(rows, slots, slots)`` bool: which of the new slots each query sees, whatever
+                its limit.
 
         Raises:
             ValueError: ``width`` is larger than the cache.
@@ -54,6 +64,9 @@ class KVCache:
         mask = None
         if masked:
             seen = torch.arange(width, device=limits.device) < limits[..., None]
+            if among is not None:
+                columns = positions[:, None].expand_as(among)
+                seen = seen.expand(-1, positions.size(1), -1).scatter(2, columns, among)
             mask = additive(seen[:, None], self.store.dtype)
         return [self._attend(layer, flat, mask, width) for layer in self.store]
 
@@ -74,6 +87,13 @@ class KVCache:
             return y.transpose(1, 2).flatten(2)
 
         return attend
+
+    def copy(self, sources: Tensor, targets: Tensor) -> None:
+        """Copy cached positions ``(rows, slots)`` of every row to others."""
+        rows = torch.arange(self.rows, device=sources.device)[:, None] * self.capacity
+        store = self.store.flatten(1, 2)
+        moved = store.index_select(1, (rows + sources).flatten())
+        store.index_copy_(1, (rows + targets).flatten(), moved)
 
     def keep(self, rows: Tensor, width: int) -> None:
         """Drop every row but ``rows`` (ascending); only positions below ``width`` are moved."""

@@ -10,21 +10,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.controllers.base import Bounds, Constant
+from specdec_plugins.decoding.controllers.base import Bounds, Constant, Draft
+from specdec_plugins.decoding.controllers.policies import Tree
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
 
 
 @contextmanager
-def rehearsal(generator: Any, limits: GenerationLimits | None = None) -> Iterator[None]:
-    """For a while the generator drafts whole blocks, verifies them, and counts nothing.
+def rehearsal(
+    generator: Any, slots: int | None = None, limits: GenerationLimits | None = None
+) -> Iterator[None]:
+    """For a while the generator drafts as many slots at every step, verifies them, and counts
+    nothing.
 
     Args:
+        slots: how many, or how many nodes of a tree where its controller drafts trees; None is
+            whole blocks.
         limits: to be heeded instead of the generator's own.
     """
+    slots = generator.block_size if slots is None else slots
     kept = generator.controller, generator.statistics, generator.recorder, generator.limits
     generator.limits = limits or generator.limits
-    generator.controller = Constant(Bounds(0, generator.block_size))
+    bounds, depth = Bounds(0, slots), generator.controller.depth
+    generator.controller = Tree(bounds, depth) if depth else Constant(bounds)
     generator.statistics, generator.recorder = DecodingStatistics(), None
     try:
         with torch.inference_mode():
@@ -51,13 +59,12 @@ class _Rows:
 
 
 def decoded(generator: Any, sample: dict[str, Any], slots: int) -> tuple[float, list[int]]:
-    """Decode a batch with so many slots at every step.
+    """Decode a batch with so many slots at every step, or nodes of a tree.
 
     Returns:
         the seconds, without those of the encoders, and the rows of every step.
     """
-    with rehearsal(generator):
-        generator.controller = Constant(Bounds(0, slots))
+    with rehearsal(generator, slots):
         generator.recorder = recorder = _Rows()
         generator.generate([], sample)
         statistics = generator.statistics
@@ -90,6 +97,7 @@ class StepParts:
             for row in range(self._rows)
         ]
         self._new = torch.tensor(self._host_new, device=source.device)
+        self._drafts: dict[int, Draft] = {}
 
     def _reset(self, slots: int) -> None:
         batch = self._batch
@@ -98,13 +106,14 @@ class StepParts:
         batch.host_draft_lengths = [slots] * self._rows
 
     def draft(self, slots: int) -> None:
-        """Draft so many slots."""
+        """Draft so many slots, or nodes."""
         self._reset(slots)
-        self._generator._draft(self._batch)
+        self._drafts[slots] = self._generator._draft(self._batch)
 
     def verify(self, slots: int) -> None:
-        """Score so many drafted tokens and commit what is accepted."""
+        """Score what was drafted last with so many slots, and commit what is accepted."""
         self._reset(slots)
-        generator, batch = self._generator, self._batch
-        tokens = batch.tokens[:, :slots]
-        generator._commit(batch, tokens, generator._score(batch, tokens))
+        generator, batch, draft = self._generator, self._batch, self._drafts[slots]
+        inputs = generator._cut(batch, draft)
+        scored = generator._score(batch, inputs, draft.tree)
+        generator._commit(batch, inputs, draft.tree, *scored)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.batch import StepReport
+from specdec_plugins.decoding.controllers import Draft
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,10 @@ class StepTrace:
     milliseconds: float
     """Wall time of the step of the whole batch that the row was in, the same for all its rows: from
     the end of the encoders, or of the step before, until its tokens are known on the host."""
+    parents: list[int] | None = None
+    """Of a tree: the place in ``drafted`` of the token before each, -1 where that is the last one
+    of the step before. The accepted tokens come first, then the others by probability. None where
+    each token follows the one before it."""
 
     @property
     def committed(self) -> int:
@@ -56,7 +61,7 @@ class TraceRecorder:
     def record(
         self,
         rows: list[int],
-        draft: Tensor,
+        draft: Draft,
         last: Tensor,
         report: StepReport,
     ) -> None:
@@ -64,22 +69,27 @@ class TraceRecorder:
 
         Args:
             rows: where each row stands in the batch that began.
-            draft: ``(rows, slots)`` drafted tokens, of which a row's own are the first.
+            draft: what was drafted, of which a row's own are the first.
             last: ``(rows,)`` the last token of each row that the step committed.
             report: what the step did.
         """
         milliseconds = round(1000 * (time.perf_counter() - self._clock), 3)
-        tokens = torch.cat([draft, last[:, None]], dim=1).tolist()
+        tokens = torch.cat([draft.tokens, last[:, None]], dim=1).tolist()
         for i, row in enumerate(rows):
             *drafted, bonus = (self._symbols[token] for token in tokens[i])
-            accepted = report.accepted[i]
+            accepted, parents = report.accepted[i], None
+            drafted = drafted[: report.drafted[i]]
+            if draft.tree is not None and report.path is not None:
+                nodes = report.path.nodes[i, 1 : accepted + 1].tolist()
+                drafted, parents = _path_first(drafted, draft.tree.parents[i].tolist(), nodes)
             self._steps[row].append(
                 StepTrace(
-                    drafted=drafted[: report.drafted[i]],
+                    drafted=drafted,
                     verify_length=report.verified[i],
                     accepted=accepted,
                     bonus=bonus if report.committed[i] > accepted else None,
                     milliseconds=milliseconds,
+                    parents=parents,
                 )
             )
         self._clock = time.perf_counter()
@@ -88,3 +98,19 @@ class TraceRecorder:
         """Give every hypothesis of the batch its steps, as ``trace``."""
         for (hypothesis,), steps in zip(hypotheses, self._steps, strict=True):
             hypothesis["trace"] = steps
+
+
+def _path_first(
+    drafted: list[str], parents: list[int], path: list[int]
+) -> tuple[list[str], list[int]]:
+    """Drafted tokens and their parents' places, those of nodes in ``path`` first.
+
+    Args:
+        parents, path: nodes of a tree, of which 0 is the root and i holds ``drafted[i - 1]``.
+    """
+    others = [node for node in range(1, len(drafted) + 1) if node not in path]
+    order = path + others
+    places = {node: place for place, node in enumerate(order)}
+    # What has no parent among them follows nothing, and is never accepted.
+    found = [places.get(parents[node - 1], -1) for node in order]
+    return [drafted[node - 1] for node in order], found

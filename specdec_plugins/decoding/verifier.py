@@ -9,6 +9,7 @@ from fairseq.models.transformer import TransformerModelBase
 from fairseq.models.transformer.transformer_decoder import TransformerDecoderBase
 from torch import Tensor
 
+from specdec_plugins.decoding.draft_tree import DraftTree
 from specdec_plugins.decoding.kv_cache import KVCache
 from specdec_plugins.models.encoder_runner import frozen_encoder
 from specdec_plugins.models.layers import (
@@ -83,7 +84,9 @@ class CachedVerifier:
         if self._table is None or len(self._table) < capacity or self._table.dtype != states.dtype:
             self._table = position_table(self.decoder.embed_positions, capacity, self.padding)
 
-    def score(self, tokens: Tensor, lengths: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    def score(
+        self, tokens: Tensor, lengths: Tensor, width: int, tree: DraftTree | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Logits after each of ``tokens``, and the states they are computed from.
 
         Args:
@@ -91,16 +94,23 @@ class CachedVerifier:
                 draft.
             lengths: ``(rows,)`` committed tokens p of each row; its first p cache slots are valid.
             width: the largest ``length + slots`` of any row, known to the host.
+            tree: how the draft hangs together; None where each token follows the one before it.
 
         Returns:
-            ``(rows, slots, vocab)`` logits, row j being those of target position p + j, and
+            ``(rows, slots, vocab)`` logits, row j being those of target position p + j (in a tree
+            p + the depth of node j), and
             ``(rows, slots, channels)`` the decoder states before the output projection.
         """
         slots = tokens.size(1)
         positions = lengths[:, None] + torch.arange(slots, device=tokens.device)
         alone = slots == 1 and tokens.size(0) == 1
-        attends = self._cache.open(positions, positions + 1, width, masked=not alone)
-        x = self._embed(tokens, positions)
+        if tree is None:
+            attends = self._cache.open(positions, positions + 1, width, masked=not alone)
+            x = self._embed(tokens, positions)
+        else:
+            seen = lengths[:, None]
+            attends = self._cache.open(positions, seen, width, True, tree.ancestors)
+            x = self._embed(tokens, seen + tree.depths)
         for runner, attend, memory in zip(self.runners, attends, self._memory):
             x = runner(x, attend, memory, self._mask)
         decoder = self.decoder
@@ -120,6 +130,10 @@ class CachedVerifier:
         if decoder.layernorm_embedding is not None:
             x = decoder.layernorm_embedding(x)
         return x
+
+    def move(self, sources: Tensor, targets: Tensor) -> None:
+        """Line up what :meth:`score` cached of a tree: copy positions ``(rows, slots)``."""
+        self._cache.copy(sources, targets)
 
     def keep(self, rows: Tensor, width: int) -> None:
         """Go on with ``rows`` only, of which at most ``width`` cache slots are valid."""

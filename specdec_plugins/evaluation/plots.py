@@ -16,6 +16,7 @@ STYLES = {
     "confidence": ("#2ca02c", "s"),
     "acceptance-head": ("#d62728", "^"),
     "heuristic": ("#9467bd", "D"),
+    "tree": ("#17becf", "v"),
     "cost-aware": ("#ff7f0e", "P"),
     WITH_HEAD: ("#8c564b", "X"),
     "oracle": ("black", "*"),
@@ -99,9 +100,10 @@ def draw_speed(group: Group) -> dict[str, bytes]:
             axes.errorbar(places, medians, (low, high), label=name, capsize=3, **style)
             continue
         best = max(systems, key=lambda system: system.tokens_per_second.median)
-        label = (
-            f"constant, the fastest: k {best.first.block_size}" if policy == "constant" else name
-        )
+        label = {
+            "constant": f"constant, the fastest: k {best.first.block_size}",
+            "tree": f"{name}, the fastest: {best.first.tree_nodes} nodes",
+        }.get(policy, name)
         line = {**style, "marker": "", "linestyle": ":" if policy == "oracle" else "--"}
         axes.axhline(best.tokens_per_second.median, label=label, **line)
     if group.ar is not None:
@@ -126,17 +128,23 @@ def _curves(group: Group) -> Iterator[tuple[str, list[SystemSummary]]]:
                 k = None if kind == "constant" else system.first.block_size
                 curves.setdefault((kind, k), []).append(system)
     for (kind, k), systems in curves.items():
-        systems.sort(key=lambda s: (s.first.threshold or 0, s.first.block_size or 0))
+        systems.sort(
+            key=lambda s: (s.first.threshold or 0, s.first.tree_nodes or 0, s.first.block_size or 0)
+        )
         name = ORACLE if kind == "oracle" else kind
         if systems[0].first.threshold is not None:
             name = f"{name}, by threshold"
+        if kind == "tree":
+            name = "tree, by nodes"
         yield f"{name}, by k" if k is None else f"{name}, k {k}", systems
 
 
 def _point(system: SystemSummary) -> str:
-    """What is written at a point: the threshold or k; nothing where the legend says all."""
+    """What is written at a point: the threshold, nodes or k; nothing where the legend says all."""
     if system.first.threshold is not None:
         return f"{system.first.threshold:g}"
+    if system.policy == "tree":
+        return str(system.first.tree_nodes)
     return f"k {system.first.block_size}" if system.policy == "constant" else ""
 
 

@@ -89,6 +89,8 @@ class Run:
     block_size: int | None
     """k."""
     threshold: float | None
+    tree_nodes: int | None
+    """The most nodes of a tree; None where chains are verified."""
     asks_head: bool
     """Whether an acceptance head is asked about drafts."""
     min_draft: int
@@ -133,6 +135,7 @@ class Run:
             "controller": self.policy if self.policy not in (AR, DRAFTER) else None,
             "k": self.block_size,
             "threshold": self.threshold,
+            "tree_nodes": self.tree_nodes,
             "batch": self.batch,
             "beta": self.beta,
             "tau": self.tau,
@@ -200,6 +203,7 @@ def timed_run(system: System, translator: Translator, batches: Batches, number: 
         policy=system.policy,
         block_size=system.block_size,
         threshold=system.threshold,
+        tree_nodes=system.tree_nodes,
         asks_head=system.asks_head,
         min_draft=options.min_draft,
         max_draft=options.max_draft,

@@ -14,6 +14,7 @@ AR = "AR"
 DRAFTER = "drafter"
 CONSTANTS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 25)
 THRESHOLDS = (0.1, 0.3, 0.5, 0.7, 0.9)
+TREE_NODES = (8, 12, 16, 24, 32)
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,12 @@ class System:
         }.get(self.policy)
 
     @property
+    def tree_nodes(self) -> int | None:
+        """Nodes of the trees that are verified, at most; None where chains are."""
+        options = self.settings.controller
+        return options.tree_nodes if options.drafts_trees else None
+
+    @property
     def asks_head(self) -> bool:
         """Whether an acceptance head is asked about drafts."""
         return self.settings.strategy == "specdec" and self.settings.controller.reads_head
@@ -53,6 +60,7 @@ class System:
             "policy": self.policy,
             "block_size": self.block_size,
             "threshold": self.threshold,
+            "tree_nodes": self.tree_nodes,
             "min_draft": options.min_draft,
             "max_draft": options.max_draft,
             "refit_threshold": options.refit_threshold,
@@ -72,13 +80,15 @@ class Choice:
     """k of each of the others; None is what the drafter was trained for."""
     confidence_thresholds: tuple[float, ...] = THRESHOLDS
     stop_thresholds: tuple[float, ...] = THRESHOLDS
+    tree_nodes: tuple[int, ...] = TREE_NODES
+    """Of each ``tree`` system; the trees of ``cost-aware`` have the most of them at most."""
 
 
 def list_systems(base: Settings, choice: Choice, trained: int) -> list[System]:
     """AR, the drafter alone, and every controller with every k and threshold of the choice.
 
-    ``cost-aware`` is there with averages and also with a head or the drafter's confidence, if
-    ``base`` names one or asks for it.
+    ``cost-aware`` is there with trees and also with a head or whatever else is to tell it what will
+    be accepted, if ``base`` names one or asks for it.
 
     Args:
         base: what all share; its controller's options but the thresholds are those of all.
@@ -136,11 +146,15 @@ def _controlled(base: ControllerOptions, choice: Choice) -> list[tuple[str, Cont
         elif name == "acceptance-head":
             for value in choice.stop_thresholds:
                 found.append((f"{name} {value:g}", replace(options, stop_threshold=value)))
+        elif name == "tree":
+            for value in choice.tree_nodes:
+                found.append((f"{name} {value}", replace(options, tree_nodes=value)))
         elif name == "cost-aware":
-            plain = replace(options, acceptance_head=None, survival="averages")
+            most = max(choice.tree_nodes)
+            plain = replace(options, acceptance_head=None, survival="tree", tree_nodes=most)
             found.append((name, plain))
-            if base.survival == "confidence":
-                found.append((f"{name} confidence", replace(plain, survival="confidence")))
+            if base.survival in ("averages", "confidence"):
+                found.append((f"{name} {base.survival}", replace(plain, survival=base.survival)))
             if base.acceptance_head or base.survival == "head":
                 found.append((f"{name} head", replace(options, survival="head")))
         elif name != "constant":

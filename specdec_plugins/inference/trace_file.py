@@ -126,7 +126,10 @@ def _step(given: Any, where: str) -> StepTrace:
     if bonus is None and not accepted:
         raise ValueError(f"{where} committed nothing")
     milliseconds = _field(given, "milliseconds", where, "a number from 0 on", _is_duration)
-    return StepTrace(drafted, verify, accepted, bonus, milliseconds)
+    parents = given.get("parents")
+    if parents is not None:
+        _field(given, "parents", where, "a tree", lambda value: _is_tree(value, len(drafted)))
+    return StepTrace(drafted, verify, accepted, bonus, milliseconds, parents)
 
 
 def _field(given: Any, name: str, where: str, what: str, fits: Callable[[Any], bool]) -> Any:
@@ -156,6 +159,14 @@ def _count(given: Any, name: str, where: str, most: int) -> int:
             f"a whole number from 0 to {most}",
             lambda value: type(value) is int and 0 <= value <= most,
         )
+    )
+
+
+def _is_tree(value: Any, size: int) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == size
+        and all(type(place) is int and -1 <= place < size for place in value)
     )
 
 

@@ -75,10 +75,14 @@ def reached_slots(step: StepTrace) -> int:
     """How many slots of a step were judged by themselves.
 
     Those are the verified slots all before which were accepted, without EOS: the accepted ones,
-    and the one that was rejected first.
+    and the one that was rejected first. A tree's slots are how deep it is: where the accepted way
+    could have gone on, that slot was rejected.
     """
-    rejected = step.bonus is not None and step.accepted < step.verify_length
-    return step.accepted + rejected
+    if step.bonus is None:
+        return step.accepted
+    if step.parents is None:
+        return step.accepted + (step.accepted < step.verify_length)
+    return step.accepted + (step.accepted - 1 in step.parents[step.accepted : step.verify_length])
 
 
 def build_report(sentences: Iterable[SentenceTrace], limit: int, name: str) -> str:

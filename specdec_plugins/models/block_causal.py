@@ -29,6 +29,8 @@ from specdec_plugins.data.block_mask import HIDING, sentence_uniforms
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory
 from specdec_plugins.models.encoder_init import init_encoder_from
+from specdec_plugins.models.lattice import Lattice
+from specdec_plugins.models.layers import Projection, projection
 from specdec_plugins.models.previous_token_head import PreviousTokenHead, TokenChain
 
 logger = logging.getLogger(__name__)
@@ -161,10 +163,14 @@ class BlockCausalDecoder(DrafterDecoder):
         features: Tensor | None,
     ) -> Tensor:
         x = self._embedded(tokens)
-        if self.feature_projection is not None and features is not None:
-            x = x + self.feature_projection(features)
+        if features is not None:
+            x[:, : features.size(1)].add_(features)
         x = torch.where(is_mask[..., None], self.mask_embedding, x)
         return self.dropout_module(x + table[positions.clamp(max=len(table) - 1)])
+
+    def feature_reader(self, frozen: bool = False) -> Projection:
+        assert self.feature_projection is not None
+        return projection(self.feature_projection.weight, frozen=frozen)
 
     def output_layer(self, x: Tensor) -> Tensor:
         return self.tables.output_projection(x)
@@ -190,13 +196,20 @@ class BlockCausalDecoder(DrafterDecoder):
     def choose(self, x: Tensor, last: Tensor) -> Tensor:
         if self._chain is None:
             return super().choose(x, last)
-        return self._chain(x, last, self._logits).tokens
+        lattice = self._chain(x, last, self._logits)
+        return lattice.tokens(lattice.greedy())
 
     def choose_with_confidence(self, x: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
         if self._chain is None:
             return super().choose_with_confidence(x, last)
-        chained = self._chain(x, last, self._logits)
-        return chained.tokens, chained.confidence
+        lattice = self._chain(x, last, self._logits)
+        places = lattice.greedy()
+        return lattice.tokens(places), lattice.confidence(places)
+
+    def lattice(self, x: Tensor, last: Tensor) -> Lattice:
+        if self._chain is None:
+            return super().lattice(x, last)
+        return self._chain(x, last, self._logits)
 
     def _logits(self, x: Tensor) -> Tensor:
         return self.choices(self._project(x))

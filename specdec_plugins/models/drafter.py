@@ -164,7 +164,9 @@ class Drafter(BaseFairseqModel):
         states = None
         if with_verifier or self.uses_verifier_features:
             states = self.verifier_states(src_tokens, src_lengths, target, encoder_out)
-        features = states if self.uses_verifier_features else None
+        features = None
+        if states is not None and self.uses_verifier_features:
+            features = self.decoder.feature_reader()(states)
         runners = self.decoder.runners()
         table = self.decoder.positions(target.size(1) + self.block_size)
         memory = self.decoder.memory(encoder_out, runners, table)
@@ -202,8 +204,6 @@ class Drafter(BaseFairseqModel):
         positions = torch.cat([prefix, blocks.positions.flatten(1)], dim=1)
         tokens = torch.cat([target, blocks.gold.flatten(1)], dim=1)
         is_mask = torch.cat([torch.zeros_like(target).bool(), ~revealed.flatten(1)], dim=1)
-        if features is not None:
-            features = F.pad(features, (0, 0, 0, tokens.size(1) - length))
         x = self.decoder.embed(tokens, is_mask, positions, memory, table, features)
         mask = additive(self._allowed(length, blocks)[:, None], x.dtype)
         layers: Any = self.decoder.layers

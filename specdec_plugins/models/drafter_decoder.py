@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from specdec_plugins.models.lattice import Lattice
 from specdec_plugins.models.layers import (
     Attend,
     DecoderLayerRunner,
+    Projection,
     position_table,
     projection,
     source_mask,
@@ -42,6 +44,8 @@ class DrafterDecoder(nn.Module):
 
     embed_positions: Any
     layer_norm: Any
+    CANDIDATES = 16
+    """Of each slot, in a lattice."""
     causal: bool
     """True where prefix slots do not see the block, so that their states can be cached."""
 
@@ -67,7 +71,15 @@ class DrafterDecoder(nn.Module):
         table: Tensor,
         features: Tensor | None,
     ) -> Tensor:
-        """``(batch, slots, channels)`` input states of slots at ``positions``."""
+        """``(batch, slots, channels)`` input states of slots at ``positions``.
+
+        ``features`` ``(batch, n, channels)`` are of the first n slots, as :meth:`feature_reader`
+        has read them.
+        """
+        raise NotImplementedError
+
+    def feature_reader(self, frozen: bool = False) -> Projection:
+        """What reads the verifier's states, in decoders that do; ``frozen`` as of a layer."""
         raise NotImplementedError
 
     def before_layer(self, x: Tensor, positions: Tensor, table: Tensor) -> Tensor:
@@ -102,6 +114,18 @@ class DrafterDecoder(nn.Module):
         """
         best = self.choices(self._project(x)).softmax(-1).max(-1)
         return best.indices, best.values
+
+    def lattice(self, x: Tensor, last: Tensor) -> Lattice:
+        """What the slots may hold: with states and ``last`` as of :meth:`choose`.
+
+        A slot's candidates do not depend on those of the slot before, as long as no subclass knows
+        better.
+        """
+        logits = self.choices(self._project(x))
+        # Pad is never among them.
+        best, candidates = logits.topk(min(self.CANDIDATES, logits.size(-1) - 1))
+        following = best[:, 1:, None].expand(-1, -1, best.size(-1), -1)
+        return Lattice(candidates, best[:, 0], following)
 
     def choices(self, logits: Tensor) -> Tensor:
         """Logits to choose tokens by: pad's is minus infinity."""

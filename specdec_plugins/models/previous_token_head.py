@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from specdec_plugins.models.lattice import Lattice
 from specdec_plugins.models.layers import projection
 
 
@@ -38,39 +38,10 @@ class PreviousTokenHead(nn.Module):
         return x + self.out(torch.relu(self.state(x) + self.token(embedded)))
 
 
-@dataclass(frozen=True)
-class Chained:
-    """The candidates of a block's slots, and which were chosen."""
-
-    candidates: Tensor
-    """``(rows, slots, candidates)`` tokens; the first slot's best one first."""
-    first: Tensor
-    """``(rows, candidates)`` scores of the first slot's."""
-    scores: Tensor
-    """``(rows, slots - 1, candidates, candidates)`` of the others', after each one of the slot
-    before."""
-    chosen: Tensor
-    """``(rows, slots)`` places among the candidates."""
-
-    @property
-    def tokens(self) -> Tensor:
-        """``(rows, slots)``."""
-        return self.candidates.gather(-1, self.chosen[..., None])[..., 0]
-
-    @property
-    def confidence(self) -> Tensor:
-        """``(rows, slots)`` probabilities of the tokens among their slot's candidates."""
-        # Of all pairs, those with the token that was chosen before.
-        before = self.chosen[:, :-1, None, None].expand(-1, -1, 1, self.scores.size(-1))
-        scores = torch.cat([self.first[:, None], self.scores.gather(2, before)[:, :, 0]], dim=1)
-        return scores.softmax(-1).amax(-1)
-
-
 class TokenChain:
-    """Chooses a block greedily, slot by slot, over each slot's best candidates.
+    """Scores each slot's best candidates after each other: all pairs of neighbours at once.
 
-    All pairs of neighbouring candidates are scored at once; what remains in sequence is one small
-    lookup a slot. Built once, with weights that are not to change.
+    Built once, with weights that are not to change.
     """
 
     def __init__(self, head: PreviousTokenHead, embedded: Tensor, output: Tensor) -> None:
@@ -88,8 +59,8 @@ class TokenChain:
         # Pad is never among them.
         self._count = min(head.CANDIDATES, len(output) - 1)
 
-    def __call__(self, x: Tensor, last: Tensor, logits: Callable[[Tensor], Tensor]) -> Chained:
-        """Choose for states ``x`` ``(rows, slots, channels)`` after tokens ``last`` ``(rows,)``.
+    def __call__(self, x: Tensor, last: Tensor, logits: Callable[[Tensor], Tensor]) -> Lattice:
+        """For states ``x`` ``(rows, slots, channels)`` after tokens ``last`` ``(rows,)``.
 
         Args:
             logits: from states ``(rows, slots, channels)`` to ``(rows, slots, vocab)``, pad's
@@ -105,8 +76,4 @@ class TokenChain:
         pairs = x[:, 1:, None] + self._correct(torch.relu(state[:, 1:, None] + after))
         following = F.embedding(candidates[:, 1:], self._output)
         scores = (pairs @ following.transpose(-1, -2)).float()
-        followers = scores.argmax(-1)
-        chosen = [torch.zeros_like(last)[:, None]]
-        for slot in range(slots - 1):
-            chosen.append(followers[:, slot].gather(1, chosen[-1]))
-        return Chained(candidates, best[:, 0], scores, torch.cat(chosen, dim=1))
+        return Lattice(candidates, best[:, 0], scores)

@@ -21,7 +21,8 @@ class ControllerConfig(FairseqDataclass):
         metadata={
             "help": "what decides how much to draft and verify: constant (whole blocks); heuristic "
             "(2 more when all was accepted, else 1 less); confidence (cut at the first unlikely "
-            "slot); acceptance-head (cut where a rejection becomes likely); cost-aware (most "
+            "slot); acceptance-head (cut where a rejection becomes likely); tree (the most "
+            "probable continuations, which branch); cost-aware (most "
             "tokens a second on this machine); none (draft nothing); oracle (decodes twice, to "
             "show the bound: not a real decoder)"
         },
@@ -46,12 +47,17 @@ class ControllerConfig(FairseqDataclass):
         default=DEFAULTS.stop_threshold,
         metadata={"help": "acceptance-head: cut where a rejection is more probable than this"},
     )
+    tree_nodes: int = field(
+        default=DEFAULTS.tree_nodes,
+        metadata={"help": "tree: how many tokens of a tree to verify; cost-aware: at most"},
+    )
     survival: Optional[ChoiceEnum(SURVIVAL)] = field(  # type: ignore[valid-type]
         default=DEFAULTS.survival,
         metadata={
-            "help": "cost-aware: what tells which slots will be accepted: averages by slot; the "
-            "drafter's confidence, corrected by what happened; the acceptance head (default: the "
-            "head if --acceptance-head names one, else averages)"
+            "help": "cost-aware: what tells how much will be accepted: of trees, averages by node "
+            "(tree); or of chains, averages by slot (averages), the drafter's confidence, "
+            "corrected by what happened, or the acceptance head (default: the head if "
+            "--acceptance-head names one, else tree)"
         },
     )
     acceptance_head: Optional[str] = field(

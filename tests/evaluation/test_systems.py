@@ -39,10 +39,11 @@ def test_everything_by_default() -> None:
 
 def test_every_threshold_for_every_k() -> None:
     systems = by_name(
-        controllers=("confidence", "acceptance-head", "oracle"),
+        controllers=("confidence", "acceptance-head", "tree", "oracle"),
         block_sizes=(6, 2),
         confidence_thresholds=(0.25, 0.5),
         stop_thresholds=(0.7,),
+        tree_nodes=(5,),
     )
     assert list(systems) == [
         "AR",
@@ -50,12 +51,17 @@ def test_every_threshold_for_every_k() -> None:
         "confidence 0.25 k 6",
         "confidence 0.5 k 6",
         "acceptance-head 0.7 k 6",
+        "tree 5 k 6",
         "oracle k 6",
         "confidence 0.25 k 2",
         "confidence 0.5 k 2",
         "acceptance-head 0.7 k 2",
+        "tree 5 k 2",
         "oracle k 2",
     ]
+    assert systems["tree 5 k 2"].settings.controller.tree_nodes == 5
+    nodes = {name: system.tree_nodes for name, system in systems.items()}
+    assert nodes == {name: 5 if name.startswith("tree") else None for name in systems}
     assert systems["confidence 0.25 k 2"].threshold == 0.25
     assert systems["acceptance-head 0.7 k 2"].threshold == 0.7
     assert systems["acceptance-head 0.7 k 2"].settings.controller.stop_threshold == 0.7
@@ -71,7 +77,9 @@ def test_cost_aware_with_and_without_a_named_head() -> None:
     doubtful = with_options(acceptance_head="head.pt", survival="confidence")
     both = by_name(doubtful, controllers=("cost-aware",))
     survival = {name: system.settings.controller.survival for name, system in both.items()}
-    assert survival["cost-aware k 6"] == "averages"
+    assert survival["cost-aware k 6"] == "tree"
+    assert both["cost-aware k 6"].tree_nodes == 32
+    assert both["cost-aware confidence k 6"].tree_nodes is None
     assert survival["cost-aware confidence k 6"] == "confidence"
     assert survival["cost-aware head k 6"] == "head"
     assert not both["cost-aware confidence k 6"].asks_head

@@ -8,19 +8,23 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from specdec_plugins.decoding.draft_tree import DraftTree, Path
+
 
 @dataclass(frozen=True)
 class Draft:
     """A block of every row, and what a controller may look at before it is verified."""
 
     tokens: Tensor
-    """``(rows, slots)``."""
+    """``(rows, slots)``, or ``(rows, nodes)`` of a tree, by probability."""
     states: Tensor | None = None
     """``(rows, slots, channels)`` the drafter's states that the tokens were chosen from; None where
     there are no slots."""
     probabilities: Tensor | None = None
     """``(rows, slots)`` float32: the drafter's probability of each token; only where the
     controller reads it."""
+    tree: DraftTree | None = None
+    """How the tokens hang together; None where each follows the one before it."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,8 @@ class Outcome:
     """True where the last accepted token ends the sentence: no bonus token came after it."""
     lengths: Tensor
     """Committed tokens p of each row, those of the step included."""
+    path: Path | None = None
+    """Which tokens of a tree were accepted."""
 
 
 class Head(Protocol):
@@ -64,11 +70,16 @@ class Controller(Protocol):
     cannot: on a GPU a controller that ``cuts`` costs one more small copy a step.
     """
 
+    bounds: Bounds
+    """What no length is ever outside of."""
     length: int
     """The draft length, and the verify length, of every row as long as nothing else is said. It may
     change from batch to batch and where rows are dropped, but not to or from 0 in a batch."""
     cuts: bool
     """Whether :meth:`verify_lengths` is to be asked."""
+    depth: int
+    """If not 0, drafts are trees, so many tokens deep at most, and lengths count their nodes; they
+    are not cut."""
     reads_probabilities: bool
     """Whether drafts are to come with the drafter's probabilities."""
     resumes: bool
@@ -121,6 +132,7 @@ class Constant:
     """
 
     cuts = False
+    depth = 0
     reads_probabilities = False
     resumes = True
 

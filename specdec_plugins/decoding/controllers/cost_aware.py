@@ -8,7 +8,11 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.controllers.base import Bounds, Constant, Draft, Head, Outcome
-from specdec_plugins.decoding.controllers.survival import CalibratedConfidence
+from specdec_plugins.decoding.controllers.survival import (
+    CalibratedConfidence,
+    NodeAverages,
+    SlotAverages,
+)
 from specdec_plugins.decoding.cost_profile import StepCosts
 
 
@@ -54,6 +58,9 @@ class CostAware(Constant):
     accepted where all before it were. Given an acceptance head, or the drafter's confidence in its
     place, so do verify lengths once the draft is there, with those probabilities of its slots.
 
+    Where drafts are trees, lengths are numbers of nodes, and in place of slots there are the most
+    probable node, the second, and so on: each that is accepted commits one token more.
+
     A batch that begins without drafts stays so: to start late a drafter must read the source and
     the whole prefix, for the few tokens that are left. What is not drafted teaches nothing, so a
     small share of the time goes into batches of whole blocks, as soon as enough has been saved for
@@ -67,10 +74,6 @@ class CostAware(Constant):
 
     PERIOD = 8
     """Steps from one decision to the next: averages move slowly, and deciding costs time."""
-    WINDOW = 1000.0
-    """Judged slots after which an old one has lost most of its weight."""
-    PRIOR = (0.8, 4.0)
-    """Before anything is known: this acceptance rate, as if seen so many times."""
     PERIODS = 2
     """Periods that a batch is expected to take; what it takes is what it is charged."""
     EXPLORATION = 0.005
@@ -83,15 +86,24 @@ class CostAware(Constant):
     """Batches without drafts that coast, at most."""
     resumes = False
 
-    def __init__(self, bounds: Bounds, profile: Profile, head: Head | None = None) -> None:
+    def __init__(
+        self, bounds: Bounds, profile: Profile, head: Head | None = None, depth: int = 0
+    ) -> None:
+        """
+        Args:
+            head: what is asked about the slots of each draft.
+            depth: if not 0, drafts are trees, so many tokens deep at most, and ``bounds`` are those
+                of their nodes; then there is no ``head``.
+        """
         super().__init__(bounds)
+        self.depth = depth
         self._profile = profile
         self._head = head
         self.cuts = self.reads_probabilities = head is not None
         self._costs: StepCosts | None = None
         self._choices: Tensor | None = None
         self._savings = self._seconds = self._extra = self._part = torch.zeros(())
-        self._tally: Tensor | None = None
+        self._averages: SlotAverages | None = None
         self._steps = 0
         self._coasting = False
         self._coasts = 0
@@ -145,7 +157,7 @@ class CostAware(Constant):
         if self._coasting:
             return None
         self._size = len(lengths)
-        if self._tally is None:
+        if self._averages is None:
             self._begin(lengths.device)
         if self._choices is None:
             self._decide()
@@ -155,26 +167,22 @@ class CostAware(Constant):
         return self._chosen()
 
     def _begin(self, device: torch.device) -> None:
-        rate, weight = self.PRIOR
-        most = self.bounds.most
-        self._tally = torch.zeros(2 * (most + 1), device=device)
-        self._accepted = torch.full((most,), rate * weight, device=device)
-        self._judged = torch.full((most,), weight, device=device)
+        averages = NodeAverages if self.depth else SlotAverages
+        self._averages = averages(self.bounds.most, device)
         self._savings = torch.zeros((), device=device)
         self._explores = torch.zeros((), dtype=torch.bool, device=device)
 
     def draft_lengths(self, outcome: Outcome) -> Tensor:
         """As in the step before, or what a new look at the averages says."""
-        # An accepted EOS gains nothing: without it, it would be the bonus token. So it counts as
-        # rejected, with all slots after it.
-        index = 2 * (outcome.accepted - outcome.ended.long()) + (outcome.rejected | outcome.ended)
         if isinstance(self._head, CalibratedConfidence):
             self._head.learn(outcome)
-        assert self._tally is not None
-        self._tally.index_add_(0, index, torch.ones_like(index, dtype=self._tally.dtype))
+        assert self._averages is not None
+        # Of a tree, nothing where there was none.
+        if outcome.path is not None or not self.depth:
+            self._averages.note(outcome)
         self._steps += 1
         if self._steps % self.PERIOD == 0:
-            self._learn()
+            self._averages.learn()
             self._decide()
         return self._chosen()
 
@@ -201,22 +209,11 @@ class CostAware(Constant):
         length = torch.where(self._explores, self.bounds.most, self._choices[self._rows])
         return (length * self._drafts).expand(self._rows)
 
-    def _learn(self) -> None:
-        """Move the tally of the last steps into the averages."""
-        assert self._tally is not None
-        ended, rejected = self._tally.view(-1, 2).unbind(1)
-        # A slot was accepted in the steps that accepted more slots than come before it.
-        accepted = (ended + rejected).flip(0).cumsum(0).flip(0)[1:]
-        judged = accepted + rejected[:-1]
-        weight = self.WINDOW / (self.WINDOW + judged)
-        self._accepted = weight * self._accepted + accepted
-        self._judged = weight * self._judged + judged
-        self._tally = torch.zeros_like(self._tally)
-
     def _decide(self) -> None:
         """Choose a length for every number of rows that the batch may come to."""
         assert self._costs is not None
-        survival = (self._accepted / self._judged).cumprod(0)
+        assert self._averages is not None
+        survival = self._averages.survival()
         seconds = self._costs.draft + self._costs.verify
         best = best_length(survival, seconds, self.bounds.least)
         # What a period of whole blocks costs above the best, at the size that the batch began with.

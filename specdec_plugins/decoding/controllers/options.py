@@ -8,7 +8,12 @@ from typing import Any
 from specdec_plugins.decoding.controllers.base import Bounds, Constant, Controller, Head
 from specdec_plugins.decoding.controllers.cost_aware import CostAware
 from specdec_plugins.decoding.controllers.oracle import Oracle
-from specdec_plugins.decoding.controllers.policies import AcceptanceHead, Confidence, Heuristic
+from specdec_plugins.decoding.controllers.policies import (
+    AcceptanceHead,
+    Confidence,
+    Heuristic,
+    Tree,
+)
 from specdec_plugins.decoding.controllers.survival import CalibratedConfidence
 from specdec_plugins.decoding.cost_profile import CostProfile
 
@@ -17,13 +22,14 @@ NAMES = (
     "heuristic",
     "confidence",
     "acceptance-head",
+    "tree",
     "cost-aware",
     "oracle",
     "none",
 )
 
 
-SURVIVAL = ("averages", "confidence", "head")
+SURVIVAL = ("tree", "averages", "confidence", "head")
 
 
 @dataclass(frozen=True)
@@ -42,9 +48,12 @@ class ControllerOptions:
     """``confidence``: let the threshold follow what was accepted."""
     stop_threshold: float = 0.7
     """``acceptance-head``: cut where the probability of a rejection is above."""
+    tree_nodes: int = 24
+    """How many tokens of a tree to verify; with ``cost-aware``, at most."""
     survival: str | None = None
-    """``cost-aware``: what tells which slots will be accepted, one of ``SURVIVAL``; None is the
-    head if its file is given, else running averages by slot."""
+    """``cost-aware``: what is drafted, and what tells how much of it will be accepted, one of
+    ``SURVIVAL``: trees and running averages by node; or chains and running averages by slot, the
+    drafter's confidence, or a head. None is the head if its file is given, else trees."""
     acceptance_head: str | None = None
     """The file of a head. What needs one, ``acceptance-head`` or the survival of ``head``, finds
     that beside the drafter where the drafter's file is known."""
@@ -62,6 +71,8 @@ class ControllerOptions:
             value = getattr(self, name)
             if not 0 <= value <= 1:
                 raise ValueError(f"--{name.replace('_', '-')} {value}: must be between 0 and 1")
+        if self.tree_nodes < 1:
+            raise ValueError(f"--tree-nodes {self.tree_nodes}: must be at least 1")
         if self.survival not in (None, *SURVIVAL):
             raise ValueError(f"--survival {self.survival}: must be one of {', '.join(SURVIVAL)}")
         if self.max_draft is not None and self.max_draft < 1:
@@ -73,6 +84,10 @@ class ControllerOptions:
             raise ValueError(f"--min-draft {self.min_draft}: must be 0 or more")
         if self.max_draft is not None and self.min_draft > self.max_draft:
             raise ValueError(f"--min-draft {self.min_draft}: is above --max-draft {self.max_draft}")
+        if self.drafts_trees and self.min_draft > self.tree_nodes:
+            raise ValueError(
+                f"--min-draft {self.min_draft}: is above --tree-nodes {self.tree_nodes}"
+            )
         if self.min_draft and not self.drafts:
             raise ValueError(f"--min-draft {self.min_draft}: --controller none drafts nothing")
 
@@ -80,6 +95,14 @@ class ControllerOptions:
     def drafts(self) -> bool:
         """Whether a drafter is needed at all."""
         return self.controller != "none"
+
+    @property
+    def drafts_trees(self) -> bool:
+        """Whether drafts branch."""
+        if self.controller == "cost-aware" and self.survival is None:
+            return self.acceptance_head is None
+        named = self.controller == "cost-aware" and self.survival == "tree"
+        return named or self.controller == "tree"
 
     @property
     def reads_head(self) -> bool:
@@ -134,9 +157,14 @@ def build_controller(
     if name == "acceptance-head":
         assert head is not None
         return AcceptanceHead(bounds, head, options.stop_threshold)
+    if name == "tree":
+        return Tree(Bounds(options.min_draft, options.tree_nodes), most)
     if name == "cost-aware":
+        profile = CostProfile(options.cost_profile)
+        if options.drafts_trees:
+            return CostAware(Bounds(options.min_draft, options.tree_nodes), profile, depth=most)
         survival = CalibratedConfidence() if options.survival == "confidence" else head
-        return CostAware(bounds, CostProfile(options.cost_profile), survival)
+        return CostAware(bounds, profile, survival)
     if name == "oracle":
         return Oracle(bounds)
     return Constant(bounds)

@@ -8,6 +8,23 @@ from torch import Tensor
 from specdec_plugins.decoding.controllers.base import Bounds, Constant, Draft, Head, Outcome
 
 
+class Tree(Constant):
+    """``tree``: verify the most probable continuations, so many tokens in all.
+
+    Broad where the drafter is unsure, deep where it is sure: which they are, it says itself, with
+    every draft (see :func:`~specdec_plugins.decoding.draft_tree.grow_tree`).
+    """
+
+    def __init__(self, bounds: Bounds, depth: int) -> None:
+        """
+        Args:
+            bounds: of the nodes, the most of which it always takes.
+            depth: how many tokens deep trees are at most.
+        """
+        super().__init__(bounds)
+        self.depth = depth
+
+
 class Heuristic(Constant):
     """``heuristic``: two slots more after a step that accepted its whole draft, else one less.
 

@@ -1,4 +1,4 @@
-"""How likely drafted tokens are to be accepted, by the drafter's own word."""
+"""How likely drafted tokens are to be accepted: by experience, or by the drafter's own word."""
 
 from __future__ import annotations
 
@@ -6,6 +6,82 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.controllers.base import Outcome
+
+
+class SlotAverages:
+    """Running averages of how often each slot is accepted where all before it are."""
+
+    WINDOW = 1000.0
+    """Judged slots after which an old one has lost most of its weight."""
+    PRIOR = (0.8, 4.0)
+    """Before anything is known: this acceptance rate, as if seen so many times."""
+
+    def __init__(self, most: int, device: torch.device) -> None:
+        rate, weight = self.PRIOR
+        self._tally = torch.zeros(2, most + 1, device=device)
+        self._judged = torch.full((most,), weight, device=device)
+        self._accepted = rate * self._judged
+
+    def note(self, outcome: Outcome) -> None:
+        """A step has been made."""
+        # An accepted EOS gains nothing: without it, it would be the bonus token. So it counts as
+        # rejected, with all slots after it.
+        accepted = outcome.accepted - outcome.ended.long()
+        self._count((outcome.rejected | outcome.ended).long(), accepted)
+
+    def learn(self) -> None:
+        """Move the steps noted last into the averages."""
+        accepted, judged = self._judge(self._tally)
+        weight = self.WINDOW / (self.WINDOW + judged)
+        self._accepted = weight * self._accepted + accepted
+        self._judged = weight * self._judged + judged
+        self._tally = torch.zeros_like(self._tally)
+
+    def survival(self) -> Tensor:
+        """``(slots,)`` how probably each slot, and all before it, are accepted."""
+        return (self._accepted / self._judged).cumprod(0)
+
+    def _count(self, line: Tensor | int, place: Tensor) -> None:
+        """Add one in the tally at each place."""
+        index = (line * self._tally.size(1) + place).flatten()
+        self._tally.flatten().index_add_(0, index, torch.ones_like(index, dtype=torch.float))
+
+    def _judge(self, tally: Tensor) -> tuple[Tensor, Tensor]:
+        """How often each slot was accepted, and judged at all."""
+        ended, rejected = tally
+        # A slot was accepted in the steps that accepted more slots than come before it.
+        accepted = _beyond(ended + rejected)
+        return accepted, accepted + rejected[:-1]
+
+
+class NodeAverages(SlotAverages):
+    """Running averages of how often the nodes of trees are accepted, from the most probable on."""
+
+    def __init__(self, most: int, device: torch.device) -> None:
+        super().__init__(most, device)
+        self._accepted = self.PRIOR[1] * self.PRIOR[0] ** torch.arange(1.0, most + 1, device=device)
+
+    def note(self, outcome: Outcome) -> None:
+        """See the base class."""
+        assert outcome.path is not None
+        nodes = outcome.path.nodes[:, 1:]
+        accepted = (outcome.accepted - outcome.ended.long())[:, None]
+        depths = torch.arange(nodes.size(1), device=nodes.device)
+        # The last place is for what is not there.
+        self._count(0, torch.where(depths < accepted, nodes - 1, -1) % self._tally.size(1))
+        self._count(1, outcome.verified)
+
+    def survival(self) -> Tensor:
+        """``(nodes,)`` how probably each node, and so all above it, are accepted."""
+        return self._accepted / self._judged
+
+    def _judge(self, tally: Tensor) -> tuple[Tensor, Tensor]:
+        return tally[0, :-1], _beyond(tally[1])
+
+
+def _beyond(counts: Tensor) -> Tensor:
+    """Of counts at places 0, 1, …: how many are at a place beyond 0, beyond 1, …"""
+    return counts.flip(0).cumsum(0).flip(0)[1:]
 
 
 class CalibratedConfidence:

@@ -95,6 +95,28 @@ class RandomController(Constant):
         self._drafted, self._committed = self._drafted[rows], self._committed[rows]
 
 
+class RandomTree(RandomController):
+    """The same with trees, whose rows differ in their nodes."""
+
+    cuts = False
+
+    def __init__(self, bounds: Bounds, seed: int, zeros: float, depth: int) -> None:
+        super().__init__(bounds, seed, zeros)
+        self.depth = depth
+
+    def draft_lengths(self, outcome: Outcome) -> torch.Tensor:
+        if outcome.path is None:
+            assert not self._drafted.any()
+        else:
+            nodes = outcome.path.nodes
+            for row, accepted in enumerate(outcome.accepted.tolist()):
+                way = nodes[row, : accepted + 1].tolist()
+                assert way[0] == 0
+                assert way == sorted(set(way))
+                assert way[-1] <= outcome.drafted[row]
+        return super().draft_lengths(outcome)
+
+
 class HandMade:
     """Costs without a clock: ``slope`` a slot above 1 for a verifier's pass."""
 
@@ -115,6 +137,12 @@ def head(states: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
 def make_controller(name: str, k: int, seed: int = 0, least: int = 0) -> Any:
     if name == "random":
         return RandomController(Bounds(least, k), seed, zeros=0.3)
+    if name == "random tree":
+        return RandomTree(Bounds(least, 3 * k), seed, zeros=0.3, depth=k)
+    if name == "cost-aware, tree":
+        controller = CostAware(Bounds(least, 3 * k), HandMade((0.0, 0.05, 0.4)[seed % 3]), depth=k)
+        controller.PERIOD = 2
+        return controller
     if name.startswith("cost-aware"):
         slope = (0.0, 0.05, 0.4)[seed % 3]
         known = {"cost-aware, head": head, "cost-aware, confidence": CalibratedConfidence()}.get(
@@ -132,8 +160,15 @@ def make_controller(name: str, k: int, seed: int = 0, least: int = 0) -> Any:
     return controller
 
 
-VARIANTS = ("confidence, refit", "cost-aware, head", "cost-aware, confidence")
-CONTROLLERS = sorted({*NAMES, *VARIANTS, "random"} - {"none"})
+VARIANTS = (
+    "confidence, refit",
+    "cost-aware, head",
+    "cost-aware, confidence",
+    "cost-aware, tree",
+    "random",
+    "random tree",
+)
+CONTROLLERS = sorted({*NAMES, *VARIANTS} - {"none"})
 
 
 @cache

@@ -131,25 +131,6 @@ def test_the_prior_gives_way() -> None:
     assert run(start(Profile(0.3, 0.3)), [0], 30)[-1] == 0
 
 
-def test_averages_are_of_judged_slots_only() -> None:
-    controller = start(Profile(0.0, 0.0))
-    drafted = torch.full((4,), K)
-    # Rejected in slot 2; all accepted; ended within the draft, so that the last accepted slot is
-    # an EOS, which gains nothing; rejected in the first slot.
-    accepted = torch.tensor([2, K, 3, 0])
-    rejected = torch.tensor([True, False, False, True])
-    ended = torch.tensor([False, False, True, False])
-    controller.draft_lengths(Outcome(drafted, drafted, accepted, rejected, ended, accepted))
-    controller._learn()
-    rate, weight = controller.PRIOR
-    judged = torch.tensor([4.0, 3, 3, 1, 1])
-    kept = controller.WINDOW / (controller.WINDOW + judged)
-    torch.testing.assert_close(controller._judged, kept * weight + judged)
-    torch.testing.assert_close(
-        controller._accepted, kept * rate * weight + torch.tensor([3.0, 3, 1, 1, 1])
-    )
-
-
 def looks(controller: CostAware, accepting: int, batches: int, rows: int = 4) -> list[bool]:
     """Which of so many batches, of a step each, do not coast."""
     seen = []

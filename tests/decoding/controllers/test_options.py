@@ -21,10 +21,12 @@ from specdec_plugins.decoding.generator import SpeculativeGenerator
         ({"confidence_threshold": float("nan")}, "--confidence-threshold nan"),
         ({"stop_threshold": -0.1}, "--stop-threshold -0.1: must be between 0 and 1"),
         ({"min_draft": 3, "max_draft": 2}, "--min-draft 3: is above --max-draft 2"),
-        ({"survival": "hope"}, "--survival hope: must be one of averages, confidence, head"),
+        ({"survival": "hope"}, "--survival hope: must be one of tree, averages, confidence"),
         ({"min_draft": -1}, "--min-draft -1: must be 0 or more"),
         ({"max_draft": 0}, "--max-draft 0: must be at least 1.*--controller none"),
         ({"controller": "none", "min_draft": 1}, "--controller none drafts nothing"),
+        ({"tree_nodes": 0}, "--tree-nodes 0: must be at least 1"),
+        ({"controller": "tree", "min_draft": 3, "tree_nodes": 2}, "--min-draft 3: is above --tree"),
     ],
 )
 def test_what_cannot_be_is_named(given: dict[str, Any], message: str) -> None:
@@ -55,10 +57,12 @@ def test_what_does_not_go_with_the_drafter_is_named(given: dict[str, Any], messa
 
 @pytest.mark.parametrize("name", sorted({*NAMES} - {"none"}))
 def test_every_name_has_its_class(name: str) -> None:
-    controller = build_controller(ControllerOptions(name, 1, 3), 4, head=lambda s, p: p)
+    survival = "averages" if name == "cost-aware" else None
+    options = ControllerOptions(name, 1, 3, tree_nodes=7, survival=survival)
+    controller = build_controller(options, 4, head=lambda s, p: p)
     assert type(controller).__doc__.startswith(f"``{name}``")  # type: ignore[union-attr]
-    assert controller.length == 3
-    assert controller.bounds.least == 1  # type: ignore[attr-defined]
+    assert (controller.length, controller.depth) == ((7, 3) if name == "tree" else (3, 0))
+    assert controller.bounds.least == 1
 
 
 @pytest.mark.parametrize(
@@ -76,11 +80,14 @@ def test_what_survival_is_told_by(given: dict[str, Any], reads: bool, needs: boo
     assert (options.reads_head, options.needs_head) == (reads, needs)
     controller = build_controller(options, 4, (lambda s, p: p) if reads else None)
     assert controller.cuts == (reads or given.get("survival") == "confidence")
+    trees = not reads and given.get("survival", "tree") == "tree"
+    assert (controller.bounds.most, controller.depth) == ((24, 4) if trees else (4, 0))
 
 
 def test_from_a_task_or_a_command_line() -> None:
     names = ("controller", "min_draft", "max_draft", "confidence_threshold")
-    names += ("refit_threshold", "stop_threshold", "survival", "acceptance_head", "cost_profile")
-    values = ("confidence", 1, 3, 0.25, True, 0.5, "confidence", "head.pt", "costs.json")
+    names += ("refit_threshold", "stop_threshold", "tree_nodes", "survival", "acceptance_head")
+    names += ("cost_profile",)
+    values = ("confidence", 1, 3, 0.25, True, 0.5, 9, "confidence", "head.pt", "costs.json")
     given = dict(zip(names, values, strict=True))
     assert vars(ControllerOptions.from_config(Namespace(**given, other=1))) == given

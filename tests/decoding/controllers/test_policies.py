@@ -158,7 +158,8 @@ def test_acceptance_head(threshold: float, least: int, verified: list[int]) -> N
 
 def test_oracle_knows_the_first_passes_steps() -> None:
     class Generator:
-        controller = statistics = recorder = limits = None
+        controller: Any = Constant(Bounds(0, 3))
+        statistics = recorder = limits = None
         block_size = 3
 
         def generate(self, models: Any, sample: Any) -> Any:
@@ -172,7 +173,7 @@ def test_oracle_knows_the_first_passes_steps() -> None:
     controller = Oracle(Bounds(0, 3))
     generator = Generator()
     controller.prepare(generator, {"net_input": {"src_tokens": torch.zeros(2, 1)}})
-    assert generator.controller is None
+    assert generator.controller is Generator.controller
     drafted = controller.start(torch.tensor([0, 0]))
     assert drafted.tolist() == [3, 0]
     assert controller.verify_lengths(draft([[0.5] * 3] * 2), drafted).tolist() == [3, 0]

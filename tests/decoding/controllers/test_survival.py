@@ -1,11 +1,16 @@
-"""Confidences become acceptance probabilities by what happened to such slots."""
+"""What happened to slots and nodes, and to confidences like these, tells how they will fare."""
 
 from __future__ import annotations
 
 import torch
 
 from specdec_plugins.decoding.controllers import Outcome
-from specdec_plugins.decoding.controllers.survival import CalibratedConfidence
+from specdec_plugins.decoding.controllers.survival import (
+    CalibratedConfidence,
+    NodeAverages,
+    SlotAverages,
+)
+from specdec_plugins.decoding.draft_tree import Path
 
 STATES = torch.zeros(2, 3, 1)
 CONFIDENCES = torch.tensor([[0.95, 0.42, 1.0], [0.97, 0.48, 0.0]])
@@ -57,3 +62,40 @@ def test_old_slots_fade() -> None:
             calibrated(STATES, CONFIDENCES)
             calibrated.learn(outcome([accepted] * 2, [accepted == 0] * 2))
     assert float(calibrated(STATES, CONFIDENCES)[0, 0]) < 0.2
+
+
+def test_averages_are_of_judged_slots_only() -> None:
+    averages = SlotAverages(5, torch.device("cpu"))
+    drafted = torch.full((4,), 5)
+    # Rejected in slot 2; all accepted; ended within the draft, so that the last accepted slot is
+    # an EOS, which gains nothing; rejected in the first slot.
+    accepted = torch.tensor([2, 5, 3, 0])
+    rejected = torch.tensor([True, False, False, True])
+    ended = torch.tensor([False, False, True, False])
+    averages.note(Outcome(drafted, drafted, accepted, rejected, ended, accepted))
+    averages.learn()
+    rate, weight = averages.PRIOR
+    judged = torch.tensor([4.0, 3, 3, 1, 1])
+    kept = averages.WINDOW / (averages.WINDOW + judged)
+    found = kept * rate * weight + torch.tensor([3.0, 3, 1, 1, 1])
+    torch.testing.assert_close(averages.survival(), (found / (kept * weight + judged)).cumprod(0))
+
+
+def test_averages_of_nodes() -> None:
+    averages = NodeAverages(5, torch.device("cpu"))
+    rate, weight = averages.PRIOR
+    torch.testing.assert_close(averages.survival(), rate ** torch.arange(1.0, 6))
+    # The first and the fourth node accepted; nothing; the first, and the second, an EOS; of the
+    # last row's three nodes the third.
+    nodes = torch.tensor([[0, 1, 4, 0], [0, 0, 0, 0], [0, 1, 2, 0], [0, 3, 0, 0]])
+    accepted, verified = torch.tensor([2, 0, 2, 1]), torch.tensor([5, 5, 5, 3])
+    ended = torch.tensor([False, False, True, False])
+    path = Path(nodes, accepted)
+    for _ in range(2):
+        averages.note(Outcome(verified, verified, accepted, ~ended, ended, accepted, path))
+    averages.learn()
+    judged = 2 * torch.tensor([4.0, 4, 4, 3, 3])
+    kept = averages.WINDOW / (averages.WINDOW + judged)
+    prior = kept * weight * rate ** torch.arange(1.0, 6)
+    found = prior + 2 * torch.tensor([2.0, 0, 1, 1, 0])
+    torch.testing.assert_close(averages.survival(), found / (kept * weight + judged))

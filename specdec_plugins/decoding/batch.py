@@ -76,7 +76,7 @@ class Batch:
         """The states ``(rows, slots, channels)`` at ``(rows, slots)``; None before the first."""
         if self.features is None:
             return None
-        states = self.features.flatten(0, 1)[self._flat(positions)]
+        states = self.features.flatten(0, 1).index_select(0, self._flat(positions))
         return states.view(*positions.shape, -1)
 
     def _flat(self, positions: Tensor) -> Tensor:

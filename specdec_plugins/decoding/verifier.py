@@ -15,6 +15,7 @@ from specdec_plugins.models.encoder_runner import frozen_encoder
 from specdec_plugins.models.layers import (
     DecoderLayerRunner,
     position_table,
+    positioned,
     projection,
     source_mask,
 )
@@ -126,7 +127,7 @@ class CachedVerifier:
         if decoder.project_in_dim is not None:
             x = decoder.project_in_dim(x)
         if self._table is not None:
-            x = x + self._table[positions.clamp(max=len(self._table) - 1)]
+            x = positioned(x, positions, self._table)
         if decoder.layernorm_embedding is not None:
             x = decoder.layernorm_embedding(x)
         return x

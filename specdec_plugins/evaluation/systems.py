@@ -14,7 +14,7 @@ AR = "AR"
 DRAFTER = "drafter"
 CONSTANTS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 25)
 THRESHOLDS = (0.1, 0.3, 0.5, 0.7, 0.9)
-TREE_NODES = (8, 12, 16, 24, 32)
+TREE_NODES = (8, 12, 16, 20, 24)
 
 
 @dataclass(frozen=True)

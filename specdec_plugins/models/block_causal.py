@@ -30,7 +30,7 @@ from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory
 from specdec_plugins.models.encoder_init import init_encoder_from
 from specdec_plugins.models.lattice import Lattice
-from specdec_plugins.models.layers import Projection, projection
+from specdec_plugins.models.layers import Projection, positioned, projection
 from specdec_plugins.models.previous_token_head import PreviousTokenHead, TokenChain
 
 logger = logging.getLogger(__name__)
@@ -166,7 +166,7 @@ class BlockCausalDecoder(DrafterDecoder):
         if features is not None:
             x[:, : features.size(1)].add_(features)
         x = torch.where(is_mask[..., None], self.mask_embedding, x)
-        return self.dropout_module(x + table[positions.clamp(max=len(table) - 1)])
+        return self.dropout_module(positioned(x, positions, table))
 
     def feature_reader(self, frozen: bool = False) -> Projection:
         assert self.feature_projection is not None

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory
 from specdec_plugins.models.encoder_init import init_encoder_from
-from specdec_plugins.models.layers import DecoderLayerRunner
+from specdec_plugins.models.layers import DecoderLayerRunner, positioned
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class BlockDecoder(DrafterDecoder):
         return x
 
     def before_layer(self, x: Tensor, positions: Tensor, table: Tensor) -> Tensor:
-        return self.dropout_module(x + table[positions.clamp(max=len(table) - 1)])
+        return self.dropout_module(positioned(x, positions, table))
 
     def output_layer(self, x: Tensor) -> Tensor:
         return self.output_projection(x)

@@ -176,8 +176,7 @@ def dropout(attention: Any) -> float:
 
 def additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
     """An attention mask to add to the scores: 0 where ``allowed``, minus infinity elsewhere."""
-    mask = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device)
-    return mask.masked_fill_(~allowed, float("-inf"))
+    return allowed.to(dtype).log_()
 
 
 def source_mask(encoder_out: dict[str, list[Tensor]], dtype: torch.dtype) -> Tensor | None:
@@ -203,3 +202,10 @@ def position_table(embed_positions: Any, length: int, padding: int) -> Tensor | 
     tensors = (*embed_positions.parameters(), *embed_positions.buffers(), torch.empty(0))
     row = torch.full((1, length), padding + 1, device=tensors[0].device)
     return embed_positions(row)[0]
+
+
+def positioned(x: Tensor, positions: Tensor, table: Tensor) -> Tensor:
+    """``x`` ``(…, channels)`` and, added to it, what a :func:`position_table` holds for its
+    ``positions``; beyond its end, the last one."""
+    # As an embedding: on a CPU, three times as fast as indexing.
+    return x + F.embedding(positions.clamp(max=len(table) - 1), table)

@@ -78,7 +78,7 @@ def test_cost_aware_with_and_without_a_named_head() -> None:
     both = by_name(doubtful, controllers=("cost-aware",))
     survival = {name: system.settings.controller.survival for name, system in both.items()}
     assert survival["cost-aware k 6"] == "tree"
-    assert both["cost-aware k 6"].tree_nodes == 32
+    assert both["cost-aware k 6"].tree_nodes == 24
     assert both["cost-aware confidence k 6"].tree_nodes is None
     assert survival["cost-aware confidence k 6"] == "confidence"
     assert survival["cost-aware head k 6"] == "head"

@@ -48,7 +48,7 @@ class ControllerOptions:
     """``confidence``: let the threshold follow what was accepted."""
     stop_threshold: float = 0.7
     """``acceptance-head``: cut where the probability of a rejection is above."""
-    tree_nodes: int = 24
+    tree_nodes: int = 20
     """How many tokens of a tree to verify; with ``cost-aware``, at most."""
     survival: str | None = None
     """``cost-aware``: what is drafted, and what tells how much of it will be accepted, one of

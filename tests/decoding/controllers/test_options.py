@@ -81,7 +81,7 @@ def test_what_survival_is_told_by(given: dict[str, Any], reads: bool, needs: boo
     controller = build_controller(options, 4, (lambda s, p: p) if reads else None)
     assert controller.cuts == (reads or given.get("survival") == "confidence")
     trees = not reads and given.get("survival", "tree") == "tree"
-    assert (controller.bounds.most, controller.depth) == ((24, 4) if trees else (4, 0))
+    assert (controller.bounds.most, controller.depth) == ((20, 4) if trees else (4, 0))
 
 
 def test_from_a_task_or_a_command_line() -> None:

@@ -32,6 +32,7 @@ from tqdm import tqdm  # noqa: E402
 import specdec_plugins  # noqa: E402, F401
 from specdec_plugins.checkpoints import CheckpointError  # noqa: E402
 from specdec_plugins.decoding.acceptance import AcceptanceRule  # noqa: E402
+from specdec_plugins.decoding.controllers import ControllerOptions  # noqa: E402
 from specdec_plugins.inference import (  # noqa: E402
     InferenceError,
     Settings,
@@ -41,14 +42,16 @@ from specdec_plugins.inference import (  # noqa: E402
 )
 
 RELAXED = AcceptanceRule(beta=3, tau=1.0)
+TREES = ControllerOptions("tree")
 STRICT = "specdec strict"
 BASELINE = "fairseq beam 1"
+GREEDY = "AR (ours)"
 SYSTEMS: dict[str, dict[str, Any]] = {
     "fairseq beam 5": {"strategy": "fairseq", "beam": 5},
     BASELINE: {"strategy": "fairseq", "beam": 1},
-    "AR (ours)": {"strategy": "AR"},
-    STRICT: {"strategy": "specdec"},
-    "specdec relaxed": {"strategy": "specdec", "rule": RELAXED},
+    GREEDY: {"strategy": "AR"},
+    STRICT: {"strategy": "specdec", "controller": TREES},
+    "specdec relaxed": {"strategy": "specdec", "controller": TREES, "rule": RELAXED},
 }
 
 
@@ -129,24 +132,30 @@ def table(
     references: list[str],
     dtype: str,
 ) -> None:
-    greedy = [t.text for t in outputs["AR (ours)"]]
-    print(f"| {'system':15} |  BLEU | acceptance length | ms/sentence | x {BASELINE} | as AR |")
-    print("|---|---|---|---|---|---|")
+    greedy = [t.text for t in outputs[GREEDY]]
+    baselines = BASELINE, GREEDY
+    columns = "BLEU", "acceptance length", "ms/sentence", *(f"x {n}" for n in baselines), "as AR"
+    print(f"| {'system':15} | {' | '.join(columns)} |")
+    print("|---" * (1 + len(columns)) + "|")
     for name, system in systems.items():
         texts = [t.text for t in outputs[name]]
         bleu = sacrebleu.corpus_bleu(texts, [references]).score
         length = system.statistics.acceptance_length if "specdec" in name else 1.0
-        ratios = [base / own for base, own in zip(seconds[BASELINE], seconds[name])]
+        ratios = [
+            statistics.median(base / own for base, own in zip(seconds[baseline], seconds[name]))
+            for baseline in baselines
+        ]
         same = sum(a == b for a, b in zip(texts, greedy))
         milliseconds = 1000 * statistics.median(seconds[name]) / len(references)
         print(
-            f"| {name:15} | {bleu:5.1f} | {length:17.2f} | {milliseconds:11.1f} "
-            f"| {statistics.median(ratios):15.2f}x | {same:2}/{len(texts)} |"
+            f"| {name:15} | {bleu:4.1f} | {length:17.2f} | {milliseconds:11.1f} "
+            f"| {ratios[0]:15.2f}x | {ratios[1]:10.2f}x | {same:2}/{len(texts)} |"
         )
     k = systems[STRICT].block_size
     print(
-        f"\ncpu, {dtype}, {torch.get_num_threads()} threads, batch 1, k {k}; relaxed: {RELAXED}; "
-        f"{len(seconds[STRICT])} alternating runs, medians; decoding only.\n"
+        f"\ncpu, {dtype}, {torch.get_num_threads()} threads, batch 1, k {k}, controller tree, "
+        f"{TREES.tree_nodes} nodes; relaxed: {RELAXED}; {len(seconds[STRICT])} alternating runs, "
+        "medians; decoding only.\n"
         "BLEU: sacreBLEU on these sentences. Acceptance length: tokens committed per step, "
         "bonus token included."
     )

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from specdec_plugins.decoding.controllers import Outcome
 from specdec_plugins.decoding.draft_tree import Path
+from specdec_plugins.decoding.indices import row_starts
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,7 @@ class Batch:
     def _flat(self, positions: Tensor) -> Tensor:
         """Positions within all rows one after another, which are quicker to copy to and from."""
         rows, capacity = self.tokens.shape
-        starts = torch.arange(0, rows * capacity, capacity, device=positions.device)
-        return (starts[:, None] + positions).flatten()
+        return (row_starts(rows, capacity, positions.device) + positions).flatten()
 
     def outcome(self, accepted: Tensor, stopped: Tensor, path: Path | None) -> Outcome:
         """What to tell a controller that adapts its draft lengths.

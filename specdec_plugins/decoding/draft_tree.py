@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from specdec_plugins.decoding.indices import indices
 from specdec_plugins.models.lattice import Lattice
 
 STEP = 1e-4
@@ -46,19 +47,18 @@ class DraftTree:
             limits: ``(rows,)`` how many nodes of each row there are; None for all.
         """
         rows, count = self.depths.shape
-        index = torch.arange(count, device=good.device)
+        index = indices(count, good.device)
         # By counting: a node whose parent were missing would never be reached.
         good = F.pad(good, (1, 0), value=True)
         reached = (self.ancestors & good[:, None]).sum(-1) == self.depths + 1
         if limits is not None:
             reached &= index <= limits[:, None]
-        rank = torch.where(reached, self.depths * count - index, -count)
-        last = rank.argmax(1)[:, None]
-        among = self.ancestors.gather(1, last[..., None].expand(-1, -1, count))[:, 0]
+        # Of equals, the first.
+        accepted, last = (self.depths * reached).max(1)
+        among = self.ancestors.gather(1, last[:, None, None].expand(-1, -1, count))[:, 0]
         # What is not on the way goes to a column of its own, which is dropped.
         place = torch.where(among, self.depths, self.depth + 1)
         nodes = place.new_zeros(rows, self.depth + 2).scatter_(1, place, index.expand(rows, -1))
-        accepted = self.depths.gather(1, last)[:, 0]
         return Path(nodes[:, :-1], accepted)
 
 
@@ -127,13 +127,12 @@ def _continuations(steps: Tensor, slots: int, width: int) -> tuple[Tensor, Tenso
         ``(rows, slots - 1, cells + 1)`` log-probabilities of getting to all but the first of them.
     """
     rows, cells = len(steps), slots * width
-    index = torch.arange(cells + 1, device=steps.device)
-    ways = index.new_empty(rows, slots, cells + 1)
+    index = indices(cells + 1, steps.device)
+    ways = index.new_full((rows, slots, cells + 1), cells)
     ways[:, 0] = index
     gains, best = steps.max(-1)
-    offsets = index[width:cells:width, None]
     if slots > 1:
-        ways[:, 1] = F.pad((best + offsets).flatten(1), (0, width + 1), value=cells)
+        ways[:, 1, : cells - width] = (best + index[width:cells:width, None]).flatten(1)
     gains = F.pad(gains.flatten(1) - STEP, (0, width + 1), value=-torch.inf)
     known = 1
     while known < slots - 1:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from specdec_plugins.decoding.controllers import Draft
 from specdec_plugins.decoding.draft_tree import grow_tree
+from specdec_plugins.decoding.indices import indices
 from specdec_plugins.decoding.kv_cache import KVCache
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.models.encoder_runner import Encode, frozen_encoder
@@ -108,7 +109,7 @@ class CachedDrafter:
     ) -> Tensor:
         """``(rows, block_size, channels)``: what :meth:`draft`, given the same, chooses from."""
         window = tokens.size(1)
-        index = torch.arange(window + block_size, device=tokens.device)
+        index = indices(window + block_size, tokens.device)
         positions = (lengths - new)[:, None] + index
         is_mask = index >= new[:, None]
         # Right after its own new tokens comes a row's block; what follows that is never read.
@@ -122,7 +123,7 @@ class CachedDrafter:
         limits = torch.where(is_mask, ends, positions + 1) if self.causal else ends + 0 * positions
         attends = self._cache.open(positions, limits, width, masked=True)
         x = self.decoder.run(x, positions, table, self.runners, attends, self._memory)
-        block = new[:, None] + torch.arange(block_size, device=tokens.device)
+        block = new[:, None] + indices(block_size, tokens.device)
         return x.gather(1, block[..., None].expand(-1, -1, x.size(-1)))
 
     def keep(self, rows: Tensor, width: int) -> None:

@@ -21,6 +21,7 @@ from specdec_plugins.decoding.controllers import (
 from specdec_plugins.decoding.draft_tree import DraftTree
 from specdec_plugins.decoding.drafter import CachedDrafter
 from specdec_plugins.decoding.hypothesis import Results
+from specdec_plugins.decoding.indices import indices
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.trace import TraceRecorder
@@ -186,9 +187,7 @@ class SpeculativeGenerator:
         with self.statistics.stopwatch("draft", batch.tokens.device):
             new = batch.uncached if drafter.causal else batch.lengths
             window = max(batch.host_uncached if drafter.causal else batch.host_lengths)
-            index = (batch.lengths - new)[:, None] + torch.arange(
-                window, device=batch.tokens.device
-            )
+            index = (batch.lengths - new)[:, None] + indices(window, batch.tokens.device)
             return drafter.draft(
                 batch.tokens.gather(1, batch.lengths[:, None])[:, 0],
                 batch.tokens.gather(1, index + 1),
@@ -239,7 +238,7 @@ class SpeculativeGenerator:
             logits, states = self.verifier.score(
                 inputs, batch.lengths, max(batch.host_lengths) + slots, tree
             )
-        depths = torch.arange(slots, device=inputs.device) if tree is None else tree.depths
+        depths = indices(slots, inputs.device) if tree is None else tree.depths
         if self.limits.temperature != 1.0:
             logits = logits / self.limits.temperature
         lprobs = logits.log_softmax(-1, dtype=batch.scores.dtype)
@@ -259,7 +258,7 @@ class SpeculativeGenerator:
         """Accept, commit up to EOS, and learn on the host what must be known: one small copy."""
         best, path = lprobs.argmax(-1), None
         if tree is None:
-            nodes = slots = torch.arange(best.size(1), device=best.device)
+            nodes = slots = indices(best.size(1), best.device)
             positions = batch.lengths[:, None] + slots
             matched = self.rule.accepted(lprobs[:, :-1], best[:, :-1], inputs[:, 1:])
             if batch.verify_lengths is not None:
@@ -269,7 +268,7 @@ class SpeculativeGenerator:
             path = tree.follow(good, batch.verify_lengths)
             nodes, matched = path.nodes, path.accepted
             # From here on the way that was accepted is a draft like any other.
-            slots = torch.arange(nodes.size(1), device=best.device)
+            slots = indices(nodes.size(1), best.device)
             positions = batch.lengths[:, None] + slots
             self.verifier.move(batch.lengths[:, None] + nodes, positions)
             inputs, best = inputs.gather(1, nodes), best.gather(1, nodes)

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from specdec_plugins.decoding.indices import indices, row_starts
 from specdec_plugins.models.layers import Attend, additive
 
 
@@ -32,6 +33,7 @@ class KVCache:
         self.store = torch.empty(layers, rows, capacity, 2, heads, dim, dtype=dtype, device=device)
         self.rows = rows
         self.capacity = capacity
+        self._starts = row_starts(rows, capacity, device)
         self._zeroed = 0
 
     def open(
@@ -59,11 +61,10 @@ class KVCache:
         if width > self.capacity:
             raise ValueError(f"{width} positions in a cache of {self.capacity}")
         self._clear(width)
-        rows = torch.arange(self.rows, device=positions.device)[:, None]
-        flat = (rows * self.capacity + positions).flatten()
+        flat = self._flat(positions)
         mask = None
         if masked:
-            seen = torch.arange(width, device=limits.device) < limits[..., None]
+            seen = indices(width, limits.device) < limits[..., None]
             if among is not None:
                 columns = positions[:, None].expand_as(among)
                 seen = seen.expand(-1, positions.size(1), -1).scatter(2, columns, among)
@@ -90,12 +91,16 @@ class KVCache:
 
     def copy(self, sources: Tensor, targets: Tensor) -> None:
         """Copy cached positions ``(rows, slots)`` of every row to others."""
-        rows = torch.arange(self.rows, device=sources.device)[:, None] * self.capacity
         store = self.store.flatten(1, 2)
-        moved = store.index_select(1, (rows + sources).flatten())
-        store.index_copy_(1, (rows + targets).flatten(), moved)
+        moved = store.index_select(1, self._flat(sources))
+        store.index_copy_(1, self._flat(targets), moved)
+
+    def _flat(self, positions: Tensor) -> Tensor:
+        """Positions within all rows one after another."""
+        return (self._starts + positions).flatten()
 
     def keep(self, rows: Tensor, width: int) -> None:
         """Drop every row but ``rows`` (ascending); only positions below ``width`` are moved."""
         self.store[:, : len(rows), :width] = self.store[:, rows, :width]
         self.rows = len(rows)
+        self._starts = self._starts[: self.rows]

@@ -10,6 +10,7 @@ from fairseq.models.transformer.transformer_decoder import TransformerDecoderBas
 from torch import Tensor
 
 from specdec_plugins.decoding.draft_tree import DraftTree
+from specdec_plugins.decoding.indices import indices
 from specdec_plugins.decoding.kv_cache import KVCache
 from specdec_plugins.models.encoder_runner import frozen_encoder
 from specdec_plugins.models.layers import (
@@ -103,7 +104,7 @@ class CachedVerifier:
             ``(rows, slots, channels)`` the decoder states before the output projection.
         """
         slots = tokens.size(1)
-        positions = lengths[:, None] + torch.arange(slots, device=tokens.device)
+        positions = lengths[:, None] + indices(slots, tokens.device)
         alone = slots == 1 and tokens.size(0) == 1
         if tree is None:
             attends = self._cache.open(positions, positions + 1, width, masked=not alone)

@@ -1,0 +1,21 @@
+"""Small index tensors, made once: at small sizes a step is bound by calls, not by arithmetic."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+
+@lru_cache(maxsize=4096)
+def indices(count: int, device: torch.device) -> Tensor:
+    """``(count,)`` 0, 1, 2, …; not to be changed."""
+    # It may be asked for in inference mode first, and then outside of it.
+    with torch.inference_mode(False):
+        return torch.arange(count, device=device)
+
+
+def row_starts(rows: int, capacity: int, device: torch.device) -> Tensor:
+    """``(rows, 1)`` where each row begins if all, of ``capacity``, stand one after another."""
+    return indices(rows, device)[:, None] * capacity

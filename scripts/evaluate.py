@@ -17,8 +17,8 @@ pareto-*.{png,svg} and speed-*.{png,svg}. A sweep that was stopped goes on by th
 one that is complete writes its outputs anew; with other models, text, settings, systems, processor
 or threads it is refused. More --repeats, batch sizes and devices are added to what is there.
 
-The oracle is a bound and not a real decoder: it is told what will be accepted. Times are those of
-decoding alone.
+The oracle is not a real decoder: it is told what will be accepted, the bound of all that verify
+chains. Times are those of decoding alone.
 """
 
 from __future__ import annotations
@@ -165,8 +165,9 @@ def make_base(args: argparse.Namespace) -> tuple[Settings, tuple[str, ...]]:
         for value in getattr(args, name):
             ControllerOptions(**{name: value})
     own = {"batch": 1, "block_size": None, "controller": "heuristic"}
-    thresholds = {"confidence_threshold": 0.5, "stop_threshold": 0.5, "tree_nodes": 1}
-    base = make_settings(argparse.Namespace(**{**vars(args), **own, **thresholds}))
+    thresholds = {"confidence_threshold": 0.5, "stop_threshold": 0.5}
+    nodes = {"tree_nodes": max(args.tree_nodes)}
+    base = make_settings(argparse.Namespace(**{**vars(args), **own, **thresholds, **nodes}))
     devices = tuple(dict.fromkeys(args.device or [base.device]))
     if "cuda" in devices:
         if args.cpu:

@@ -31,7 +31,7 @@ def make_run(system: str = "constant k 3", **changes: Any) -> Run:
         "policy": policy,
         "block_size": None if policy == "AR" else 3,
         "threshold": None,
-        "tree_nodes": None,
+        "tree_nodes": 9 if policy in ("tree", "cost-aware") else None,
         "asks_head": policy == "acceptance-head",
         "min_draft": 0,
         "max_draft": None,

@@ -385,6 +385,7 @@ def test_stats_json(run: RunScript, tmp_path: Path, strategy: str, batch: str) -
         "beta": 1 if strategy == "specdec" else None,
         "tau": 0.0 if strategy == "specdec" else None,
         "controller": "constant" if strategy == "specdec" else None,
+        "tree_nodes": None,
         "batch": int(batch),
         "beam": 2 if strategy == "fairseq" else None,
         "max_len_a": 0.0,

@@ -42,6 +42,9 @@ class DraftTree:
     def follow(self, good: Tensor, limits: Tensor | None = None) -> Path:
         """The longest way from the root over nodes that are ``good``; of several, the likeliest.
 
+        With strict acceptance there is only one. With relaxed acceptance a way may leave the
+        verifier's best token, though that is in the tree, for one that goes on longer.
+
         Args:
             good: ``(rows, nodes)`` whether each node's token is accepted after its parent.
             limits: ``(rows,)`` how many nodes of each row there are; None for all.
@@ -72,8 +75,8 @@ def grow_tree(lattice: Lattice, nodes: int, eos: int, pad: int) -> tuple[Tensor,
     the dynamic trees of EAGLE-2, Li et al., EMNLP 2024, which grow level by level; a lattice's
     greedy continuations can be known all at once.)
 
-    Nothing continues an EOS. Where the lattice has fewer tokens than ``nodes``, the rest is
-    ``pad``, or cannot be reached.
+    Nothing continues an EOS. Where there are fewer such tokens than ``nodes``, the rest is ``pad``,
+    which no verifier accepts.
 
     Returns:
         ``(rows, nodes)`` tokens, and how they hang together.
@@ -94,14 +97,14 @@ def grow_tree(lattice: Lattice, nodes: int, eos: int, pad: int) -> tuple[Tensor,
     scores = torch.cat([leave, leave + reach[..., :cells]], dim=1).flatten(1)
     if scores.size(1) < nodes:
         scores = F.pad(scores, (0, nodes - scores.size(1)), value=-torch.inf)
-    ids = scores.topk(nodes).indices
+    values, ids = scores.topk(nodes)
     # Each node is on a way that begins in a cell, and so many tokens beyond it; the root is on the
     # greedy way, one token before it begins.
     ids = F.pad(ids, (1, 0), value=-cells)
     beyond, cell = ids // cells, ids % cells
     place = (ids + beyond)[:, 1:].clamp(max=ways[0].numel() - 1)
-    tokens = F.pad(candidates.flatten(1), (0, 1), value=pad)
-    tokens = tokens.gather(1, ways.flatten(1).gather(1, place))
+    place = ways.flatten(1).gather(1, place).clamp(max=cells - 1)
+    tokens = candidates.flatten(1).gather(1, place).masked_fill(values == -torch.inf, pad)
     return tokens, _tree(cell, beyond + 1, cell // width, slots)
 
 
@@ -144,12 +147,12 @@ def _continuations(steps: Tensor, slots: int, width: int) -> tuple[Tensor, Tenso
     return ways, reach.cumsum(1)
 
 
-def _tree(way: Tensor, length: Tensor, left: Tensor, depth: int) -> DraftTree:
+def _tree(way: Tensor, length: Tensor, before: Tensor, depth: int) -> DraftTree:
     """From ``(rows, nodes + 1)``: which way each node is on (0 is the greedy one), how many tokens
-    of it come before and with it, and how many of the greedy way before that."""
-    depths = left + length
+    of it there are up to the node's, and how many of the greedy way come before those."""
+    depths = before + length
     own, other = depths[..., None], depths[:, None]
-    shared = (way == 0)[:, None] & (other <= left[..., None])
-    ancestors = (other <= own) & ((way[..., None] == way[:, None]) | shared)
+    common = (way == 0)[:, None] & (other <= before[..., None])
+    ancestors = (other <= own) & ((way[..., None] == way[:, None]) | common)
     parents = (ancestors & (other == own - 1)).byte().argmax(-1)[:, 1:]
     return DraftTree(depth, depths, ancestors, parents)

@@ -258,7 +258,7 @@ class SpeculativeGenerator:
         """Accept, commit up to EOS, and learn on the host what must be known: one small copy."""
         best, path = lprobs.argmax(-1), None
         if tree is None:
-            nodes = slots = indices(best.size(1), best.device)
+            sources = slots = indices(best.size(1), best.device)
             positions = batch.lengths[:, None] + slots
             matched = self.rule.accepted(lprobs[:, :-1], best[:, :-1], inputs[:, 1:])
             if batch.verify_lengths is not None:
@@ -266,13 +266,13 @@ class SpeculativeGenerator:
         else:
             good = self.rule.agrees(lprobs, best, inputs[:, 1:], tree.parents)
             path = tree.follow(good, batch.verify_lengths)
-            nodes, matched = path.nodes, path.accepted
+            sources, matched = path.nodes, path.accepted
             # From here on the way that was accepted is a draft like any other.
-            slots = indices(nodes.size(1), best.device)
+            slots = indices(sources.size(1), best.device)
             positions = batch.lengths[:, None] + slots
-            self.verifier.move(batch.lengths[:, None] + nodes, positions)
-            inputs, best = inputs.gather(1, nodes), best.gather(1, nodes)
-            states = states.gather(1, nodes[..., None].expand(-1, -1, states.size(-1)))
+            self.verifier.move(batch.lengths[:, None] + sources, positions)
+            inputs, best = inputs.gather(1, sources), best.gather(1, sources)
+            states = states.gather(1, sources[..., None].expand(-1, -1, states.size(-1)))
         if self.drafter is not None and self.drafter.reads_features and batch.drafts:
             batch.remember(states, positions)
         bound = matched[:, None]
@@ -283,7 +283,7 @@ class SpeculativeGenerator:
         new = last + 1
         index = positions + 1
         batch.tokens.scatter_(1, index, chosen)
-        scores = lprobs.flatten(1).gather(1, nodes * lprobs.size(-1) + chosen)
+        scores = lprobs.flatten(1).gather(1, sources * lprobs.size(-1) + chosen)
         batch.scores.scatter_(1, index, scores)
         batch.lengths = batch.lengths + new
         asked = [new, torch.minimum(matched, new), ends.any(1).long()]

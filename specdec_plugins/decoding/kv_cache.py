@@ -63,7 +63,7 @@ class KVCache:
         self._clear(width)
         flat = self._flat(positions)
         mask = None
-        if masked:
+        if masked or among is not None:
             seen = indices(width, limits.device) < limits[..., None]
             if among is not None:
                 columns = positions[:, None].expand_as(among)

@@ -24,7 +24,7 @@ class StepTrace:
     """
 
     drafted: list[str]
-    """The drafted tokens, one a slot: there are as many as the draft length."""
+    """The drafted tokens, one a slot or node: there are as many as the draft length."""
     verify_length: int
     """How many of them, from the first, were sent to the verifier."""
     accepted: int
@@ -36,8 +36,8 @@ class StepTrace:
     the end of the encoders, or of the step before, until its tokens are known on the host."""
     parents: list[int] | None = None
     """Of a tree: the place in ``drafted`` of the token before each, -1 where that is the last one
-    of the step before. The accepted tokens come first, then the others by probability. None where
-    each token follows the one before it."""
+    of the step before (and for ``<pad>``, which only fills up). The accepted tokens come first,
+    then the others by probability. None where each token follows the one before it."""
 
     @property
     def committed(self) -> int:
@@ -75,13 +75,14 @@ class TraceRecorder:
         """
         milliseconds = round(1000 * (time.perf_counter() - self._clock), 3)
         tokens = torch.cat([draft.tokens, last[:, None]], dim=1).tolist()
+        if draft.tree is not None and report.path is not None:
+            tree, ways = draft.tree.parents.tolist(), report.path.nodes.tolist()
         for i, row in enumerate(rows):
             *drafted, bonus = (self._symbols[token] for token in tokens[i])
             accepted, parents = report.accepted[i], None
             drafted = drafted[: report.drafted[i]]
-            if draft.tree is not None and report.path is not None:
-                nodes = report.path.nodes[i, 1 : accepted + 1].tolist()
-                drafted, parents = _path_first(drafted, draft.tree.parents[i].tolist(), nodes)
+            if report.path is not None:
+                drafted, parents = _path_first(drafted, tree[i], ways[i][1 : accepted + 1])
             self._steps[row].append(
                 StepTrace(
                     drafted=drafted,

@@ -111,7 +111,7 @@ class CachedVerifier:
             x = self._embed(tokens, positions)
         else:
             seen = lengths[:, None]
-            attends = self._cache.open(positions, seen, width, True, tree.ancestors)
+            attends = self._cache.open(positions, seen, width, masked=True, among=tree.ancestors)
             x = self._embed(tokens, seen + tree.depths)
         for runner, attend, memory in zip(self.runners, attends, self._memory):
             x = runner(x, attend, memory, self._mask)

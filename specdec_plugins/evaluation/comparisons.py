@@ -45,7 +45,7 @@ def compare(group: Group) -> dict[str, Any]:
     cost_aware, oracle = group.of("cost-aware"), group.of("oracle")
     standing = group.of("constant")
     adaptive = [s for s in group.decoders() if s.policy not in (AR, "constant", "oracle")]
-    rivals = group.of(AR, "constant", "heuristic", "confidence")
+    rivals = group.of(AR, "constant", "heuristic", "confidence", "tree")
     bounds = {system.first.block_size: system for system in oracle}
     return {
         "acceptance_head_against_constant": [

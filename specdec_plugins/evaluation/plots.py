@@ -11,6 +11,7 @@ from specdec_plugins.evaluation.labels import Label, place_labels
 from specdec_plugins.evaluation.summary import Group, SystemSummary
 
 WITH_HEAD = "cost-aware with a head"
+CHAINS = "cost-aware, chains"
 STYLES = {
     "constant": ("#1f77b4", "o"),
     "confidence": ("#2ca02c", "s"),
@@ -18,11 +19,12 @@ STYLES = {
     "heuristic": ("#9467bd", "D"),
     "tree": ("#17becf", "v"),
     "cost-aware": ("#ff7f0e", "P"),
+    CHAINS: ("#e377c2", "p"),
     WITH_HEAD: ("#8c564b", "X"),
     "oracle": ("black", "*"),
 }
 """Colour and marker of each kind of system, in the order in which they are drawn."""
-ORACLE = "oracle (a bound, not a real decoder)"
+ORACLE = "oracle (the bound of chains, not a real decoder)"
 FORMATS = ("png", "svg")
 PANELS = (
     ("verified_discard_rate", "slots that were verified"),
@@ -150,14 +152,16 @@ def _point(system: SystemSummary) -> str:
 
 def _kind(system: SystemSummary) -> str:
     """Its key in ``STYLES``."""
-    return WITH_HEAD if system.policy == "cost-aware" and system.first.asks_head else system.policy
+    if system.policy != "cost-aware" or system.first.tree_nodes is not None:
+        return system.policy
+    return WITH_HEAD if system.first.asks_head else CHAINS
 
 
 def _style(system: SystemSummary, group: Group) -> dict[str, Any]:
     """That of its kind; the largest k in full colour, smaller ones paler."""
     kind = _kind(system)
     color, marker = STYLES[kind]
-    size = {"oracle": 15, "cost-aware": 10, WITH_HEAD: 10, "heuristic": 8}.get(kind, 6)
+    size = {"oracle": 15, "cost-aware": 10, CHAINS: 10, WITH_HEAD: 10, "heuristic": 8}.get(kind, 6)
     face = {"markerfacecolor": "none"} if kind == "oracle" else {}
     sizes = {s.first.block_size or 0 for s in group.systems if _kind(s) == kind}
     larger = sum(k > (system.first.block_size or 0) for k in sizes) if kind != "constant" else 0

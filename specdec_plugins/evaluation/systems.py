@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from specdec_plugins.decoding.controllers import NAMES, ControllerOptions
+from specdec_plugins.decoding.controllers.options import check_bounds
 from specdec_plugins.inference.settings import Settings
 
 CONTROLLERS = tuple(name for name in NAMES if name != "none")
@@ -112,7 +113,8 @@ def list_systems(base: Settings, choice: Choice, trained: int) -> list[System]:
         systems += [System(f"constant k {k}", replace(plain, block_size=k), k) for k in constants]
     for k in sizes:
         for name, options in _controlled(base.controller, choice):
-            _check_bounds(options, k)
+            # The generator would find it too, but only once that is built.
+            check_bounds(options, k)
             settings = replace(base, controller=options, block_size=k)
             systems.append(System(f"{name} k {k}", settings, k))
     # Of what was asked for twice, one.
@@ -126,19 +128,12 @@ def _checked(flag: str, sizes: Any, trained: int) -> list[int]:
     return list(sizes)
 
 
-def _check_bounds(options: ControllerOptions, k: int) -> None:
-    """A bound above k would be found by the generator too, but only once that is built."""
-    for flag, value in (("--max-draft", options.max_draft), ("--min-draft", options.min_draft)):
-        if value is not None and value > k:
-            raise ValueError(f"{flag} {value}: is above the block size, {k}")
-
-
 def _controlled(base: ControllerOptions, choice: Choice) -> list[tuple[str, ControllerOptions]]:
     """Name and options of everything but ``constant``."""
     found = []
     refit = " refit" if base.refit_threshold else ""
     for name in choice.controllers:
-        options = replace(base, controller=name)
+        options = replace(base, controller=name, tree_nodes=max(choice.tree_nodes))
         if name == "confidence":
             for value in choice.confidence_thresholds:
                 chosen = replace(options, confidence_threshold=value)
@@ -150,8 +145,7 @@ def _controlled(base: ControllerOptions, choice: Choice) -> list[tuple[str, Cont
             for value in choice.tree_nodes:
                 found.append((f"{name} {value}", replace(options, tree_nodes=value)))
         elif name == "cost-aware":
-            most = max(choice.tree_nodes)
-            plain = replace(options, acceptance_head=None, survival="tree", tree_nodes=most)
+            plain = replace(options, acceptance_head=None, survival="tree")
             found.append((name, plain))
             if base.survival in ("averages", "confidence"):
                 found.append((f"{name} {base.survival}", replace(plain, survival=base.survival)))

@@ -25,7 +25,7 @@ NOTE = (
     "are taken within a round. Acceptance length: tokens committed a step, bonus token included. "
     "Verification rate: verifier calls per committed token. Discard rate: slots not accepted per "
     "committed token, of those verified and of all drafted. As AR: sentences with the same output. "
-    "The oracle knows what will be accepted: it is a bound, **not a real decoder**; the drafter "
+    "The oracle knows what of a chain will be accepted: it is **not a real decoder**; the drafter "
     "alone is not verified."
 )
 
@@ -58,7 +58,7 @@ def _row(system: SystemSummary, ar: SystemSummary | None) -> list[str]:
     run = system.first
     verified = run.policy != DRAFTER
     ratio = speed_ratio(system, ar) if ar is not None else None
-    name = {"oracle": f"*{system.name}* (a bound)", DRAFTER: "*drafter alone*"}
+    name = {"oracle": f"*{system.name}* (not real)", DRAFTER: "*drafter alone*"}
     same = "" if system.same_as_ar is None else f"{system.same_as_ar}/{run.sentences}"
     return [
         name.get(run.policy, system.name),
@@ -86,7 +86,7 @@ def _sentences(comparisons: dict[str, Any]) -> Iterator[str]:
         yield f"- Best controller over best constant k: {_ratio(best)}."
     for found in filter(None, comparisons["cost_aware_over_best_simple"]):
         yield (
-            "- cost-aware over the best of AR, constant k, heuristic and confidence: "
+            "- cost-aware over the best of AR, constant k, heuristic, confidence and tree: "
             f"{_ratio(found)}."
         )
     for found in filter(None, comparisons["cost_aware_as_part_of_oracle"]):

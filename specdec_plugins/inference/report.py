@@ -22,6 +22,7 @@ def full_report(translator: Translator, **settings: Any) -> dict[str, Any]:
     """
     asked = translator.settings
     relaxed = asked.strategy == "specdec"
+    trees = relaxed and asked.controller.drafts_trees
     return {
         **translator.statistics.report(),
         "settings": {
@@ -30,6 +31,7 @@ def full_report(translator: Translator, **settings: Any) -> dict[str, Any]:
             "beta": asked.rule.beta if relaxed else None,
             "tau": asked.rule.tau if relaxed else None,
             "controller": asked.controller.controller if relaxed else None,
+            "tree_nodes": asked.controller.tree_nodes if trees else None,
             "batch": asked.batch,
             "beam": asked.beam if asked.strategy == "fairseq" else None,
             **vars(asked.limits),
@@ -60,8 +62,10 @@ def format_report(report: dict[str, Any]) -> str:
         title += ", strict" if strict else f", beta {settings['beta']}, tau {settings['tau']}"
     if settings["controller"] not in (None, "constant"):
         title += f", {settings['controller']}"
+    if settings["tree_nodes"]:
+        title += f", {settings['tree_nodes']} nodes"
     if settings["controller"] == "oracle":
-        title += " (a bound, told by a first pass: not a real decoder)"
+        title += " (told by a first pass: not a real decoder)"
     threads = f", {report['threads']} threads" if report["device"] == "cpu" else ""
     rows = [
         f"{title}; {report['dtype']} on {report['device']}{threads}",

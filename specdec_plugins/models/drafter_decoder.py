@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specdec_plugins.models.lattice import Lattice
+from specdec_plugins.models.lattice import CANDIDATES, Lattice
 from specdec_plugins.models.layers import (
     Attend,
     DecoderLayerRunner,
@@ -44,8 +44,6 @@ class DrafterDecoder(nn.Module):
 
     embed_positions: Any
     layer_norm: Any
-    CANDIDATES = 16
-    """Of each slot, in a lattice."""
     causal: bool
     """True where prefix slots do not see the block, so that their states can be cached."""
 
@@ -123,7 +121,7 @@ class DrafterDecoder(nn.Module):
         """
         logits = self.choices(self._project(x))
         # Pad is never among them.
-        best, candidates = logits.topk(min(self.CANDIDATES, logits.size(-1) - 1))
+        best, candidates = logits.topk(min(CANDIDATES, logits.size(-1) - 1))
         following = best[:, 1:, None].expand(-1, -1, best.size(-1), -1)
         return Lattice(candidates, best[:, 0], following)
 

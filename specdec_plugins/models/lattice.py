@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+CANDIDATES = 16
+"""Of each slot, at most."""
+
 
 @dataclass(frozen=True)
 class Lattice:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from specdec_plugins.models.lattice import Lattice
+from specdec_plugins.models.lattice import CANDIDATES, Lattice
 from specdec_plugins.models.layers import projection
 
 
@@ -22,7 +22,7 @@ class PreviousTokenHead(nn.Module):
     """
 
     UNKNOWN = 0.25
-    CANDIDATES = 16
+    CANDIDATES = CANDIDATES
 
     def __init__(self, dim: int) -> None:
         super().__init__()

@@ -24,16 +24,16 @@ class ControllerConfig(FairseqDataclass):
             "slot); acceptance-head (cut where a rejection becomes likely); tree (the most "
             "probable continuations, which branch); cost-aware (most "
             "tokens a second on this machine); none (draft nothing); oracle (decodes twice, to "
-            "show the bound: not a real decoder)"
+            "show the bound of chains: not a real decoder)"
         },
     )
     min_draft: int = field(
         default=DEFAULTS.min_draft,
-        metadata={"help": "the fewest slots to draft and, of those, to verify"},
+        metadata={"help": "the fewest slots to draft and, of those, to verify; of a tree: nodes"},
     )
     max_draft: Optional[int] = field(
         default=DEFAULTS.max_draft,
-        metadata={"help": "the most slots to draft; by default the block size"},
+        metadata={"help": "the most slots to draft, or how deep a tree; by default the block size"},
     )
     confidence_threshold: float = field(
         default=DEFAULTS.confidence_threshold,

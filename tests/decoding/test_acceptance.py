@@ -75,6 +75,25 @@ def test_counts_are_those_of_the_loop(
 
 
 @settings(max_examples=200)
+@given(step=steps(), beta=betas, tau=taus, seed=st.integers(0, 99))
+def test_tokens_are_judged_by_the_slots_that_they_come_after(
+    step: tuple[Tensor, Tensor, Tensor], beta: int, tau: float, seed: int
+) -> None:
+    scores, best, draft = step
+    torch.manual_seed(seed)
+    rows, slots = best.shape
+    after = torch.randint(slots, (rows, 2 * slots)) if slots else torch.zeros(rows, 0).long()
+    drafted = draft.repeat(1, 2)
+    found = AcceptanceRule(beta, tau).agrees(scores, best, drafted, after)
+    assert found.shape == drafted.shape
+    for row, (slot, token) in enumerate(zip(after, drafted)):
+        for place, (one, tok) in enumerate(zip(slot, token)):
+            alone = scores[row, one], best[row, one], tok
+            part = [x[None, None] if x.dim() == 1 else x.view(1, 1) for x in alone]
+            assert found[row, place] == AcceptanceRule(beta, tau).accepted(*part)[0]
+
+
+@settings(max_examples=200)
 @given(step=steps(), beta=betas, more=st.integers(0, 4), tau=taus, wider=taus)
 def test_acceptance_is_monotone_in_beta_and_tau(
     step: tuple[Tensor, Tensor, Tensor], beta: int, more: int, tau: float, wider: float

@@ -14,7 +14,9 @@ from drafters import make_causal
 
 from specdec_plugins.decoding import cost_profile
 from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.controllers.options import build_controller
 from specdec_plugins.decoding.cost_profile import CostProfile, default_path, describe, tabulate
+from specdec_plugins.decoding.drafter import CachedDrafter
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.rehearsal import decoded
@@ -243,3 +245,28 @@ def test_from_options_to_output(tmp_path: Path) -> None:
     for (ours,), (theirs,) in zip(found, constant):
         assert ours["tokens"].tolist() == theirs["tokens"].tolist()
     assert generator.statistics.sentences == 3
+
+
+def test_trees_have_costs_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chains, trees = make_generator(), make_generator()
+    options = ControllerOptions("cost-aware", survival="averages")
+    chains.controller = build_controller(options, K)
+    assert describe(trees, 12)["tree depth"] == K
+    assert describe(chains, 12)["tree depth"] == 0
+    grown: list[int] = []
+    draft = CachedDrafter.draft
+
+    def noting(self: CachedDrafter, *args: Any) -> Any:
+        grown.append(args[-1])
+        return draft(self, *args)
+
+    monkeypatch.setattr(CachedDrafter, "draft", noting)
+    costs = CostProfile(str(tmp_path / "costs.json")).costs(trees, sample(1), 12)
+    assert costs.verify.shape == (2, 13)
+    assert set(grown) == {1, 6, 12}
+    grown.clear()
+    decoded(trees, sample(2), 7)
+    assert set(grown) == {7}
+    grown.clear()
+    decoded(trees, sample(2), 0)
+    assert not grown

@@ -29,7 +29,11 @@ def make_runs() -> list[Run]:
             rates = {"verification_rate": 0.3 + threshold / 5, "threshold": threshold}
             runs.append(make_run(f"{name} {threshold} k 4", **rates))
     runs += [make_run("heuristic k 4"), make_run("cost-aware k 4"), make_run("oracle k 4")]
-    runs.append(make_run("cost-aware head k 4", asks_head=True))
+    for nodes in (8, 16):
+        rates = {"verification_rate": 0.2, "verified_discard_rate": nodes / 5}
+        runs.append(make_run(f"tree {nodes} k 4", tree_nodes=nodes, **rates))
+    runs.append(make_run("cost-aware averages k 4", tree_nodes=None))
+    runs.append(make_run("cost-aware head k 4", asks_head=True, tree_nodes=None))
     return runs
 
 
@@ -53,11 +57,16 @@ def test_pictures_show_every_policy(draw: object) -> None:
     assert pictures["png"].startswith(b"\x89PNG")
     assert len(pictures["png"]) > 20_000
     texts = comments(pictures["svg"])
-    for policy in ("confidence, by threshold", "acceptance-head, by threshold", "heuristic"):
+    for policy in (
+        "confidence, by threshold",
+        "acceptance-head, by threshold",
+        "heuristic",
+        "tree",
+    ):
         assert policy in texts
-    for name in ("cost-aware, k 3", "cost-aware with a head", "constant", "AR"):
+    for name in ("cost-aware, k 3", "cost-aware, chains", "cost-aware with a head", "AR"):
         assert name in texts
-    assert "oracle (a bound, not a real decoder)" in texts
+    assert "oracle (the bound of chains, not a real decoder)" in texts
     assert "cpu, float32, 1 thread, batch 1, strict" in texts
     assert "drafter alone" not in texts
     assert "per committed token" in texts or "tokens per second" in texts
@@ -66,7 +75,7 @@ def test_pictures_show_every_policy(draw: object) -> None:
 @pytest.mark.usefixtures("_matplotlib")
 def test_points_are_labelled() -> None:
     texts = comments(draw_pareto(make_group())["svg"]).split("\n")
-    for label in ("k 1", "k 2", "k 4", "0.25", "0.75"):
+    for label in ("k 1", "k 2", "k 4", "0.25", "0.75", "8", "16"):
         assert sum(text.strip() == label for text in texts) >= 2, label
 
 

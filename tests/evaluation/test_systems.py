@@ -94,6 +94,14 @@ def test_bounds_are_for_all_but_constant() -> None:
     assert systems["constant k 6"].settings.controller == ControllerOptions()
 
 
+def test_the_fewest_nodes() -> None:
+    systems = by_name(with_options(min_draft=3), tree_nodes=(4, 9), block_sizes=(3,))
+    assert systems["tree 4 k 3"].settings.controller.min_draft == 3
+    assert systems["cost-aware k 3"].settings.controller.tree_nodes == 9
+    with pytest.raises(ValueError, match="--min-draft 3: is above --tree-nodes 2"):
+        by_name(with_options(min_draft=3), tree_nodes=(2, 9))
+
+
 def test_what_was_asked_for_twice_is_there_once() -> None:
     systems = list_systems(BASE, Choice(("constant", "constant"), (2, 2)), 6)
     assert [system.name for system in systems] == ["AR", "drafter", "constant k 2"]

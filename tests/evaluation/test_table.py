@@ -52,7 +52,7 @@ def test_conditions_and_what_is_no_decoder_are_said(group: Group) -> None:
     assert "alternating rounds (2)" in text
     assert "not a real decoder" in text
     assert "bonus token included" in text
-    assert "| *oracle k 3* (a bound) |" in text
+    assert "| *oracle k 3* (not real) |" in text
     # The drafter alone has no rates: it is not verified.
     assert "| *drafter alone* | 3 |  |  |  |  | 8 |" in text
 

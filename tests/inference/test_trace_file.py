@@ -23,7 +23,11 @@ def make_step(draw: st.DrawFn) -> StepTrace:
     verify = draw(st.integers(0, len(drafted)))
     accepted = draw(st.integers(0, verify))
     bonus = draw(st.none() | text if accepted else text)
-    return StepTrace(drafted, verify, accepted, bonus, draw(st.floats(0, 1e6)))
+    size = len(drafted)
+    places = st.lists(st.integers(-1, max(0, size - 1)), min_size=size, max_size=size)
+    return StepTrace(
+        drafted, verify, accepted, bonus, draw(st.floats(0, 1e6)), draw(st.none() | places)
+    )
 
 
 sentences = st.builds(SentenceTrace, source=text, output=text, steps=st.lists(make_step()))
@@ -55,6 +59,11 @@ GOOD = make_line()
     ("line", "message"),
     [
         ('{"source": "x", "out', "is not JSON"),
+        (make_line({"parents": [0]}), '"parents" of step 1 is not a tree'),
+        (make_line({"parents": [-1, 2]}), '"parents" of step 1 is not a tree'),
+        (make_line({"parents": [-2, 0]}), '"parents" of step 1 is not a tree'),
+        (make_line({"parents": [0.0, 0]}), '"parents" of step 1 is not a tree'),
+        (make_line({"parents": "no"}), '"parents" of step 1 is not a tree'),
         ("[" * 100_000, "is not JSON"),
         ("", "is not JSON"),
         ("[]", "the line is not an object"),

@@ -17,7 +17,7 @@ import pytest
 
 from specdec_plugins.decoding.trace import StepTrace
 from specdec_plugins.inference.trace_file import SentenceTrace
-from specdec_plugins.inference.trace_report import Bar, TraceTotals, build_report
+from specdec_plugins.inference.trace_report import Bar, TraceTotals, build_report, reached_slots
 
 SCRIPT = Path(__file__).resolve().parent.parent.parent / "scripts" / "trace_report.py"
 SPEC = importlib.util.spec_from_file_location("trace_report_script", SCRIPT)
@@ -360,3 +360,22 @@ def test_a_thousand_sentences_in_a_browser(tmp_path: Path) -> None:
     document = browse(page, tmp_path / "profile")
     assert document.count('class="token') == len(LEGEND) + 1000 * 4 * 9
     assert "500 are left out" in document
+
+
+@pytest.mark.parametrize(
+    ("accepted", "bonus", "parents", "reached"),
+    [
+        # The accepted way could have gone on.
+        (2, "x", [-1, 0, -1, 1], 3),
+        # It could not.
+        (2, "x", [-1, 0, -1, 0], 2),
+        (0, "x", [-1, -1, 0, 0], 1),
+        (2, None, [-1, 0, 1, 1], 2),
+        (2, "x", None, 3),
+        (4, "x", None, 4),
+    ],
+)
+def test_slots_that_a_step_reached(
+    accepted: int, bonus: str | None, parents: list[int] | None, reached: int
+) -> None:
+    assert reached_slots(StepTrace(list("abcd"), 4, accepted, bonus, 1.0, parents)) == reached

@@ -424,6 +424,20 @@ class TestPreviousTokenHead:
             assert found == chosen
             torch.testing.assert_close(confidences[row], torch.stack(sure).float())
 
+    @pytest.mark.parametrize("head", [True, False])
+    def test_the_greedy_way_through_the_lattice_is_what_is_chosen(self, head: bool) -> None:
+        model = drafter_of("plain", previous_token_head=head)
+        CachedDrafter(model)  # which prepares it for drafting
+        torch.manual_seed(0)
+        x = torch.randn(5, 6, 16, dtype=torch.float64)
+        last = torch.tensor([EOS, 4, 9, 3, 20])
+        lattice = model.decoder.lattice(x, last)
+        places = lattice.greedy()
+        assert torch.equal(lattice.tokens(places), model.decoder.choose(x, last))
+        assert PAD not in lattice.candidates
+        one, _ = model.decoder.choose_with_confidence(x, last)
+        assert torch.equal(one, lattice.tokens(places))
+
     def test_confidence_of_a_drafter_without_the_head_is_over_the_vocabulary(self) -> None:
         decoder = drafter_of("plain").decoder
         decoder.prepare()

@@ -13,13 +13,13 @@ from specdec_plugins.decoding.draft_tree import DraftTree, Path
 
 @dataclass(frozen=True)
 class Draft:
-    """A block of every row, and what a controller may look at before it is verified."""
+    """What is drafted for every row, and what a controller may look at before it is verified."""
 
     tokens: Tensor
     """``(rows, slots)``, or ``(rows, nodes)`` of a tree, by probability."""
     states: Tensor | None = None
     """``(rows, slots, channels)`` the drafter's states that the tokens were chosen from; None where
-    there are no slots."""
+    there are no slots, and of a tree."""
     probabilities: Tensor | None = None
     """``(rows, slots)`` float32: the drafter's probability of each token; only where the
     controller reads it."""
@@ -36,11 +36,11 @@ class Outcome:
     verified: Tensor
     """Verify lengths."""
     accepted: Tensor
-    """Drafted tokens that were committed: the first slots."""
+    """Drafted tokens that were committed: the first slots, or a way through a tree."""
     rejected: Tensor
     """True where the slot after those was verified and rejected; False where all that was verified
     was accepted, and where the accepted tokens end the sentence, so that nothing is known of the
-    slots after them."""
+    slots after them. Of a tree it says nothing."""
     ended: Tensor
     """True where the last accepted token ends the sentence: no bonus token came after it."""
     lengths: Tensor
@@ -71,7 +71,7 @@ class Controller(Protocol):
     """
 
     bounds: Bounds
-    """What no length is ever outside of."""
+    """What no length is ever outside of; of trees: of their nodes."""
     length: int
     """The draft length, and the verify length, of every row as long as nothing else is said. It may
     change from batch to batch and where rows are dropped, but not to or from 0 in a batch."""

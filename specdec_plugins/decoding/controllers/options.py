@@ -39,9 +39,9 @@ class ControllerOptions:
     controller: str = "constant"
     """One of ``NAMES``."""
     min_draft: int = 0
-    """The fewest slots of a draft, and of what is verified of it."""
+    """The fewest slots of a draft, and of what is verified of it; of a tree, the fewest nodes."""
     max_draft: int | None = None
-    """The most; None is the block size."""
+    """The most slots, of a tree how deep it may be; None is the block size."""
     confidence_threshold: float = 0.4
     """``confidence``: verify the slots before the first whose probability is below."""
     refit_threshold: bool = False
@@ -82,12 +82,11 @@ class ControllerOptions:
             )
         if self.min_draft < 0:
             raise ValueError(f"--min-draft {self.min_draft}: must be 0 or more")
-        if self.max_draft is not None and self.min_draft > self.max_draft:
-            raise ValueError(f"--min-draft {self.min_draft}: is above --max-draft {self.max_draft}")
-        if self.drafts_trees and self.min_draft > self.tree_nodes:
-            raise ValueError(
-                f"--min-draft {self.min_draft}: is above --tree-nodes {self.tree_nodes}"
-            )
+        flag, most = ("--max-draft", self.max_draft)
+        if self.drafts_trees:
+            flag, most = ("--tree-nodes", self.tree_nodes)
+        if most is not None and self.min_draft > most:
+            raise ValueError(f"--min-draft {self.min_draft}: is above {flag} {most}")
         if self.min_draft and not self.drafts:
             raise ValueError(f"--min-draft {self.min_draft}: --controller none drafts nothing")
 
@@ -126,6 +125,17 @@ class ControllerOptions:
         return cls(**given)
 
 
+def check_bounds(options: ControllerOptions, block_size: int) -> None:
+    """
+    Raises:
+        ValueError: a bound is above the block size, naming its flag.
+    """
+    least = None if options.drafts_trees else options.min_draft
+    for flag, value in (("--max-draft", options.max_draft), ("--min-draft", least)):
+        if value is not None and value > block_size:
+            raise ValueError(f"{flag} {value}: is above the block size, {block_size}")
+
+
 def build_controller(
     options: ControllerOptions, block_size: int, head: Head | None = None
 ) -> Controller:
@@ -138,11 +148,9 @@ def build_controller(
     Raises:
         ValueError: bounds outside the block, or no head where one is needed.
     """
+    check_bounds(options, block_size)
     most = block_size if options.max_draft is None else options.max_draft
-    for flag, value in (("--max-draft", most), ("--min-draft", options.min_draft)):
-        if value > block_size:
-            raise ValueError(f"{flag} {value}: is above the block size, {block_size}")
-    bounds = Bounds(options.min_draft, most)
+    bounds = Bounds(options.min_draft, options.tree_nodes if options.drafts_trees else most)
     name = options.controller
     if options.needs_head and head is None:
         asked = "--survival head" if name == "cost-aware" else f"--controller {name}"
@@ -158,11 +166,11 @@ def build_controller(
         assert head is not None
         return AcceptanceHead(bounds, head, options.stop_threshold)
     if name == "tree":
-        return Tree(Bounds(options.min_draft, options.tree_nodes), most)
+        return Tree(bounds, most)
     if name == "cost-aware":
         profile = CostProfile(options.cost_profile)
         if options.drafts_trees:
-            return CostAware(Bounds(options.min_draft, options.tree_nodes), profile, depth=most)
+            return CostAware(bounds, profile, depth=most)
         survival = CalibratedConfidence() if options.survival == "confidence" else head
         return CostAware(bounds, profile, survival)
     if name == "oracle":

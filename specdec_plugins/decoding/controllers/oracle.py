@@ -1,4 +1,4 @@
-"""The bound of all controllers: one that has seen the end."""
+"""The bound of all controllers that verify chains: one that has seen the end."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ class SlotAverages:
 
     def __init__(self, most: int, device: torch.device) -> None:
         rate, weight = self.PRIOR
+        # Steps by accepted slots: those that were not rejected after them, and those that were.
         self._tally = torch.zeros(2, most + 1, device=device)
         self._judged = torch.full((most,), weight, device=device)
         self._accepted = rate * self._judged
@@ -48,14 +49,17 @@ class SlotAverages:
 
     def _judge(self, tally: Tensor) -> tuple[Tensor, Tensor]:
         """How often each slot was accepted, and judged at all."""
-        ended, rejected = tally
+        whole, rejected = tally
         # A slot was accepted in the steps that accepted more slots than come before it.
-        accepted = _beyond(ended + rejected)
+        accepted = _beyond(whole + rejected)
         return accepted, accepted + rejected[:-1]
 
 
 class NodeAverages(SlotAverages):
-    """Running averages of how often the nodes of trees are accepted, from the most probable on."""
+    """Running averages of how often the nodes of trees are accepted, from the most probable on.
+
+    Here the tally holds how often each node was accepted, and how often there were so many.
+    """
 
     def __init__(self, most: int, device: torch.device) -> None:
         super().__init__(most, device)

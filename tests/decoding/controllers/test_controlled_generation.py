@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import ScriptedDrafter, attach, corrupted
 
+from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.controllers import (
     NAMES,
     Bounds,
@@ -24,6 +25,7 @@ from specdec_plugins.decoding.controllers import (
 )
 from specdec_plugins.decoding.controllers.cost_aware import CostAware
 from specdec_plugins.decoding.controllers.options import build_controller
+from specdec_plugins.decoding.controllers.policies import Tree
 from specdec_plugins.decoding.controllers.survival import CalibratedConfidence
 from specdec_plugins.decoding.cost_profile import StepCosts
 from specdec_plugins.decoding.generator import SpeculativeGenerator
@@ -214,6 +216,10 @@ def assert_exact(generator: SpeculativeGenerator, batch: Any, expected: list[Any
         assert 0 <= step.accepted <= step.verify_length <= len(step.drafted)
         assert least <= step.verify_length <= most
         assert len(step.drafted) <= most
+        if step.parents is not None:
+            assert step.parents[: step.accepted] == list(range(-1, step.accepted - 1))
+            assert len(step.parents) == len(step.drafted)
+            assert all(-1 <= p != i for i, p in enumerate(step.parents))
     for h in hypotheses:
         committed = [token for step in h["trace"] for token in _committed(step)]
         assert committed == [DICTIONARY[token] for token in h["tokens"]]
@@ -288,6 +294,67 @@ def test_real_drafters(
     generator = make_generator(kind, max_len_b)
     generator.controller, generator.block_size = make_controller(name, k, seed), k
     assert_exact(generator, batch, beam1(batch, max_len_b))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    kind=st.sampled_from(sorted(DRAFTERS)),
+    lengths=BATCHES,
+    seed=st.integers(0, 99),
+    tau=st.sampled_from([0.0, 0.5, 2.0]),
+)
+def test_relaxed_trees_commit_what_the_rule_accepts(
+    kind: str, lengths: list[int], seed: int, tau: float
+) -> None:
+    batch = make_batch(lengths, seed=seed)
+    generator = make_generator(kind, 12)
+    generator.rule = AcceptanceRule(3, tau)
+    generator.controller = make_controller("random tree", K, seed)
+    for row, (found,) in enumerate(generator.generate([], batch)):
+        tokens = found["tokens"]
+        before = torch.cat([tokens.new_tensor([DICTIONARY.eos()]), tokens[:-1]])[None]
+        source = {name: value[row : row + 1] for name, value in batch["net_input"].items()}
+        with torch.no_grad():
+            logits, _ = verifier()(source["src_tokens"], source["src_lengths"], before)
+        scores = logits[0].log_softmax(-1)
+        scores[:, DICTIONARY.pad()] = -torch.inf
+        scores[0, DICTIONARY.eos()] = -torch.inf
+        inner = scores[:12] if len(tokens) > 12 else scores
+        for own, token in zip(inner, tokens):
+            assert (own > own[token]).sum() < 3
+            assert own.max() - own[token] <= tau + 1e-9
+
+
+@pytest.mark.parametrize("nodes", [1, 5, 12])
+def test_features_are_those_of_the_committed_tokens(
+    nodes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever way through the trees was accepted, and wherever its nodes stood."""
+    generator = make_generator("causal, all shared", 12)
+    generator.controller = Tree(Bounds(0, nodes), K)
+    batches: list[Any] = []
+    start = generator._start
+
+    def noting(given: Any) -> Any:
+        batches.append(start(given))
+        return batches[-1]
+
+    monkeypatch.setattr(generator, "_start", noting)
+    several = 0
+    for seed in range(12):
+        batch = make_batch([6], seed=seed)
+        ((hypothesis,),) = generator.generate([], batch)
+        tokens = hypothesis["tokens"]
+        several += max(hypothesis["accepted"])
+        before = torch.cat([tokens.new_tensor([DICTIONARY.eos()]), tokens[:-1]])[None]
+        source = batch["net_input"]
+        with torch.no_grad():
+            encoder_out = verifier().encoder(source["src_tokens"], source["src_lengths"])
+            states, _ = verifier().decoder.extract_features(before, encoder_out=encoder_out)
+        # fairseq's own attention weights are float32.
+        found = batches[-1].features[:, : len(tokens)]
+        torch.testing.assert_close(found, states, atol=1e-5, rtol=1e-5)
+    assert several
 
 
 class Decided(CostAware):

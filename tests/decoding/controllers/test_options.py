@@ -23,6 +23,7 @@ from specdec_plugins.decoding.generator import SpeculativeGenerator
         ({"min_draft": 3, "max_draft": 2}, "--min-draft 3: is above --max-draft 2"),
         ({"survival": "hope"}, "--survival hope: must be one of tree, averages, confidence"),
         ({"min_draft": -1}, "--min-draft -1: must be 0 or more"),
+        ({"controller": "cost-aware", "min_draft": 21}, "--min-draft 21: is above --tree-nodes 20"),
         ({"max_draft": 0}, "--max-draft 0: must be at least 1.*--controller none"),
         ({"controller": "none", "min_draft": 1}, "--controller none drafts nothing"),
         ({"tree_nodes": 0}, "--tree-nodes 0: must be at least 1"),
@@ -82,6 +83,15 @@ def test_what_survival_is_told_by(given: dict[str, Any], reads: bool, needs: boo
     assert controller.cuts == (reads or given.get("survival") == "confidence")
     trees = not reads and given.get("survival", "tree") == "tree"
     assert (controller.bounds.most, controller.depth) == ((20, 4) if trees else (4, 0))
+
+
+def test_bounds_of_trees() -> None:
+    """The fewest are nodes, which may be more than the block has slots; the most is the depth."""
+    options = ControllerOptions("cost-aware", min_draft=6, max_draft=3, tree_nodes=9)
+    controller = build_controller(options, 4)
+    assert (controller.bounds.least, controller.bounds.most, controller.depth) == (6, 9, 3)
+    with pytest.raises(ValueError, match="--max-draft 5: is above the block size, 4"):
+        build_controller(ControllerOptions("tree", max_draft=5), 4)
 
 
 def test_from_a_task_or_a_command_line() -> None:

@@ -75,7 +75,7 @@ def draw_pareto(group: Group) -> dict[str, bytes]:
         axes.grid(alpha=0.3)
         place_labels(figure, axes, labels, curves)
     figure.axes[0].set_ylabel("verification rate: verifier calls per committed token")
-    _legend(figure)
+    _legend(figure, columns=3)
     return _saved(figure)
 
 
@@ -117,7 +117,7 @@ def draw_speed(group: Group) -> dict[str, bytes]:
         xlim=(-0.02, 1.02),
     )
     axes.grid(alpha=0.3)
-    _legend(figure)
+    _legend(figure, columns=2)
     return _saved(figure)
 
 
@@ -188,10 +188,10 @@ def _figure(size: tuple[float, float]) -> Any:
     return Figure(figsize=size, layout="constrained")
 
 
-def _legend(figure: Any) -> None:
+def _legend(figure: Any, columns: int) -> None:
     """Below the picture, where it hides nothing."""
     handles, names = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=3, frameon=False)
+    figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False)
 
 
 def _saved(figure: Any) -> dict[str, bytes]:

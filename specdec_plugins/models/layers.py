@@ -39,9 +39,8 @@ def projection(
     after = "relu" if relu else "none"
 
     def apply(x: Tensor) -> Tensor:
-        rows = x.reshape(-1, x.size(-1))
-        y = torch.ops.mkldnn._linear_pointwise(rows, packed, fixed, after, [], "")
-        return y.view(*x.shape[:-1], y.size(-1))
+        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, fixed, after, [], "")
+        return y
 
     return apply
 
@@ -66,6 +65,14 @@ def _joined(parts: tuple[nn.Linear, ...], frozen: bool) -> Projection:
     return projection(weight, bias, frozen)
 
 
+def normalization(norm: Any) -> Projection:
+    """What a layer norm does, without a module's detours where it is torch's own."""
+    if type(norm) is not nn.LayerNorm:
+        return lambda x: norm(x)
+    shape, weight, bias, epsilon = norm.normalized_shape, norm.weight, norm.bias, norm.eps
+    return lambda x: torch.layer_norm(x, shape, weight, bias, epsilon)
+
+
 class LayerRunner:
     """What an encoder's and a decoder's layer have in common; projections are prepared once.
 
@@ -85,30 +92,32 @@ class LayerRunner:
         self._fused = frozen and layer.activation_fn is F.relu
         self.fc1 = projection(layer.fc1.weight, layer.fc1.bias, frozen, relu=self._fused)
         self.fc2 = self._project(layer.fc2)
+        self.norms_before = bool(layer.normalize_before)
+        self.self_norm = normalization(layer.self_attn_layer_norm)
+        self.final_norm = normalization(layer.final_layer_norm)
 
     def _project(self, part: nn.Linear) -> Projection:
         return projection(part.weight, part.bias, self.frozen)
 
     def _attend(self, x: Tensor, attend: Attend) -> Tensor:
         """Self-attention and its residual, ``(batch, slots, channels)``."""
-        layer = self.layer
-        normed = layer.self_attn_layer_norm(x) if layer.normalize_before else x
+        normed = self.self_norm(x) if self.norms_before else x
         batch, slots, _ = normed.shape
         qkv = self.self_input(normed).view(batch, slots, 3, self.heads, -1)
         y = self.self_output(attend(qkv[:, :, 0], qkv[:, :, 1:]))
-        return self._residual(x, y, layer.self_attn_layer_norm)
+        return self._residual(x, y, self.self_norm)
 
     def _feed_forward(self, x: Tensor) -> Tensor:
         """The FFN and its residual."""
-        layer = self.layer
-        hidden = self.fc1(layer.final_layer_norm(x) if layer.normalize_before else x)
+        hidden = self.fc1(self.final_norm(x) if self.norms_before else x)
         if not self._fused:
+            layer = self.layer
             hidden = layer.activation_dropout_module(layer.activation_fn(hidden))
-        return self._residual(x, self.fc2(hidden), layer.final_layer_norm)
+        return self._residual(x, self.fc2(hidden), self.final_norm)
 
-    def _residual(self, x: Tensor, y: Tensor, norm: Any) -> Tensor:
+    def _residual(self, x: Tensor, y: Tensor, norm: Projection) -> Tensor:
         x = x + (y if self.frozen else self.layer.dropout_module(y))
-        return x if self.layer.normalize_before else norm(x)
+        return x if self.norms_before else norm(x)
 
 
 class EncoderLayerRunner(LayerRunner):
@@ -127,22 +136,25 @@ class DecoderLayerRunner(LayerRunner):
         cross = layer.encoder_attn
         self.memory_input = _joined((cross.k_proj, cross.v_proj), frozen)
         self.query, self.cross_output = self._project(cross.q_proj), self._project(cross.out_proj)
+        self.cross_norm = normalization(layer.encoder_attn_layer_norm)
 
     def __call__(
         self, x: Tensor, attend: Attend, memory: tuple[Tensor, Tensor], memory_mask: Tensor | None
     ) -> Tensor:
         """One layer over ``x`` ``(batch, slots, channels)``; ``memory`` is :meth:`project`'s."""
-        layer = self.layer
         x = self._attend(x, attend)
-        normed = layer.encoder_attn_layer_norm(x) if layer.normalize_before else x
+        normed = self.cross_norm(x) if self.norms_before else x
         batch, slots, _ = normed.shape
         query = self.query(normed).view(batch, slots, self.heads, -1).transpose(1, 2)
         keys, values = memory
         y = F.scaled_dot_product_attention(
-            query, keys, values, attn_mask=memory_mask, dropout_p=dropout(layer.encoder_attn)
+            query, keys, values, attn_mask=memory_mask, dropout_p=self._dropout()
         )
         y = self.cross_output(y.transpose(1, 2).reshape(batch, slots, -1))
-        return self._feed_forward(self._residual(x, y, layer.encoder_attn_layer_norm))
+        return self._feed_forward(self._residual(x, y, self.cross_norm))
+
+    def _dropout(self) -> float:
+        return 0.0 if self.frozen else dropout(self.layer.encoder_attn)
 
     def project(self, encoder_out: Tensor) -> tuple[Tensor, Tensor]:
         """Cross-attention keys and values, each ``(batch, heads, source, dim)``.

@@ -8,7 +8,7 @@ import torch
 from conftest import make_dictionary
 
 from specdec_plugins.decoding.controllers import Bounds, Constant, Draft
-from specdec_plugins.decoding.draft_tree import grow_tree
+from specdec_plugins.decoding.tree_source import TreeSource
 from specdec_plugins.models.lattice import Lattice
 
 DICTIONARY = make_dictionary()
@@ -44,10 +44,9 @@ class ScriptedDrafter:
         index = (lengths[:, None] + torch.arange(k)).clamp(max=self.script.size(1) - 1)
         drafted = self.script[self.rows].gather(1, index)
         if nodes:
-            tokens, tree = grow_tree(
-                make_lattice(drafted), nodes, DICTIONARY.eos(), DICTIONARY.pad()
-            )
-            return Draft(tokens, tree=tree)
+            source = TreeSource(make_lattice(drafted), DICTIONARY.eos(), DICTIONARY.pad())
+            tokens, tree = source.grow(nodes)
+            return Draft(tokens, tree=tree, source=source)
         return Draft(drafted, torch.zeros(*drafted.shape, 1), torch.rand(drafted.shape))
 
     def keep(self, rows: torch.Tensor, width: int) -> None:

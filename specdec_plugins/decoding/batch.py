@@ -11,6 +11,7 @@ from torch import Tensor
 from specdec_plugins.decoding.controllers import Outcome
 from specdec_plugins.decoding.draft_tree import Path
 from specdec_plugins.decoding.indices import row_starts
+from specdec_plugins.decoding.tree_source import TreeSource
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,8 @@ class Batch:
     host_draft_lengths: list[int]
     verify_lengths: Tensor | None = None
     """``(rows,)`` of the present step; None where every row verifies as many slots."""
+    source: TreeSource | None = None
+    """What the last step's tree was grown from; None where there was none."""
 
     @property
     def drafts(self) -> bool:
@@ -85,22 +88,27 @@ class Batch:
         rows, capacity = self.tokens.shape
         return (row_starts(rows, capacity, positions.device) + positions).flatten()
 
-    def outcome(self, accepted: Tensor, stopped: Tensor, path: Path | None) -> Outcome:
+    def outcome(
+        self, accepted: Tensor, stopped: Tensor, path: Path | None, left_over: bool
+    ) -> Outcome:
         """What to tell a controller that adapts its draft lengths.
 
         Args:
             accepted: ``(rows,)`` drafted tokens that were committed.
             stopped: ``(rows,)`` True where the verifier's own token came after them.
             path: which tokens of a tree they are.
+            left_over: whether there was no drafter's pass.
         """
         drafted = self.draft_lengths
         assert drafted is not None
         verified = drafted if self.verify_lengths is None else self.verify_lengths
         rejected = stopped & (accepted < verified)
-        return Outcome(drafted, verified, accepted, rejected, ~stopped, self.lengths, path)
+        return Outcome(
+            drafted, verified, accepted, rejected, ~stopped, self.lengths, path, left_over
+        )
 
     def move_on(self, new: Tensor, host_new: list[int], drew: bool) -> None:
-        """Count ``new`` ``(rows,)`` committed tokens; ``drew``: a draft was made before them."""
+        """Count ``new`` ``(rows,)`` committed tokens; ``drew``: there was a drafter's pass."""
         self.uncached = new if drew else self.uncached + new
         host_before = [0] * len(host_new) if drew else self.host_uncached
         self.host_uncached = [n + m for n, m in zip(host_before, host_new)]
@@ -108,6 +116,8 @@ class Batch:
 
     def keep(self, kept: list[int]) -> Tensor:
         """Drop all rows but ``kept``; returns them as an index on the device."""
+        if self.source is not None:
+            self.source.keep(kept)
         index = torch.tensor(kept, device=self.tokens.device)
         for name in (
             "rows",

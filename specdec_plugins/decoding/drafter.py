@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.controllers import Draft
-from specdec_plugins.decoding.draft_tree import grow_tree
 from specdec_plugins.decoding.indices import indices
 from specdec_plugins.decoding.kv_cache import KVCache
+from specdec_plugins.decoding.tree_source import TreeSource
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.models.encoder_runner import Encode, frozen_encoder
 
@@ -91,8 +91,9 @@ class CachedDrafter:
         states = self.states(tokens, new, lengths, block_size, width, features)
         if nodes:
             lattice = self.decoder.lattice(states, last)
-            drafted, tree = grow_tree(lattice, nodes, self.model.eos, self.decoder.padding)
-            return Draft(drafted, tree=tree)
+            source = TreeSource(lattice, self.model.eos, self.decoder.padding)
+            drafted, tree = source.grow(nodes)
+            return Draft(drafted, tree=tree, source=source)
         if with_probabilities:
             chosen, probabilities = self.decoder.choose_with_confidence(states, last)
             return Draft(chosen, states, probabilities)

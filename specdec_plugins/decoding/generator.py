@@ -117,7 +117,7 @@ class SpeculativeGenerator:
             draft = self._draft(batch)
             inputs = self._cut(batch, draft)
             lprobs, states = self._score(batch, inputs, draft.tree)
-            report = self._commit(batch, inputs, draft.tree, lprobs, states)
+            report = self._commit(batch, inputs, draft, lprobs, states)
             results.step(batch.rows, report.accepted)
             if self.recorder is not None:
                 last = batch.tokens.gather(1, batch.lengths[:, None])[:, 0]
@@ -171,14 +171,19 @@ class SpeculativeGenerator:
         )
 
     def _draft(self, batch: Batch) -> Draft:
-        """As many slots for every row as the longest draft is to have; with none, no pass is made.
+        """As many slots for every row as the longest draft is to have; with none, no pass is made,
+        and neither where what is left of the last draft will do.
 
         What is not cached of a row's prefix is cached now: more than its last step committed, where
-        steps without a draft came before.
+        steps without a pass came before.
         """
         drafter, slots = self.drafter, max(batch.host_draft_lengths)
         if drafter is None or not slots:
             return Draft(batch.tokens[:, :0])
+        if batch.source is not None:
+            tokens, tree = batch.source.grow(slots)
+            if not self.controller.redrafts(tree.promised):
+                return Draft(tokens, tree=tree, source=batch.source, left_over=True)
         if batch.drafter_input is not None:
             self._start_drafter(drafter, batch, *batch.drafter_input)
         nodes = slots if self.controller.depth else 0
@@ -253,10 +258,10 @@ class SpeculativeGenerator:
         return lprobs, states
 
     def _commit(
-        self, batch: Batch, inputs: Tensor, tree: DraftTree | None, lprobs: Tensor, states: Tensor
+        self, batch: Batch, inputs: Tensor, draft: Draft, lprobs: Tensor, states: Tensor
     ) -> StepReport:
         """Accept, commit up to EOS, and learn on the host what must be known: one small copy."""
-        best, path = lprobs.argmax(-1), None
+        best, tree, path = lprobs.argmax(-1), draft.tree, None
         if tree is None:
             sources = slots = indices(best.size(1), best.device)
             positions = batch.lengths[:, None] + slots
@@ -291,14 +296,23 @@ class SpeculativeGenerator:
         if batch.verify_lengths is not None:
             asked.append(batch.verify_lengths)
         if batch.draft_lengths is not None:
-            outcome = batch.outcome(accepted=asked[1], stopped=last == matched, path=path)
+            outcome = batch.outcome(
+                accepted=asked[1], stopped=last == matched, path=path, left_over=draft.left_over
+            )
             asked.append(self.controller.draft_lengths(outcome))
+        if draft.source is not None:
+            asked.append(chosen.gather(1, last[:, None])[:, 0])
         host_new, accepted, finished, *more = torch.stack(asked).tolist()
+        batch.source = draft.source
+        if draft.source is not None and not draft.source.advance(accepted, more.pop()):
+            batch.source = None
         verified = drafted_lengths if batch.verify_lengths is None else more[0]
         if batch.draft_lengths is not None:
-            batch.draft_lengths, batch.host_draft_lengths = asked[-1], more[-1]
-        batch.move_on(new, host_new, drew=max(drafted_lengths) > 0)
-        self.statistics.count_step(accepted, host_new, drafted_lengths, verified)
+            batch.host_draft_lengths = more[-1]
+            batch.draft_lengths = asked[len(more) + 2]
+        drew = max(drafted_lengths) > 0 and not draft.left_over
+        batch.move_on(new, host_new, drew)
+        self.statistics.count_step(accepted, host_new, drafted_lengths, verified, drew)
         return StepReport(
             drafted_lengths, verified, accepted, host_new, [bool(done) for done in finished], path
         )

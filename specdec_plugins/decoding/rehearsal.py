@@ -32,7 +32,7 @@ def rehearsal(
     kept = generator.controller, generator.statistics, generator.recorder, generator.limits
     generator.limits = limits or generator.limits
     bounds, depth = Bounds(0, slots), generator.controller.depth
-    generator.controller = Tree(bounds, depth) if depth else Constant(bounds)
+    generator.controller = Tree(bounds, depth, math.inf) if depth else Constant(bounds)
     generator.statistics, generator.recorder = DecodingStatistics(), None
     try:
         with torch.inference_mode():
@@ -116,4 +116,4 @@ class StepParts:
         generator, batch, draft = self._generator, self._batch, self._drafts[slots]
         inputs = generator._cut(batch, draft)
         scored = generator._score(batch, inputs, draft.tree)
-        generator._commit(batch, inputs, draft.tree, *scored)
+        generator._commit(batch, inputs, draft, *scored)

@@ -64,13 +64,15 @@ class DecodingStatistics:
     steps: int = 0
     """Draft, verify, commit."""
     drafted_tokens: int = 0
-    """Slots drafted: the sum of draft lengths."""
+    """Slots drafted: the sum of draft lengths, those of left-over drafts included."""
     verified_tokens: int = 0
     """Drafted tokens that were sent to the verifier: the sum of verify lengths."""
     accepted_tokens: int = 0
     """Drafted tokens that were committed."""
     verifier_calls: int = 0
     """Verifier passes."""
+    drafter_calls: int = 0
+    """Drafter passes: fewer where steps draft nothing, or what was left of the draft before."""
     acceptance_histogram: list[int] = field(default_factory=list)
     """How many steps committed 0, 1, 2, … drafted tokens."""
     latencies: list[float] = field(default_factory=list)
@@ -85,11 +87,14 @@ class DecodingStatistics:
         committed: list[int],
         drafted: list[int],
         verified: list[int] | None,
+        drew: bool = True,
     ) -> None:
         """Count one step of a batch, given each row's tokens accepted and committed, draft length
-        and verify length; ``verified`` is None where there was no verifier."""
+        and verify length; ``verified`` is None where there was no verifier. ``drew``: the drafter
+        made a pass."""
         rows = len(accepted)
         self.steps += rows
+        self.drafter_calls += rows * drew
         self.drafted_tokens += sum(drafted)
         if verified is not None:
             self.verifier_calls += rows
@@ -141,6 +146,7 @@ class DecodingStatistics:
             "verified_tokens": self.verified_tokens,
             "accepted_tokens": self.accepted_tokens,
             "verifier_calls": self.verifier_calls,
+            "drafter_calls": self.drafter_calls,
             "acceptance_length": self.acceptance_length,
             "verification_rate": self.verification_rate,
             "discard_rate": self.discard_rate,

@@ -32,9 +32,10 @@ class StepLog(DecodingStatistics):
         committed: list[int],
         drafted: list[int],
         verified: list[int] | None,
+        drew: bool = True,
     ) -> None:
         """As in :class:`DecodingStatistics`."""
-        super().count_step(accepted, committed, drafted, verified)
+        super().count_step(accepted, committed, drafted, verified, drew)
         self.lengths.append((drafted, verified or [0] * len(drafted)))
 
     def take(self, steps: Sequence[int]) -> tuple[list[int], list[int]]:

@@ -51,6 +51,13 @@ class ControllerConfig(FairseqDataclass):
         default=DEFAULTS.tree_nodes,
         metadata={"help": "tree: how many tokens of a tree to verify; cost-aware: at most"},
     )
+    redraft_below: float = field(
+        default=DEFAULTS.redraft_below,
+        metadata={
+            "help": "tree: draft anew where what is left of the last draft promises fewer accepted "
+            "tokens a sentence; inf: always"
+        },
+    )
     survival: Optional[ChoiceEnum(SURVIVAL)] = field(  # type: ignore[valid-type]
         default=DEFAULTS.survival,
         metadata={

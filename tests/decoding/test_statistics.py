@@ -22,6 +22,7 @@ KEYS = [
     "verified_tokens",
     "accepted_tokens",
     "verifier_calls",
+    "drafter_calls",
     "acceptance_length",
     "verification_rate",
     "discard_rate",
@@ -93,7 +94,7 @@ def test_nothing_done_is_all_zero() -> None:
 def test_report() -> None:
     statistics = DecodingStatistics()
     statistics.count_step([3, 0], [4, 1], [3, 3], [3, 1])
-    statistics.count_step([1], [1], [3], [2])
+    statistics.count_step([1], [1], [3], [2], drew=False)
     statistics.sentences = 2
     statistics.latencies = [0.5, 0.25]
     statistics.total_seconds = 3.0
@@ -104,6 +105,7 @@ def test_report() -> None:
     assert report["sentences"] == 2
     assert report["committed_tokens"] == 6
     assert report["steps"] == report["verifier_calls"] == 3
+    assert report["drafter_calls"] == 2
     assert report["drafted_tokens"] == 9
     assert report["verified_tokens"] == 6
     assert report["accepted_tokens"] == 4

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.draft_tree import DraftTree, Path
+from specdec_plugins.decoding.tree_source import TreeSource
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,10 @@ class Draft:
     controller reads it."""
     tree: DraftTree | None = None
     """How the tokens hang together; None where each follows the one before it."""
+    source: TreeSource | None = None
+    """What a tree was grown from."""
+    left_over: bool = False
+    """Whether there was no drafter's pass: a tree of what was left of the draft before."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,8 @@ class Outcome:
     """Committed tokens p of each row, those of the step included."""
     path: Path | None = None
     """Which tokens of a tree were accepted."""
+    left_over: bool = False
+    """Whether there was no drafter's pass; see :class:`Draft`."""
 
 
 class Head(Protocol):
@@ -96,6 +103,11 @@ class Controller(Protocol):
 
     def verify_lengths(self, draft: Draft, drafted: Tensor) -> Tensor:
         """``(rows,)`` slots to verify, at most ``drafted`` ``(rows,)``, the draft lengths."""
+        ...
+
+    def redrafts(self, promised: list[float]) -> bool:
+        """Whether to draft trees anew, though what is left of the last draft makes some that
+        promise to have so many tokens accepted, of each row. Asked on the host, with every tree."""
         ...
 
     def draft_lengths(self, outcome: Outcome) -> Tensor | None:
@@ -150,6 +162,10 @@ class Constant:
     def verify_lengths(self, draft: Draft, drafted: Tensor) -> Tensor:
         """All of them."""
         return drafted
+
+    def redrafts(self, promised: list[float]) -> bool:
+        """Always."""
+        return True
 
     def draft_lengths(self, outcome: Outcome) -> Tensor | None:
         """As many as ever."""

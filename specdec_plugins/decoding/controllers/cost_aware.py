@@ -59,7 +59,9 @@ class CostAware(Constant):
     place, so do verify lengths once the draft is there, with those probabilities of its slots.
 
     Where drafts are trees, lengths are numbers of nodes, and in place of slots there are the most
-    probable node, the second, and so on: each that is accepted commits one token more.
+    probable node, the second, and so on: each that is accepted commits one token more. What is left
+    of a draft is verified without drafting anew where that commits more tokens a second, by what
+    the drafter promises and which part of such promises it has kept.
 
     A batch that begins without drafts stays so: to start late a drafter must read the source and
     the whole prefix, for the few tokens that are left. What is not drafted teaches nothing, so a
@@ -84,6 +86,9 @@ class CostAware(Constant):
     """Batches with drafts that coast after one that does not; fewer after the first ones."""
     REST = 256
     """Batches without drafts that coast, at most."""
+    KEPT = (0.7, 200.0)
+    """Before anything is known: of what was promised of left-over drafts this part is accepted, as
+    if it had been promised so many tokens."""
     resumes = False
 
     def __init__(
@@ -111,6 +116,11 @@ class CostAware(Constant):
         self._doubt = 1.0
         self._looks = 0
         self._known: list[int] = []
+        self._enough: list[float] = []
+        self._worth = torch.zeros(0)
+        self._said = 0.0
+        part, tokens = self.KEPT
+        self._kept, self._promised = torch.tensor(part * tokens), torch.tensor(tokens)
 
     def prepare(self, generator: Any, sample: dict[str, Any]) -> None:
         """Learn what steps cost, unless that is known; see whether this batch can coast.
@@ -137,7 +147,7 @@ class CostAware(Constant):
         """How many batches of so many rows can coast, after one that did not."""
         if self._choices is None:
             return
-        self._known = self._choices.tolist()
+        self._known, self._enough = self._choices.tolist(), self._worth.tolist()
         self._looks += 1
         self._plain = self._known[rows] == 0
         if not self._plain:
@@ -167,6 +177,7 @@ class CostAware(Constant):
         return self._chosen()
 
     def _begin(self, device: torch.device) -> None:
+        self._kept, self._promised = self._kept.to(device), self._promised.to(device)
         averages = NodeAverages if self.depth else SlotAverages
         self._averages = averages(self.bounds.most, device)
         self._savings = torch.zeros((), device=device)
@@ -177,14 +188,22 @@ class CostAware(Constant):
         if isinstance(self._head, CalibratedConfidence):
             self._head.learn(outcome)
         assert self._averages is not None
+        if outcome.left_over:
+            self._kept = self._kept + (outcome.accepted - outcome.ended.long()).sum()
+            self._promised = self._promised + self._said
         # Of a tree, nothing where there was none.
-        if outcome.path is not None or not self.depth:
+        elif outcome.path is not None or not self.depth:
             self._averages.note(outcome)
         self._steps += 1
         if self._steps % self.PERIOD == 0:
             self._averages.learn()
             self._decide()
         return self._chosen()
+
+    def redrafts(self, promised: list[float]) -> bool:
+        """Unless the rows' mean is enough, as of the last look back; before it, always."""
+        self._said = sum(promised)
+        return not self._enough or self._said < self._enough[self._rows] * len(promised)
 
     def keep(self, rows: Tensor) -> None:
         """A smaller batch has other costs: from its next decision on, or at once if it coasts."""
@@ -221,6 +240,18 @@ class CostAware(Constant):
         here, chosen = seconds[self._size], best[self._size, None]
         self._seconds = here.gather(0, chosen)[0]
         self._extra = here[-1] - tokens[-1] * self._seconds / tokens.gather(0, chosen)[0]
+        if self.depth:
+            self._worth = self._worthwhile(tokens, seconds, best[:, None])
         spent = self._extra * self._explores
         self._savings = self._savings + self.EXPLORATION * self._seconds - spent
         self._choices = best
+
+    def _worthwhile(self, tokens: Tensor, seconds: Tensor, chosen: Tensor) -> Tensor:
+        """``(rows + 1,)`` tokens that a left-over draft must promise, by batch size.
+
+        It is only verified, and commits one token of the verifier's besides: to be worth its time
+        it must commit what whole steps commit in that.
+        """
+        assert self._costs is not None
+        commit = (tokens / seconds * self._costs.verify).gather(1, chosen)[:, 0]
+        return (commit - 1) * self._promised / self._kept

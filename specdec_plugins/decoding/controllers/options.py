@@ -50,6 +50,8 @@ class ControllerOptions:
     """``acceptance-head``: cut where the probability of a rejection is above."""
     tree_nodes: int = 20
     """How many tokens of a tree to verify; with ``cost-aware``, at most."""
+    redraft_below: float = 1.5
+    """``tree``: draft anew where what is left of the last draft promises fewer accepted tokens."""
     survival: str | None = None
     """``cost-aware``: what is drafted, and what tells how much of it will be accepted, one of
     ``SURVIVAL``: trees and running averages by node; or chains and running averages by slot, the
@@ -73,6 +75,8 @@ class ControllerOptions:
                 raise ValueError(f"--{name.replace('_', '-')} {value}: must be between 0 and 1")
         if self.tree_nodes < 1:
             raise ValueError(f"--tree-nodes {self.tree_nodes}: must be at least 1")
+        if not self.redraft_below >= 0:
+            raise ValueError(f"--redraft-below {self.redraft_below}: must be 0 or more")
         if self.survival not in (None, *SURVIVAL):
             raise ValueError(f"--survival {self.survival}: must be one of {', '.join(SURVIVAL)}")
         if self.max_draft is not None and self.max_draft < 1:
@@ -166,7 +170,7 @@ def build_controller(
         assert head is not None
         return AcceptanceHead(bounds, head, options.stop_threshold)
     if name == "tree":
-        return Tree(bounds, most)
+        return Tree(bounds, most, options.redraft_below)
     if name == "cost-aware":
         profile = CostProfile(options.cost_profile)
         if options.drafts_trees:

@@ -12,17 +12,25 @@ class Tree(Constant):
     """``tree``: verify the most probable continuations, so many tokens in all.
 
     Broad where the drafter is unsure, deep where it is sure: which they are, it says itself, with
-    every draft (see :func:`~specdec_plugins.decoding.draft_tree.grow_tree`).
+    every draft (see :meth:`~specdec_plugins.decoding.tree_source.TreeSource.grow`). The slots after
+    a rejected token are verified once more, after the verifier's own, as long as they promise
+    enough: that costs no pass of the drafter.
     """
 
-    def __init__(self, bounds: Bounds, depth: int) -> None:
+    def __init__(self, bounds: Bounds, depth: int, redraft_below: float) -> None:
         """
         Args:
             bounds: of the nodes, the most of which it always takes.
             depth: how many tokens deep trees are at most.
+            redraft_below: how many accepted tokens what is left of a draft must promise, a row.
         """
         super().__init__(bounds)
         self.depth = depth
+        self._redraft_below = redraft_below
+
+    def redrafts(self, promised: list[float]) -> bool:
+        """Unless the rows' mean is enough: a pass of the drafter is for all of them."""
+        return sum(promised) < self._redraft_below * len(promised)
 
 
 class Heuristic(Constant):

@@ -98,7 +98,7 @@ class RandomController(Constant):
 
 
 class RandomTree(RandomController):
-    """The same with trees, whose rows differ in their nodes."""
+    """The same with trees, whose rows differ in their nodes; drafted anew or not."""
 
     cuts = False
 
@@ -106,9 +106,15 @@ class RandomTree(RandomController):
         super().__init__(bounds, seed, zeros)
         self.depth = depth
 
+    def redrafts(self, promised: list[float]) -> bool:
+        assert len(promised) == len(self._drafted)
+        assert all(0 <= tokens <= self.bounds.most + 1e-6 for tokens in promised)
+        return bool(torch.rand((), generator=self._random) < 0.3)
+
     def draft_lengths(self, outcome: Outcome) -> torch.Tensor:
         if outcome.path is None:
             assert not self._drafted.any()
+            assert not outcome.left_over
         else:
             nodes = outcome.path.nodes
             for row, accepted in enumerate(outcome.accepted.tolist()):
@@ -331,7 +337,7 @@ def test_features_are_those_of_the_committed_tokens(
 ) -> None:
     """Whatever way through the trees was accepted, and wherever its nodes stood."""
     generator = make_generator("causal, all shared", 12)
-    generator.controller = Tree(Bounds(0, nodes), K)
+    generator.controller = Tree(Bounds(0, nodes), K, redraft_below=0.2)
     batches: list[Any] = []
     start = generator._start
 

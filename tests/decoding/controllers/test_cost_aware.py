@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from specdec_plugins.decoding.controllers import Bounds, Draft, Outcome
 from specdec_plugins.decoding.controllers.cost_aware import CostAware, best_length
 from specdec_plugins.decoding.cost_profile import StepCosts
+from specdec_plugins.decoding.draft_tree import Path
 
 K = 5
 SENTENCE = 20
@@ -298,3 +299,45 @@ def test_a_head_cuts_what_does_not_pay() -> None:
     # (1 + 0.9 + 0.81) / 1.4 is more than with one slot less (1.58) or more (1.74).
     assert controller.verify_lengths(draft, drafted).tolist() == [2] * 4
     assert controller.verify_lengths(draft, torch.tensor([0, 1, 2, 5])).tolist() == [0, 1, 2, 2]
+
+
+def grown(accepted: int, left_over: bool = False) -> Outcome:
+    """Four rows, of each of which the first nodes of a tree were accepted."""
+    many = torch.full((4,), accepted)
+    nodes = torch.arange(accepted + 1).expand(4, -1)
+    lengths = torch.full((4,), K)
+    path = Path(nodes, many)
+    return Outcome(lengths, lengths, many, many < K, NEVER, many + 1, path, left_over)
+
+
+def test_what_is_left_of_a_tree_must_be_worth_a_verifiers_pass() -> None:
+    controller = start(Profile(draft=0.2, verify=0.1), depth=3)
+    # The host knows nothing before it has looked back.
+    assert controller.redrafts([9.0] * 4)
+    for _ in range(400):
+        controller.draft_lengths(grown(2))
+    controller.prepare(None, SAMPLE)
+    controller._coasting = False
+    controller.start(torch.zeros(4).long())
+    # Two nodes are accepted at every step: 3 tokens in 1.6 s. A pass of 1.2 s is worth 2.25, one of
+    # them the verifier's; and of what is promised, 70 % is taken to be kept.
+    enough = (3 / 1.6 * 1.2 - 1) / 0.7
+    assert controller.redrafts([enough * 0.97] * 4)
+    assert not controller.redrafts([enough * 1.03] * 4)
+    assert not controller.redrafts([0.0, 0.0, 0.0, 4.12 * enough])
+
+
+def test_promises_are_held_against_what_was_kept() -> None:
+    controller = start(Profile(draft=0.2, verify=0.1), depth=3)
+    for _ in range(400):
+        controller.draft_lengths(grown(2))
+    before = controller._averages.survival()  # type: ignore[union-attr]
+    for _ in range(400):
+        controller.redrafts([4.0] * 4)
+        controller.draft_lengths(grown(1, left_over=True))
+    # What whole drafts are worth is not judged by what is left of them.
+    assert torch.equal(controller._averages.survival(), before)  # type: ignore[union-attr]
+    controller.prepare(None, SAMPLE)
+    enough = (3 / 1.6 * 1.2 - 1) / (1740 / 6600)
+    assert controller.redrafts([enough * 0.97] * 4)
+    assert not controller.redrafts([enough * 1.03] * 4)

@@ -26,6 +26,8 @@ from specdec_plugins.decoding.generator import SpeculativeGenerator
         ({"controller": "cost-aware", "min_draft": 21}, "--min-draft 21: is above --tree-nodes 20"),
         ({"max_draft": 0}, "--max-draft 0: must be at least 1.*--controller none"),
         ({"controller": "none", "min_draft": 1}, "--controller none drafts nothing"),
+        ({"redraft_below": -0.5}, "--redraft-below -0.5: must be 0 or more"),
+        ({"redraft_below": float("nan")}, "--redraft-below nan: must be 0 or more"),
         ({"tree_nodes": 0}, "--tree-nodes 0: must be at least 1"),
         ({"controller": "tree", "min_draft": 3, "tree_nodes": 2}, "--min-draft 3: is above --tree"),
     ],
@@ -96,8 +98,9 @@ def test_bounds_of_trees() -> None:
 
 def test_from_a_task_or_a_command_line() -> None:
     names = ("controller", "min_draft", "max_draft", "confidence_threshold")
-    names += ("refit_threshold", "stop_threshold", "tree_nodes", "survival", "acceptance_head")
-    names += ("cost_profile",)
-    values = ("confidence", 1, 3, 0.25, True, 0.5, 9, "confidence", "head.pt", "costs.json")
+    names += ("refit_threshold", "stop_threshold", "tree_nodes", "redraft_below", "survival")
+    names += ("acceptance_head", "cost_profile")
+    values = ("confidence", 1, 3, 0.25, True, 0.5, 9, 2.5, "confidence")
+    values += ("head.pt", "costs.json")
     given = dict(zip(names, values, strict=True))
     assert vars(ControllerOptions.from_config(Namespace(**given, other=1))) == given

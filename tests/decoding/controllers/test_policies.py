@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from specdec_plugins.decoding.controllers.policies import (
     AcceptanceHead,
     Confidence,
     Heuristic,
+    Tree,
     best_threshold,
 )
 
@@ -154,6 +156,15 @@ def test_acceptance_head(threshold: float, least: int, verified: list[int]) -> N
     controller = AcceptanceHead(Bounds(least, 3), head, threshold)
     rows = draft([[0.125, 0.25, 0.5], [0.75, 0.0, 0.0], [0.0, 0.0, 0.0]])
     assert controller.verify_lengths(rows, torch.full((3,), 3)).tolist() == verified
+
+
+def test_a_tree_of_what_is_left() -> None:
+    """As much as the rows promise on average is compared."""
+    controller = Tree(Bounds(0, 9), 4, redraft_below=1.5)
+    assert controller.redrafts([1.0, 1.9])
+    assert not controller.redrafts([1.0, 2.0])
+    assert Tree(Bounds(0, 9), 4, math.inf).redrafts([9.0])
+    assert not Tree(Bounds(0, 9), 4, 0.0).redrafts([0.0])
 
 
 def test_oracle_knows_the_first_passes_steps() -> None:

@@ -1,0 +1,202 @@
+"""Where draft trees come from: a lattice on the host, grown best first. No fairseq in here."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.compiled import compiled
+from specdec_plugins.decoding.draft_tree import DraftTree
+from specdec_plugins.models.lattice import Lattice
+
+
+class TreeSource:
+    """A lattice, and how far each row has come in it.
+
+    A tree has some twenty tokens, each found by comparing a few numbers: as tensor code that is a
+    hundred small calls, compiled it is ten microseconds. So it is done on the host, to which a GPU
+    copies each lattice once.
+
+    What a draft holds for the slots after a rejected one was drafted without knowing the tokens
+    before it, and a lattice says how well it follows the verifier's token: unless that is none of
+    its slot's candidates, a tree can be grown after it from what is left.
+    """
+
+    def __init__(self, lattice: Lattice, eos: int, pad: int) -> None:
+        self._device = lattice.candidates.device
+        self._lattice = tuple(
+            tensor.contiguous().cpu().numpy()
+            for tensor in (lattice.candidates, lattice.first, lattice.following)
+        )
+        self._eos, self._pad = eos, pad
+        # Of each row: the first slot to fill, as many as there are if none is left, and which
+        # candidate of the slot before it comes before.
+        self._places = np.zeros((2, len(lattice.candidates)), np.int64)
+
+    def grow(self, nodes: int) -> tuple[Tensor, DraftTree]:
+        """The most probable continuations of every row, ``nodes`` tokens in all, by probability.
+
+        Of all ways through what is left of the lattice, each beginning of one is a token's, with
+        the probability of the whole way to it, to the drafter. The most probable ones make a tree,
+        since no token is more probable than the one before it: broad where the drafter is unsure,
+        deep where it is sure. (Best-first search, as in OPT-Tree, Wang et al., TACL 2025, and in
+        the dynamic trees of EAGLE-2, Li et al., EMNLP 2024, but without a pass of the drafter for
+        each level: a lattice has all of them.)
+
+        Nothing continues an EOS. Where there are fewer such tokens than ``nodes``, the rest is
+        ``pad``, which no verifier accepts.
+
+        Returns:
+            ``(rows, nodes)`` tokens, and how they hang together.
+        """
+        tokens, parents, depths, ancestors, promised = _grow_all(
+            self._lattice, self._places, nodes, self._eos, self._pad
+        )
+        tree = DraftTree(
+            depths=torch.from_numpy(depths).to(self._device),
+            ancestors=torch.from_numpy(ancestors).to(self._device),
+            parents=torch.from_numpy(parents).to(self._device),
+            host_parents=parents,
+            promised=promised.tolist(),
+        )
+        return torch.from_numpy(tokens).to(self._device), tree
+
+    def advance(self, accepted: list[int], last: list[int]) -> bool:
+        """Every row has gone on: by ``accepted`` tokens of its tree, and one of the verifier's.
+
+        Returns:
+            whether anything is left of any row.
+        """
+        gone = np.array((accepted, last))
+        return bool(_advance(self._lattice[0], self._places, gone))
+
+    def keep(self, kept: list[int]) -> None:
+        """Drop all rows but ``kept``."""
+        self._lattice = tuple(part[kept] for part in self._lattice)
+        self._places = np.ascontiguousarray(self._places[:, kept])
+
+
+@compiled
+def _most_probable(chances: Any) -> Any:
+    """The place of the largest, of equals the first; -1 if all are minus infinity."""
+    best, found = -np.inf, -1
+    for place, chance in enumerate(chances):
+        if chance > best:
+            best, found = chance, place
+    return found
+
+
+@compiled
+def _next_best(scores: Any, before: Any) -> Any:
+    """The candidate that comes after ``before`` by score, of equals by place; -1 if there is none.
+
+    After -1 comes the best of all.
+    """
+    found = -1
+    for place, score in enumerate(scores):
+        later = before < 0 or score < scores[before] or (score == scores[before] and place > before)
+        if later and (found < 0 or score > scores[found]):
+            found = place
+    return found
+
+
+@compiled
+def _log_sum_exp(scores: Any, largest: Any) -> Any:
+    total = 0.0
+    for score in scores:
+        total += math.exp(score - largest)
+    return largest + math.log(total)
+
+
+@compiled
+def _grow(lattice: Any, slot: Any, cell: Any, eos: Any, tree: Any) -> Any:
+    """Fill in one row's tree; see :meth:`TreeSource.grow`. Returns what it promises.
+
+    Of every node that is taken, the best child that is not is known: of all these, the most
+    probable is taken next.
+
+    Args:
+        lattice: a row's candidates, first and following scores; see :class:`Lattice`.
+        slot: the first slot to fill; as many as there are if none is left.
+        cell: the candidate of the slot before it that the tree follows.
+        tree: tokens, full of pad, and parents, depths and ancestors as of a :class:`DraftTree`, all
+            zeros.
+    """
+    candidates, first, following = lattice
+    tokens, parents, depths, ancestors = tree
+    count, slots = len(depths), len(candidates)
+    # Of each node: its candidate, its log-probability, and what makes the scores after it
+    # log-probabilities; then its best child that is not taken, and that one's log-probability.
+    own, gain, shift = np.zeros(count, np.int64), np.zeros(count), np.zeros(count)
+    child, chance = np.zeros(count, np.int64), np.full(count, -np.inf)
+    own[0] = cell
+    promised = 0.0
+    for node in range(count):
+        parent = -1
+        if node > 0:
+            parent = _most_probable(chance[:node])
+            if parent < 0:
+                # Nothing is left: what fills up follows the root, and is not accepted.
+                depths[node] = 1
+                ancestors[node, 0] = ancestors[node, node] = True
+                continue
+            own[node], gain[node] = child[parent], chance[parent]
+            depths[node], parents[node - 1] = depths[parent] + 1, parent
+            ancestors[node] = ancestors[parent]
+            tokens[node - 1] = candidates[slot + depths[parent], own[node]]
+            promised += math.exp(gain[node])
+        ancestors[node, node] = True
+        for looking in (parent, node):
+            at = slot + depths[looking]
+            if looking < 0:
+                continue
+            chance[looking] = -np.inf
+            if at >= slots or (looking > 0 and tokens[looking - 1] == eos):
+                continue
+            scores = first if at == 0 else following[at - 1, own[looking]]
+            found = _next_best(scores, -1 if looking == node else own[node])
+            if found >= 0:
+                if looking == node:
+                    shift[node] = gain[node] - _log_sum_exp(scores, scores[found])
+                child[looking], chance[looking] = found, scores[found] + shift[looking]
+    return promised
+
+
+@compiled
+def _grow_all(lattice: Any, places: Any, nodes: Any, eos: Any, pad: Any) -> Any:
+    """Every row's tree: see :func:`_grow`."""
+    candidates, first, following = lattice
+    rows = len(candidates)
+    tokens, parents = np.full((rows, nodes), pad), np.zeros((rows, nodes), np.int64)
+    depths = np.zeros((rows, nodes + 1), np.int64)
+    ancestors = np.zeros((rows, nodes + 1, nodes + 1), np.bool_)
+    promised = np.zeros(rows)
+    for row in range(rows):
+        promised[row] = _grow(
+            (candidates[row], first[row], following[row]),
+            places[0, row],
+            places[1, row],
+            eos,
+            (tokens[row], parents[row], depths[row], ancestors[row]),
+        )
+    return tokens, parents, depths, ancestors, promised
+
+
+@compiled
+def _advance(candidates: Any, places: Any, gone: Any) -> Any:
+    """Move ``places`` on; see :meth:`TreeSource.advance`."""
+    rows, slots, width = candidates.shape
+    left = False
+    for row in range(rows):
+        at = places[0, row] + gone[0, row]
+        places[0, row] = slots
+        if at < slots:
+            for cell in range(width):
+                if candidates[row, at, cell] == gone[1, row]:
+                    places[0, row], places[1, row] = at + 1, cell
+                    left |= at + 1 < slots
+    return left

@@ -8,6 +8,7 @@ import torch
 from conftest import make_dictionary
 
 from specdec_plugins.decoding.controllers import Bounds, Constant, Draft
+from specdec_plugins.decoding.draft_tree import Path
 from specdec_plugins.decoding.tree_source import TreeSource
 from specdec_plugins.models.lattice import Lattice
 
@@ -62,6 +63,12 @@ def make_lattice(tokens: torch.Tensor, others: tuple[int, ...] = (1, 2)) -> Latt
     first = torch.randn(rows, width).sort(descending=True).values
     following = torch.randn(rows, slots - 1, width, width)
     return Lattice(candidates.gather(-1, order), first, following)
+
+
+def make_path(nodes: torch.Tensor, accepted: torch.Tensor) -> Path:
+    """A way over ``nodes`` ``(rows, slots)``, as far as a controller looks at it."""
+    counts = torch.stack([accepted + 1, accepted, torch.zeros_like(accepted)])
+    return Path(nodes, nodes, counts, [0] * len(nodes))
 
 
 def attach(generator: Any, script: torch.Tensor, k: int, controller: Any = None) -> None:

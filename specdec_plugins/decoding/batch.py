@@ -12,6 +12,7 @@ from specdec_plugins.decoding.controllers import Outcome
 from specdec_plugins.decoding.draft_tree import Path
 from specdec_plugins.decoding.indices import row_starts
 from specdec_plugins.decoding.tree_source import TreeSource
+from specdec_plugins.decoding.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -88,23 +89,19 @@ class Batch:
         rows, capacity = self.tokens.shape
         return (row_starts(rows, capacity, positions.device) + positions).flatten()
 
-    def outcome(
-        self, accepted: Tensor, stopped: Tensor, path: Path | None, left_over: bool
-    ) -> Outcome:
+    def outcome(self, verdict: Verdict, left_over: bool) -> Outcome:
         """What to tell a controller that adapts its draft lengths.
 
-        Args:
-            accepted: ``(rows,)`` drafted tokens that were committed.
-            stopped: ``(rows,)`` True where the verifier's own token came after them.
-            path: which tokens of a tree they are.
-            left_over: whether there was no drafter's pass.
+        ``left_over``: there was no drafter's pass.
         """
-        drafted = self.draft_lengths
+        drafted, accepted = self.draft_lengths, verdict.accepted
         assert drafted is not None
         verified = drafted if self.verify_lengths is None else self.verify_lengths
+        # Whether the verifier's own token came after them.
+        stopped = verdict.new > accepted
         rejected = stopped & (accepted < verified)
         return Outcome(
-            drafted, verified, accepted, rejected, ~stopped, self.lengths, path, left_over
+            drafted, verified, accepted, rejected, ~stopped, self.lengths, verdict.path, left_over
         )
 
     def move_on(self, new: Tensor, host_new: list[int], drew: bool) -> None:

@@ -25,6 +25,7 @@ from specdec_plugins.decoding.indices import indices
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.trace import TraceRecorder
+from specdec_plugins.decoding.verdict import Verdict, judge
 from specdec_plugins.decoding.verifier import CachedVerifier
 from specdec_plugins.models.drafter import Drafter
 
@@ -260,62 +261,51 @@ class SpeculativeGenerator:
     def _commit(
         self, batch: Batch, inputs: Tensor, draft: Draft, lprobs: Tensor, states: Tensor
     ) -> StepReport:
-        """Accept, commit up to EOS, and learn on the host what must be known: one small copy."""
-        best, tree, path = lprobs.argmax(-1), draft.tree, None
-        if tree is None:
-            sources = slots = indices(best.size(1), best.device)
-            positions = batch.lengths[:, None] + slots
-            matched = self.rule.accepted(lprobs[:, :-1], best[:, :-1], inputs[:, 1:])
-            if batch.verify_lengths is not None:
-                matched = torch.minimum(matched, batch.verify_lengths)
-        else:
-            good = self.rule.agrees(lprobs, best, inputs[:, 1:], tree.parents)
-            path = tree.follow(good, batch.verify_lengths)
-            sources, matched = path.nodes, path.accepted
+        """Accept, commit up to EOS, and learn on the host what must be known: one small copy, or
+        of a tree more."""
+        verdict = judge(self.rule, lprobs, inputs, batch.verify_lengths, self.eos, draft.tree)
+        slots = indices(verdict.tokens.size(1), inputs.device)
+        positions = batch.lengths[:, None] + slots
+        if verdict.path is not None:
             # From here on the way that was accepted is a draft like any other.
-            slots = indices(sources.size(1), best.device)
-            positions = batch.lengths[:, None] + slots
-            self.verifier.move(batch.lengths[:, None] + sources, positions)
-            inputs, best = inputs.gather(1, sources), best.gather(1, sources)
-            states = states.gather(1, sources[..., None].expand(-1, -1, states.size(-1)))
+            self.verifier.move(batch.lengths[:, None] + verdict.sources, positions)
+            sources = verdict.sources[..., None].expand(-1, -1, states.size(-1))
+            states = states.gather(1, sources)
         if self.drafter is not None and self.drafter.reads_features and batch.drafts:
             batch.remember(states, positions)
-        bound = matched[:, None]
-        drafted = torch.cat([inputs[:, 1:], best[:, -1:]], dim=1)
-        chosen = torch.where(slots < bound, drafted, best)
-        ends = (chosen == self.eos) & (slots <= bound)
-        last = torch.where(ends, slots, bound).amin(1)
-        new = last + 1
         index = positions + 1
-        batch.tokens.scatter_(1, index, chosen)
-        scores = lprobs.flatten(1).gather(1, sources * lprobs.size(-1) + chosen)
-        batch.scores.scatter_(1, index, scores)
-        batch.lengths = batch.lengths + new
-        asked = [new, torch.minimum(matched, new), ends.any(1).long()]
+        batch.tokens.scatter_(1, index, verdict.tokens)
+        scored = verdict.sources * lprobs.size(-1) + verdict.tokens
+        batch.scores.scatter_(1, index, lprobs.flatten(1).gather(1, scored))
+        batch.lengths = batch.lengths + verdict.new
+        return self._report(batch, draft, verdict)
+
+    def _report(self, batch: Batch, draft: Draft, verdict: Verdict) -> StepReport:
+        """Tell the controller, the statistics and the batch what was committed."""
+        asked = [verdict.new, verdict.accepted, verdict.finished]
         drafted_lengths = batch.host_draft_lengths
         if batch.verify_lengths is not None:
             asked.append(batch.verify_lengths)
         if batch.draft_lengths is not None:
-            outcome = batch.outcome(
-                accepted=asked[1], stopped=last == matched, path=path, left_over=draft.left_over
-            )
-            asked.append(self.controller.draft_lengths(outcome))
-        if draft.source is not None:
-            asked.append(chosen.gather(1, last[:, None])[:, 0])
-        host_new, accepted, finished, *more = torch.stack(asked).tolist()
-        batch.source = draft.source
-        if draft.source is not None and not draft.source.advance(accepted, more.pop()):
-            batch.source = None
+            lengths = self.controller.draft_lengths(batch.outcome(verdict, draft.left_over))
+            assert lengths is not None
+            asked.append(lengths)
+        known = verdict.known or []
+        if len(known) < len(asked):
+            known = known + torch.stack(asked[len(known) :]).tolist()
+        host_new, accepted, finished, *more = known
         verified = drafted_lengths if batch.verify_lengths is None else more[0]
         if batch.draft_lengths is not None:
-            batch.host_draft_lengths = more[-1]
-            batch.draft_lengths = asked[len(more) + 2]
+            batch.draft_lengths, batch.host_draft_lengths = asked[-1], more[-1]
+        batch.source = draft.source
+        if draft.source is not None and verdict.path is not None:
+            left = draft.source.advance(accepted, verdict.path.last)
+            batch.source = draft.source if left else None
         drew = max(drafted_lengths) > 0 and not draft.left_over
-        batch.move_on(new, host_new, drew)
+        batch.move_on(verdict.new, host_new, drew)
         self.statistics.count_step(accepted, host_new, drafted_lengths, verified, drew)
-        return StepReport(
-            drafted_lengths, verified, accepted, host_new, [bool(done) for done in finished], path
-        )
+        done = [bool(value) for value in finished]
+        return StepReport(drafted_lengths, verified, accepted, host_new, done, verdict.path)
 
     def _finish(self, batch: Batch, finished: list[bool], results: Results) -> None:
         """Hand out the finished rows, and go on with the others."""

@@ -61,6 +61,7 @@ class TreeSource:
             ancestors=torch.from_numpy(ancestors).to(self._device),
             parents=torch.from_numpy(parents).to(self._device),
             host_parents=parents,
+            host_tokens=tokens,
             promised=promised.tolist(),
         )
         return torch.from_numpy(tokens).to(self._device), tree

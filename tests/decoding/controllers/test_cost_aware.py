@@ -9,11 +9,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted import make_path
 
 from specdec_plugins.decoding.controllers import Bounds, Draft, Outcome
 from specdec_plugins.decoding.controllers.cost_aware import CostAware, best_length
 from specdec_plugins.decoding.cost_profile import StepCosts
-from specdec_plugins.decoding.draft_tree import Path
 
 K = 5
 SENTENCE = 20
@@ -306,7 +306,7 @@ def grown(accepted: int, left_over: bool = False) -> Outcome:
     many = torch.full((4,), accepted)
     nodes = torch.arange(accepted + 1).expand(4, -1)
     lengths = torch.full((4,), K)
-    path = Path(nodes, many)
+    path = make_path(nodes, many)
     return Outcome(lengths, lengths, many, many < K, NEVER, many + 1, path, left_over)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from scripted import make_path
 
 from specdec_plugins.decoding.controllers import Outcome
 from specdec_plugins.decoding.controllers.survival import (
@@ -10,7 +11,6 @@ from specdec_plugins.decoding.controllers.survival import (
     NodeAverages,
     SlotAverages,
 )
-from specdec_plugins.decoding.draft_tree import Path
 
 STATES = torch.zeros(2, 3, 1)
 CONFIDENCES = torch.tensor([[0.95, 0.42, 1.0], [0.97, 0.48, 0.0]])
@@ -90,7 +90,7 @@ def test_averages_of_nodes() -> None:
     nodes = torch.tensor([[0, 1, 4, 0], [0, 0, 0, 0], [0, 1, 2, 0], [0, 3, 0, 0]])
     accepted, verified = torch.tensor([2, 0, 2, 1]), torch.tensor([5, 5, 5, 3])
     ended = torch.tensor([False, False, True, False])
-    path = Path(nodes, accepted)
+    path = make_path(nodes, accepted)
     for _ in range(2):
         averages.note(Outcome(verified, verified, accepted, ~ended, ended, accepted, path))
     averages.learn()

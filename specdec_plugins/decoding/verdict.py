@@ -1,0 +1,67 @@
+"""What a step commits: what is accepted of a draft, and one token of the verifier's. No fairseq."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.draft_tree import DraftTree, Path
+from specdec_plugins.decoding.indices import indices
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Of every row, the tokens to commit: accepted ones, then the verifier's own, up to EOS."""
+
+    tokens: Tensor
+    """``(rows, slots)`` these, then whatever."""
+    sources: Tensor
+    """``(slots,)`` of all rows, or ``(rows, slots)``: which of the tokens that the verifier read
+    comes before each."""
+    new: Tensor
+    """``(rows,)`` how many are committed."""
+    accepted: Tensor
+    """``(rows,)`` how many of them were drafted."""
+    finished: Tensor
+    """``(rows,)`` 1 where the last of them is EOS, else 0."""
+    path: Path | None = None
+    """The way through a tree."""
+    known: list[list[int]] | None = None
+    """``new``, ``accepted`` and ``finished`` on the host, where they are known there."""
+
+
+def judge(
+    rule: AcceptanceRule,
+    lprobs: Tensor,
+    inputs: Tensor,
+    limits: Tensor | None,
+    eos: int,
+    tree: DraftTree | None,
+) -> Verdict:
+    """The longest good prefix of every row's draft, or the longest good way through a tree.
+
+    Args:
+        lprobs: ``(rows, slots + 1, vocab)`` the verifier's log-probabilities after each of
+        inputs: ``(rows, slots + 1)``: the last committed token, then the draft.
+        limits: ``(rows,)`` how much of the draft is each row's; None for all.
+        tree: how the draft hangs together; None where each token follows the one before it.
+    """
+    best, drafted = lprobs.argmax(-1), inputs[:, 1:]
+    if tree is not None:
+        good = rule.agrees(lprobs, best, drafted, tree.parents)
+        path = tree.follow(good, best, eos, limits)
+        new, accepted, finished = path.counts
+        known = path.counts.tolist()
+        return Verdict(path.tokens, path.nodes, new, accepted, finished, path, known)
+    slots = indices(best.size(1), best.device)
+    matched = rule.accepted(lprobs[:, :-1], best[:, :-1], drafted)
+    if limits is not None:
+        matched = torch.minimum(matched, limits)
+    bound = matched[:, None]
+    tokens = torch.where(slots < bound, torch.cat([drafted, best[:, -1:]], dim=1), best)
+    ends = (tokens == eos) & (slots <= bound)
+    new = torch.where(ends, slots, bound).amin(1) + 1
+    return Verdict(tokens, slots, new, torch.minimum(matched, new), ends.any(1).long())

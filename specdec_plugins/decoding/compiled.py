@@ -14,6 +14,10 @@ logging.getLogger("numba").setLevel(logging.WARNING)
 
 def compiled(function: Callable[..., Any]) -> Any:
     """A function of numbers and arrays, compiled at its first call and then kept on disk: beside
-    its module, or where numba's ``NUMBA_CACHE_DIR`` says.
+    its module or in the user's cache folder, or where numba's ``NUMBA_CACHE_DIR`` says.
     """
-    return numba.njit(cache=True, nogil=True)(function)
+    try:
+        return numba.njit(cache=True, nogil=True)(function)
+    except RuntimeError:
+        # None of these can be written to: each process compiles for itself.
+        return numba.njit(nogil=True)(function)

@@ -24,7 +24,7 @@ from specdec_plugins.decoding.rehearsal import StepParts, decoded, rehearsal
 
 logger = logging.getLogger(__name__)
 
-METHOD = 3
+METHOD = 4
 """Of measuring; another one's figures mean something else."""
 
 Points = dict[str, list[list[float]]]

@@ -70,7 +70,8 @@ def format_report(report: dict[str, Any]) -> str:
     rows = [
         f"{title}; {report['dtype']} on {report['device']}{threads}",
         f"  {report['sentences']} sentences, {report['committed_tokens']} tokens, "
-        f"{report['steps']} steps, {report['verifier_calls']} verifier calls",
+        f"{report['steps']} steps, {report['verifier_calls']} verifier calls, "
+        f"{report['drafter_calls']} drafter calls",
         f"  acceptance length {report['acceptance_length']:.2f} tokens a step, bonus included; "
         f"{report['drafted_tokens']} drafted, {report['verified_tokens']} verified, "
         f"{report['accepted_tokens']} accepted",

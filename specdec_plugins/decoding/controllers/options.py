@@ -48,7 +48,7 @@ class ControllerOptions:
     """``confidence``: let the threshold follow what was accepted."""
     stop_threshold: float = 0.7
     """``acceptance-head``: cut where the probability of a rejection is above."""
-    tree_nodes: int = 20
+    tree_nodes: int = 16
     """How many tokens of a tree to verify; with ``cost-aware``, at most."""
     redraft_below: float = 1.5
     """``tree``: draft anew where what is left of the last draft promises fewer accepted tokens."""

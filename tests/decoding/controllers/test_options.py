@@ -23,7 +23,7 @@ from specdec_plugins.decoding.generator import SpeculativeGenerator
         ({"min_draft": 3, "max_draft": 2}, "--min-draft 3: is above --max-draft 2"),
         ({"survival": "hope"}, "--survival hope: must be one of tree, averages, confidence"),
         ({"min_draft": -1}, "--min-draft -1: must be 0 or more"),
-        ({"controller": "cost-aware", "min_draft": 21}, "--min-draft 21: is above --tree-nodes 20"),
+        ({"controller": "cost-aware", "min_draft": 17}, "--min-draft 17: is above --tree-nodes 16"),
         ({"max_draft": 0}, "--max-draft 0: must be at least 1.*--controller none"),
         ({"controller": "none", "min_draft": 1}, "--controller none drafts nothing"),
         ({"redraft_below": -0.5}, "--redraft-below -0.5: must be 0 or more"),
@@ -84,7 +84,7 @@ def test_what_survival_is_told_by(given: dict[str, Any], reads: bool, needs: boo
     controller = build_controller(options, 4, (lambda s, p: p) if reads else None)
     assert controller.cuts == (reads or given.get("survival") == "confidence")
     trees = not reads and given.get("survival", "tree") == "tree"
-    assert (controller.bounds.most, controller.depth) == ((20, 4) if trees else (4, 0))
+    assert (controller.bounds.most, controller.depth) == ((16, 4) if trees else (4, 0))
 
 
 def test_bounds_of_trees() -> None:

@@ -1,0 +1,61 @@
+"""Compiled functions, kept on disk or not."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numba
+import pytest
+
+from specdec_plugins.decoding.compiled import compiled
+
+PROGRAM = """
+from specdec_plugins.decoding.compiled import compiled
+@compiled
+def twice(number):
+    return 2 * number
+print(twice(21))
+"""
+
+
+def run(folder: Path, cache: Path) -> list[Path]:
+    (folder / "program.py").write_text(PROGRAM)
+    found = subprocess.run(
+        [sys.executable, "program.py"],
+        cwd=folder,
+        env={**os.environ, "NUMBA_CACHE_DIR": str(cache), "PYTHONPATH": os.getcwd()},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout == "42\n"
+    return sorted(cache.rglob("*.nbc"))
+
+
+def test_what_is_compiled_is_kept(tmp_path: Path) -> None:
+    (first,) = run(tmp_path, tmp_path / "cache")
+    stamp = first.stat().st_mtime_ns
+    assert run(tmp_path, tmp_path / "cache") == [first]
+    assert first.stat().st_mtime_ns == stamp
+
+
+def test_without_a_folder_to_keep_it_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    njit = numba.njit
+
+    def without_folders(cache: bool = False, **options: Any) -> Any:
+        def refuse(function: Any) -> Any:
+            raise RuntimeError("cannot cache function: no locator available")
+
+        return refuse if cache else njit(**options)
+
+    monkeypatch.setattr(numba, "njit", without_folders)
+    assert compiled(lambda number: 2 * number)(21) == 42
+
+
+def test_the_compiler_is_quiet_whatever_the_level() -> None:
+    assert logging.getLogger("numba").getEffectiveLevel() == logging.WARNING

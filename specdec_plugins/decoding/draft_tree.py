@@ -49,10 +49,11 @@ class DraftTree:
     the drafter."""
 
     def follow(self, good: Tensor, best: Tensor, eos: int, limits: Tensor | None = None) -> Path:
-        """The longest way from the root over nodes that are ``good``; of several, the likeliest.
+        """The way from the root over nodes that are ``good``.
 
-        With strict acceptance there is only one. With relaxed acceptance a way may leave the
-        verifier's best token, though that is in the tree, for one that goes on longer.
+        With strict acceptance there is only one. With relaxed acceptance it goes to the verifier's
+        own token wherever the tree has that; else to where it goes on longest, of equals to the
+        likeliest.
 
         It is found on the host, by compiled code: a GPU copies there what is good and best.
 
@@ -70,31 +71,47 @@ class DraftTree:
 
 
 @compiled
+def _child(node: Any, parents: Any, tokens: Any, good: Any, own: Any, beyond: Any) -> Any:
+    """Where the way goes on after a node: to the verifier's ``own`` token; if that is not there, to
+    where it goes on longest, of equals to the likeliest; 0 if nowhere."""
+    found = 0
+    for child in range(node + 1, len(parents) + 1):
+        if parents[child - 1] == node and good[child - 1]:
+            if tokens[child - 1] == own:
+                return child
+            if found == 0 or beyond[child] > beyond[found]:
+                found = child
+    return found
+
+
+@compiled
 def _follow(parents: Any, tokens: Any, good: Any, best: Any, eos: Any) -> Any:
     """What a :class:`Path` holds; see :meth:`DraftTree.follow`."""
     rows, count = parents.shape
-    counts, ends = np.zeros((3, rows), np.int64), np.zeros(rows, np.int64)
-    # How far each node is from the root; -1 if it is not reached.
-    reached = np.full(count + 1, -1)
+    nodes, chosen = np.zeros((2, rows, count + 1), np.int64)
+    counts, last = np.zeros((3, rows), np.int64), np.zeros(rows, np.int64)
     for row in range(rows):
-        reached[0] = 0
-        for node in range(1, count + 1):
-            before = reached[parents[row, node - 1]]
-            reached[node] = before + 1 if good[row, node - 1] and before >= 0 else -1
-            # Of equals, the first.
-            if reached[node] > counts[1, row]:
-                ends[row], counts[1, row] = node, reached[node]
-    nodes = np.zeros((rows, counts[1].max() + 1), np.int64)
-    chosen, last = np.zeros_like(nodes), np.zeros(rows, np.int64)
-    for row in range(rows):
-        node, accepted = ends[row], counts[1, row]
+        # How many good tokens may follow each node, one after another.
+        beyond = np.zeros(count + 1, np.int64)
+        for node in range(count, 0, -1):
+            if good[row, node - 1]:
+                parent = parents[row, node - 1]
+                beyond[parent] = max(beyond[parent], beyond[node] + 1)
+        node, accepted = 0, 0
+        while True:
+            own = best[row, node]
+            child = _child(node, parents[row], tokens[row], good[row], own, beyond)
+            if child == 0:
+                break
+            accepted += 1
+            node = child
+            nodes[row, accepted], chosen[row, accepted - 1] = node, tokens[row, node - 1]
+        counts[1, row] = accepted
         if node > 0 and tokens[row, node - 1] == eos:
-            counts[0, row], counts[2, row] = accepted, 1
+            last[row], counts[0, row] = eos, accepted
         else:
-            chosen[row, accepted] = best[row, node]
-            counts[0, row], counts[2, row] = accepted + 1, best[row, node] == eos
-        for place in range(accepted, 0, -1):
-            nodes[row, place], chosen[row, place - 1] = node, tokens[row, node - 1]
-            node = parents[row, node - 1]
-        last[row] = chosen[row, counts[0, row] - 1]
-    return nodes, chosen, counts, last
+            last[row], counts[0, row] = best[row, node], accepted + 1
+            chosen[row, accepted] = last[row]
+        counts[2, row] = last[row] == eos
+    width = counts[1].max() + 1
+    return nodes[:, :width].copy(), chosen[:, :width].copy(), counts, last

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specdec_plugins.decoding import draft_tree
 from specdec_plugins.decoding.draft_tree import DraftTree, _follow
 
 
@@ -50,6 +53,20 @@ def test_the_way_that_is_followed(good: list[int], limit: int | None, way: list[
     assert path.tokens.tolist() == [[9 + node for node in way] + [own]]
     assert path.counts.tolist() == [[len(way) + 1], [len(way)], [0]]
     assert path.last == [own]
+
+
+def test_the_verifiers_own_token_is_preferred() -> None:
+    """Though another that is good goes on longer; and wherever the way has got to."""
+    tree = tree_of([0, 0, 1, 3, 2, 5, 2])
+    good = torch.tensor([[1, 1, 1, 0, 1, 1, 1]]).bool()
+    best = torch.arange(50, 58)[None]
+    assert tree.follow(good, best, EOS).nodes.tolist() == [[0, 2, 5, 6]]
+    best[0, 0] = 10
+    path = tree.follow(good, best, EOS)
+    assert path.nodes.tolist() == [[0, 1, 3]]
+    assert path.tokens.tolist() == [[10, 12, 53]]
+    best[0, 0], best[0, 2] = 50, 16
+    assert tree.follow(good, best, EOS).tokens.tolist() == [[11, 16, 57]]
 
 
 def test_where_a_sentence_ends() -> None:
@@ -98,5 +115,7 @@ def test_compiled_and_not(data: st.DataObject) -> None:
     parents = np.array([[data.draw(st.integers(0, n)) for n in range(nodes)] for _ in range(rows)])
     vocabulary = st.integers(EOS, 4)
     arrays = parents, drawn(vocabulary), drawn(st.booleans()), drawn(vocabulary, nodes + 1)
-    found, plain = _follow(*arrays, EOS), _follow.py_func(*arrays, EOS)
+    found = _follow(*arrays, EOS)
+    with mock.patch.object(draft_tree, "_child", draft_tree._child.py_func):
+        plain = _follow.py_func(*arrays, EOS)
     assert all(np.array_equal(a, b) for a, b in zip(found, plain))

@@ -16,6 +16,9 @@ def indices(count: int, device: torch.device) -> Tensor:
         return torch.arange(count, device=device)
 
 
+@lru_cache(maxsize=4096)
 def row_starts(rows: int, capacity: int, device: torch.device) -> Tensor:
-    """``(rows, 1)`` where each row begins if all, of ``capacity``, stand one after another."""
-    return indices(rows, device)[:, None] * capacity
+    """``(rows, 1)`` where each row begins if all, of ``capacity``, stand one after another; not to
+    be changed."""
+    with torch.inference_mode(False):
+        return torch.arange(rows, device=device)[:, None] * capacity

@@ -371,6 +371,18 @@ def test_bfloat16_on_the_cpu(run: RunScript, tmp_path: Path) -> None:
 # What it reports
 
 
+@pytest.mark.parametrize(("below", "drafts_anew"), [("inf", True), ("0", False)])
+def test_stats_of_trees(run: RunScript, tmp_path: Path, below: str, drafts_anew: bool) -> None:
+    path = tmp_path / "stats.json"
+    flags = ("--controller", "tree", "--tree-nodes", "5", "--redraft-below", below)
+    assert run("--stats-json", str(path), *flags, batch="1") == 0
+    report = json.loads(path.read_text())
+    chosen = {name: report["settings"][name] for name in ("tree_nodes", "redraft_below")}
+    assert chosen == {"tree_nodes": 5, "redraft_below": below}
+    assert report["drafted_tokens"] == 5 * report["steps"]
+    assert (report["drafter_calls"] == report["steps"]) == drafts_anew
+
+
 @pytest.mark.parametrize("strategy", ["specdec", "AR", "fairseq", "drafter"])
 @pytest.mark.parametrize("batch", ["1", "4"])
 def test_stats_json(run: RunScript, tmp_path: Path, strategy: str, batch: str) -> None:
@@ -386,6 +398,7 @@ def test_stats_json(run: RunScript, tmp_path: Path, strategy: str, batch: str) -
         "tau": 0.0 if strategy == "specdec" else None,
         "controller": "constant" if strategy == "specdec" else None,
         "tree_nodes": None,
+        "redraft_below": None,
         "batch": int(batch),
         "beam": 2 if strategy == "fairseq" else None,
         "max_len_a": 0.0,

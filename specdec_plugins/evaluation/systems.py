@@ -62,6 +62,7 @@ class System:
             "block_size": self.block_size,
             "threshold": self.threshold,
             "tree_nodes": self.tree_nodes,
+            "redraft_below": options.redraft_below if self.policy == "tree" else None,
             "min_draft": options.min_draft,
             "max_draft": options.max_draft,
             "refit_threshold": options.refit_threshold,

@@ -20,9 +20,10 @@ def full_report(translator: Translator, **settings: Any) -> dict[str, Any]:
     Args:
         settings: more to record under ``settings``.
     """
-    asked = translator.settings
+    asked, controller = translator.settings, translator.settings.controller
     relaxed = asked.strategy == "specdec"
-    trees = relaxed and asked.controller.drafts_trees
+    named = controller.controller if relaxed else None
+    trees = relaxed and controller.drafts_trees
     return {
         **translator.statistics.report(),
         "settings": {
@@ -30,8 +31,10 @@ def full_report(translator: Translator, **settings: Any) -> dict[str, Any]:
             "block_size": translator.block_size,
             "beta": asked.rule.beta if relaxed else None,
             "tau": asked.rule.tau if relaxed else None,
-            "controller": asked.controller.controller if relaxed else None,
-            "tree_nodes": asked.controller.tree_nodes if trees else None,
+            "controller": named,
+            "tree_nodes": controller.tree_nodes if trees else None,
+            # As text, since JSON has no infinity.
+            "redraft_below": f"{controller.redraft_below:g}" if named == "tree" else None,
             "batch": asked.batch,
             "beam": asked.beam if asked.strategy == "fairseq" else None,
             **vars(asked.limits),

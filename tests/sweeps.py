@@ -51,6 +51,7 @@ def make_run(system: str = "constant k 3", **changes: Any) -> Run:
         "verified_tokens": 10,
         "accepted_tokens": 4,
         "verifier_calls": 4,
+        "drafter_calls": 4,
         "acceptance_length": 2.0,
         "verification_rate": 0.5,
         "discard_rate": 1.0,

@@ -48,7 +48,8 @@ class Batch:
     max_lengths: Tensor
     """``(rows,)`` most tokens before EOS."""
     uncached: Tensor
-    """``(rows,)`` tokens committed since the last draft: a causal drafter has not cached them."""
+    """``(rows,)`` tokens committed since the drafter's last pass: if causal, it has not cached
+    them."""
     features: Tensor | None
     """``(rows, capacity, channels)`` the verifier's states for the committed tokens, the first at
     0, then whatever; only for a drafter that reads them, and none before the first step."""
@@ -63,7 +64,7 @@ class Batch:
     verify_lengths: Tensor | None = None
     """``(rows,)`` of the present step; None where every row verifies as many slots."""
     source: TreeSource | None = None
-    """What the last step's tree was grown from; None where there was none."""
+    """What the last step's tree was grown from; None where nothing is left of it."""
 
     @property
     def drafts(self) -> bool:

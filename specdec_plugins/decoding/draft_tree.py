@@ -25,6 +25,8 @@ class Path:
     counts: Tensor
     """``(3, rows)`` how many these are, how many of them the nodes', and 1 where EOS is among them,
     else 0."""
+    host_counts: list[list[int]]
+    """The same on the host."""
     last: list[int]
     """Of every row the last of these tokens."""
 
@@ -67,7 +69,7 @@ class DraftTree:
         answers = good.cpu().numpy(), best.cpu().numpy()
         *found, last = _follow(self.host_parents, self.host_tokens, *answers, eos)
         nodes, tokens, counts = (torch.from_numpy(array).to(good.device) for array in found)
-        return Path(nodes, tokens, counts, last.tolist())
+        return Path(nodes, tokens, counts, found[2].tolist(), last.tolist())
 
 
 @compiled

@@ -25,6 +25,7 @@ from specdec_plugins.decoding.indices import indices
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.trace import TraceRecorder
+from specdec_plugins.decoding.tree_source import prepare_trees
 from specdec_plugins.decoding.verdict import Verdict, judge
 from specdec_plugins.decoding.verifier import CachedVerifier
 from specdec_plugins.models.drafter import Drafter
@@ -90,6 +91,8 @@ class SpeculativeGenerator:
             self.drafter = CachedDrafter(drafter)
             self.block_size = block_size
             self.controller = build_controller(options, block_size, head)
+            if self.controller.depth:
+                prepare_trees()
         self.statistics = DecodingStatistics()
 
     @torch.inference_mode()

@@ -76,7 +76,7 @@ class TraceRecorder:
         milliseconds = round(1000 * (time.perf_counter() - self._clock), 3)
         tokens = torch.cat([draft.tokens, last[:, None]], dim=1).tolist()
         if draft.tree is not None and report.path is not None:
-            tree, ways = draft.tree.parents.tolist(), report.path.nodes.tolist()
+            tree, ways = draft.tree.host_parents.tolist(), report.path.nodes.tolist()
         for i, row in enumerate(rows):
             *drafted, bonus = (self._symbols[token] for token in tokens[i])
             accepted, parents = report.accepted[i], None

@@ -81,6 +81,18 @@ class TreeSource:
         self._places = np.ascontiguousarray(self._places[:, kept])
 
 
+def prepare_trees() -> None:
+    """Compile what trees take, or load what was compiled: seconds, or tenths of one.
+
+    Otherwise the first batch that is decoded would pay for it.
+    """
+    scores = torch.zeros(1, 2, 1, 1)
+    source = TreeSource(Lattice(torch.zeros(1, 2, 1).long(), scores[:, 0, 0], scores[:, 1:]), 2, 1)
+    _, tree = source.grow(1)
+    path = tree.follow(torch.zeros(1, 1).bool(), torch.zeros(1, 2).long(), 2)
+    source.advance(path.host_counts[1], path.last)
+
+
 @compiled
 def _most_probable(chances: Any) -> Any:
     """The place of the largest, of equals the first; -1 if all are minus infinity."""

@@ -54,8 +54,7 @@ def judge(
         good = rule.agrees(lprobs, best, drafted, tree.parents)
         path = tree.follow(good, best, eos, limits)
         new, accepted, finished = path.counts
-        known = path.counts.tolist()
-        return Verdict(path.tokens, path.nodes, new, accepted, finished, path, known)
+        return Verdict(path.tokens, path.nodes, new, accepted, finished, path, path.host_counts)
     slots = indices(best.size(1), best.device)
     matched = rule.accepted(lprobs[:, :-1], best[:, :-1], drafted)
     if limits is not None:

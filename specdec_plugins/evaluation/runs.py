@@ -116,6 +116,7 @@ class Run:
     verified_tokens: int
     accepted_tokens: int
     verifier_calls: int
+    drafter_calls: int
     acceptance_length: float
     """Committed tokens a step, bonus token included."""
     verification_rate: float
@@ -253,6 +254,7 @@ def _figures(log: StepLog) -> dict[str, Any]:
         "verified_tokens": log.verified_tokens,
         "accepted_tokens": log.accepted_tokens,
         "verifier_calls": log.verifier_calls,
+        "drafter_calls": log.drafter_calls,
         "acceptance_length": log.acceptance_length,
         "verification_rate": log.verification_rate,
         "discard_rate": log.discard_rate,

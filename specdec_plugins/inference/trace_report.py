@@ -13,6 +13,8 @@ from specdec_plugins.decoding.trace import StepTrace
 from specdec_plugins.inference.trace_file import SentenceTrace
 
 TEMPLATE = "trace_report.html"
+PAD = "<pad>"
+"""fairseq's symbol, in every dictionary."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,10 @@ def reached_slots(step: StepTrace) -> int:
         return step.accepted
     if step.parents is None:
         return step.accepted + (step.accepted < step.verify_length)
-    return step.accepted + (step.accepted - 1 in step.parents[step.accepted : step.verify_length])
+    rejected = range(step.accepted, step.verify_length)
+    # What fills a tree up is no candidate for anything.
+    after = {step.parents[place] for place in rejected if step.drafted[place] != PAD}
+    return step.accepted + (step.accepted - 1 in after)
 
 
 def build_report(sentences: Iterable[SentenceTrace], limit: int, name: str) -> str:

@@ -22,8 +22,8 @@ class ControllerConfig(FairseqDataclass):
             "help": "what decides how much to draft and verify: constant (whole blocks); heuristic "
             "(2 more when all was accepted, else 1 less); confidence (cut at the first unlikely "
             "slot); acceptance-head (cut where a rejection becomes likely); tree (the most "
-            "probable continuations, which branch); cost-aware (most "
-            "tokens a second on this machine); none (draft nothing); oracle (decodes twice, to "
+            "probable continuations, which branch, or what the last step left of them); "
+            "cost-aware (most tokens a second on this machine); none (draft nothing); oracle (decodes twice, to "
             "show the bound of chains: not a real decoder)"
         },
     )
@@ -55,7 +55,7 @@ class ControllerConfig(FairseqDataclass):
         default=DEFAULTS.redraft_below,
         metadata={
             "help": "tree: draft anew where what is left of the last draft promises fewer accepted "
-            "tokens a sentence; inf: always"
+            "tokens a sentence; inf: always (cost-aware decides by itself)"
         },
     )
     survival: Optional[ChoiceEnum(SURVIVAL)] = field(  # type: ignore[valid-type]

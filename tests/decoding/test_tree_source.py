@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec_plugins.decoding import tree_source
+from specdec_plugins.decoding import draft_tree, tree_source
 from specdec_plugins.decoding.draft_tree import DraftTree
-from specdec_plugins.decoding.tree_source import TreeSource
+from specdec_plugins.decoding.tree_source import TreeSource, prepare_trees
 from specdec_plugins.models.lattice import Lattice
 
 EOS, PAD = 2, 1
@@ -201,3 +201,21 @@ def test_compiled_and_not(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     assert torch.equal(trees[0][0], trees[1][0])
     for name in ("depths", "ancestors", "parents"):
         assert torch.equal(getattr(trees[0][1], name), getattr(trees[1][1], name))
+
+
+def test_what_is_prepared_need_not_be_compiled_again() -> None:
+    prepare_trees()
+    functions = tree_source._grow_all, tree_source._advance, draft_tree._follow
+    before = [len(function.signatures) for function in functions]
+    lattice = make_lattice(3, 4, 3, seed=1)
+    expanded = lattice.following[:, :1].expand(-1, 3, -1, -1)
+    with torch.inference_mode():
+        source = TreeSource(Lattice(lattice.candidates, lattice.first, expanded), EOS, PAD)
+        for rows in (3, 2):
+            _, tree = source.grow(5)
+            good, best = torch.ones(rows, 5).bool(), torch.zeros(rows, 6).long()
+            path = tree.follow(good, best, EOS, torch.tensor([3] * rows))
+            source.advance(path.host_counts[1], path.last)
+            if rows == 3:
+                source.keep([0, 2])
+    assert [len(function.signatures) for function in functions] == before

@@ -379,3 +379,11 @@ def test_slots_that_a_step_reached(
     accepted: int, bonus: str | None, parents: list[int] | None, reached: int
 ) -> None:
     assert reached_slots(StepTrace(list("abcd"), 4, accepted, bonus, 1.0, parents)) == reached
+
+
+def test_what_fills_a_tree_up_reaches_nothing() -> None:
+    """A row of which nothing was left, beside one of which something was."""
+    filled = StepTrace(["<pad>", "<pad>"], 2, 0, "x", 1.0, [-1, -1])
+    assert reached_slots(filled) == 0
+    assert reached_slots(StepTrace(["a", "<pad>"], 2, 1, "x", 1.0, [-1, -1])) == 1
+    assert reached_slots(StepTrace(["a", "<pad>"], 2, 0, "x", 1.0, [-1, -1])) == 1

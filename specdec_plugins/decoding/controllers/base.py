@@ -72,7 +72,8 @@ class Head(Protocol):
 class Controller(Protocol):
     """Decides how much to draft and how much of the draft to verify.
 
-    Two questions a step, answered for every row by tensor code that never waits for the device. The
+    Two questions a step, answered for every row by tensor code that never waits for the device; and
+    where drafts are trees, which are grown on the host, a third one there. The
     answer to the first travels to the host with the step's own small report. That to the second
     cannot: on a GPU a controller that ``cuts`` costs one more small copy a step.
     """
@@ -107,7 +108,10 @@ class Controller(Protocol):
 
     def redrafts(self, promised: list[float]) -> bool:
         """Whether to draft trees anew, though what is left of the last draft makes some that
-        promise to have so many tokens accepted, of each row. Asked on the host, with every tree."""
+        promise to have so many tokens accepted, of each row.
+
+        Asked on the host, wherever something is left.
+        """
         ...
 
     def draft_lengths(self, outcome: Outcome) -> Tensor | None:

@@ -89,6 +89,9 @@ class CostAware(Constant):
     KEPT = (0.7, 200.0)
     """Before anything is known: of what was promised of left-over drafts this part is accepted, as
     if it had been promised so many tokens."""
+    FADING = 0.98
+    """What of its own experience with them remains after a period: after bad luck they are tried
+    again."""
     resumes = False
 
     def __init__(
@@ -119,8 +122,9 @@ class CostAware(Constant):
         self._enough: list[float] = []
         self._worth = torch.zeros(0)
         self._said = 0.0
-        part, tokens = self.KEPT
-        self._kept, self._promised = torch.tensor(part * tokens), torch.tensor(tokens)
+        self._prior = torch.tensor([self.KEPT[0] * self.KEPT[1], self.KEPT[1]])
+        self._kept = self._prior
+        """Tokens of left-over drafts: how many were accepted, and how many had been promised."""
 
     def prepare(self, generator: Any, sample: dict[str, Any]) -> None:
         """Learn what steps cost, unless that is known; see whether this batch can coast.
@@ -130,7 +134,7 @@ class CostAware(Constant):
         rows = len(sample["net_input"]["src_tokens"])
         if self._costs is None or rows >= len(self._costs.draft):
             self._costs = self._profile.costs(generator, sample, self.bounds.most)
-            self._choices, self._known = None, []
+            self._choices, self._known, self._enough = None, [], []
         if not self._coasting:
             self._look_back(rows)
         lengths = self._known[1 : rows + 1]
@@ -177,7 +181,7 @@ class CostAware(Constant):
         return self._chosen()
 
     def _begin(self, device: torch.device) -> None:
-        self._kept, self._promised = self._kept.to(device), self._promised.to(device)
+        self._kept = self._prior = self._prior.to(device)
         averages = NodeAverages if self.depth else SlotAverages
         self._averages = averages(self.bounds.most, device)
         self._savings = torch.zeros((), device=device)
@@ -189,14 +193,15 @@ class CostAware(Constant):
             self._head.learn(outcome)
         assert self._averages is not None
         if outcome.left_over:
-            self._kept = self._kept + (outcome.accepted - outcome.ended.long()).sum()
-            self._promised = self._promised + self._said
+            accepted = (outcome.accepted - outcome.ended.long()).sum().float()
+            self._kept = self._kept + torch.stack([accepted, torch.full_like(accepted, self._said)])
         # Of a tree, nothing where there was none.
         elif outcome.path is not None or not self.depth:
             self._averages.note(outcome)
         self._steps += 1
         if self._steps % self.PERIOD == 0:
             self._averages.learn()
+            self._kept = self._prior + self.FADING * (self._kept - self._prior)
             self._decide()
         return self._chosen()
 
@@ -250,8 +255,10 @@ class CostAware(Constant):
         """``(rows + 1,)`` tokens that a left-over draft must promise, by batch size.
 
         It is only verified, and commits one token of the verifier's besides: to be worth its time
-        it must commit what whole steps commit in that.
+        it must commit what whole steps commit in that. Where nothing is to be drafted but to learn,
+        nothing is learned from it.
         """
         assert self._costs is not None
         commit = (tokens / seconds * self._costs.verify).gather(1, chosen)[:, 0]
-        return (commit - 1) * self._promised / self._kept
+        worth = (commit - 1) * self._kept[1] / self._kept[0]
+        return worth.masked_fill(chosen[:, 0] == 0, torch.inf)

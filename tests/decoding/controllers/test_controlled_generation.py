@@ -398,6 +398,17 @@ def test_settled_batches(choices: list[int]) -> None:
         assert drafted <= set(choices)
 
 
+def test_batches_that_grow() -> None:
+    """What was learned of smaller ones says nothing of a larger one."""
+    generator = make_generator("causal, all shared", 12)
+    generator.block_size = K
+    generator.controller = CostAware(Bounds(0, 6), HandMade(0.02), depth=K)
+    for size in (2, 2, 2, 2, 8, 8, 3):
+        batch = make_batch(list(range(2, 2 + size)), seed=size)
+        generator.statistics = type(generator.statistics)()
+        assert_exact(generator, batch, beam1(batch, 12))
+
+
 class Twice(Constant):
     """Drafts in the first step and in one after it: asked and told like any other."""
 

@@ -327,17 +327,57 @@ def test_what_is_left_of_a_tree_must_be_worth_a_verifiers_pass() -> None:
     assert not controller.redrafts([0.0, 0.0, 0.0, 4.12 * enough])
 
 
+def settled(profile: Profile, accepted: int) -> CostAware:
+    controller = start(profile, depth=3)
+    for _ in range(400):
+        controller.draft_lengths(grown(accepted))
+    return controller
+
+
+def keep_promises(controller: CostAware, promised: float, accepted: int, steps: int) -> None:
+    for _ in range(steps):
+        controller.redrafts([promised] * 4)
+        controller.draft_lengths(grown(accepted, left_over=True))
+
+
 def test_promises_are_held_against_what_was_kept() -> None:
-    controller = start(Profile(draft=0.2, verify=0.1), depth=3)
-    for _ in range(400):
-        controller.draft_lengths(grown(2))
+    controller = settled(Profile(draft=0.2, verify=0.1), accepted=2)
     before = controller._averages.survival()  # type: ignore[union-attr]
-    for _ in range(400):
-        controller.redrafts([4.0] * 4)
-        controller.draft_lengths(grown(1, left_over=True))
+    keep_promises(controller, 4.0, 1, 800)
     # What whole drafts are worth is not judged by what is left of them.
     assert torch.equal(controller._averages.survival(), before)  # type: ignore[union-attr]
     controller.prepare(None, SAMPLE)
-    enough = (3 / 1.6 * 1.2 - 1) / (1740 / 6600)
+    # A quarter is kept: of 32 steps' promises a period, and 0.98 of what was there before it.
+    fading = controller.FADING
+    many = controller.PERIOD * 4 * fading / (1 - fading)
+    enough = (3 / 1.6 * 1.2 - 1) * (200 + 4 * many) / (140 + many)
     assert controller.redrafts([enough * 0.97] * 4)
     assert not controller.redrafts([enough * 1.03] * 4)
+
+
+def test_broken_promises_are_forgiven() -> None:
+    controller = settled(Profile(draft=0.2, verify=0.1), accepted=2)
+    keep_promises(controller, 4.0, 0, 400)
+    controller.prepare(None, SAMPLE)
+    assert controller.redrafts([float(K)] * 4)
+    for _ in range(4000):
+        controller.draft_lengths(grown(2))
+    controller._look_back(4)
+    assert not controller.redrafts([2.0] * 4)
+
+
+def test_nothing_that_is_left_will_do_where_only_learning_drafts() -> None:
+    controller = settled(Profile(draft=0.9, verify=0.9), accepted=0)
+    controller._look_back(4)
+    assert controller._known[4] == 0
+    assert controller.redrafts([float(K)] * 4)
+
+
+def test_what_is_enough_is_not_known_of_a_larger_batch() -> None:
+    controller = settled(Profile(draft=0.2, verify=0.1), accepted=2)
+    controller.prepare(None, SAMPLE)
+    controller.start(torch.zeros(4).long())
+    assert not controller.redrafts([float(K)] * 4)
+    controller.prepare(None, {"net_input": {"src_tokens": torch.zeros(9, 3)}})
+    controller.start(torch.zeros(9).long())
+    assert controller.redrafts([float(K)] * 9)

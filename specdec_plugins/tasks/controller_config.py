@@ -23,8 +23,8 @@ class ControllerConfig(FairseqDataclass):
             "(2 more when all was accepted, else 1 less); confidence (cut at the first unlikely "
             "slot); acceptance-head (cut where a rejection becomes likely); tree (the most "
             "probable continuations, which branch, or what the last step left of them); "
-            "cost-aware (most tokens a second on this machine); none (draft nothing); oracle (decodes twice, to "
-            "show the bound of chains: not a real decoder)"
+            "cost-aware (most tokens a second on this machine); none (draft nothing); oracle "
+            "(decodes twice, to show the bound of chains: not a real decoder)"
         },
     )
     min_draft: int = field(

@@ -68,7 +68,7 @@ def make_lattice(tokens: torch.Tensor, others: tuple[int, ...] = (1, 2)) -> Latt
 def make_path(nodes: torch.Tensor, accepted: torch.Tensor) -> Path:
     """A way over ``nodes`` ``(rows, slots)``, as far as a controller looks at it."""
     counts = torch.stack([accepted + 1, accepted, torch.zeros_like(accepted)])
-    return Path(nodes, nodes, counts, counts.tolist(), [0] * len(nodes))
+    return Path(nodes, nodes, counts, counts.tolist(), [0] * len(nodes), False)
 
 
 def attach(generator: Any, script: torch.Tensor, k: int, controller: Any = None) -> None:

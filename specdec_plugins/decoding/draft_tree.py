@@ -29,6 +29,8 @@ class Path:
     """The same on the host."""
     last: list[int]
     """Of every row the last of these tokens."""
+    straight: bool
+    """Whether in every row the accepted nodes are the first ones, as in a chain."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,9 @@ class DraftTree:
         if limits is not None:
             good = good & (indices(good.size(1), good.device) < limits[:, None])
         answers = good.cpu().numpy(), best.cpu().numpy()
-        *found, last = _follow(self.host_parents, self.host_tokens, *answers, eos)
+        *found, last, straight = _follow(self.host_parents, self.host_tokens, *answers, eos)
         nodes, tokens, counts = (torch.from_numpy(array).to(good.device) for array in found)
-        return Path(nodes, tokens, counts, found[2].tolist(), last.tolist())
+        return Path(nodes, tokens, counts, found[2].tolist(), last.tolist(), straight)
 
 
 @compiled
@@ -92,6 +94,7 @@ def _follow(parents: Any, tokens: Any, good: Any, best: Any, eos: Any) -> Any:
     rows, count = parents.shape
     nodes, chosen = np.zeros((2, rows, count + 1), np.int64)
     counts, last = np.zeros((3, rows), np.int64), np.zeros(rows, np.int64)
+    straight = True
     for row in range(rows):
         # How many good tokens may follow each node, one after another.
         beyond = np.zeros(count + 1, np.int64)
@@ -108,6 +111,7 @@ def _follow(parents: Any, tokens: Any, good: Any, best: Any, eos: Any) -> Any:
             accepted += 1
             node = child
             nodes[row, accepted], chosen[row, accepted - 1] = node, tokens[row, node - 1]
+            straight &= node == accepted
         counts[1, row] = accepted
         if node > 0 and tokens[row, node - 1] == eos:
             last[row], counts[0, row] = eos, accepted
@@ -116,4 +120,4 @@ def _follow(parents: Any, tokens: Any, good: Any, best: Any, eos: Any) -> Any:
             chosen[row, accepted] = last[row]
         counts[2, row] = last[row] == eos
     width = counts[1].max() + 1
-    return nodes[:, :width].copy(), chosen[:, :width].copy(), counts, last
+    return nodes[:, :width].copy(), chosen[:, :width].copy(), counts, last, straight

@@ -269,13 +269,13 @@ class SpeculativeGenerator:
         verdict = judge(self.rule, lprobs, inputs, batch.verify_lengths, self.eos, draft.tree)
         slots = indices(verdict.tokens.size(1), inputs.device)
         positions = batch.lengths[:, None] + slots
-        if verdict.path is not None:
+        if verdict.path is not None and not verdict.path.straight:
             # From here on the way that was accepted is a draft like any other.
             self.verifier.move(batch.lengths[:, None] + verdict.sources, positions)
             sources = verdict.sources[..., None].expand(-1, -1, states.size(-1))
             states = states.gather(1, sources)
         if self.drafter is not None and self.drafter.reads_features and batch.drafts:
-            batch.remember(states, positions)
+            batch.remember(states[:, : len(slots)], positions)
         index = positions + 1
         batch.tokens.scatter_(1, index, verdict.tokens)
         scored = verdict.sources * lprobs.size(-1) + verdict.tokens

@@ -53,6 +53,7 @@ def test_the_way_that_is_followed(good: list[int], limit: int | None, way: list[
     assert path.tokens.tolist() == [[9 + node for node in way] + [own]]
     assert path.counts.tolist() == [[len(way) + 1], [len(way)], [0]]
     assert path.last == [own]
+    assert path.straight == (way in ([], [1]))
 
 
 def test_the_verifiers_own_token_is_preferred() -> None:
@@ -102,6 +103,9 @@ def test_rows_are_followed_apart() -> None:
     assert path.nodes[0, :3].tolist() == [0, 2, 5]
     assert path.tokens.tolist()[1] == [20, 21, 22, 23, 64]
     assert path.tokens[0, :3].tolist() == [11, 14, 55]
+    assert not path.straight
+    good[0] = torch.tensor([1, 0, 0, 0, 0, 0])
+    assert both.follow(good, torch.cat([BEST, BEST + 10]), EOS).straight
 
 
 @settings(max_examples=50, deadline=None)

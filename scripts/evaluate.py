@@ -207,7 +207,8 @@ def choose_systems(args: argparse.Namespace, base: Settings) -> list[System]:
     assert trained is not None
     controllers = tuple(args.controller or CONTROLLERS)
     assert base.path is not None
-    if not args.controller and not (base.controller.acceptance_head or find_head(base.path)):
+    found = base.controller.acceptance_head or find_head(base.path, base.rule)
+    if not args.controller and not found:
         logger.warning("no acceptance head beside the drafter: controller acceptance-head left out")
         controllers = tuple(name for name in controllers if name != "acceptance-head")
     choice = Choice(

@@ -16,15 +16,18 @@ from specdec_plugins.models.acceptance_head import AcceptanceHead, HeadSettings,
 from specdec_plugins.models.drafter import Drafter
 
 HEAD_FILE = "acceptance_head.pt"
+RELAXED_HEAD_FILE = "acceptance_head.relaxed.pt"
 PREFIX = "head."
 
 Location = str | os.PathLike[str]
 
 
-def find_head(drafter_path: Location) -> Path | None:
-    """The head that lies beside a drafter's checkpoint, if there is one."""
-    path = Path(drafter_path).parent / HEAD_FILE
-    return path if path.is_file() else None
+def find_head(drafter_path: Location, rule: AcceptanceRule) -> Path | None:
+    """The head that lies beside a drafter's checkpoint, if there is one; for relaxed acceptance,
+    the one of that name first."""
+    names = [HEAD_FILE] if rule.beta == 1 else [RELAXED_HEAD_FILE, HEAD_FILE]
+    paths = (Path(drafter_path).parent / name for name in names)
+    return next((path for path in paths if path.is_file()), None)
 
 
 def save_head(path: Location, head: AcceptanceHead) -> int:
@@ -97,7 +100,7 @@ def controller_head(
     """
     path: Location | None = options.acceptance_head
     if path is None and options.needs_head and drafter_path:
-        path = find_head(drafter_path)
+        path = find_head(drafter_path, rule)
     if path is None or not options.reads_head:
         return None
     head = load_head(path, drafter, rule, block_size or drafter.block_size)

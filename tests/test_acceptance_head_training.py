@@ -110,7 +110,7 @@ def test_calibrated_head_is_the_trained_one(
     results = json.loads(figures.read_text("utf-8"))
     exported = tmp_path / "drafter.pt"
     export_checkpoint(str(trained.drafter), str(exported), "en", "de")
-    assert find_head(exported) == output
+    assert find_head(exported, AcceptanceRule(3, 1.0)) == output
     head_before = TrainedHead(str(trained.checkpoint))
     drafter = head_before.task.load_drafter(str(exported))
     head = load_head(output, drafter, AcceptanceRule(3, 2.0), 4)

@@ -45,8 +45,15 @@ def test_a_head_of_the_shipped_size_is_under_a_megabyte(tmp_path: Path) -> None:
 
 
 def test_the_head_beside_a_drafter_is_found(saved: Path) -> None:
-    assert find_head(saved.parent / "drafter.pt") == saved
-    assert find_head(saved.parent / "elsewhere" / "drafter.pt") is None
+    for rule in (RULE, AcceptanceRule()):
+        assert find_head(saved.parent / "drafter.pt", rule) == saved
+        assert find_head(saved.parent / "elsewhere" / "drafter.pt", rule) is None
+    relaxed = saved.rename(saved.with_name("acceptance_head.relaxed.pt"))
+    assert find_head(saved.parent / "drafter.pt", RULE) == relaxed
+    assert find_head(saved.parent / "drafter.pt", AcceptanceRule()) is None
+    saved.write_bytes(b"")
+    assert find_head(saved.parent / "drafter.pt", RULE) == relaxed
+    assert find_head(saved.parent / "drafter.pt", AcceptanceRule()) == saved
 
 
 def test_smaller_blocks_are_no_problem(saved: Path) -> None:

@@ -41,6 +41,7 @@ def test_the_folder_is_complete_and_small() -> None:
         "verifier.pt",
         "drafter.pt",
         "acceptance_head.pt",
+        "acceptance_head.relaxed.pt",
         "dict.en.txt",
         "dict.de.txt",
         "codes",
@@ -57,6 +58,17 @@ def test_strict_output_is_beam_1(batch: int, controller: str) -> None:
     strict = translator("specdec", batch, controller=controller)
     assert [t.text for t in strict.translate(SOURCES)] == expected
     assert all(expected)
+
+
+def test_a_relaxed_head_is_found_beside_the_drafter() -> None:
+    """Stopping early, it discards less, and accepts not much less."""
+    whole = translator("specdec", 8, 3, 1.0)
+    cut = translator("specdec", 8, 3, 1.0, controller="acceptance-head")
+    for pair in (whole, cut):
+        list(pair.translate(SOURCES))
+    told, other = cut.statistics, whole.statistics
+    assert told.verified_tokens < 0.6 * other.verified_tokens
+    assert told.acceptance_length > 0.8 * other.acceptance_length
 
 
 # Measured on data/example.en when the pair was made; see the card.

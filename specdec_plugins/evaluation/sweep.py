@@ -60,7 +60,7 @@ class Sweep:
         """All that decides a run and is not told by its own record; files by their content."""
         base = self._richest()
         described = describe_settings(base, self.seed)
-        head = base.controller.acceptance_head or (base.path and find_head(base.path))
+        head = base.controller.acceptance_head or (base.path and find_head(base.path, base.rule))
         if head and any(system.asks_head for system in self.systems):
             described["models"]["acceptance_head"] = file_digest(head)
         text = "\n".join(line.text for line in self.lines)

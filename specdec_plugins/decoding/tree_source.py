@@ -164,9 +164,9 @@ def _grow(lattice: Any, slot: Any, cell: Any, eos: Any, tree: Any) -> Any:
             promised += math.exp(gain[node])
         ancestors[node, node] = True
         for looking in (parent, node):
-            at = slot + depths[looking]
             if looking < 0:
                 continue
+            at = slot + depths[looking]
             chance[looking] = -np.inf
             if at >= slots or (looking > 0 and tokens[looking - 1] == eos):
                 continue

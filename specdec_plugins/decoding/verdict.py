@@ -41,11 +41,11 @@ def judge(
     eos: int,
     tree: DraftTree | None,
 ) -> Verdict:
-    """The longest good prefix of every row's draft, or the longest good way through a tree.
+    """The longest good prefix of every row's draft, or the way that :meth:`DraftTree.follow` takes.
 
     Args:
-        lprobs: ``(rows, slots + 1, vocab)`` the verifier's log-probabilities after each of
-        inputs: ``(rows, slots + 1)``: the last committed token, then the draft.
+        lprobs: ``(rows, slots + 1, vocab)`` the verifier's log-probabilities after each input.
+        inputs: ``(rows, slots + 1)`` the last committed token, then the draft.
         limits: ``(rows,)`` how much of the draft is each row's; None for all.
         tree: how the draft hangs together; None where each token follows the one before it.
     """

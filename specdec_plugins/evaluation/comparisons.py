@@ -45,7 +45,7 @@ def compare(group: Group) -> dict[str, Any]:
     cost_aware, oracle = group.of("cost-aware"), group.of("oracle")
     standing = group.of("constant")
     adaptive = [s for s in group.decoders() if s.policy not in (AR, "constant", "oracle")]
-    rivals = group.of(AR, "constant", "heuristic", "confidence", "tree")
+    rivals = group.of(AR, "constant", "heuristic", "confidence")
     bounds = {system.first.block_size: system for system in oracle}
     return {
         "acceptance_head_against_constant": [
@@ -53,6 +53,7 @@ def compare(group: Group) -> dict[str, Any]:
         ],
         "best_controller_over_best_constant": _speed(_fastest(adaptive), _fastest(standing)),
         "cost_aware_over_best_simple": [_speed(s, _fastest(rivals)) for s in cost_aware],
+        "cost_aware_over_best_tree": [_speed(s, _fastest(group.of("tree"))) for s in cost_aware],
         "cost_aware_as_part_of_oracle": [
             _speed(s, bounds.get(s.first.block_size, _fastest(oracle))) for s in cost_aware
         ],

@@ -84,11 +84,12 @@ def _sentences(comparisons: dict[str, Any]) -> Iterator[str]:
     best = comparisons["best_controller_over_best_constant"]
     if best is not None:
         yield f"- Best controller over best constant k: {_ratio(best)}."
-    for found in filter(None, comparisons["cost_aware_over_best_simple"]):
-        yield (
-            "- cost-aware over the best of AR, constant k, heuristic, confidence and tree: "
-            f"{_ratio(found)}."
-        )
+    for name, rivals in (
+        ("simple", "the best of AR, constant k, heuristic and confidence"),
+        ("tree", "the best tree"),
+    ):
+        for found in filter(None, comparisons[f"cost_aware_over_best_{name}"]):
+            yield f"- cost-aware over {rivals}: {_ratio(found)}."
     for found in filter(None, comparisons["cost_aware_as_part_of_oracle"]):
         yield f"- cost-aware as a part of the oracle's speed (not a real decoder): {_ratio(found)}."
 

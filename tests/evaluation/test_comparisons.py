@@ -157,6 +157,12 @@ class TestSpeed:
         ratios = {one["system"]: one["speed_ratio"]["median"] for one in found["each_over_AR"]}
         assert ratios == {"constant k 2": pytest.approx(1.2), "oracle k 4": pytest.approx(2.4)}
 
+    def test_trees_are_rivals_of_their_own(self) -> None:
+        found = compare(speeds(AR=10, constant_k_2=12, tree_8=24, tree_9=20, cost__aware_k_4=18))
+        (simple,), (tree,) = (found[f"cost_aware_over_best_{name}"] for name in ("simple", "tree"))
+        assert (simple["over"], simple["speed_ratio"]["median"]) == ("constant k 2", 1.5)
+        assert (tree["over"], tree["speed_ratio"]["median"]) == ("tree 8", 0.75)
+
     def test_what_is_not_there(self) -> None:
         found = compare(speeds(AR=10, cost__aware_k_4=5))
         assert found["best_controller_over_best_constant"] is None

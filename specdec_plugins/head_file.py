@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, fields
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +12,27 @@ import torch
 from specdec_plugins.checkpoints import CheckpointError, check_file, load_state
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.probabilities import Sampling
 from specdec_plugins.models.acceptance_head import AcceptanceHead, HeadSettings, fingerprint
 from specdec_plugins.models.drafter import Drafter
 
 HEAD_FILE = "acceptance_head.pt"
-RELAXED_HEAD_FILE = "acceptance_head.relaxed.pt"
 PREFIX = "head."
 
 Location = str | os.PathLike[str]
 
 
+def head_rule(settings: HeadSettings) -> AcceptanceRule:
+    """The acceptance rule that a head was trained for."""
+    sampling = Sampling(settings.sampling_topk, settings.sampling_topp)
+    return AcceptanceRule(settings.beta, settings.tau, sampling if settings.sampling else None)
+
+
 def find_head(drafter_path: Location, rule: AcceptanceRule) -> Path | None:
-    """The head that lies beside a drafter's checkpoint, if there is one; for relaxed acceptance,
-    the one of that name first."""
-    names = [HEAD_FILE] if rule.beta == 1 else [RELAXED_HEAD_FILE, HEAD_FILE]
+    """The head that lies beside a drafter's checkpoint, if there is one; unless acceptance is
+    strict, first of all the one of the rule's name, ``acceptance_head.relaxed.pt`` or
+    ``acceptance_head.sampling.pt``."""
+    names = [f"acceptance_head.{rule.name}.pt", HEAD_FILE]
     paths = (Path(drafter_path).parent / name for name in names)
     return next((path for path in paths if path.is_file()), None)
 
@@ -50,7 +57,11 @@ def save_head(path: Location, head: AcceptanceHead) -> int:
 
 
 def load_head(
-    path: Location, drafter: Drafter, rule: AcceptanceRule, block_size: int
+    path: Location,
+    drafter: Drafter,
+    rule: AcceptanceRule,
+    block_size: int,
+    temperature: float = 1.0,
 ) -> AcceptanceHead:
     """Read the head of a file, frozen, in float32 on the CPU.
 
@@ -58,6 +69,7 @@ def load_head(
         drafter: the drafter it is to read, in the precision that it was loaded in.
         rule: the acceptance rule it is to predict.
         block_size: the most slots that it will be asked about.
+        temperature: what the scores that the rule judges are divided by.
 
     Raises:
         CheckpointError: the file cannot be read or is no head, or the head is one for another
@@ -70,11 +82,16 @@ def load_head(
             f"{path}: trained for another drafter; train one for this drafter with "
             "scripts/train_head.sh"
         )
-    theirs = AcceptanceRule(settings.beta, settings.tau)
+    theirs = head_rule(settings)
     if str(theirs) != str(rule):
         raise CheckpointError(
-            f"{path}: trained for {theirs} acceptance, not {rule}; give --beta {theirs.beta} "
-            f"--tau {theirs.tau}, or train one with these flags with scripts/train_head.sh"
+            f"{path}: trained for {theirs} acceptance, not {rule}; give {theirs.flags}, or train "
+            "one with your flags with scripts/train_head.sh"
+        )
+    if rule.name != "strict" and settings.rule_temperature != temperature:
+        raise CheckpointError(
+            f"{path}: trained with --temperature {settings.rule_temperature}, not {temperature}; "
+            "give that, or train one with scripts/train_head.sh"
         )
     if block_size > settings.block_size:
         raise CheckpointError(
@@ -91,6 +108,7 @@ def controller_head(
     rule: AcceptanceRule,
     block_size: int | None,
     drafter_path: Location | None = None,
+    temperature: float = 1.0,
 ) -> AcceptanceHead | None:
     """The head that a controller is to use, on the drafter's device: the one given, or, where it
     cannot do without, the one beside the drafter.
@@ -103,7 +121,7 @@ def controller_head(
         path = find_head(drafter_path, rule)
     if path is None or not options.reads_head:
         return None
-    head = load_head(path, drafter, rule, block_size or drafter.block_size)
+    head = load_head(path, drafter, rule, block_size or drafter.block_size, temperature)
     return head.to(next(drafter.parameters()).device)
 
 
@@ -137,7 +155,8 @@ def _read(path: Location) -> dict[str, Any]:
 
 def _settings(path: Location, saved: Any) -> HeadSettings:
     names = {field.name for field in fields(HeadSettings)}
-    if not isinstance(saved, dict) or set(saved) != names:
+    needed = {field.name for field in fields(HeadSettings) if field.default is MISSING}
+    if not isinstance(saved, dict) or not needed <= set(saved) <= names:
         raise CheckpointError(
             f"{path}: not an acceptance head; train one with scripts/train_head.sh and "
             "scripts/calibrate_head.py"

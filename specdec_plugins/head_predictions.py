@@ -13,9 +13,8 @@ from tqdm import tqdm
 
 from specdec_plugins.calibration import Predictions
 from specdec_plugins.checkpoints import CheckpointError
-from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.labels import AcceptanceLabeller, LabelledBlocks
-from specdec_plugins.head_file import load_trained_head
+from specdec_plugins.head_file import head_rule, load_trained_head
 from specdec_plugins.models.acceptance_head import AcceptanceHead, fingerprint
 
 
@@ -47,9 +46,10 @@ class TrainedHead:
         self.labeller = AcceptanceLabeller(
             drafter,
             self.task.verifier,
-            AcceptanceRule(settings.beta, settings.tau),
+            head_rule(settings),
             settings.block_size,
             self.task.target_dictionary.pad(),
+            settings.rule_temperature,
         )
 
     def calibrated(self, temperature: float, bias: float) -> AcceptanceHead:

@@ -41,6 +41,7 @@ class ScriptedDrafter:
         features: Any,
         with_probabilities: bool,
         nodes: int,
+        propose: Any,
     ) -> Draft:
         index = (lengths[:, None] + torch.arange(k)).clamp(max=self.script.size(1) - 1)
         drafted = self.script[self.rows].gather(1, index)

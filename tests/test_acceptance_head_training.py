@@ -18,6 +18,7 @@ from dummy_data import SIZES, make_data, run_train, train_verifier
 from specdec_plugins.checkpoints import CheckpointError, load_state
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.decoding.probabilities import Sampling
 from specdec_plugins.export import export_checkpoint
 from specdec_plugins.head_file import find_head, load_head
 from specdec_plugins.head_predictions import TrainedHead
@@ -96,6 +97,23 @@ def test_training_of_another_rule_does_not_resume_here(trained: Trained) -> None
         run_train(trained.data, trained.folder, f"{trained.flags} --max-epoch 9")
     assert "trained with beta 3, not 1" in str(caught.value.__context__)
     assert trained.checkpoint.read_bytes() == before
+
+
+def test_a_head_for_sampling(
+    trained: Trained, tmp_path: Path, calibrate: Callable[..., int]
+) -> None:
+    """It is calibrated with the labels that it was trained with, and used with no others."""
+    save, output = tmp_path / "save", tmp_path / "acceptance_head.sampling.pt"
+    sampling = "--sampling --sampling-topp 0.8 --temperature 0.7"
+    logs = run_train(trained.data, save, f"{trained.flags} {sampling} --max-update 3")
+    assert 0 < logs.of("valid")[-1]["valid_acceptance_rate"] < 1
+    assert calibrate(save / "checkpoint_last.pt", output) == 0
+    head = TrainedHead(str(save / "checkpoint_last.pt"))
+    drafter, rule = head.labeller.drafter.model, AcceptanceRule(sampling=Sampling(topp=0.8))
+    assert head.labeller.rule == rule
+    assert load_head(output, drafter, rule, 4, 0.7).settings.rule_temperature == 0.7
+    with pytest.raises(CheckpointError, match=r"trained with --temperature 0\.7"):
+        load_head(output, drafter, rule, 4)
 
 
 def test_calibrated_head_is_the_trained_one(

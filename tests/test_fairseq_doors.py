@@ -135,7 +135,7 @@ def check_output(output: str, pair: Pair, expected: list[str]) -> None:
         committed = [lines["E"][f"{name}_{step}"][0] for step in range(steps)]
         assert " ".join(part for part in committed if part) == text
         assert f"{name}_{steps}" not in lines["E"]
-    assert re.search(r"Generate valid with beam=5: BLEU = \d", output)
+    assert re.search(r"Generate valid with beam=[15]: BLEU = \d", output)
 
 
 SHOW = "--scoring sacrebleu --print-step --retain-iter-history"
@@ -152,6 +152,20 @@ def test_generate_relaxed_with_the_verifier_first(pair: Pair, flags: str, tmp_pa
     files = f"{pair.verifier}:{pair.drafter}"
     output = run_generate(f"{flags} --path {files} {SHOW} {relaxed}", tmp_path)
     check_output(output, pair, pair.translate(rule=AcceptanceRule(3, 2.0)))
+
+
+@pytest.mark.parametrize("controller", ["constant", "tree"])
+def test_generate_by_sampling(pair: Pair, flags: str, tmp_path: Path, controller: str) -> None:
+    """From the best token alone it is greedy; else the seed decides."""
+    flags += f" --path {pair.drafter}:{pair.verifier} {SHOW} --controller {controller}"
+    flags += " --sampling --beam 1"
+    greedy = run_generate(f"{flags} --sampling-topk 1 --temperature 3", tmp_path / "best")
+    check_output(greedy, pair, pair.translate())
+    outputs = [
+        in_order(by_letter(run_generate(f"{flags} --seed {seed}", tmp_path / str(run)))["H"])
+        for run, seed in enumerate([1, 1, 2])
+    ]
+    assert outputs[0] == outputs[1] != outputs[2]
 
 
 def test_generate_in_shards(pair: Pair, flags: str, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from models.test_acceptance_head import inputs, make_head
 
 from specdec_plugins.checkpoints import CheckpointError
 from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.probabilities import Sampling
 from specdec_plugins.head_file import find_head, load_head, save_head
 from specdec_plugins.models.acceptance_head import fingerprint
 
@@ -58,6 +59,52 @@ def test_the_head_beside_a_drafter_is_found(saved: Path) -> None:
 
 def test_smaller_blocks_are_no_problem(saved: Path) -> None:
     assert load_head(saved, DRAFTER, RULE, 2).settings.block_size == 4
+
+
+def test_heads_of_before_sampling_are_read(saved: Path) -> None:
+    state = torch.load(saved, weights_only=True)
+    for name in ("sampling", "sampling_topk", "sampling_topp", "rule_temperature"):
+        del state["acceptance_head"][name]
+    torch.save(state, saved)
+    assert not load_head(saved, DRAFTER, RULE, 4).settings.sampling
+
+
+class TestSampling:
+    RULE = AcceptanceRule(sampling=Sampling(topk=3))
+
+    @pytest.fixture
+    def saved(self, tmp_path: Path) -> Path:
+        path = tmp_path / "acceptance_head.sampling.pt"
+        settings = {"sampling": True, "sampling_topk": 3, "rule_temperature": 0.5}
+        save_head(path, make_head(**settings, drafter=fingerprint(DRAFTER)))
+        return path
+
+    def test_it_is_found_and_read(self, saved: Path) -> None:
+        assert find_head(saved.parent / "drafter.pt", self.RULE) == saved
+        assert find_head(saved.parent / "drafter.pt", AcceptanceRule()) is None
+        assert load_head(saved, DRAFTER, self.RULE, 4, 0.5).settings.sampling_topk == 3
+
+    @pytest.mark.parametrize(
+        ("rule", "temperature", "message"),
+        [
+            (AcceptanceRule(), 0.5, r"for sampling \(top 3\) acceptance, not strict; give"),
+            (AcceptanceRule(sampling=Sampling()), 0.5, "give --sampling --sampling-topk 3, or"),
+            (RULE, 1.0, "trained with --temperature 0.5, not 1.0"),
+        ],
+    )
+    def test_other_uses_are_refused(
+        self, saved: Path, rule: AcceptanceRule, temperature: float, message: str
+    ) -> None:
+        with pytest.raises(CheckpointError, match=message):
+            load_head(saved, DRAFTER, rule, 4, temperature)
+
+
+def test_a_strict_head_does_for_every_temperature(tmp_path: Path) -> None:
+    path = tmp_path / "acceptance_head.pt"
+    save_head(path, make_head(beta=1, tau=0.0, drafter=fingerprint(DRAFTER)))
+    load_head(path, DRAFTER, AcceptanceRule(), 4, 0.3)
+    with pytest.raises(CheckpointError, match=r"give --beta 1 --tau 0\.0 without --sampling"):
+        load_head(path, DRAFTER, AcceptanceRule(sampling=Sampling()), 4)
 
 
 @pytest.mark.parametrize(

@@ -236,9 +236,12 @@ def test_used_flags_are_not_called_useless(
     assert run("--strategy", "AR", "--lenpen=0.5", "--min-len", "2", "--quiet", "--seed=3") == 0
     assert run("--strategy", "fairseq", "--no-repeat-ngram-size", "2") == 0
     assert not caplog.records
-    assert run("--strategy", "AR", "--bpe-codes", "x", "--sampling-topk=3") == 0
+    assert run("--strategy", "AR", "--sampling", "--sampling-topk=3") == 0
+    assert run("--strategy", "fairseq", "--sampling", "--sampling-topp=0.5") == 0
+    assert not caplog.records
+    assert run("--strategy", "AR", "--bpe-codes", "x", "--lm-weight=1") == 0
     assert [r.message for r in caplog.records] == [
-        "these flags do nothing here: --bpe-codes --sampling-topk"
+        "these flags do nothing here: --bpe-codes --lm-weight"
     ]
 
 
@@ -383,6 +386,26 @@ def test_stats_of_trees(run: RunScript, tmp_path: Path, below: str, drafts_anew:
     assert (report["drafter_calls"] == report["steps"]) == drafts_anew
 
 
+@pytest.mark.parametrize("strategy", ["specdec", "AR", "fairseq"])
+def test_sampling(
+    run: RunScript, tmp_path: Path, greedy: list[str], strategy: str, capfd: Any
+) -> None:
+    """From the best token alone it is greedy; else the seed decides, and that it is recorded."""
+    out, path = tmp_path / "out.txt", tmp_path / "stats.json"
+    flags = ["--sampling", "--temperature", "3", "--stats-json", str(path), "--beam", "1"]
+    outputs = []
+    for more in (["--sampling-topk", "1"], ["--seed", "1"], ["--seed", "1"], ["--seed", "2"]):
+        assert run(*flags, *more, strategy=strategy) == 0
+        outputs.append(lines_of(out))
+    assert outputs[0] == greedy
+    assert outputs[1] == outputs[2] != outputs[3]
+    settings = json.loads(path.read_text())["settings"]
+    assert settings["sampling"]
+    assert (settings["sampling_topk"], settings["sampling_topp"]) == (-1, -1.0)
+    assert f"{strategy}, batch 1" in (report := capfd.readouterr().err)
+    assert "sampling at temperature 3" in report
+
+
 @pytest.mark.parametrize("strategy", ["specdec", "AR", "fairseq", "drafter"])
 @pytest.mark.parametrize("batch", ["1", "4"])
 def test_stats_json(run: RunScript, tmp_path: Path, strategy: str, batch: str) -> None:
@@ -396,6 +419,9 @@ def test_stats_json(run: RunScript, tmp_path: Path, strategy: str, batch: str) -
         "block_size": 4 if drafts else None,
         "beta": 1 if strategy == "specdec" else None,
         "tau": 0.0 if strategy == "specdec" else None,
+        "sampling": False,
+        "sampling_topk": -1,
+        "sampling_topp": -1.0,
         "controller": "constant" if strategy == "specdec" else None,
         "tree_nodes": None,
         "redraft_below": None,
@@ -732,7 +758,12 @@ def one_error(capfd: pytest.CaptureFixture[str]) -> str:
         (["--warmup", "-1"], 2, "--warmup -1"),
         (["--fp16", "--cpu"], 2, "--fp16: needs a GPU; on the CPU use --bf16"),
         (["--fp16", "--bf16"], 2, "--fp16 and --bf16"),
-        (["--sampling"], 2, "--sampling True: not supported by speculative decoding"),
+        (["--sampling-topk", "3"], 2, "--sampling-topk, --sampling-topp: give --sampling too"),
+        (["--sampling", "--sampling-topk", "0"], 2, "--sampling-topk 0: must be at least 1"),
+        (["--sampling", "--sampling-topp", "2"], 2, "--sampling-topp 2.0: must be above 0"),
+        (["--sampling", "--beta", "3"], 2, "--beta 3: goes without --sampling"),
+        (["--sampling", "--strategy", "drafter"], 2, "--sampling: the drafter alone takes"),
+        (["--sampling", "--controller", "oracle"], 2, "--controller oracle: looks at drafted"),
         (["--no-repeat-ngram-size", "3"], 2, "--no-repeat-ngram-size 3: not supported"),
         (["--nbest", "2"], 2, "--nbest 2"),
         (["--min-len", "20"], 2, "--min-len 20: is above the maximum length"),

@@ -79,6 +79,7 @@ class AcceptanceLoss(FairseqCriterion):
                 self.task.rule,
                 head.head.settings.block_size,
                 self.padding_idx,
+                self.task.limits.temperature,
             )
         return self._labeller
 

@@ -2,31 +2,89 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
+
+from specdec_plugins.decoding.probabilities import Sampling, draw
 
 
 @dataclass(frozen=True)
 class AcceptanceRule:
-    """Strict (``beta`` 1: the verifier's own greedy output) or relaxed acceptance.
+    """Strict (``beta`` 1: the verifier's own greedy output), relaxed, or lossless sampling.
 
     Relaxed: a drafted token is accepted when it is among the verifier's ``beta`` best tokens and
     its score is within ``tau`` nats of the best (SpecDec, Xia et al., EMNLP 2023 Findings, §3.2).
     Relaxed output is not the verifier's greedy output.
+
+    Sampling: the verifier draws its tokens, and output is distributed as if it did so alone. A
+    drafted token that was not itself drawn is accepted when it is the one that the verifier draws;
+    of drawn ones :func:`~specdec_plugins.decoding.probabilities.speculative_sampling` decides.
     """
 
     beta: int = 1
     tau: float = 0.0
+    sampling: Sampling | None = None
 
     def __post_init__(self) -> None:
         if self.beta < 1:
             raise ValueError(f"--beta {self.beta}: must be at least 1 (1 is strict)")
         if not self.tau >= 0:
             raise ValueError(f"--tau {self.tau}: must be 0 or more")
+        if self.sampling and self.beta > 1:
+            raise ValueError(f"--beta {self.beta}: goes without --sampling, which is lossless")
 
     def __str__(self) -> str:
+        if self.sampling:
+            return str(self.sampling)
         return "strict" if self.beta == 1 else f"relaxed (beta {self.beta}, tau {self.tau})"
+
+    @classmethod
+    def from_config(cls, config: Any, generation: Any) -> AcceptanceRule:
+        """From options named ``beta`` and ``tau``, and fairseq's generation options, of which some
+        may be absent.
+
+        Raises:
+            ValueError: an impossible one, by its flag.
+        """
+        sampling = Sampling(
+            getattr(generation, "sampling_topk", -1), getattr(generation, "sampling_topp", -1.0)
+        )
+        asked = getattr(generation, "sampling", False)
+        if not asked and sampling != Sampling():
+            raise ValueError("--sampling-topk, --sampling-topp: give --sampling too")
+        return cls(config.beta, config.tau, sampling if asked else None)
+
+    @property
+    def flags(self) -> str:
+        """What to give to have it."""
+        if self.sampling:
+            return self.sampling.flags
+        given = f"--beta {self.beta} --tau {self.tau}"
+        return f"{given} without --sampling" if self.beta == 1 else given
+
+    @property
+    def name(self) -> str:
+        """``strict``, ``relaxed`` or ``sampling``."""
+        if self.sampling:
+            return "sampling"
+        return "strict" if self.beta == 1 else "relaxed"
+
+    def proposer(self, temperature: float) -> Callable[[Tensor], Tensor] | None:
+        """What to draw drafts by: from the drafter's scores to probabilities; None if not drawn."""
+        if self.sampling is None:
+            return None
+        sampling = self.sampling
+        return lambda scores: sampling.probabilities((scores / temperature).log_softmax(-1))
+
+    def own(self, lprobs: Tensor) -> Tensor:
+        """``(rows, slots)`` the tokens that the verifier would commit, the best or drawn ones, by
+        ``(rows, slots, vocab)`` log-probabilities."""
+        if self.sampling:
+            return draw(self.sampling.probabilities(lprobs))
+        return lprobs.argmax(-1)
 
     def agrees(
         self, scores: Tensor, best: Tensor, draft: Tensor, after: Tensor | None = None
@@ -36,7 +94,7 @@ class AcceptanceRule:
         Args:
             scores: ``(batch, slots, vocab)`` the verifier's logits or log-probabilities; a
                 forbidden token's is minus infinity.
-            best: ``(batch, slots)`` the token that greedy search takes.
+            best: ``(batch, slots)`` the verifier's :meth:`own` token.
             draft: ``(batch, drafted)`` drafted tokens.
             after: ``(batch, drafted)`` the slot whose scores judge each of them; None: its own.
 
@@ -46,7 +104,7 @@ class AcceptanceRule:
         if after is not None:
             best = best.gather(1, after)
         if self.beta == 1:
-            # Not "no better token": of two tokens that tie, only the one greedy takes.
+            # Not "no better token": of two tokens that tie, only the one that is taken.
             return draft == best
         if after is not None:
             scores = scores.gather(1, after[..., None].expand(-1, -1, scores.size(-1)))

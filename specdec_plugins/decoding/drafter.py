@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,9 +11,14 @@ from torch import Tensor
 from specdec_plugins.decoding.controllers import Draft
 from specdec_plugins.decoding.indices import indices
 from specdec_plugins.decoding.kv_cache import KVCache
+from specdec_plugins.decoding.probabilities import Proposal, draw
 from specdec_plugins.decoding.tree_source import TreeSource
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.models.encoder_runner import Encode, frozen_encoder
+from specdec_plugins.models.lattice import Lattice
+
+Propose = Callable[[Tensor], Tensor]
+"""From scores ``(…, candidates)`` to the probabilities that tokens are to be drawn by."""
 
 
 class CachedDrafter:
@@ -70,6 +76,7 @@ class CachedDrafter:
         features: Tensor | None,
         with_probabilities: bool = False,
         nodes: int = 0,
+        propose: Propose | None = None,
     ) -> Draft:
         """Draft ``block_size`` tokens after every row's prefix.
 
@@ -83,6 +90,8 @@ class CachedDrafter:
             features: ``(rows, window, channels)`` the verifier's states for ``tokens``.
             with_probabilities: also say how likely each drafted token is to the drafter.
             nodes: if not 0, draft instead so many tokens of a tree, ``block_size`` deep at most.
+            propose: draw the tokens by these probabilities instead of taking the best; of a tree,
+                the best are taken all the same.
 
         Returns:
             ``(rows, block_size)`` tokens for positions p … p + block_size - 1; of a tree
@@ -94,9 +103,18 @@ class CachedDrafter:
             source = TreeSource(lattice, self.model.eos, self.decoder.padding)
             drafted, tree = source.grow(nodes)
             return Draft(drafted, tree=tree, source=source)
+        return self.chain(states, last, with_probabilities, propose)
+
+    def chain(
+        self, states: Tensor, last: Tensor, with_probabilities: bool, propose: Propose | None
+    ) -> Draft:
+        """Tokens that each follow the one before, from :meth:`states`; else as of :meth:`draft`."""
+        if propose is not None:
+            tokens, proposal = _drawn(self.decoder.lattice(states, last), propose)
+            return Draft(tokens, states, proposal.drawn, proposal=proposal)
         if with_probabilities:
-            chosen, probabilities = self.decoder.choose_with_confidence(states, last)
-            return Draft(chosen, states, probabilities)
+            tokens, probabilities = self.decoder.choose_with_confidence(states, last)
+            return Draft(tokens, states, probabilities)
         return Draft(self.decoder.choose(states, last), states)
 
     def states(
@@ -131,3 +149,12 @@ class CachedDrafter:
         """Go on with ``rows`` only, of which at most ``width`` cache slots are valid."""
         self._cache.keep(rows, width)
         self._memory = self._memory.keep(rows)
+
+
+def _drawn(lattice: Lattice, propose: Propose) -> tuple[Tensor, Proposal]:
+    """A way through a lattice, drawn slot by slot, and what it was drawn from."""
+    first, following = propose(lattice.first), propose(lattice.following)
+    places = lattice.walk(draw(first), draw(following))
+    probabilities = torch.cat([first[:, None], lattice.after(following, places)], dim=1)
+    drawn = probabilities.gather(-1, places[..., None])[..., 0]
+    return lattice.tokens(places), Proposal(lattice.candidates, probabilities, drawn)

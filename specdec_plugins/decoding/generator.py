@@ -32,10 +32,11 @@ from specdec_plugins.models.drafter import Drafter
 
 
 class SpeculativeGenerator:
-    """Draft, verify, commit; with strict acceptance the output is the verifier's greedy output.
+    """Draft, verify, commit; with strict acceptance the output is the verifier's greedy output,
+    with sampling it is distributed as what the verifier samples.
 
     Without a drafter every step verifies nothing and commits the verifier's next token: plain
-    cached greedy decoding, on the same path.
+    cached greedy decoding or sampling, on the same path.
 
     The contract is that of fairseq's ``SequenceGenerator``: :meth:`generate` returns, for every
     sentence, a list with one hypothesis: ``tokens`` (EOS included), ``score``,
@@ -70,6 +71,7 @@ class SpeculativeGenerator:
         self.limits = limits or GenerationLimits()
         self._bans = TokenBans(self.limits, self.pad, tgt_dict.unk(), self.eos)
         self.rule = rule or AcceptanceRule()
+        self._propose = self.rule.proposer(self.limits.temperature)
         self.recorder = recorder
         # As a statement: of a model that fairseq has prepared for inference, eval() returns None.
         verifier.eval()
@@ -91,6 +93,12 @@ class SpeculativeGenerator:
             self.drafter = CachedDrafter(drafter)
             self.block_size = block_size
             self.controller = build_controller(options, block_size, head)
+            if self.rule.sampling and self.controller.weighs_all:
+                raise ValueError(
+                    f"--controller {options.controller}: looks at drafted tokens that are then not "
+                    "verified, which --sampling must not depend on; use tree, constant, or "
+                    "cost-aware without --survival"
+                )
             if self.controller.depth:
                 prepare_trees()
         self.statistics = DecodingStatistics()
@@ -207,6 +215,7 @@ class SpeculativeGenerator:
                 batch.recall(index),
                 self.controller.reads_probabilities,
                 nodes,
+                self._propose,
             )
 
     def _start_drafter(
@@ -230,6 +239,9 @@ class SpeculativeGenerator:
             if drafted is None:
                 drafted = torch.full_like(batch.lengths, width)
             batch.verify_lengths = self.controller.verify_lengths(draft, drafted)
+            if draft.proposal is not None:
+                # No drawn token is left out for what it is: the one that was cut before is in.
+                batch.verify_lengths = torch.minimum(batch.verify_lengths + 1, drafted)
             width = int(batch.verify_lengths.amax())
         elif min(batch.host_draft_lengths) < width:
             batch.verify_lengths = batch.draft_lengths
@@ -266,7 +278,15 @@ class SpeculativeGenerator:
     ) -> StepReport:
         """Accept, commit up to EOS, and learn on the host what must be known: one small copy, or
         of a tree more."""
-        verdict = judge(self.rule, lprobs, inputs, batch.verify_lengths, self.eos, draft.tree)
+        verdict = judge(
+            self.rule,
+            lprobs,
+            inputs,
+            batch.verify_lengths,
+            self.eos,
+            draft.tree,
+            draft.proposal,
+        )
         slots = indices(verdict.tokens.size(1), inputs.device)
         positions = batch.lengths[:, None] + slots
         if verdict.path is not None and not verdict.path.straight:

@@ -15,6 +15,7 @@ from torch import Tensor
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.drafter import CachedDrafter
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
+from specdec_plugins.decoding.verdict import judge
 from specdec_plugins.decoding.verifier import CachedVerifier
 from specdec_plugins.models.drafter import Drafter
 
@@ -66,7 +67,9 @@ class AcceptanceLabeller:
         rule: AcceptanceRule,
         block_size: int,
         padding: int,
+        temperature: float = 1.0,
     ) -> None:
+        """``temperature`` is what the verifier's scores are divided by, as when decoding."""
         drafter.attach_verifier(verifier)
         self.drafter = CachedDrafter(drafter.eval())
         verifier.eval()
@@ -76,7 +79,10 @@ class AcceptanceLabeller:
         self.padding = padding
         self.eos = drafter.eos
         unk = verifier.decoder.dictionary.unk()
-        self._bans = TokenBans(GenerationLimits(), padding, unk, self.eos)
+        # As when decoding with fairseq's default limits.
+        self._limits = GenerationLimits(temperature=temperature)
+        self._bans = TokenBans(self._limits, padding, unk, self.eos)
+        self._propose = rule.proposer(temperature)
 
     @torch.no_grad()
     def __call__(
@@ -103,7 +109,7 @@ class AcceptanceLabeller:
         source, source_lengths = net_input["src_tokens"], net_input["src_lengths"]
         encoder_out = self.verifier.encode(source, source_lengths)
         length = target.size(1)
-        capacity = length + self.block_size
+        capacity = length + self.block_size + 1
         self.verifier.start(encoder_out, capacity)
         self.drafter.start(self.drafter.encode(net_input, encoder_out), capacity)
         none = source.new_zeros(len(source))
@@ -122,16 +128,13 @@ class AcceptanceLabeller:
         else:
             prefix, new = target, cut
         states = self.drafter.states(prefix, new, cut, k, length + k, None)
-        draft, confidences = self.drafter.decoder.choose_with_confidence(states, last[:, 0])
-        scores, _ = self.verifier.score(torch.cat([last, draft[:, :-1]], 1), cut, length + k)
-        accepted = self._accepted(scores, draft, cut)
-        return states, confidences, draft, accepted
-
-    def _accepted(self, scores: Tensor, draft: Tensor, cut: Tensor) -> Tensor:
-        """As when decoding with fairseq's default limits."""
-        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        slots = torch.arange(draft.size(1), device=draft.device)
-        self._bans.apply(scores, cut[:, None] + slots, None)
-        accepted = self.rule.accepted(scores, scores.argmax(-1), draft)
-        ends = torch.where(draft == self.eos, slots + 1, draft.size(1)).amin(1)
-        return torch.minimum(accepted, ends)
+        draft = self.drafter.chain(states, last[:, 0], True, self._propose)
+        assert draft.probabilities is not None
+        inputs = torch.cat([last, draft.tokens], dim=1)
+        logits, _ = self.verifier.score(inputs, cut, length + k + 1)
+        precision = torch.promote_types(logits.dtype, torch.float32)
+        lprobs = (logits / self._limits.temperature).log_softmax(-1, dtype=precision)
+        slots = torch.arange(k + 1, device=cut.device)
+        self._bans.apply(lprobs, cut[:, None] + slots, None)
+        verdict = judge(self.rule, lprobs, inputs, None, self.eos, None, draft.proposal)
+        return states, draft.probabilities, draft.tokens, verdict.accepted

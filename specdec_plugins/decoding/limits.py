@@ -1,4 +1,4 @@
-"""fairseq's generation options, as far as greedy decoding knows them. No fairseq in here."""
+"""fairseq's generation options, as far as decoding knows them. No fairseq in here."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Generation options of fairseq that change which tokens greedy search takes and are not honoured
-# here: name in the config, flag, the value that asks for nothing.
+# Generation options of fairseq that change output and are not honoured here: name in the config,
+# flag, the value that asks for nothing.
 REFUSED = (
-    ("sampling", "--sampling", False),
     ("prefix_size", "--prefix-size", 0),
     ("no_repeat_ngram_size", "--no-repeat-ngram-size", 0),
     ("match_source_len", "--match-source-len", False),
@@ -27,7 +26,7 @@ REFUSED = (
 
 @dataclass(frozen=True)
 class GenerationLimits:
-    """fairseq's generation options that greedy decoding knows, under fairseq's names.
+    """fairseq's generation options that limit and score output, under fairseq's names.
 
     A row's maximum length is ``max_len_a * source length + max_len_b``, EOS counted in the source
     and not in the maximum. fairseq takes the length of the batch's longest source; here each row

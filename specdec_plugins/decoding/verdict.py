@@ -10,6 +10,7 @@ from torch import Tensor
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.draft_tree import DraftTree, Path
 from specdec_plugins.decoding.indices import indices
+from specdec_plugins.decoding.probabilities import Proposal, speculative_sampling
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ def judge(
     limits: Tensor | None,
     eos: int,
     tree: DraftTree | None,
+    proposal: Proposal | None = None,
 ) -> Verdict:
     """The longest good prefix of every row's draft, or the way that :meth:`DraftTree.follow` takes.
 
@@ -48,19 +50,31 @@ def judge(
         inputs: ``(rows, slots + 1)`` the last committed token, then the draft.
         limits: ``(rows,)`` how much of the draft is each row's; None for all.
         tree: how the draft hangs together; None where each token follows the one before it.
+        proposal: what it was drawn from, if the rule is sampling; None where it was chosen.
     """
-    best, drafted = lprobs.argmax(-1), inputs[:, 1:]
+    drafted = inputs[:, 1:]
+    if proposal is not None:
+        assert rule.sampling is not None
+        p = rule.sampling.probabilities(lprobs)
+        return _verdict(drafted, *speculative_sampling(p, drafted, proposal, limits), eos)
+    best = rule.own(lprobs)
     if tree is not None:
         good = rule.agrees(lprobs, best, drafted, tree.parents)
         path = tree.follow(good, best, eos, limits)
         new, accepted, finished = path.counts
         return Verdict(path.tokens, path.nodes, new, accepted, finished, path, path.host_counts)
-    slots = indices(best.size(1), best.device)
     matched = rule.accepted(lprobs[:, :-1], best[:, :-1], drafted)
     if limits is not None:
         matched = torch.minimum(matched, limits)
+    return _verdict(drafted, matched, best, eos)
+
+
+def _verdict(drafted: Tensor, matched: Tensor, own: Tensor, eos: int) -> Verdict:
+    """Of ``(rows,)`` tokens that are ``matched``, those up to EOS, and the verifier's own after
+    them: ``(rows, slots + 1)`` of every place, or ``(rows, 1)`` of the only one that counts."""
+    slots = indices(drafted.size(1) + 1, drafted.device)
     bound = matched[:, None]
-    tokens = torch.where(slots < bound, torch.cat([drafted, best[:, -1:]], dim=1), best)
+    tokens = torch.where(slots < bound, torch.cat([drafted, own[:, -1:]], dim=1), own)
     ends = (tokens == eos) & (slots <= bound)
     new = torch.where(ends, slots, bound).amin(1) + 1
     return Verdict(tokens, slots, new, torch.minimum(matched, new), ends.any(1).long())

@@ -27,10 +27,9 @@ logger = logging.getLogger(__name__)
 
 ENCODERS = ("tokenizer", "bpe")
 LIMITS = ("max_len_a", "max_len_b", "min_len", "unkpen", "temperature", "lenpen", "unnormalized")
+SAMPLING = ("sampling", "sampling_topk", "sampling_topp")
 SEARCH = (
-    "sampling",
-    "sampling_topk",
-    "sampling_topp",
+    *SAMPLING,
     "diverse_beam_groups",
     "diverse_beam_strength",
     "diversity_rate",
@@ -39,7 +38,8 @@ SEARCH = (
 )
 # Of fairseq's other flags a warning says that they do nothing. Of those that would change the
 # output and cannot be honoured, GenerationLimits says so.
-USED = (*ENCODERS, *LIMITS, "nbest", "seed", "cpu", "fp16", "bf16", "quiet", "task", "user_dir")
+COMMON = ("nbest", "seed", "cpu", "fp16", "bf16", "quiet", "task", "user_dir")
+USED = (*ENCODERS, *LIMITS, *SAMPLING, *COMMON)
 
 
 class TranslationParser(argparse.ArgumentParser):
@@ -177,6 +177,8 @@ def make_settings(args: Namespace) -> Settings:
         path, verifier = split_pair(path, verifier)
     stock = args.strategy == "fairseq"
     limits = {name: getattr(args, name) for name in LIMITS}
+    # Stock search draws by its own options.
+    drawing = Namespace() if stock else args
     return Settings(
         data=args.data,
         ar_path=verifier,
@@ -185,7 +187,7 @@ def make_settings(args: Namespace) -> Settings:
         batch=args.batch,
         beam=args.beam,
         block_size=args.block_size,
-        rule=AcceptanceRule(args.beta, args.tau),
+        rule=AcceptanceRule.from_config(args, drawing),
         controller=ControllerOptions.from_config(args),
         limits=GenerationLimits.from_config(Namespace(**limits) if stock else args),
         source_lang=args.source_lang,

@@ -113,7 +113,12 @@ def _load_models(
             check_pair(drafter, verifier)
         # Before it is converted: a head knows its drafter by the weights.
         head = controller_head(
-            settings.controller, drafter, settings.rule, settings.block_size, settings.path
+            settings.controller,
+            drafter,
+            settings.rule,
+            settings.block_size,
+            settings.path,
+            settings.limits.temperature,
         )
     for model in (verifier, drafter):
         if model is not None:

@@ -10,7 +10,8 @@ import fairseq
 import torch
 
 import specdec_plugins
-from specdec_plugins.inference.settings import InferenceError
+from specdec_plugins.decoding.probabilities import Sampling
+from specdec_plugins.inference.settings import InferenceError, Settings
 from specdec_plugins.inference.translator import Translator
 
 
@@ -31,6 +32,7 @@ def full_report(translator: Translator, **settings: Any) -> dict[str, Any]:
             "block_size": translator.block_size,
             "beta": asked.rule.beta if relaxed else None,
             "tau": asked.rule.tau if relaxed else None,
+            **_sampling(asked),
             "controller": named,
             "tree_nodes": controller.tree_nodes if trees else None,
             # As text, since JSON has no infinity.
@@ -52,6 +54,18 @@ def full_report(translator: Translator, **settings: Any) -> dict[str, Any]:
     }
 
 
+def _sampling(settings: Settings) -> dict[str, Any]:
+    """fairseq's options of sampling, which stock search has of its own."""
+    given = settings.rule.sampling
+    drawn = given or Sampling()
+    own = {
+        "sampling": given is not None,
+        "sampling_topk": drawn.topk,
+        "sampling_topp": drawn.topp,
+    }
+    return {name: settings.search_options.get(name, value) for name, value in own.items()}
+
+
 def format_report(report: dict[str, Any]) -> str:
     """A report of :func:`full_report` in a few lines of text."""
     settings, seconds, latency = report["settings"], report["seconds"], report["latency_ms"]
@@ -60,7 +74,9 @@ def format_report(report: dict[str, Any]) -> str:
         title += f", beam {settings['beam']}"
     if settings["block_size"]:
         title += f", block size {settings['block_size']}"
-    if settings["beta"]:
+    if settings["sampling"]:
+        title += f", sampling at temperature {settings['temperature']:g}"
+    elif settings["beta"]:
         strict = settings["beta"] == 1
         title += ", strict" if strict else f", beta {settings['beta']}, tau {settings['tau']}"
     if settings["controller"] not in (None, "constant"):

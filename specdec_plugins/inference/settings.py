@@ -95,6 +95,11 @@ class Settings:
             raise ValueError(
                 f"--AR-path: give the verifier's checkpoint; --strategy {self.strategy} needs one"
             )
+        if self.strategy == "drafter" and self.rule.sampling:
+            raise ValueError(
+                "--sampling: the drafter alone takes its best tokens; use --strategy specdec, AR "
+                "or fairseq"
+            )
         if self.trace and self.strategy not in TRACED:
             raise ValueError(
                 f"--trace: --strategy {self.strategy} has no draft and verify steps to record; "

@@ -41,6 +41,14 @@ class HeadSettings:
     """τ of the acceptance rule, nats; 0 where it is strict."""
     drafter: str
     """:func:`fingerprint` of the drafter whose states it reads."""
+    sampling: bool = False
+    """Whether the acceptance rule is sampling, with"""
+    sampling_topk: int = -1
+    """so many tokens, or"""
+    sampling_topp: float = -1.0
+    """so much probability."""
+    rule_temperature: float = 1.0
+    """What the scores that the rule judges are divided by; 1 where it is strict."""
     temperature: float = 1.0
     """Its logits are divided by this,"""
     bias: float = 0.0
@@ -127,11 +135,12 @@ class AcceptanceHead(nn.Module):
         Raises:
             ValueError: the weights are those of a head for something else.
         """
-        own = asdict(self.settings)
-        for name, value in own.items():
-            if state[name] != value:
+        # Heads of before there was a setting have its default.
+        saved = asdict(HeadSettings(**state))
+        for name, value in asdict(self.settings).items():
+            if saved[name] != value:
                 raise ValueError(
-                    f"this acceptance head was trained with {name} {state[name]}, not {value}; "
+                    f"this acceptance head was trained with {name} {saved[name]}, not {value}; "
                     "train another one in another folder"
                 )
 
@@ -190,6 +199,10 @@ class AcceptanceHeadModel(BaseFairseqModel):
             beta=rule.beta,
             tau=rule.tau if rule.beta > 1 else 0.0,
             drafter=fingerprint(drafter),
+            sampling=rule.sampling is not None,
+            sampling_topk=rule.sampling.topk if rule.sampling else -1,
+            sampling_topp=rule.sampling.topp if rule.sampling else -1.0,
+            rule_temperature=1.0 if rule.name == "strict" else task.limits.temperature,
         )
         return cls(AcceptanceHead(settings), drafter)
 

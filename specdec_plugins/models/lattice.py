@@ -25,9 +25,14 @@ class Lattice:
 
     def greedy(self) -> Tensor:
         """``(rows, slots)`` places among the candidates: slot by slot the best one."""
-        best = self.following.argmax(-1)
-        chosen = [torch.zeros_like(self.candidates[:, 0, :1])]
-        for followers in best.unbind(1):
+        return self.walk(torch.zeros_like(self.candidates[:, 0, 0]), self.following.argmax(-1))
+
+    @staticmethod
+    def walk(first: Tensor, following: Tensor) -> Tensor:
+        """``(rows, slots)`` places: ``first`` ``(rows,)``, then what ``following`` ``(rows, slots -
+        1, candidates)`` has in the place before."""
+        chosen = [first[:, None]]
+        for followers in following.unbind(1):
             chosen.append(followers.gather(1, chosen[-1]))
         return torch.cat(chosen, dim=1)
 

@@ -82,6 +82,20 @@ class TranslationSpecdecConfig(ControllerConfig, TranslationConfig):
     tau: float = field(
         default=0.0, metadata={"help": "and within TAU nats of its best (relaxed acceptance)"}
     )
+    sampling: bool = field(
+        default=False,
+        metadata={"help": "draw tokens instead of taking the best, as the verifier alone would"},
+    )
+    sampling_topk: int = field(
+        default=-1, metadata={"help": "draw from the verifier's most probable tokens, so many"}
+    )
+    sampling_topp: float = field(
+        default=-1.0,
+        metadata={"help": "draw from the fewest tokens that together have this probability"},
+    )
+    temperature: float = field(
+        default=1.0, metadata={"help": "divides the scores that are judged, or drawn by"}
+    )
     num_shards: int = II("dataset.num_shards")
     shard_id: int = II("dataset.shard_id")
 
@@ -106,7 +120,8 @@ class TranslationSpecdecTask(TranslationTask):
             raise ValueError(f"--total-up {cfg.total_up}: must be at least 1")
         if cfg.left_pad_target:
             raise ValueError("--left-pad-target: blocks are cut from right-padded targets")
-        self.rule = AcceptanceRule(cfg.beta, cfg.tau)
+        self.rule = AcceptanceRule.from_config(cfg, cfg)
+        self.limits = GenerationLimits.from_config(cfg)
         self.controller = ControllerOptions.from_config(cfg)
         self._verifier: Any = None
         self._hidden = False
@@ -271,15 +286,25 @@ class TranslationSpecdecTask(TranslationTask):
                 f"{len(verifiers)} (--path drafter.pt:verifier.pt, or --AR-path verifier.pt)"
             )
         _warn_of_beam(getattr(args, "beam", 1))
+        rule, limits = self.rule, self.limits
+        if args is not None:
+            rule = AcceptanceRule.from_config(self.cfg, args)
+            limits = GenerationLimits.from_config(args)
         return SpeculativeGenerator(
             verifiers[0],
             drafters[0],
             self.target_dictionary,
             block_size=self.cfg.block_size,
-            rule=self.rule,
-            limits=GenerationLimits.from_config(args),
+            rule=rule,
+            limits=limits,
             controller=self.controller,
-            head=controller_head(self.controller, drafters[0], self.rule, self.cfg.block_size),
+            head=controller_head(
+                self.controller,
+                drafters[0],
+                rule,
+                self.cfg.block_size,
+                temperature=limits.temperature,
+            ),
         )
 
 
@@ -287,7 +312,7 @@ class TranslationSpecdecTask(TranslationTask):
 def _warn_of_beam(beam: int) -> None:
     if beam != 1:
         logger.warning(
-            "--beam %d: speculative decoding is greedy, its strict output is that of --beam 1", beam
+            "--beam %d: speculative decoding puts out one hypothesis, that of --beam 1", beam
         )
 
 

@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 from specdec_plugins.criterions.acceptance_loss import AcceptanceLoss, weighted_loss
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.labels import AcceptanceLabeller
+from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.models.acceptance_head import AcceptanceHeadConfig, AcceptanceHeadModel
 
 
 def make_model(rule: AcceptanceRule) -> tuple[Any, Namespace]:
     task = make_task(make_dictionary(4), AR_path="verifier.pt")
     task.verifier = make_verifier(task)
-    task.rule = rule
+    task.rule, task.limits = rule, GenerationLimits()
     drafter = make_causal(task, seed=1, verifier_features=True, previous_token_head=True)
     task.load_drafter = lambda path: drafter
     model = AcceptanceHeadModel.build_model(AcceptanceHeadConfig(drafter="drafter.pt"), task)

@@ -257,7 +257,7 @@ def test_trees_have_costs_of_their_own(tmp_path: Path, monkeypatch: pytest.Monke
     draft = CachedDrafter.draft
 
     def noting(self: CachedDrafter, *args: Any) -> Any:
-        grown.append(args[-1])
+        grown.append(args[-2])
         return draft(self, *args)
 
     monkeypatch.setattr(CachedDrafter, "draft", noting)

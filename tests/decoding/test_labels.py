@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from chi_square import p_value
 from conftest import make_batch, make_dictionary, make_task, make_verifier
 from drafters import make_block, make_causal
 
@@ -13,6 +14,7 @@ from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.labels import AcceptanceLabeller, LabelledBlocks
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.probabilities import Sampling
 
 EOS, PAD, K, LIMIT = 2, 1, 4, 30
 # Few words, so that random models agree now and then.
@@ -75,6 +77,31 @@ def test_labels_equal_what_the_generator_accepts(name: str, rule: str) -> None:
                     accepted_tokens += count
     assert compared > 100
     assert accepted_tokens > (5 if rule == "strict" else 100)
+
+
+@pytest.mark.parametrize(("temperature", "sampling"), [(1.0, Sampling()), (0.5, Sampling(topk=3))])
+@pytest.mark.parametrize("name", ["causal", "block"])
+def test_sampling_labels_are_distributed_as_what_the_generator_accepts(
+    name: str, temperature: float, sampling: Sampling
+) -> None:
+    """Of the first block of a sentence."""
+    rows = 6000
+    drafter, verifier = make_pair(name, 1)
+    rule = AcceptanceRule(sampling=sampling)
+    source = make_batch([6], vocabulary=8)["net_input"]["src_tokens"].expand(rows, -1)
+    net_input = {"src_tokens": source, "src_lengths": torch.full((rows,), 6)}
+    limits = GenerationLimits(max_len_b=LIMIT, temperature=temperature)
+    torch.manual_seed(3)
+    generator = SpeculativeGenerator(verifier, drafter, DICTIONARY, rule=rule, limits=limits)
+    firsts = [h["accepted"][0] for (h,) in generator.generate(None, {"net_input": net_input})]
+    labeller = AcceptanceLabeller(drafter, verifier, rule, K, PAD, temperature)
+    target, cuts = torch.full((rows, 2), EOS), torch.zeros(rows, 1).long()
+    blocks = labeller(net_input, target, cuts)
+    expected = torch.tensor(firsts).bincount(minlength=K + 1)
+    found = blocks.accepted[:, 0].bincount(minlength=K + 1)
+    # Half of the difference comes from the counts that are expected here.
+    assert expected[1:].any()
+    assert p_value(expected + (found - expected) / 2**0.5, expected.double(), 20) > 1e-3
 
 
 def test_smaller_blocks_have_the_same_first_slot_label() -> None:

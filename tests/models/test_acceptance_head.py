@@ -11,6 +11,8 @@ from conftest import make_task
 from drafters import make_causal
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.probabilities import Sampling
 from specdec_plugins.models.acceptance_head import (
     AcceptanceHead,
     AcceptanceHeadConfig,
@@ -129,7 +131,7 @@ def build(task: Namespace, **settings: Any) -> AcceptanceHeadModel:
 @pytest.fixture
 def task() -> Namespace:
     task = make_task(block_size=None)
-    task.rule = AcceptanceRule(3, 1.5)
+    task.rule, task.limits = AcceptanceRule(3, 1.5), GenerationLimits(temperature=0.5)
     drafter = make_causal()  # for blocks of 4
     task.load_drafter = lambda path: drafter
     return task
@@ -153,6 +155,18 @@ class TestModel:
         assert (settings.beta, settings.tau, settings.block_size) == (3, 1.5, 4)
         assert settings.drafter == fingerprint(task.load_drafter("drafter.pt"))
         assert (settings.channels, settings.layers) == (16, 3)
+        assert (settings.sampling, settings.rule_temperature) == (False, 0.5)
+
+    def test_settings_of_sampling(self, task: Namespace) -> None:
+        task.rule = AcceptanceRule(sampling=Sampling(topp=0.9))
+        settings = build(task).head.settings
+        assert settings.sampling
+        assert (settings.sampling_topk, settings.sampling_topp) == (-1, 0.9)
+        assert settings.rule_temperature == 0.5
+
+    def test_a_strict_rule_has_no_temperature(self, task: Namespace) -> None:
+        task.rule = AcceptanceRule()
+        assert build(task).head.settings.rule_temperature == 1.0
 
     def test_smaller_blocks(self, task: Namespace) -> None:
         task.cfg.block_size = 2

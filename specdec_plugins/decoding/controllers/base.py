@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.draft_tree import DraftTree, Path
+from specdec_plugins.decoding.probabilities import Proposal
 from specdec_plugins.decoding.tree_source import TreeSource
 
 
@@ -22,14 +23,16 @@ class Draft:
     """``(rows, slots, channels)`` the drafter's states that the tokens were chosen from; None where
     there are no slots, and of a tree."""
     probabilities: Tensor | None = None
-    """``(rows, slots)`` float32: the drafter's probability of each token; only where the
-    controller reads it."""
+    """``(rows, slots)`` float32: the drafter's probability of each token; only where they were
+    drawn, or the controller reads it."""
     tree: DraftTree | None = None
     """How the tokens hang together; None where each follows the one before it."""
     source: TreeSource | None = None
     """What a tree was grown from."""
     left_over: bool = False
     """Whether there was no drafter's pass: a tree of what was left of the draft before."""
+    proposal: Proposal | None = None
+    """What the tokens were drawn from; None where they were chosen."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,9 @@ class Controller(Protocol):
     change from batch to batch and where rows are dropped, but not to or from 0 in a batch."""
     cuts: bool
     """Whether :meth:`verify_lengths` is to be asked."""
+    weighs_all: bool
+    """Whether its answer depends on more of the draft than the tokens that are to be verified and
+    the one after them."""
     depth: int
     """If not 0, drafts are trees, so many tokens deep at most, and lengths count their nodes; they
     are not cut."""
@@ -148,6 +154,7 @@ class Constant:
     """
 
     cuts = False
+    weighs_all = False
     depth = 0
     reads_probabilities = False
     resumes = True

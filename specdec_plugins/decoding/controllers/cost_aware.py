@@ -107,7 +107,7 @@ class CostAware(Constant):
         self.depth = depth
         self._profile = profile
         self._head = head
-        self.cuts = self.reads_probabilities = head is not None
+        self.cuts = self.weighs_all = self.reads_probabilities = head is not None
         self._costs: StepCosts | None = None
         self._choices: Tensor | None = None
         self._savings = self._seconds = self._extra = self._part = torch.zeros(())

@@ -22,7 +22,7 @@ class Oracle(Constant):
     did not; there it verifies the whole block.
     """
 
-    cuts = True
+    cuts = weighs_all = True
 
     def __init__(self, bounds: Bounds) -> None:
         super().__init__(bounds)

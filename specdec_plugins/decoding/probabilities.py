@@ -1,0 +1,122 @@
+"""What sampling draws from: one function for drafts and for what accepts them. No fairseq."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Draw tokens instead of taking the best: fairseq's ``--sampling`` and what goes with it."""
+
+    topk: int = -1
+    """``--sampling-topk``: from the k most probable only; -1 for all."""
+    topp: float = -1.0
+    """``--sampling-topp``: from the fewest most probable ones that together have this probability
+    (Holtzman et al., ICLR 2020); -1 for all."""
+
+    def __post_init__(self) -> None:
+        if self.topk < 1 and self.topk != -1:
+            raise ValueError(f"--sampling-topk {self.topk}: must be at least 1, or -1 for all")
+        if not 0 < self.topp <= 1 and self.topp != -1:
+            raise ValueError(f"--sampling-topp {self.topp}: must be above 0 and at most 1")
+        if self.topk != -1 and self.topp != -1:
+            raise ValueError("--sampling-topk and --sampling-topp: give one of them")
+
+    def __str__(self) -> str:
+        if self.topk != -1:
+            return f"sampling (top {self.topk})"
+        return "sampling" if self.topp == -1 else f"sampling (top {self.topp:g} of probability)"
+
+    @property
+    def flags(self) -> str:
+        """What to give to have it."""
+        topk = f" --sampling-topk {self.topk}" if self.topk != -1 else ""
+        topp = f" --sampling-topp {self.topp}" if self.topp != -1 else ""
+        return f"--sampling{topk}{topp}"
+
+    def probabilities(self, lprobs: Tensor) -> Tensor:
+        """``(…, vocab)`` probabilities to draw by.
+
+        Args:
+            lprobs: ``(…, vocab)`` log-probabilities, some of which may since have been forbidden,
+                minus infinity. As in fairseq, what is left of them need not add up to one where the
+                fewest that have ``topp`` are sought.
+        """
+        if self.topk != -1:
+            best = lprobs.topk(min(self.topk, lprobs.size(-1)), dim=-1).indices
+            kept = torch.zeros_like(lprobs, dtype=torch.bool).scatter_(-1, best, True)
+            lprobs = lprobs.masked_fill(~kept, -torch.inf)
+        elif self.topp != -1:
+            ordered, order = lprobs.sort(dim=-1, descending=True)
+            # What is before each: the one that reaches the sum is among them.
+            before = ordered.exp().cumsum(-1).roll(1, -1)
+            before[..., 0] = 0
+            dropped = torch.zeros_like(lprobs, dtype=torch.bool)
+            dropped.scatter_(-1, order, before >= self.topp)
+            lprobs = lprobs.masked_fill(dropped, -torch.inf)
+        return lprobs.softmax(-1)
+
+
+def draw(probabilities: Tensor) -> Tensor:
+    """``(…)`` tokens, each drawn by its ``(…, vocab)`` probabilities, which need not sum to one."""
+    # By the inverse of the distribution function: torch.multinomial takes ten times as long.
+    sums = probabilities.cumsum(-1)
+    total = sums[..., -1:].contiguous()
+    below = torch.rand_like(total) * total
+    # What is drawn has a probability, also where rounding makes that the total.
+    last = torch.searchsorted(sums, total)
+    return torch.minimum(torch.searchsorted(sums, below, right=True), last)[..., 0]
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What the tokens of a draft were drawn from, each after the one drawn before it."""
+
+    candidates: Tensor
+    """``(rows, slots, candidates)`` tokens that each slot could have come to hold."""
+    probabilities: Tensor
+    """``(rows, slots, candidates)`` of these."""
+    drawn: Tensor
+    """``(rows, slots)`` the probability of the token that was drawn."""
+
+
+def speculative_sampling(
+    probabilities: Tensor, drafted: Tensor, proposal: Proposal, limits: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Accept drawn tokens such that what is committed is distributed as if the verifier drew it.
+
+    A token x that was drawn with probability q(x) is accepted with probability min(1, p(x) / q(x)).
+    In place of the first that is not, one is drawn from max(0, p - q), normalised; after the last
+    one, from p (Leviathan et al., ICML 2023, algorithm 1; Chen et al., 2023, algorithm 2).
+
+    Args:
+        probabilities: ``(rows, slots + 1, vocab)`` the verifier's, p.
+        drafted: ``(rows, slots)`` drawn tokens, or the first slots of them.
+        proposal: q, of as many slots or more.
+        limits: ``(rows,)`` how many slots are each row's; None for all. To leave tokens out must
+            not depend on what they are.
+
+    Returns:
+        ``(rows,)`` how many are accepted, and ``(rows, 1)`` the token after them.
+    """
+    slots = drafted.size(1)
+    wanted = probabilities[:, :-1].gather(-1, drafted[..., None])[..., 0]
+    # As a product, since a ratio in low precision may have no denominator.
+    good = torch.rand_like(wanted) * proposal.drawn[:, :slots] < wanted
+    accepted = good.long().cumprod(-1).sum(-1)
+    if limits is not None:
+        accepted = torch.minimum(accepted, limits)
+    last = accepted[:, None]
+    p = probabilities.gather(1, last[..., None].expand(-1, -1, probabilities.size(-1)))[:, 0]
+    if not slots:
+        return accepted, draw(p)[:, None]
+    rejected = last < (slots if limits is None else limits[:, None])
+    at = last.clamp(max=slots - 1)[..., None].expand(-1, -1, proposal.candidates.size(-1))
+    q = proposal.probabilities.gather(1, at)[:, 0] * rejected
+    left = p.scatter_add(1, proposal.candidates.gather(1, at)[:, 0], -q.to(p.dtype)).clamp(min=0)
+    # Rounding may leave nothing where p and q are the same.
+    return accepted, draw(torch.where(left.sum(-1, keepdim=True) > 0, left, p))[:, None]

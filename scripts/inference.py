@@ -103,6 +103,8 @@ def translate(args: argparse.Namespace, settings: Settings) -> None:
         translator = load_translator(settings)
         first = list(islice(lines, args.warmup))
         translator.warm_up(first)
+        # Resumed, it draws others than those that it began with.
+        utils.set_torch_seed(args.seed + output.done)
         window = 1 if lines.typed else None
         results = translator.translate(chain(first, lines), window)
         with output, trace or nullcontext():
@@ -132,7 +134,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0, 1 for what the run met with, 2 for the command line."""
     args = parse(sys.argv[1:] if argv is None else argv)
     try:
-        utils.set_torch_seed(args.seed)
         translate(args, replace(make_settings(args), trace=bool(args.trace)))
     except BrokenPipeError:
         return 0

@@ -28,11 +28,19 @@ def head_rule(settings: HeadSettings) -> AcceptanceRule:
     return AcceptanceRule(settings.beta, settings.tau, sampling if settings.sampling else None)
 
 
+def _described(rule: AcceptanceRule, temperature: float) -> str:
+    """A rule and the temperature, where that matters to it and is not 1."""
+    scaled = rule.name != "strict" and temperature != 1
+    return f"{rule} at temperature {temperature:g}" if scaled else str(rule)
+
+
 def find_head(drafter_path: Location, rule: AcceptanceRule) -> Path | None:
     """The head that lies beside a drafter's checkpoint, if there is one; unless acceptance is
     strict, first of all the one of the rule's name, ``acceptance_head.relaxed.pt`` or
     ``acceptance_head.sampling.pt``."""
-    names = [f"acceptance_head.{rule.name}.pt", HEAD_FILE]
+    names = [HEAD_FILE]
+    if rule.name != "strict":
+        names.insert(0, f"acceptance_head.{rule.name}.pt")
     paths = (Path(drafter_path).parent / name for name in names)
     return next((path for path in paths if path.is_file()), None)
 
@@ -73,7 +81,7 @@ def load_head(
 
     Raises:
         CheckpointError: the file cannot be read or is no head, or the head is one for another
-            drafter or rule, or for smaller blocks.
+            drafter, rule or temperature, or for smaller blocks.
     """
     state = _read(path)
     settings = _settings(path, state.get("acceptance_head"))
@@ -83,15 +91,14 @@ def load_head(
             "scripts/train_head.sh"
         )
     theirs = head_rule(settings)
-    if str(theirs) != str(rule):
+    trained = _described(theirs, settings.rule_temperature)
+    asked = _described(rule, temperature)
+    if trained != asked:
+        scale = "" if theirs.name == "strict" else f" --temperature {settings.rule_temperature:g}"
+        instead = " instead of --sampling" if rule.sampling and not theirs.sampling else ""
         raise CheckpointError(
-            f"{path}: trained for {theirs} acceptance, not {rule}; give {theirs.flags}, or train "
-            "one with your flags with scripts/train_head.sh"
-        )
-    if rule.name != "strict" and settings.rule_temperature != temperature:
-        raise CheckpointError(
-            f"{path}: trained with --temperature {settings.rule_temperature}, not {temperature}; "
-            "give that, or train one with scripts/train_head.sh"
+            f"{path}: trained for {trained} acceptance, not {asked}; give {theirs.flags}{scale}"
+            f"{instead}, or train one with your flags with scripts/train_head.sh"
         )
     if block_size > settings.block_size:
         raise CheckpointError(

@@ -87,9 +87,17 @@ class TestSampling:
     @pytest.mark.parametrize(
         ("rule", "temperature", "message"),
         [
-            (AcceptanceRule(), 0.5, r"for sampling \(top 3\) acceptance, not strict; give"),
-            (AcceptanceRule(sampling=Sampling()), 0.5, "give --sampling --sampling-topk 3, or"),
-            (RULE, 1.0, "trained with --temperature 0.5, not 1.0"),
+            (
+                AcceptanceRule(),
+                0.5,
+                r"for sampling \(top 3\) at temperature 0.5 acceptance, not strict; give",
+            ),
+            (
+                AcceptanceRule(sampling=Sampling()),
+                0.5,
+                "give --sampling --sampling-topk 3 --temperature 0.5, or",
+            ),
+            (RULE, 1.0, r"at temperature 0.5 acceptance, not sampling \(top 3\); give --sampling"),
         ],
     )
     def test_other_uses_are_refused(
@@ -103,7 +111,7 @@ def test_a_strict_head_does_for_every_temperature(tmp_path: Path) -> None:
     path = tmp_path / "acceptance_head.pt"
     save_head(path, make_head(beta=1, tau=0.0, drafter=fingerprint(DRAFTER)))
     load_head(path, DRAFTER, AcceptanceRule(), 4, 0.3)
-    with pytest.raises(CheckpointError, match=r"give --beta 1 --tau 0\.0 without --sampling"):
+    with pytest.raises(CheckpointError, match=r"give --beta 1 --tau 0\.0 instead of --sampling"):
         load_head(path, DRAFTER, AcceptanceRule(sampling=Sampling()), 4)
 
 
@@ -111,7 +119,10 @@ def test_a_strict_head_does_for_every_temperature(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"drafter": make_causal(seed=1).float()}, "another drafter"),
-        ({"rule": AcceptanceRule()}, r"for relaxed \(beta 3, tau 1.0\) acceptance, not strict"),
+        (
+            {"rule": AcceptanceRule()},
+            r"for relaxed \(beta 3, tau 1.0\) acceptance, not strict",
+        ),
         ({"rule": AcceptanceRule(3, 2.0)}, "--beta 3 --tau 1.0"),
         ({"block_size": 5}, "--block-size 4 or less"),
     ],

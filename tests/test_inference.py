@@ -399,6 +399,13 @@ def test_sampling(
         outputs.append(lines_of(out))
     assert outputs[0] == greedy
     assert outputs[1] == outputs[2] != outputs[3]
+    assert run(*flags, "--seed", "2", "--warmup", "3", strategy=strategy) == 0
+    assert lines_of(out) == outputs[3]
+    # Resumed, it draws anew.
+    out.write_text("".join(f"{line}\n" for line in outputs[3][:3]))
+    assert run(*flags, "--seed", "2", "--resume", strategy=strategy) == 0
+    assert lines_of(out)[:3] == outputs[3][:3]
+    assert lines_of(out)[3:] != outputs[3][3:]
     settings = json.loads(path.read_text())["settings"]
     assert settings["sampling"]
     assert (settings["sampling_topk"], settings["sampling_topp"]) == (-1, -1.0)
@@ -759,8 +766,7 @@ def one_error(capfd: pytest.CaptureFixture[str]) -> str:
         (["--fp16", "--cpu"], 2, "--fp16: needs a GPU; on the CPU use --bf16"),
         (["--fp16", "--bf16"], 2, "--fp16 and --bf16"),
         (["--sampling-topk", "3"], 2, "--sampling-topk, --sampling-topp: give --sampling too"),
-        (["--sampling", "--sampling-topk", "0"], 2, "--sampling-topk 0: must be at least 1"),
-        (["--sampling", "--sampling-topp", "2"], 2, "--sampling-topp 2.0: must be above 0"),
+        (["--sampling", "--sampling-topp", "2"], 2, "--sampling-topp 2.0: must be at most 1"),
         (["--sampling", "--beta", "3"], 2, "--beta 3: goes without --sampling"),
         (["--sampling", "--strategy", "drafter"], 2, "--sampling: the drafter alone takes"),
         (["--sampling", "--controller", "oracle"], 2, "--controller oracle: looks at drafted"),

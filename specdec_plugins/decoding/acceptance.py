@@ -42,28 +42,23 @@ class AcceptanceRule:
         return "strict" if self.beta == 1 else f"relaxed (beta {self.beta}, tau {self.tau})"
 
     @classmethod
-    def from_config(cls, config: Any, generation: Any) -> AcceptanceRule:
-        """From options named ``beta`` and ``tau``, and fairseq's generation options, of which some
-        may be absent.
+    def from_config(cls, config: Any) -> AcceptanceRule:
+        """From options named ``beta`` and ``tau``, and fairseq's of sampling.
 
         Raises:
             ValueError: an impossible one, by its flag.
         """
-        sampling = Sampling(
-            getattr(generation, "sampling_topk", -1), getattr(generation, "sampling_topp", -1.0)
-        )
-        asked = getattr(generation, "sampling", False)
-        if not asked and sampling != Sampling():
+        sampling = Sampling(config.sampling_topk, config.sampling_topp)
+        if not config.sampling and str(sampling) != "sampling":
             raise ValueError("--sampling-topk, --sampling-topp: give --sampling too")
-        return cls(config.beta, config.tau, sampling if asked else None)
+        return cls(config.beta, config.tau, sampling if config.sampling else None)
 
     @property
     def flags(self) -> str:
         """What to give to have it."""
         if self.sampling:
             return self.sampling.flags
-        given = f"--beta {self.beta} --tau {self.tau}"
-        return f"{given} without --sampling" if self.beta == 1 else given
+        return f"--beta {self.beta} --tau {self.tau}"
 
     @property
     def name(self) -> str:

@@ -76,20 +76,20 @@ class CostProfile:
         """
         key = describe(generator, most)
         path = Path(self._given) if self._given else default_path(key)
-        measured = self._load(path, key)
+        measured, device = self._load(path, key), _device(generator)
         rows = len(sample["net_input"]["src_tokens"])
         sizes = [2**i for i in range((rows - 1).bit_length() + 1)]
         missing = [size for size in sizes if str(size) not in measured]
         if missing:
             logger.info("measuring what steps cost, for batches of %s", missing)
             bar = tqdm(missing, desc="measuring steps", leave=False, delay=2, disable=None)
-            for size in bar:
-                measured[str(size)] = self._measure(generator, size, most)
-                self._adjust(generator, sample, size, most, measured[str(size)])
+            # What is drawn in passing is not to change what is drawn later.
+            with torch.random.fork_rng([device] if device.type == "cuda" else []):
+                for size in bar:
+                    measured[str(size)] = self._measure(generator, size, most)
+                    self._adjust(generator, sample, size, most, measured[str(size)])
             self._save(path, key, measured)
-        return tabulate(
-            {size: measured[str(size)] for size in sizes}, rows, most, _device(generator)
-        )
+        return tabulate({size: measured[str(size)] for size in sizes}, rows, most, device)
 
     def _measure(self, generator: Any, rows: int, most: int) -> Points:
         """Medians of the steps of a made-up batch."""
@@ -202,6 +202,7 @@ def describe(generator: Any, most: int) -> dict[str, Any]:
         "models": hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:16],
         "block size": most,
         "tree depth": generator.controller.depth,
+        "sampling": str(generator.rule.sampling) if generator.rule.sampling else None,
     }
 
 

@@ -97,7 +97,7 @@ class SpeculativeGenerator:
                 raise ValueError(
                     f"--controller {options.controller}: looks at drafted tokens that are then not "
                     "verified, which --sampling must not depend on; use tree, constant, or "
-                    "cost-aware without --survival"
+                    "cost-aware with --survival tree or averages"
                 )
             if self.controller.depth:
                 prepare_trees()

@@ -13,29 +13,27 @@ class Sampling:
     """Draw tokens instead of taking the best: fairseq's ``--sampling`` and what goes with it."""
 
     topk: int = -1
-    """``--sampling-topk``: from the k most probable only; -1 for all."""
+    """``--sampling-topk``: from the k most probable only; of all if below 1."""
     topp: float = -1.0
     """``--sampling-topp``: from the fewest most probable ones that together have this probability
-    (Holtzman et al., ICLR 2020); -1 for all."""
+    (Holtzman et al., ICLR 2020); from all if 0 or below."""
 
     def __post_init__(self) -> None:
-        if self.topk < 1 and self.topk != -1:
-            raise ValueError(f"--sampling-topk {self.topk}: must be at least 1, or -1 for all")
-        if not 0 < self.topp <= 1 and self.topp != -1:
-            raise ValueError(f"--sampling-topp {self.topp}: must be above 0 and at most 1")
-        if self.topk != -1 and self.topp != -1:
+        if not self.topp <= 1:
+            raise ValueError(f"--sampling-topp {self.topp}: must be at most 1")
+        if self.topk > 0 and self.topp > 0:
             raise ValueError("--sampling-topk and --sampling-topp: give one of them")
 
     def __str__(self) -> str:
-        if self.topk != -1:
+        if self.topk > 0:
             return f"sampling (top {self.topk})"
-        return "sampling" if self.topp == -1 else f"sampling (top {self.topp:g} of probability)"
+        return f"sampling (top {self.topp:g} of probability)" if self.topp > 0 else "sampling"
 
     @property
     def flags(self) -> str:
         """What to give to have it."""
-        topk = f" --sampling-topk {self.topk}" if self.topk != -1 else ""
-        topp = f" --sampling-topp {self.topp}" if self.topp != -1 else ""
+        topk = f" --sampling-topk {self.topk}" if self.topk > 0 else ""
+        topp = f" --sampling-topp {self.topp}" if self.topp > 0 else ""
         return f"--sampling{topk}{topp}"
 
     def probabilities(self, lprobs: Tensor) -> Tensor:
@@ -46,11 +44,11 @@ class Sampling:
                 minus infinity. As in fairseq, what is left of them need not add up to one where the
                 fewest that have ``topp`` are sought.
         """
-        if self.topk != -1:
+        if self.topk > 0:
             best = lprobs.topk(min(self.topk, lprobs.size(-1)), dim=-1).indices
             kept = torch.zeros_like(lprobs, dtype=torch.bool).scatter_(-1, best, True)
             lprobs = lprobs.masked_fill(~kept, -torch.inf)
-        elif self.topp != -1:
+        elif self.topp > 0:
             ordered, order = lprobs.sort(dim=-1, descending=True)
             # What is before each: the one that reaches the sum is among them.
             before = ordered.exp().cumsum(-1).roll(1, -1)
@@ -63,8 +61,9 @@ class Sampling:
 
 def draw(probabilities: Tensor) -> Tensor:
     """``(…)`` tokens, each drawn by its ``(…, vocab)`` probabilities, which need not sum to one."""
-    # By the inverse of the distribution function: torch.multinomial takes ten times as long.
-    sums = probabilities.cumsum(-1)
+    # By the inverse of the distribution function: torch.multinomial takes ten times as long. In
+    # float64: float32 has no numbers for the rare tokens of a large vocabulary.
+    sums = probabilities.cumsum(-1, dtype=torch.float64)
     total = sums[..., -1:].contiguous()
     below = torch.rand_like(total) * total
     # What is drawn has a probability, also where rounding makes that the total.

@@ -115,7 +115,7 @@ class TranslationParser(argparse.ArgumentParser):
             "--strategy",
             choices=STRATEGIES,
             default="specdec",
-            help="specdec (default); AR: greedy, cached, without a drafter; fairseq: stock beam "
+            help="specdec (default); AR: cached, without a drafter; fairseq: stock beam "
             "search; drafter: the drafter alone, unverified",
         )
         add("--batch", metavar="N", type=int, default=1, help="sentences at a time (1)")
@@ -177,8 +177,6 @@ def make_settings(args: Namespace) -> Settings:
         path, verifier = split_pair(path, verifier)
     stock = args.strategy == "fairseq"
     limits = {name: getattr(args, name) for name in LIMITS}
-    # Stock search draws by its own options.
-    drawing = Namespace() if stock else args
     return Settings(
         data=args.data,
         ar_path=verifier,
@@ -187,7 +185,8 @@ def make_settings(args: Namespace) -> Settings:
         batch=args.batch,
         beam=args.beam,
         block_size=args.block_size,
-        rule=AcceptanceRule.from_config(args, drawing),
+        # Stock search draws by its own options.
+        rule=AcceptanceRule(args.beta, args.tau) if stock else AcceptanceRule.from_config(args),
         controller=ControllerOptions.from_config(args),
         limits=GenerationLimits.from_config(Namespace(**limits) if stock else args),
         source_lang=args.source_lang,

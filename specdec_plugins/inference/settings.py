@@ -37,7 +37,7 @@ class Settings:
     path: str | None = None
     """The drafter's checkpoint."""
     strategy: str = "specdec"
-    """``specdec``, ``AR`` (greedy, cached), ``fairseq`` (stock beam search) or ``drafter``."""
+    """``specdec``, ``AR`` (without a drafter), ``fairseq`` (stock beam search) or ``drafter``."""
     batch: int = 1
     """Sentences decoded together."""
     beam: int = 5

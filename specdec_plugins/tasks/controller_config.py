@@ -71,8 +71,8 @@ class ControllerConfig(FairseqDataclass):
         default=DEFAULTS.acceptance_head,
         metadata={
             "help": "acceptance-head, cost-aware: file of the head (inference.py finds the "
-            "acceptance_head.pt, or for relaxed acceptance acceptance_head.relaxed.pt, that lies "
-            "beside the drafter, where one is needed)"
+            "acceptance_head.pt, or for relaxed acceptance or sampling acceptance_head.relaxed.pt "
+            "or .sampling.pt, that lies beside the drafter, where one is needed)"
         },
     )
     cost_profile: Optional[str] = field(

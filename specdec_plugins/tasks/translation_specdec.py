@@ -17,7 +17,7 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.logging import metrics
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
-from omegaconf import II
+from omegaconf import II, DictConfig
 from torch import Tensor
 
 from specdec_plugins.checkpoints import use_plain_encoder
@@ -120,7 +120,7 @@ class TranslationSpecdecTask(TranslationTask):
             raise ValueError(f"--total-up {cfg.total_up}: must be at least 1")
         if cfg.left_pad_target:
             raise ValueError("--left-pad-target: blocks are cut from right-padded targets")
-        self.rule = AcceptanceRule.from_config(cfg, cfg)
+        self.rule = AcceptanceRule.from_config(cfg)
         self.limits = GenerationLimits.from_config(cfg)
         self.controller = ControllerOptions.from_config(cfg)
         self._verifier: Any = None
@@ -286,10 +286,8 @@ class TranslationSpecdecTask(TranslationTask):
                 f"{len(verifiers)} (--path drafter.pt:verifier.pt, or --AR-path verifier.pt)"
             )
         _warn_of_beam(getattr(args, "beam", 1))
-        rule, limits = self.rule, self.limits
-        if args is not None:
-            rule = AcceptanceRule.from_config(self.cfg, args)
-            limits = GenerationLimits.from_config(args)
+        given = self._with_own(args)
+        rule, limits = AcceptanceRule.from_config(given), GenerationLimits.from_config(given)
         return SpeculativeGenerator(
             verifiers[0],
             drafters[0],
@@ -306,6 +304,14 @@ class TranslationSpecdecTask(TranslationTask):
                 temperature=limits.temperature,
             ),
         )
+
+    def _with_own(self, args: Any) -> Namespace:
+        """fairseq's generation options, and the task's own where there are none of that name:
+        ``--eval-bleu-args`` are few, and may be missing."""
+        names = ("beta", "tau", "sampling", "sampling_topk", "sampling_topp", "temperature")
+        own = {name: getattr(self.cfg, name) for name in names}
+        given = dict(args) if isinstance(args, DictConfig) else vars(args) if args else {}
+        return Namespace(**{**own, **given})
 
 
 @cache

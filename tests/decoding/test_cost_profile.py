@@ -13,12 +13,14 @@ from conftest import make_batch, make_dictionary, make_task, make_verifier
 from drafters import make_causal
 
 from specdec_plugins.decoding import cost_profile
+from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.controllers.options import build_controller
 from specdec_plugins.decoding.cost_profile import CostProfile, default_path, describe, tabulate
 from specdec_plugins.decoding.drafter import CachedDrafter
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.probabilities import Sampling
 from specdec_plugins.decoding.rehearsal import decoded
 
 K = 4
@@ -245,6 +247,18 @@ def test_from_options_to_output(tmp_path: Path) -> None:
     for (ours,), (theirs,) in zip(found, constant):
         assert ours["tokens"].tolist() == theirs["tokens"].tolist()
     assert generator.statistics.sentences == 3
+
+
+def test_sampling_has_costs_of_its_own_and_measuring_draws_nothing(tmp_path: Path) -> None:
+    generator = make_generator()
+    strict = describe(generator, K)
+    generator.rule = AcceptanceRule(sampling=Sampling(topp=0.9))
+    assert describe(generator, K) != strict
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    CostProfile(str(tmp_path / "costs.json")).costs(generator, sample(1), K)
+    assert torch.equal(torch.rand(3), expected)
 
 
 def test_trees_have_costs_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

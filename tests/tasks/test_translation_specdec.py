@@ -19,10 +19,13 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks.translation import TranslationTask
 from fairseq_cli import generate
+from omegaconf import OmegaConf
 
 from specdec_plugins.checkpoints import CheckpointError, load_state
 from specdec_plugins.criterions.glat_loss import GlatLoss
+from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.decoding.probabilities import Sampling
 from specdec_plugins.pair import load_drafter, load_verifier
 from specdec_plugins.tasks.translation_lev_modified import TranslationLevModifiedTask
 from specdec_plugins.tasks.translation_specdec import (
@@ -431,6 +434,21 @@ class TestRoles:
                 assert generator.drafter is not None
                 assert generator.drafter.model is drafter
                 assert generator.block_size == 4
+
+    @pytest.mark.parametrize("args", [None, Namespace(beam=1), OmegaConf.create({"beam": 1})])
+    def test_the_tasks_own_sampling_where_fairseq_says_nothing(self, args: Any) -> None:
+        """Which is so in validation, and with ``--eval-bleu-args``."""
+        cfg = TranslationSpecdecConfig(
+            source_lang="en", target_lang="de", sampling=True, sampling_topk=3, temperature=0.7
+        )
+        task = TranslationSpecdecTask(cfg, make_dictionary(), make_dictionary())
+        generator = task.build_generator([make_causal(), make_verifier()], args)
+        assert generator.rule.sampling == Sampling(topk=3)
+        assert generator.limits.temperature == 0.7
+        greedy = Namespace(sampling=False, sampling_topk=-1, temperature=2.0)
+        generator = task.build_generator([make_causal(), make_verifier()], greedy)
+        assert generator.rule == AcceptanceRule()
+        assert generator.limits.temperature == 2.0
 
     def test_a_verifier_alone_is_fairseqs_affair(self, task: TranslationSpecdecTask) -> None:
         generator = task.build_generator([make_verifier()], Namespace(beam=3))

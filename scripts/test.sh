@@ -18,5 +18,5 @@ for argument in "$@"; do
 done
 # A core each: whatever a test starts would else have threads for all of them.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
-exec .venv/bin/python -m pytest -n auto --dist loadfile --cov=specdec_plugins --cov-report=term \
+exec .venv/bin/python -m pytest -n auto --dist worksteal --cov=specdec_plugins --cov-report=term \
   ${arguments[@]+"${arguments[@]}"}

@@ -97,9 +97,9 @@ def test_rare_tokens_of_a_large_vocabulary_are_drawn(monkeypatch: pytest.MonkeyP
     probabilities = lprobs.exp()
     ends = probabilities.double().cumsum(-1)
     middles = (ends - probabilities.double() / 2) / ends[-1]
-    monkeypatch.setattr(torch, "rand_like", lambda like: middles[:4000, None].to(like.dtype))
-    found = draw(probabilities.expand(32000, -1)[:4000])
-    assert found.tolist() == list(range(4000))
+    monkeypatch.setattr(torch, "rand_like", lambda like: middles[:400, None].to(like.dtype))
+    found = draw(probabilities.expand(32000, -1)[:400])
+    assert found.tolist() == list(range(400))
 
 
 def chain(seed: int, rows: int, width: int, slots: int) -> tuple[torch.Tensor, Proposal]:

@@ -111,15 +111,22 @@ class AcceptanceHead(nn.Module):
                 first.
             confidences: ``(…, slots)`` the drafter's probability of each token that it chose.
         """
-        x = states.to(self.out.weight.dtype)
+        weight = self.out.weight[0]
+
+        def read(x: Tensor) -> Tensor:
+            """Without blocks all is linear: then the output layer reads small tensors first."""
+            return x if self.blocks else x @ weight
+
+        x = read(states.to(weight.dtype))
         if self.slots is not None:
-            x = x + self.slots[: x.size(-2)]
+            x = x + read(self.slots[: states.size(-2)])
         if self.confidence is not None:
             p = confidences.clamp(1e-6, 1 - 1e-6)
-            x = x + self.confidence(torch.stack([p.log(), (-p).log1p()], dim=-1).to(x.dtype))
+            features = torch.stack([p, 1 - p], dim=-1).log().to(weight.dtype)
+            x = x + features @ read(self.confidence.weight.T)
         for block in self.blocks:
             x = block(x)
-        return self.out(x)[..., 0]
+        return (x @ weight if self.blocks else x) + self.out.bias
 
     def forward(self, states: Tensor, confidences: Tensor) -> Tensor:
         """``(…, slots)`` probability, float32, that each token is accepted if all before it are."""

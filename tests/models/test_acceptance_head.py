@@ -57,8 +57,9 @@ def test_every_block_has_weights_of_its_own(layers: int) -> None:
     assert sum(p.numel() for p in full.parameters()) == layers * 272 + 17 + 4 * 16 + 2 * 16
 
 
-def test_a_head_is_what_its_definition_says() -> None:
-    head = make_head(layers=2, temperature=1.5, bias=-0.25)
+@pytest.mark.parametrize("layers", [0, 2])
+def test_a_head_is_what_its_definition_says(layers: int) -> None:
+    head = make_head(layers=layers, temperature=1.5, bias=-0.25)
     states, confidences = inputs()
     assert head.slots is not None
     assert head.confidence is not None

@@ -11,7 +11,8 @@ import torch
 
 from specdec_plugins.checkpoints import CheckpointError, check_file, load_state
 from specdec_plugins.decoding.acceptance import AcceptanceRule
-from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.controllers import ControllerOptions, Head
+from specdec_plugins.decoding.linear_head import LinearHead
 from specdec_plugins.decoding.probabilities import Sampling
 from specdec_plugins.models.acceptance_head import AcceptanceHead, HeadSettings, fingerprint
 from specdec_plugins.models.drafter import Drafter
@@ -114,11 +115,15 @@ def controller_head(
     drafter: Drafter,
     rule: AcceptanceRule,
     block_size: int | None,
+    device: torch.device | str,
     drafter_path: Location | None = None,
     temperature: float = 1.0,
-) -> AcceptanceHead | None:
-    """The head that a controller is to use, on the drafter's device: the one given, or, where it
-    cannot do without, the one beside the drafter.
+) -> Head | None:
+    """The head that a controller is to use: the one given, or, where it cannot do without, the one
+    beside the drafter.
+
+    Args:
+        device: where the drafter's states will be.
 
     Raises:
         CheckpointError: as :func:`load_head`.
@@ -129,7 +134,9 @@ def controller_head(
     if path is None or not options.reads_head:
         return None
     head = load_head(path, drafter, rule, block_size or drafter.block_size, temperature)
-    return head.to(next(drafter.parameters()).device)
+    if torch.device(device).type == "cpu" and not head.settings.layers:
+        return LinearHead(head)
+    return head.to(device)
 
 
 def load_trained_head(path: Location) -> tuple[AcceptanceHead, Any]:

@@ -12,9 +12,11 @@ from models.test_acceptance_head import inputs, make_head
 
 from specdec_plugins.checkpoints import CheckpointError
 from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.linear_head import LinearHead
 from specdec_plugins.decoding.probabilities import Sampling
-from specdec_plugins.head_file import find_head, load_head, save_head
-from specdec_plugins.models.acceptance_head import fingerprint
+from specdec_plugins.head_file import controller_head, find_head, load_head, save_head
+from specdec_plugins.models.acceptance_head import AcceptanceHead, fingerprint
 
 DRAFTER = make_causal().float()
 RULE = AcceptanceRule(3, 1.0)
@@ -55,6 +57,21 @@ def test_the_head_beside_a_drafter_is_found(saved: Path) -> None:
     saved.write_bytes(b"")
     assert find_head(saved.parent / "drafter.pt", RULE) == relaxed
     assert find_head(saved.parent / "drafter.pt", AcceptanceRule()) == saved
+
+
+def test_a_controllers_head_is_for_its_device(saved: Path) -> None:
+    """On the CPU one without blocks is read by compiled code; elsewhere there are only tensors."""
+    options = ControllerOptions("acceptance-head")
+    drafter_path = saved.parent / "drafter.pt"
+    given = (options, DRAFTER, RULE, 4)
+    assert isinstance(controller_head(*given, "cpu", drafter_path), AcceptanceHead)
+    assert controller_head(*given, "cpu") is None
+    settings = {"layers": 0, "beta": 3, "tau": 1.0, "drafter": fingerprint(DRAFTER)}
+    save_head(saved, make_head(**settings))
+    assert isinstance(controller_head(*given, "cpu", drafter_path), LinearHead)
+    elsewhere = controller_head(*given, "meta", drafter_path)
+    assert isinstance(elsewhere, AcceptanceHead)
+    assert elsewhere.out.weight.is_meta
 
 
 def test_smaller_blocks_are_no_problem(saved: Path) -> None:

@@ -82,17 +82,8 @@ class SpeculativeGenerator:
         self.controller: Controller = Constant(Bounds(0, 0))
         options = controller or ControllerOptions()
         if drafter is not None and options.drafts:
-            block_size = drafter.block_size if block_size is None else block_size
-            if not 1 <= block_size <= drafter.block_size:
-                raise ValueError(
-                    f"--block-size {block_size}: the drafter was trained for blocks of 1 to "
-                    f"{drafter.block_size}"
-                )
-            drafter.attach_verifier(verifier)
-            drafter.eval()
-            self.drafter = CachedDrafter(drafter)
-            self.block_size = block_size
-            self.controller = build_controller(options, block_size, head)
+            self._use(drafter, drafter.block_size if block_size is None else block_size)
+            self.controller = build_controller(options, self.block_size, head)
             if self.rule.sampling and self.controller.weighs_all:
                 raise ValueError(
                     f"--controller {options.controller}: looks at drafted tokens that are then not "
@@ -102,6 +93,17 @@ class SpeculativeGenerator:
             if self.controller.depth:
                 prepare_trees()
         self.statistics = DecodingStatistics()
+
+    def _use(self, drafter: Drafter, block_size: int) -> None:
+        if not 1 <= block_size <= drafter.block_size:
+            raise ValueError(
+                f"--block-size {block_size}: the drafter was trained for blocks of 1 to "
+                f"{drafter.block_size}"
+            )
+        drafter.attach_verifier(self.model)
+        drafter.eval()
+        self.drafter = CachedDrafter(drafter)
+        self.block_size = block_size
 
     @torch.inference_mode()
     def generate(

@@ -12,6 +12,7 @@ from fairseq.data.data_utils import infer_language_pair
 
 from specdec_plugins.checkpoints import load_state
 from specdec_plugins.decoding.beam_search import BeamSearchGenerator
+from specdec_plugins.decoding.controllers import Head
 from specdec_plugins.decoding.drafter_only import DrafterOnlyGenerator
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.trace import TraceRecorder
@@ -19,7 +20,6 @@ from specdec_plugins.head_file import controller_head
 from specdec_plugins.inference.settings import DTYPES, InferenceError, Settings
 from specdec_plugins.inference.text import TextCodec
 from specdec_plugins.inference.translator import Generator, Translator
-from specdec_plugins.models.acceptance_head import AcceptanceHead
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.pair import check_pair, load_drafter, load_verifier
 from specdec_plugins.tasks.translation_specdec import (
@@ -101,7 +101,7 @@ def _load_dictionary(folder: str, language: str, languages: tuple[str, str]) -> 
 
 def _load_models(
     settings: Settings, task: TranslationSpecdecTask
-) -> tuple[Any, Drafter | None, AcceptanceHead | None]:
+) -> tuple[Any, Drafter | None, Head | None]:
     """Verifier, drafter and acceptance head, as far as the strategy has use for them."""
     verifier, drafter, head = None, None, None
     if settings.ar_path:
@@ -117,13 +117,14 @@ def _load_models(
             drafter,
             settings.rule,
             settings.block_size,
+            settings.device,
             settings.path,
             settings.limits.temperature,
         )
     for model in (verifier, drafter):
         if model is not None:
             model.to(device=settings.device, dtype=DTYPES[settings.dtype])
-    return verifier, drafter, None if head is None else head.to(settings.device)
+    return verifier, drafter, head
 
 
 def _build_generator(
@@ -131,7 +132,7 @@ def _build_generator(
     task: TranslationSpecdecTask,
     verifier: Any,
     drafter: Drafter | None,
-    head: AcceptanceHead | None,
+    head: Head | None,
 ) -> Generator:
     target = task.target_dictionary
     if settings.strategy == "fairseq":

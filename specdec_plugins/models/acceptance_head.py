@@ -20,6 +20,9 @@ from torch import Tensor, nn
 from specdec_plugins.checkpoints import REDUNDANT
 from specdec_plugins.models.drafter import Drafter
 
+DOUBT = 1e-6
+"""No drafted token's probability is taken to be nearer to 0 or 1 than this."""
+
 
 @dataclass(frozen=True)
 class HeadSettings:
@@ -111,22 +114,15 @@ class AcceptanceHead(nn.Module):
                 first.
             confidences: ``(…, slots)`` the drafter's probability of each token that it chose.
         """
-        weight = self.out.weight[0]
-
-        def read(x: Tensor) -> Tensor:
-            """Without blocks all is linear: then the output layer reads small tensors first."""
-            return x if self.blocks else x @ weight
-
-        x = read(states.to(weight.dtype))
+        x = states.to(self.out.weight.dtype)
         if self.slots is not None:
-            x = x + read(self.slots[: states.size(-2)])
+            x = x + self.slots[: states.size(-2)]
         if self.confidence is not None:
-            p = confidences.clamp(1e-6, 1 - 1e-6)
-            features = torch.stack([p, 1 - p], dim=-1).log().to(weight.dtype)
-            x = x + features @ read(self.confidence.weight.T)
+            p = confidences.clamp(DOUBT, 1 - DOUBT)
+            x = x + self.confidence(torch.stack([p, 1 - p], dim=-1).log().to(x.dtype))
         for block in self.blocks:
             x = block(x)
-        return (x @ weight if self.blocks else x) + self.out.bias
+        return self.out(x)[..., 0]
 
     def forward(self, states: Tensor, confidences: Tensor) -> Tensor:
         """``(…, slots)`` probability, float32, that each token is accepted if all before it are."""

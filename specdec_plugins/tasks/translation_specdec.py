@@ -301,6 +301,7 @@ class TranslationSpecdecTask(TranslationTask):
                 drafters[0],
                 rule,
                 self.cfg.block_size,
+                next(drafters[0].parameters()).device,
                 temperature=limits.temperature,
             ),
         )

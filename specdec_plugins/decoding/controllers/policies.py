@@ -160,4 +160,4 @@ class AcceptanceHead(Constant):
         assert draft.states is not None
         assert draft.probabilities is not None
         survival = self._head(draft.states, draft.probabilities).cumprod(-1)
-        return self._cut((1 - survival <= self._threshold).sum(-1), drafted)
+        return self._cut((survival >= 1 - self._threshold).sum(-1), drafted)

@@ -1,0 +1,54 @@
+"""A head without blocks as it is read on the CPU: as the tensors' definition says."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from models.test_acceptance_head import inputs, make_head
+
+from specdec_plugins.decoding.linear_head import LinearHead
+
+
+@given(
+    slot_feature=st.booleans(),
+    confidence_feature=st.booleans(),
+    temperature=st.floats(0.2, 5.0),
+    bias=st.floats(-3.0, 3.0),
+    slots=st.integers(1, 4),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float64]),
+)
+def test_the_same_probabilities(
+    slot_feature: bool,
+    confidence_feature: bool,
+    temperature: float,
+    bias: float,
+    slots: int,
+    dtype: torch.dtype,
+) -> None:
+    head = make_head(
+        layers=0,
+        slot_feature=slot_feature,
+        confidence_feature=confidence_feature,
+        temperature=temperature,
+        bias=bias,
+    )
+    states, confidences = inputs(slots)
+    confidences[0], confidences[1] = 0.0, 1.0
+    states = states.to(dtype)
+    found = LinearHead(head)(states, confidences)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, head(states, confidences), rtol=1e-5, atol=1e-6)
+
+
+def test_what_it_is_given_stays_as_it_was() -> None:
+    states, confidences = inputs()
+    before = states.clone(), confidences.clone()
+    LinearHead(make_head(layers=0))(states, confidences)
+    torch.testing.assert_close((states, confidences), before, rtol=0, atol=0)
+
+
+def test_blocks_are_refused() -> None:
+    with pytest.raises(ValueError, match="3 residual blocks"):
+        LinearHead(make_head())

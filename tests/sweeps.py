@@ -45,6 +45,7 @@ def make_run(system: str = "constant k 3", **changes: Any) -> Run:
         "began": "2025-01-01T00:00:00+00:00",
         "sentences": 2,
         "seconds": 1.0,
+        "control_seconds": 0.25,
         "committed_tokens": 8,
         "steps": 4,
         "drafted_tokens": 12,

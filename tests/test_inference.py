@@ -25,6 +25,7 @@ from specdec_plugins.checkpoints import CheckpointError
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.statistics import PHASES
 from specdec_plugins.head_file import save_head
 from specdec_plugins.inference import InferenceError, Settings, load_translator
 from specdec_plugins.inference.output import OutputLines
@@ -457,7 +458,7 @@ def test_stats_json(run: RunScript, tmp_path: Path, strategy: str, batch: str) -
     discarded = report["drafted_tokens"] - report["accepted_tokens"]
     assert report["discard_rate"] == pytest.approx(discarded / committed)
     seconds = report["seconds"]
-    assert set(seconds) == {"encode", "draft", "verify", "other", "total"}
+    assert set(seconds) == {*PHASES, "other", "total"}
     assert seconds["total"] == pytest.approx(sum(seconds.values()) - seconds["total"])
     assert report["tokens_per_second"] == pytest.approx(committed / seconds["total"])
     assert set(report["latency_ms"]) == {"p50", "p90", "mean"}

@@ -151,7 +151,8 @@ class SpeculativeGenerator:
         longest = limits.max_len_a * source.ne(self.pad).sum(1).double() + limits.max_len_b
         max_lengths = longest.long().clamp(max=self.model.max_decoder_positions() - 1)
         zeros = source.new_zeros(rows)
-        draft_lengths = self.controller.start(zeros)
+        with self.statistics.stopwatch("control", source.device):
+            draft_lengths = self.controller.start(zeros)
         asked = [max_lengths] if draft_lengths is None else [max_lengths, draft_lengths]
         host_max_lengths, *more = torch.stack(asked).tolist()
         host_draft_lengths = more[0] if more else [self.controller.length] * rows
@@ -196,7 +197,9 @@ class SpeculativeGenerator:
             return Draft(batch.tokens[:, :0])
         if batch.source is not None:
             tokens, tree = batch.source.grow(slots)
-            if not self.controller.redrafts(tree.promised):
+            with self.statistics.stopwatch("control", tokens.device):
+                anew = self.controller.redrafts(tree.promised)
+            if not anew:
                 return Draft(tokens, tree=tree, source=batch.source, left_over=True)
         if batch.drafter_input is not None:
             self._start_drafter(drafter, batch, *batch.drafter_input)
@@ -240,7 +243,8 @@ class SpeculativeGenerator:
             drafted = batch.draft_lengths
             if drafted is None:
                 drafted = torch.full_like(batch.lengths, width)
-            batch.verify_lengths = self.controller.verify_lengths(draft, drafted)
+            with self.statistics.stopwatch("control", drafted.device):
+                batch.verify_lengths = self.controller.verify_lengths(draft, drafted)
             if draft.proposal is not None:
                 # No drawn token is left out for what it is: the one that was cut before is in.
                 batch.verify_lengths = torch.minimum(batch.verify_lengths + 1, drafted)
@@ -312,7 +316,8 @@ class SpeculativeGenerator:
         if batch.verify_lengths is not None:
             asked.append(batch.verify_lengths)
         if batch.draft_lengths is not None:
-            lengths = self.controller.draft_lengths(batch.outcome(verdict, draft.left_over))
+            with self.statistics.stopwatch("control", batch.lengths.device):
+                lengths = self.controller.draft_lengths(batch.outcome(verdict, draft.left_over))
             assert lengths is not None
             asked.append(lengths)
         known = verdict.known or []

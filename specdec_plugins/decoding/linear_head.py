@@ -17,11 +17,10 @@ LEAST, MOST = np.float32(DOUBT), np.float32(1 - DOUBT)
 
 
 class LinearHead:
-    """The probabilities of an :class:`AcceptanceHead` that has no blocks, for tensors on the CPU.
+    """What an :class:`AcceptanceHead` without blocks says, of tensors on the CPU.
 
     Such a head is a weighted sum. As tensor code that is some fifteen small calls, which take
-    several times as long as the sum: of a batch's states one call is made of it, and what is small
-    is compiled.
+    several times as long as the sum; compiled it is one.
     """
 
     def __init__(self, head: AcceptanceHead) -> None:
@@ -33,33 +32,61 @@ class LinearHead:
         if settings.layers:
             raise ValueError(f"a head of {settings.layers} residual blocks is not linear")
         with torch.no_grad():
-            self._weight = (head.out.weight[0] / settings.temperature).float().cpu()
+            weight = (head.out.weight[0] / settings.temperature).float().cpu()
             constant = head.out.bias / settings.temperature + settings.bias
             slots = constant.float().cpu().repeat(settings.block_size)
             odds = torch.zeros(2)
             if head.slots is not None:
-                slots += head.slots.float().cpu() @ self._weight
+                slots += head.slots.float().cpu() @ weight
             if head.confidence is not None:
-                odds += self._weight @ head.confidence.weight.float().cpu()
-        self._slots, self._odds = slots.numpy(), odds.numpy()
-        # Compile it now, or load what was compiled: else the first batch would pay for it.
-        self(torch.zeros(1, 1, settings.channels), torch.zeros(1, 1))
+                odds += weight @ head.confidence.weight.float().cpu()
+        self._weights = weight.numpy(), slots.numpy(), odds.numpy()
+        # Compile now, or load what was compiled: else the first batch would pay for it.
+        nothing = torch.zeros(1, 1, settings.channels), torch.zeros(1, 1)
+        self(*nothing)
+        self.survivors(*nothing, 0.5)
 
     def __call__(self, states: Tensor, probabilities: Tensor) -> Tensor:
-        """As :meth:`AcceptanceHead.forward`, of ``(rows, slots, channels)`` states."""
-        sums = states.float() @ self._weight
-        read = _read(sums.numpy(), probabilities.numpy(), self._slots, self._odds)
+        """As of an :class:`AcceptanceHead`; ``states`` ``(rows, slots, channels)``."""
+        read = _read(states.float().numpy(), probabilities.numpy(), self._weights)
         return torch.from_numpy(read)
+
+    def survivors(self, states: Tensor, probabilities: Tensor, least: float) -> Tensor:
+        """As of an :class:`AcceptanceHead`; ``states`` ``(rows, slots, channels)``."""
+        given = states.float().numpy(), probabilities.numpy(), self._weights
+        return torch.from_numpy(_survivors(*given, least))
 
 
 @compiled
-def _read(sums: Any, probabilities: Any, slots: Any, odds: Any) -> Any:
-    """The sigmoid of what a state sums up to, what its slot and what its probability add to it."""
-    read = sums.copy()
-    for row in range(len(sums)):
-        for slot in range(len(sums[row])):
-            p = min(max(probabilities[row, slot], LEAST), MOST)
-            logit = sums[row, slot] + slots[slot]
-            logit += odds[0] * math.log(p) + odds[1] * math.log(np.float32(1) - p)
-            read[row, slot] = 1 / (1 + math.exp(-logit))
+def _probability(state: Any, probability: Any, slot: Any, weights: Any) -> Any:
+    """What the head says of one slot."""
+    weight, slots, odds = weights
+    p = min(max(probability, LEAST), MOST)
+    logit = slots[slot] + odds[0] * math.log(p) + odds[1] * math.log(np.float32(1) - p)
+    for channel in range(len(weight)):
+        logit += state[channel] * weight[channel]
+    return np.float32(1 / (1 + math.exp(-logit)))
+
+
+@compiled
+def _read(states: Any, probabilities: Any, weights: Any) -> Any:
+    read = np.empty_like(probabilities)
+    for row in range(len(read)):
+        for slot in range(len(read[row])):
+            read[row, slot] = _probability(
+                states[row, slot], probabilities[row, slot], slot, weights
+            )
     return read
+
+
+@compiled
+def _survivors(states: Any, probabilities: Any, weights: Any, least: Any) -> Any:
+    counts = np.zeros(len(states), np.int64)
+    for row in range(len(states)):
+        survival = np.float32(1)
+        for slot in range(len(probabilities[row])):
+            survival *= _probability(states[row, slot], probabilities[row, slot], slot, weights)
+            if survival < least:
+                break
+            counts[row] += 1
+    return counts

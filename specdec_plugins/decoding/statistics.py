@@ -11,6 +11,9 @@ from typing import Any
 
 import torch
 
+PHASES = ("encode", "draft", "control", "verify")
+"""Of a run's time. Control is the controller's answers; what is left is reported as "other"."""
+
 
 class Stopwatch:
     """Seconds per phase, without stalling an accelerator.
@@ -134,7 +137,7 @@ class DecodingStatistics:
     def report(self) -> dict[str, Any]:
         """Everything, under the names that the documentation uses."""
         seconds = self.stopwatch.seconds()
-        phases = {phase: seconds.get(phase, 0.0) for phase in ("encode", "draft", "verify")}
+        phases = {phase: seconds.get(phase, 0.0) for phase in PHASES}
         phases["other"] = max(0.0, self.total_seconds - sum(phases.values()))
         phases["total"] = self.total_seconds
         milliseconds = sorted(1000 * latency for latency in self.latencies)

@@ -110,6 +110,8 @@ class Run:
     sentences: int
     """With words."""
     seconds: float
+    control_seconds: float
+    """Of these, what the controller's answers took."""
     committed_tokens: int
     steps: int
     drafted_tokens: int
@@ -248,6 +250,7 @@ def _figures(log: StepLog) -> dict[str, Any]:
     return {
         "sentences": log.sentences,
         "seconds": log.total_seconds,
+        "control_seconds": log.stopwatch.seconds().get("control", 0.0),
         "committed_tokens": log.committed_tokens,
         "steps": log.steps,
         "drafted_tokens": log.drafted_tokens,

@@ -36,6 +36,8 @@ class SystemSummary:
     """By round."""
     tokens_per_second: Spread
     seconds: Spread
+    control_share: float
+    """How much of the seconds the controller's answers took, 0 to 1."""
     acceptance_length: float
     verification_rate: float
     discard_rate: float
@@ -144,6 +146,7 @@ def _system(runs: list[Run], baseline: list[Run]) -> SystemSummary:
         runs=runs,
         tokens_per_second=speed,
         seconds=seconds,
+        control_share=median(r.control_seconds / r.seconds if r.seconds else 0.0 for r in runs),
         acceptance_length=median(run.acceptance_length for run in runs),
         verification_rate=median(run.verification_rate for run in runs),
         discard_rate=median(run.discard_rate for run in runs),
@@ -167,6 +170,7 @@ def system_figures(system: SystemSummary, ar: SystemSummary | None) -> dict[str,
         "discard_rate": system.discard_rate,
         "verified_discard_rate": system.verified_discard_rate,
         "seconds": asdict(system.seconds),
+        "control_share": system.control_share,
         "tokens_per_second": asdict(system.tokens_per_second),
         "speed_over_AR": asdict(over_ar) if over_ar else None,
         "same_as_AR": system.same_as_ar,

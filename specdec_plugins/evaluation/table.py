@@ -18,13 +18,15 @@ COLUMNS = (
     "discard rate, drafted slots",
     "tokens/s",
     "x AR (least to most)",
+    "controller, % of time",
     "as AR",
 )
 NOTE = (
     "Medians over alternating rounds ({rounds}), decoding only, of {sentences} sentences; ratios "
     "are taken within a round. Acceptance length: tokens committed a step, bonus token included. "
     "Verification rate: verifier calls per committed token. Discard rate: slots not accepted per "
-    "committed token, of those verified and of all drafted. As AR: sentences with the same output. "
+    "committed token, of those verified and of all drafted. Controller: what its answers took of "
+    "the time. As AR: sentences with the same output. "
     "The oracle knows what of a chain will be accepted: it is **not a real decoder**; the drafter "
     "alone is not verified."
 )
@@ -69,6 +71,7 @@ def _row(system: SystemSummary, ar: SystemSummary | None) -> list[str]:
         f"{system.discard_rate:.3f}" if verified else "",
         f"{system.tokens_per_second.median:.0f}",
         _spread(ratio) if run.policy != AR else "1",
+        f"{100 * system.control_share:.1f}" if verified else "",
         same,
     ]
 

@@ -129,6 +129,10 @@ class AcceptanceHead(nn.Module):
         logits = self.logits(states, confidences).float()
         return (logits / self.settings.temperature + self.settings.bias).sigmoid()
 
+    def survivors(self, states: Tensor, confidences: Tensor, least: float) -> Tensor:
+        """``(…)`` slots, from the first on, whose running product of these is ``least`` or more."""
+        return (self(states, confidences).cumprod(-1) >= least).sum(-1)
+
     def get_extra_state(self) -> dict[str, Any]:
         """The settings, for the state dict: torch's hook."""
         return asdict(self.settings)

@@ -37,15 +37,25 @@ def test_the_same_probabilities(
     states, confidences = inputs(slots)
     confidences[0], confidences[1] = 0.0, 1.0
     states = states.to(dtype)
-    found = LinearHead(head)(states, confidences)
+    linear = LinearHead(head)
+    found = linear(states, confidences)
     assert found.dtype == torch.float32
-    torch.testing.assert_close(found, head(states, confidences), rtol=1e-5, atol=1e-6)
+    expected = head(states, confidences)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    survival = expected.cumprod(-1)
+    for least in (0.0, *((survival[:, :-1] + survival[:, 1:]) / 2).flatten().tolist(), 1.1):
+        if (survival - least).abs().amin() > 1e-5:
+            survivors = linear.survivors(states, confidences, least)
+            assert torch.equal(survivors, (survival >= least).sum(-1))
+            assert torch.equal(survivors, head.survivors(states, confidences, least))
 
 
 def test_what_it_is_given_stays_as_it_was() -> None:
     states, confidences = inputs()
     before = states.clone(), confidences.clone()
-    LinearHead(make_head(layers=0))(states, confidences)
+    head = LinearHead(make_head(layers=0))
+    head(states, confidences)
+    head.survivors(states, confidences, 0.5)
     torch.testing.assert_close((states, confidences), before, rtol=0, atol=0)
 
 

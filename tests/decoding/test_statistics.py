@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec_plugins.decoding.statistics import DecodingStatistics, Stopwatch
+from specdec_plugins.decoding.statistics import PHASES, DecodingStatistics, Stopwatch
 
 CPU = torch.device("cpu")
 KEYS = [
@@ -85,7 +85,7 @@ def test_nothing_done_is_all_zero() -> None:
     report = DecodingStatistics().report()
     assert list(report) == KEYS
     assert report["acceptance_histogram"] == []
-    assert set(report["seconds"]) == {"encode", "draft", "verify", "other", "total"}
+    assert set(report["seconds"]) == {*PHASES, "other", "total"}
     numbers = [*report["seconds"].values(), *report["latency_ms"].values()]
     numbers += [value for value in report.values() if isinstance(value, (int, float))]
     assert not any(numbers)
@@ -98,8 +98,10 @@ def test_report() -> None:
     statistics.sentences = 2
     statistics.latencies = [0.5, 0.25]
     statistics.total_seconds = 3.0
-    for phase, seconds in (("encode", 0.5), ("draft", 0.25), ("draft", 0.25), ("verify", 1.0)):
-        statistics.stopwatch._add(phase, seconds)
+    spent = {"encode": (0.5,), "draft": (0.25, 0.125), "control": (0.125,), "verify": (1.0,)}
+    for phase, parts in spent.items():
+        for seconds in parts:
+            statistics.stopwatch._add(phase, seconds)
     report = statistics.report()
     assert list(report) == KEYS
     assert report["sentences"] == 2
@@ -115,7 +117,8 @@ def test_report() -> None:
     assert report["acceptance_histogram"] == [1, 1, 0, 1]
     assert report["seconds"] == {
         "encode": 0.5,
-        "draft": 0.5,
+        "draft": 0.375,
+        "control": 0.125,
         "verify": 1.0,
         "other": 1.0,
         "total": 3.0,

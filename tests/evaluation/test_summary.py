@@ -68,6 +68,17 @@ def test_rates_are_medians() -> None:
     assert Spread.of([]) is None
 
 
+def test_the_controllers_share_is_that_of_each_round() -> None:
+    times = ((1.0, 0.5), (10.0, 2.0), (4.0, 1.0), (0.0, 0.0), (8.0, 2.0))
+    runs = [
+        make_run(round=i, seconds=total, control_seconds=part)
+        for i, (total, part) in enumerate(times, start=1)
+    ]
+    (group,) = summarize(runs, [])
+    assert group.systems[0].control_share == 0.25
+    assert system_figures(group.systems[0], None)["control_share"] == 0.25
+
+
 def test_outputs_are_compared_with_those_of_ar() -> None:
     runs = [
         make_run("AR", by_sentence=make_columns(1, 1, output=["a", "b"])),

@@ -43,7 +43,10 @@ def test_every_system_has_a_row_of_every_column(group: Group) -> None:
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     assert len(rows) == 1 + len(NAMES)
     assert {row.count("|") for row in rows} == {len(COLUMNS) + 1}
-    assert "| constant k 3 | 3 | 2.00 | 0.400 | 0.400 | 1.000 | 8 | 1.00 (1.00 to 1.00) |" in text
+    assert (
+        "| constant k 3 | 3 | 2.00 | 0.400 | 0.400 | 1.000 | 8 | 1.00 (1.00 to 1.00) | 25.0 |"
+        in text
+    )
 
 
 def test_conditions_and_what_is_no_decoder_are_said(group: Group) -> None:

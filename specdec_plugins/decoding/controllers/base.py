@@ -59,8 +59,8 @@ class Outcome:
     """Whether there was no drafter's pass; see :class:`Draft`."""
 
 
-class Head(Protocol):
-    """An acceptance head, of which a controller needs no more than this."""
+class Predictor(Protocol):
+    """What tells how likely drafted tokens are to be accepted."""
 
     def __call__(self, states: Tensor, probabilities: Tensor) -> Tensor:
         """``(rows, slots)`` probabilities that a slot is accepted given that all before it are.
@@ -68,6 +68,19 @@ class Head(Protocol):
         Args:
             states: ``(rows, slots, channels)`` the drafter's states.
             probabilities: ``(rows, slots)`` the drafter's probability of each drafted token.
+        """
+        ...
+
+
+class Head(Predictor, Protocol):
+    """An acceptance head, of which a controller needs no more than this."""
+
+    def survivors(self, states: Tensor, probabilities: Tensor, least: float) -> Tensor:
+        """``(rows,)`` slots, from the first on, that survive with a probability of at least
+        ``least``: the product of what a call says of a slot and of all before it.
+
+        Args:
+            states: as of a call; ``probabilities`` too.
         """
         ...
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.controllers.base import Bounds, Constant, Draft, Head, Outcome
+from specdec_plugins.decoding.controllers.base import Bounds, Constant, Draft, Outcome, Predictor
 from specdec_plugins.decoding.controllers.survival import (
     CalibratedConfidence,
     NodeAverages,
@@ -95,7 +95,7 @@ class CostAware(Constant):
     resumes = False
 
     def __init__(
-        self, bounds: Bounds, profile: Profile, head: Head | None = None, depth: int = 0
+        self, bounds: Bounds, profile: Profile, head: Predictor | None = None, depth: int = 0
     ) -> None:
         """
         Args:

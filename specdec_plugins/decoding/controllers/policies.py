@@ -159,5 +159,5 @@ class AcceptanceHead(Constant):
         """The slots before the first risky one."""
         assert draft.states is not None
         assert draft.probabilities is not None
-        survival = self._head(draft.states, draft.probabilities).cumprod(-1)
-        return self._cut((survival >= 1 - self._threshold).sum(-1), drafted)
+        least = 1 - self._threshold
+        return self._cut(self._head.survivors(draft.states, draft.probabilities, least), drafted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import cache
 from typing import Any
 
@@ -489,3 +490,36 @@ def test_the_oracle_verifies_what_is_accepted_and_nothing_else() -> None:
     assert told.verified_tokens == told.accepted_tokens == plain.statistics.accepted_tokens > 0
     assert told.drafted_tokens < plain.statistics.drafted_tokens
     assert all(len(step.drafted) == (4 if step.accepted else 0) for h in cut for step in h["trace"])
+
+
+@pytest.mark.parametrize("question", ["start", "verify_lengths", "draft_lengths", "redrafts"])
+def test_what_a_controller_takes_is_timed(question: str) -> None:
+    """As a phase of its own, whichever of its questions it is slow to answer."""
+
+    class Slow(Constant):
+        cuts = question == "verify_lengths"
+        depth = 3 if question == "redrafts" else 0
+        asked = 0
+
+        def start(self, lengths: torch.Tensor) -> torch.Tensor:
+            return torch.full_like(lengths, 3)
+
+        def draft_lengths(self, outcome: Any) -> torch.Tensor:
+            return torch.full_like(outcome.drafted, 3)
+
+    def slowly(*args: Any) -> Any:
+        controller.asked += 1
+        time.sleep(0.002)
+        return answer(*args)
+
+    controller = Slow(Bounds(1, 3))
+    answer = getattr(controller, question)
+    setattr(controller, question, slowly)
+    generator = SpeculativeGenerator(
+        verifier(), drafter("causal"), DICTIONARY, limits=GenerationLimits(max_len_b=6)
+    )
+    generator.controller = controller
+    assert generator.generate([], make_batch([6, 2, 9]))
+    seconds = generator.statistics.report()["seconds"]
+    assert controller.asked > 0
+    assert 0.002 * controller.asked <= seconds["control"] < seconds["total"]

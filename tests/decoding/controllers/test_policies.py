@@ -150,10 +150,17 @@ class TestThreshold:
     ],
 )
 def test_acceptance_head(threshold: float, least: int, verified: list[int]) -> None:
-    def head(states: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
-        return 1 - probabilities + 0 * states[..., 0]
+    class Doubtful:
+        def __call__(self, states: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
+            raise AssertionError("it is asked for survivors")
 
-    controller = AcceptanceHead(Bounds(least, 3), head, threshold)
+        def survivors(
+            self, states: torch.Tensor, probabilities: torch.Tensor, least: float
+        ) -> torch.Tensor:
+            survival = (1 - probabilities + 0 * states[..., 0]).cumprod(-1)
+            return (survival >= least).sum(-1)
+
+    controller = AcceptanceHead(Bounds(least, 3), Doubtful(), threshold)
     rows = draft([[0.125, 0.25, 0.5], [0.75, 0.0, 0.0], [0.0, 0.0, 0.0]])
     assert controller.verify_lengths(rows, torch.full((3,), 3)).tolist() == verified
 

@@ -158,7 +158,7 @@ def make_base(args: argparse.Namespace) -> tuple[Settings, tuple[str, ...]]:
     """
     if args.strategy != "specdec" or args.beam != 5:
         raise ValueError("--strategy, --beam: are not for a sweep; choose with --controller")
-    if args.sampling:
+    if args.sampling or args.sampling_topk > 0 or args.sampling_topp > 0:
         raise ValueError("--sampling: a sweep is of systems that say the same; leave it out")
     if not args.path:
         raise ValueError("--path: give the drafter's checkpoint; a sweep needs it")

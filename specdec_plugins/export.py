@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from fairseq.dataclass.configs import FairseqConfig
+from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from omegaconf import OmegaConf
 from torch import Tensor
 
@@ -51,6 +52,7 @@ def export_checkpoint(
     # What fairseq's hub interface asks for too, but nothing that hydra adds.
     groups = FairseqConfig.__dataclass_fields__
     settings = {name: _without_places(group) for name, group in cfg.items() if name in groups}
+    settings["task"] = {**_defaults(settings["task"]["_name"]), **settings["task"]}
     for name, language in (("source_lang", source_lang), ("target_lang", target_lang)):
         if language:
             settings["task"][name] = language
@@ -69,6 +71,20 @@ def export_checkpoint(
     except (OSError, RuntimeError) as error:
         raise CheckpointError(f"{target}: cannot be written ({error})") from error
     return os.path.getsize(target)
+
+
+def _defaults(task: str) -> dict[str, Any]:
+    """The defaults of a task's options. fairseq's hub interface sets no option that a checkpoint
+    does not name, such as those that are younger than it."""
+    config = OmegaConf.structured(TASK_DATACLASS_REGISTRY[task])
+    defaults = OmegaConf.to_container(config, resolve=False, enum_to_str=True)
+    assert isinstance(defaults, dict)
+    # Not what has no default, or follows an option of another group.
+    return {
+        str(name): value
+        for name, value in defaults.items()
+        if not (isinstance(value, str) and (value == "???" or value.startswith("${")))
+    }
 
 
 def _without_places(settings: Any) -> Any:

@@ -84,7 +84,7 @@ class TrainedHead:
         target = sample["target"]
         last = target.ne(self.labeller.padding).sum(1) - 1
         cuts = torch.minimum(torch.arange(target.size(1), device=target.device), last[:, None])
-        blocks = self.labeller(sample["net_input"], target, cuts)
+        blocks = self.labeller(sample["net_input"], target, cuts, sample["id"])
         reached = _reached(blocks, last)
         logits = self.head.logits(blocks.states[reached], blocks.confidences[reached])
         return logits, blocks.survived[reached], blocks.decided[reached], blocks.open[reached]

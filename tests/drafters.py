@@ -26,7 +26,7 @@ from specdec_plugins.tasks.translation_specdec import (
 
 PUBLISHED = Path(__file__).resolve().parent.parent.parent / "shared/fixtures/specdec_reference"
 needs_published = pytest.mark.skipif(
-    not PUBLISHED.is_dir(), reason="the published pair's files (../shared) are not here"
+    not PUBLISHED.is_dir(), reason="the published pair's files are not here"
 )
 
 SIZES: dict[str, Any] = {

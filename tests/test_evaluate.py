@@ -216,6 +216,7 @@ BAD = [
     (["--beta", "0"], "--beta 0: must be at least 1"),
     (["--strategy", "AR"], "--strategy, --beam: are not for a sweep"),
     (["--sampling"], "--sampling: a sweep is of systems that say the same"),
+    (["--sampling-topk", "3"], "--sampling: a sweep is of systems that say the same"),
     (["--fp16"], "--fp16: needs a GPU"),
     (["--device", "tpu"], "--device: invalid choice: 'tpu'"),
     (["--device", "cuda"], "--cpu and --device cuda: give one of them"),

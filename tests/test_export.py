@@ -67,6 +67,18 @@ def test_no_path_of_the_training_machine_is_left(trained: Path, tmp_path: Path) 
     assert load_state(target)["cfg"]["task"]["source_lang"] == "en"
 
 
+def test_options_that_the_checkpoint_is_older_than_have_their_defaults(
+    trained: Path, tmp_path: Path
+) -> None:
+    state = torch.load(trained, weights_only=False)
+    state["cfg"]["task"] = {"_name": "translation_specdec", "block_size": 3}
+    torch.save(state, trained)
+    export_checkpoint(str(trained), str(tmp_path / "small.pt"))
+    task = load_state(tmp_path / "small.pt")["cfg"]["task"]
+    assert (task["block_size"], task["beta"], task["controller"]) == (3, 1, "constant")
+    assert "num_shards" not in task  # it follows fairseq's own option of that name
+
+
 def test_an_unwritable_target_is_named(trained: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="nowhere"):
         export_checkpoint(str(trained), str(tmp_path / "nowhere" / "small.pt"))

@@ -241,8 +241,12 @@ def test_used_flags_are_not_called_useless(
     assert run("--strategy", "fairseq", "--sampling", "--sampling-topp=0.5") == 0
     assert not caplog.records
     assert run("--strategy", "AR", "--bpe-codes", "x", "--lm-weight=1") == 0
+    assert run("--strategy", "AR", "--tau=2", "--beta=3", "--tree-nodes", "4") == 0
+    assert run("--strategy", "drafter", "--stop-threshold=0.5", "--block-size=3") == 0
     assert [r.message for r in caplog.records] == [
-        "these flags do nothing here: --bpe-codes --lm-weight"
+        "these flags do nothing here: --bpe-codes --lm-weight",
+        "these flags do nothing here: --tau --beta --tree-nodes",
+        "these flags do nothing here: --stop-threshold",
     ]
 
 
@@ -395,10 +399,12 @@ def test_sampling(
     out, path = tmp_path / "out.txt", tmp_path / "stats.json"
     flags = ["--sampling", "--temperature", "3", "--stats-json", str(path), "--beam", "1"]
     outputs = []
-    for more in (["--sampling-topk", "1"], ["--seed", "1"], ["--seed", "1"], ["--seed", "2"]):
+    assert run(*flags, "--sampling-topk", "1", strategy=strategy) == 0
+    assert lines_of(out) == greedy
+    assert "sampling (top 1) at temperature 3" in capfd.readouterr().err
+    for more in (["--sampling-topk", "9999"], *(["--seed", seed] for seed in "112")):
         assert run(*flags, *more, strategy=strategy) == 0
         outputs.append(lines_of(out))
-    assert outputs[0] == greedy
     assert outputs[1] == outputs[2] != outputs[3]
     assert run(*flags, "--seed", "2", "--warmup", "3", strategy=strategy) == 0
     assert lines_of(out) == outputs[3]
@@ -768,16 +774,19 @@ def one_error(capfd: pytest.CaptureFixture[str]) -> str:
         (["--fp16", "--bf16"], 2, "--fp16 and --bf16"),
         (["--sampling-topk", "3"], 2, "--sampling-topk, --sampling-topp: give --sampling too"),
         (["--sampling", "--sampling-topp", "2"], 2, "--sampling-topp 2.0: must be at most 1"),
-        (["--sampling", "--beta", "3"], 2, "--beta 3: goes without --sampling"),
+        (["--sampling", "--beta", "3"], 2, "--beta 3 --tau 0.0: go without --sampling"),
+        (["--sampling", "--tau", "2"], 2, "--beta 1 --tau 2.0: go without --sampling"),
+        (["--temperature", "nan"], 2, "--temperature nan: must be a number from 1e-06 on"),
         (["--sampling", "--strategy", "drafter"], 2, "--sampling: the drafter alone takes"),
         (["--sampling", "--controller", "oracle"], 2, "--controller oracle: looks at drafted"),
         (["--no-repeat-ngram-size", "3"], 2, "--no-repeat-ngram-size 3: not supported"),
         (["--nbest", "2"], 2, "--nbest 2"),
         (["--min-len", "20"], 2, "--min-len 20: is above the maximum length"),
         (["--max-len-a", "0.1", "--max-len-b", "0", "--min-len", "2"], 2, "--min-len 2"),
-        (["--temperature", "0"], 2, "--temperature 0.0: must be above 0"),
+        (["--temperature", "0"], 2, "--temperature 0.0: must be a number from"),
         (["--post-process", "nonsense"], 2, "--post-process nonsense"),
-        (["--strategy", "fairseq", "--sampling-topk", "3"], 2, "--sampling-topk requires"),
+        (["--strategy", "fairseq", "--sampling-topk", "3"], 2, "give --sampling too"),
+        (["--strategy", "fairseq", "--sampling", "--sampling-topp", "2"], 2, "2.0: must be at mos"),
         (["--no-such-flag"], 2, "unrecognized arguments: --no-such-flag"),
         (["--user-dir", "no_such_folder"], 2, "--user-dir no_such_folder: cannot be imported"),
         (["--source-lang", "fr"], 1, "dict.fr.txt: no such file; the data directory must hold"),

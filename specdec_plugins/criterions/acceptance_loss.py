@@ -51,7 +51,10 @@ class AcceptanceLoss(FairseqCriterion):
         self, model: Any, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, Tensor, dict[str, Any]]:
         """Returns the loss (nats, summed), the sample size and summable logs on the device."""
-        labelled = self.labeller(model)(sample["net_input"], sample["target"], sample["cuts"])
+        # Of each worker's sentences, else all would draw alike; in validation always the same.
+        seeds = sample.get("seeds", sample["id"]).to(sample["target"].device)
+        target, cuts = sample["target"], sample["cuts"]
+        labelled = self.labeller(model)(sample["net_input"], target, cuts, seeds)
         logits = model(labelled.states, labelled.confidences).float()
         decided = labelled.decided
         logits, accepted = logits[decided], labelled.survived[decided].float()

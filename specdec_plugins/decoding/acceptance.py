@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from specdec_plugins.decoding.probabilities import Sampling, draw
+from specdec_plugins.decoding.probabilities import Sampling, draw, log_probabilities
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,10 @@ class AcceptanceRule:
             raise ValueError(f"--beta {self.beta}: must be at least 1 (1 is strict)")
         if not self.tau >= 0:
             raise ValueError(f"--tau {self.tau}: must be 0 or more")
-        if self.sampling and self.beta > 1:
-            raise ValueError(f"--beta {self.beta}: goes without --sampling, which is lossless")
+        if self.sampling and (self.beta > 1 or self.tau > 0):
+            raise ValueError(
+                f"--beta {self.beta} --tau {self.tau}: go without --sampling, which is lossless"
+            )
 
     def __str__(self) -> str:
         if self.sampling:
@@ -72,7 +74,7 @@ class AcceptanceRule:
         if self.sampling is None:
             return None
         sampling = self.sampling
-        return lambda scores: sampling.probabilities((scores / temperature).log_softmax(-1))
+        return lambda scores: sampling.probabilities(log_probabilities(scores, temperature))
 
     def own(self, lprobs: Tensor) -> Tensor:
         """``(rows, slots)`` the tokens that the verifier would commit, the best or drawn ones, by

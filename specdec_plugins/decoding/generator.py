@@ -23,12 +23,15 @@ from specdec_plugins.decoding.drafter import CachedDrafter
 from specdec_plugins.decoding.hypothesis import Results
 from specdec_plugins.decoding.indices import indices
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
+from specdec_plugins.decoding.probabilities import log_probabilities
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.trace import TraceRecorder
 from specdec_plugins.decoding.tree_source import prepare_trees
 from specdec_plugins.decoding.verdict import Verdict, judge
 from specdec_plugins.decoding.verifier import CachedVerifier
 from specdec_plugins.models.drafter import Drafter
+
+HOST = torch.device("cpu")
 
 
 class SpeculativeGenerator:
@@ -151,7 +154,7 @@ class SpeculativeGenerator:
         longest = limits.max_len_a * source.ne(self.pad).sum(1).double() + limits.max_len_b
         max_lengths = longest.long().clamp(max=self.model.max_decoder_positions() - 1)
         zeros = source.new_zeros(rows)
-        with self.statistics.stopwatch("control", source.device):
+        with self.statistics.stopwatch("control", HOST):
             draft_lengths = self.controller.start(zeros)
         asked = [max_lengths] if draft_lengths is None else [max_lengths, draft_lengths]
         host_max_lengths, *more = torch.stack(asked).tolist()
@@ -197,7 +200,7 @@ class SpeculativeGenerator:
             return Draft(batch.tokens[:, :0])
         if batch.source is not None:
             tokens, tree = batch.source.grow(slots)
-            with self.statistics.stopwatch("control", tokens.device):
+            with self.statistics.stopwatch("control", HOST):
                 anew = self.controller.redrafts(tree.promised)
             if not anew:
                 return Draft(tokens, tree=tree, source=batch.source, left_over=True)
@@ -243,7 +246,7 @@ class SpeculativeGenerator:
             drafted = batch.draft_lengths
             if drafted is None:
                 drafted = torch.full_like(batch.lengths, width)
-            with self.statistics.stopwatch("control", drafted.device):
+            with self.statistics.stopwatch("control", HOST):
                 batch.verify_lengths = self.controller.verify_lengths(draft, drafted)
             if draft.proposal is not None:
                 # No drawn token is left out for what it is: the one that was cut before is in.
@@ -266,9 +269,7 @@ class SpeculativeGenerator:
                 inputs, batch.lengths, max(batch.host_lengths) + slots, tree
             )
         depths = indices(slots, inputs.device) if tree is None else tree.depths
-        if self.limits.temperature != 1.0:
-            logits = logits / self.limits.temperature
-        lprobs = logits.log_softmax(-1, dtype=batch.scores.dtype)
+        lprobs = log_probabilities(logits, self.limits.temperature, batch.scores.dtype)
         # The host knows whether a length limit can matter in this step; mostly none does.
         ends = (m - n < slots for m, n in zip(batch.host_max_lengths, batch.host_lengths))
         self._bans.apply(
@@ -316,7 +317,7 @@ class SpeculativeGenerator:
         if batch.verify_lengths is not None:
             asked.append(batch.verify_lengths)
         if batch.draft_lengths is not None:
-            with self.statistics.stopwatch("control", batch.lengths.device):
+            with self.statistics.stopwatch("control", HOST):
                 lengths = self.controller.draft_lengths(batch.outcome(verdict, draft.left_over))
             assert lengths is not None
             asked.append(lengths)

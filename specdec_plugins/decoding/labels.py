@@ -6,6 +6,8 @@ the drafted tokens are the drafter's own, and the rule is the one that decides w
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +17,7 @@ from torch import Tensor
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.drafter import CachedDrafter
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
+from specdec_plugins.decoding.probabilities import log_probabilities
 from specdec_plugins.decoding.verdict import judge
 from specdec_plugins.decoding.verifier import CachedVerifier
 from specdec_plugins.models.drafter import Drafter
@@ -86,7 +89,11 @@ class AcceptanceLabeller:
 
     @torch.no_grad()
     def __call__(
-        self, net_input: dict[str, Tensor], target: Tensor, cuts: Tensor
+        self,
+        net_input: dict[str, Tensor],
+        target: Tensor,
+        cuts: Tensor,
+        seeds: Tensor | None = None,
     ) -> LabelledBlocks:
         """Draft and verify a block after every cut.
 
@@ -95,7 +102,24 @@ class AcceptanceLabeller:
             target: ``(batch, length)`` the prefixes come from here, best the verifier's own output;
                 right-padded.
             cuts: ``(batch, blocks)`` prefix lengths, below the target's length.
+            seeds: ``(batch,)``; if the rule is sampling, the first one is that of all draws. None:
+                torch's generators draw on.
         """
+        with self._drawing_by(seeds):
+            return self._label(net_input, target, cuts)
+
+    @contextmanager
+    def _drawing_by(self, seeds: Tensor | None) -> Iterator[None]:
+        """Torch's generators begin anew, and go on afterwards as if nothing had been drawn."""
+        if self.rule.sampling is None or seeds is None:
+            yield
+            return
+        device = seeds.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(int(seeds[0]))
+            yield
+
+    def _label(self, net_input: dict[str, Tensor], target: Tensor, cuts: Tensor) -> LabelledBlocks:
         # Each block overwrites the caches after its cut, so the longest prefix comes first.
         cuts = cuts.sort(1, descending=True).values
         before = torch.cat([torch.full_like(target[:, :1], self.eos), target[:, :-1]], dim=1)
@@ -133,7 +157,7 @@ class AcceptanceLabeller:
         inputs = torch.cat([last, draft.tokens], dim=1)
         logits, _ = self.verifier.score(inputs, cut, length + k + 1)
         precision = torch.promote_types(logits.dtype, torch.float32)
-        lprobs = (logits / self._limits.temperature).log_softmax(-1, dtype=precision)
+        lprobs = log_probabilities(logits, self._limits.temperature, precision)
         slots = torch.arange(k + 1, device=cut.device)
         self._bans.apply(lprobs, cut[:, None] + slots, None)
         verdict = judge(self.rule, lprobs, inputs, None, self.eos, None, draft.proposal)

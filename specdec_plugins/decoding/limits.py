@@ -22,6 +22,8 @@ REFUSED = (
     ("retain_dropout", "--retain-dropout", False),
     ("print_alignment", "--print-alignment", None),
 )
+COLDEST = 1e-6
+"""The lowest temperature: below, scores that are divided by it may overflow."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +44,22 @@ class GenerationLimits:
     normalize_scores: bool = True
 
     def __post_init__(self) -> None:
-        if self.temperature <= 0:
-            raise ValueError(f"--temperature {self.temperature}: must be above 0")
-        if self.max_len_b < 0 or self.max_len_a < 0:
-            raise ValueError("--max-len-a and --max-len-b: must be 0 or more")
+        """
+        Raises:
+            ValueError: a value that cannot be, naming its flag.
+        """
+        if not COLDEST <= self.temperature < math.inf:
+            raise ValueError(
+                f"--temperature {self.temperature}: must be a number from {COLDEST} on"
+            )
+        if not 0 <= self.max_len_a < math.inf:
+            raise ValueError(f"--max-len-a {self.max_len_a}: must be 0 or more")
+        if self.max_len_b < 0:
+            raise ValueError(f"--max-len-b {self.max_len_b}: must be 0 or more")
+        if not self.unkpen > -math.inf:
+            raise ValueError(f"--unkpen {self.unkpen}: must be a number")
+        if not math.isfinite(self.lenpen):
+            raise ValueError(f"--lenpen {self.lenpen}: must be a number")
 
     @classmethod
     def from_config(cls, args: Any) -> GenerationLimits:

@@ -8,6 +8,17 @@ import torch
 from torch import Tensor
 
 
+def log_probabilities(
+    scores: Tensor, temperature: float = 1.0, dtype: torch.dtype | None = None
+) -> Tensor:
+    """``(…, tokens)`` the log-softmax of scores divided by ``temperature``, in ``dtype``."""
+    if temperature == 1.0:
+        return scores.log_softmax(-1, dtype=dtype)
+    # Minus the best, so that no score can become infinity.
+    scores = scores.to(dtype or scores.dtype)
+    return ((scores - scores.amax(-1, keepdim=True)) / temperature).log_softmax(-1)
+
+
 @dataclass(frozen=True)
 class Sampling:
     """Draw tokens instead of taking the best: fairseq's ``--sampling`` and what goes with it."""
@@ -16,7 +27,7 @@ class Sampling:
     """``--sampling-topk``: from the k most probable only; of all if below 1."""
     topp: float = -1.0
     """``--sampling-topp``: from the fewest most probable ones that together have this probability
-    (Holtzman et al., ICLR 2020); from all if 0 or below."""
+    (Holtzman et al., ICLR 2020); from all if 0 or below, or 1."""
 
     def __post_init__(self) -> None:
         if not self.topp <= 1:
@@ -48,7 +59,7 @@ class Sampling:
             best = lprobs.topk(min(self.topk, lprobs.size(-1)), dim=-1).indices
             kept = torch.zeros_like(lprobs, dtype=torch.bool).scatter_(-1, best, True)
             lprobs = lprobs.masked_fill(~kept, -torch.inf)
-        elif self.topp > 0:
+        elif 0 < self.topp < 1:
             ordered, order = lprobs.sort(dim=-1, descending=True)
             # What is before each: the one that reaches the sum is among them.
             before = ordered.exp().cumsum(-1).roll(1, -1)
@@ -66,8 +77,9 @@ def draw(probabilities: Tensor) -> Tensor:
     sums = probabilities.cumsum(-1, dtype=torch.float64)
     total = sums[..., -1:].contiguous()
     below = torch.rand_like(total) * total
-    # What is drawn has a probability, also where rounding makes that the total.
-    last = torch.searchsorted(sums, total)
+    # What is drawn has a probability, also where rounding makes that the total; and it is a token,
+    # also of probabilities that are no numbers.
+    last = torch.searchsorted(sums, total).clamp(max=sums.size(-1) - 1)
     return torch.minimum(torch.searchsorted(sums, below, right=True), last)[..., 0]
 
 

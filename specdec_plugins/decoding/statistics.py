@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 PHASES = ("encode", "draft", "control", "verify")
-"""Of a run's time. Control is the controller's answers; what is left is reported as "other"."""
+"""Of a run's time; what is left is reported as "other". Control is the controller's answers, by the
+host's clock: a device is not waited for, but to ask it takes the host time."""
 
 
 class Stopwatch:

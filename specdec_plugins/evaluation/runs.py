@@ -167,7 +167,7 @@ class Run:
         names = {field.name for field in fields(cls)}
         columns = {field.name for field in fields(SentenceColumns)}
         if not isinstance(given, dict) or set(given) != names:
-            raise ValueError("not the fields of a run")
+            raise ValueError("not the fields of a run of this version")
         sentences = given["by_sentence"]
         if not isinstance(sentences, dict) or set(sentences) != columns:
             raise ValueError("not the columns of a run")

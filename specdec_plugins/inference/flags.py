@@ -7,6 +7,7 @@ import logging
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -76,7 +77,7 @@ class TranslationParser(argparse.ArgumentParser):
             for key in vars(config()) if config is not None else ():
                 if hasattr(args, key):
                     args.encoder_options[key] = getattr(args, key)
-        own = {action.dest for action in self.group._group_actions}
+        own = {action.dest for action in self.group._group_actions} - _idle(args.strategy)
         used = {*own, *USED, *args.encoder_options, *(SEARCH if args.strategy == "fairseq" else ())}
         if args.post_process not in (None, "subword_nmt"):
             used.add("post_process")
@@ -152,6 +153,14 @@ class TranslationParser(argparse.ArgumentParser):
         options.add_dataset_args(self, gen=True)
 
 
+def _idle(strategy: str) -> set[str]:
+    """Of our own flags, those that do nothing with a strategy, and are not refused."""
+    if strategy == "specdec":
+        return set()
+    idle = {"beta", "tau", *(field.name for field in fields(ControllerConfig))}
+    return idle if strategy == "drafter" else {*idle, "block_size"}
+
+
 def fail(prog: str, status: int, message: str) -> int:
     """Say in one line why a script ends, and return its status; with LOGLEVEL=DEBUG, also where."""
     logger.debug("traceback:", exc_info=True)
@@ -176,6 +185,7 @@ def make_settings(args: Namespace) -> Settings:
     if path:
         path, verifier = split_pair(path, verifier)
     stock = args.strategy == "fairseq"
+    rule = AcceptanceRule.from_config(args)
     limits = {name: getattr(args, name) for name in LIMITS}
     return Settings(
         data=args.data,
@@ -186,7 +196,7 @@ def make_settings(args: Namespace) -> Settings:
         beam=args.beam,
         block_size=args.block_size,
         # Stock search draws by its own options.
-        rule=AcceptanceRule(args.beta, args.tau) if stock else AcceptanceRule.from_config(args),
+        rule=replace(rule, sampling=None) if stock else rule,
         controller=ControllerOptions.from_config(args),
         limits=GenerationLimits.from_config(Namespace(**limits) if stock else args),
         source_lang=args.source_lang,

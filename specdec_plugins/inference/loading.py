@@ -171,6 +171,9 @@ def _build_beam_search(
         unnormalized=not limits.normalize_scores,
     )
     vars(options).update(settings.search_options)
+    if settings.search_options.get("sampling"):
+        # Stock search looks for so many without asking how many there are.
+        options.sampling_topk = min(options.sampling_topk, len(task.target_dictionary))
     verifier.prepare_for_inference_(Namespace(generation=options))
     try:
         return BeamSearchGenerator(task.build_generator([verifier], options))

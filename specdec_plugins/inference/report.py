@@ -75,7 +75,8 @@ def format_report(report: dict[str, Any]) -> str:
     if settings["block_size"]:
         title += f", block size {settings['block_size']}"
     if settings["sampling"]:
-        title += f", sampling at temperature {settings['temperature']:g}"
+        drawn = Sampling(settings["sampling_topk"], settings["sampling_topp"])
+        title += f", {drawn} at temperature {settings['temperature']:g}"
     elif settings["beta"]:
         strict = settings["beta"] == 1
         title += ", strict" if strict else f", beta {settings['beta']}, tau {settings['tau']}"

@@ -41,6 +41,7 @@ def make_sample() -> dict[str, Any]:
         "target": torch.tensor([[4, 5, 6, 2], [7, 2, 1, 1], [5, 5, 2, 1]]),
         "cuts": torch.tensor([[3, 1, 0], [1, 0, 0], [2, 1, 0]]),
         "ntokens": 9,
+        "id": torch.arange(3),
     }
 
 

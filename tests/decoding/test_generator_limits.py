@@ -252,6 +252,7 @@ def test_a_minimum_above_the_maximum_is_an_error(limits: dict[str, Any], message
 
 SCORING: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"temperature": 0.5}, {"temperature": 0.5}),
+    ({"unkpen": math.inf}, {"unk_penalty": math.inf}),
     ({"lenpen": 0.6}, {"len_penalty": 0.6}),
     ({"normalize_scores": False}, {"normalize_scores": False}),
     ({"unkpen": 2.5}, {"unk_penalty": 2.5}),
@@ -364,9 +365,15 @@ def test_limits_come_from_fairseqs_config() -> None:
 @pytest.mark.parametrize(
     ("settings_", "message"),
     [
-        ({"temperature": 0.0}, r"--temperature 0\.0: must be above 0"),
-        ({"max_len_b": -1}, "--max-len-a and --max-len-b: must be 0 or more"),
-        ({"max_len_a": -0.5}, "--max-len-a and --max-len-b: must be 0 or more"),
+        ({"temperature": 0.0}, r"--temperature 0\.0: must be a number from 1e-06 on"),
+        ({"temperature": math.nan}, "--temperature nan: must be a number"),
+        ({"temperature": math.inf}, "--temperature inf: must be a number"),
+        ({"max_len_b": -1}, "--max-len-b -1: must be 0 or more"),
+        ({"max_len_a": -0.5}, r"--max-len-a -0\.5: must be 0 or more"),
+        ({"max_len_a": math.inf}, "--max-len-a inf: must be 0 or more"),
+        ({"unkpen": math.nan}, "--unkpen nan: must be a number"),
+        ({"unkpen": -math.inf}, "--unkpen -inf: must be a number"),
+        ({"lenpen": math.nan}, "--lenpen nan: must be a number"),
     ],
 )
 def test_impossible_limits_are_named(settings_: dict[str, Any], message: str) -> None:

@@ -14,12 +14,33 @@ from fairseq.search import Sampling as StockSampling
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specdec_plugins.decoding.limits import COLDEST
 from specdec_plugins.decoding.probabilities import (
     Proposal,
     Sampling,
     draw,
+    log_probabilities,
     speculative_sampling,
 )
+
+
+@given(
+    seed=st.integers(0, 99),
+    temperature=st.floats(COLDEST, 100.0),
+    scale=st.sampled_from([1.0, 1000.0]),
+    dtype=st.sampled_from([torch.float16, torch.bfloat16, torch.float32]),
+)
+def test_log_probabilities(seed: int, temperature: float, scale: float, dtype: torch.dtype) -> None:
+    """At any temperature, of scores in any precision."""
+    generator = torch.Generator().manual_seed(seed)
+    scores = (scale * torch.randn(3, 7, generator=generator)).to(dtype)
+    expected = (scores.double() / temperature).log_softmax(-1)
+    found = log_probabilities(scores, temperature, torch.float32)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.exp().double(), expected.exp(), rtol=1e-3, atol=1e-5)
+    assert torch.equal(
+        log_probabilities(scores, 1.0, torch.float32), scores.float().log_softmax(-1)
+    )
 
 
 def random_lprobs(vocabulary: int, seed: int, *shape: int) -> torch.Tensor:
@@ -73,6 +94,11 @@ class TestSampling:
         torch.testing.assert_close(Sampling(**settings).probabilities(lprobs), lprobs.exp())
         assert str(Sampling(**settings)) == "sampling"
 
+    def test_a_whole_is_all(self) -> None:
+        """Though the sum of all before it is, rounded, reached before the last."""
+        lprobs = torch.tensor([0.0, -30.0, -30.0]).log_softmax(-1)
+        assert (Sampling(topp=1.0).probabilities(lprobs) > 0).all()
+
     def test_flags(self) -> None:
         assert Sampling().flags == "--sampling"
         assert Sampling(topk=3).flags == "--sampling --sampling-topk 3"
@@ -89,6 +115,11 @@ def test_draw() -> None:
     counts = drawn[:, 0].bincount(minlength=3)
     assert counts[1] == 0
     assert p_value(counts[[0, 2]], torch.tensor([1000.0, 3000.0])) > 1e-3
+
+
+def test_what_is_no_number_is_a_token_all_the_same() -> None:
+    """A model that overflows must not make an index that no table has."""
+    assert draw(torch.tensor([[math.nan] * 4, [0.0] * 4])).tolist() == [3, 0]
 
 
 def test_rare_tokens_of_a_large_vocabulary_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:

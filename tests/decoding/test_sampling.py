@@ -42,6 +42,11 @@ class Head:
     def __call__(self, states: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
         return torch.where(probabilities > 0.3, 0.95, 0.4)
 
+    def survivors(
+        self, states: torch.Tensor, probabilities: torch.Tensor, least: float
+    ) -> torch.Tensor:
+        return (self(states, probabilities).cumprod(-1) >= least).sum(-1)
+
 
 @cache
 def distribution(temperature: float, sampling: Sampling) -> dict[tuple[int, ...], float]:

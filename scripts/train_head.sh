@@ -5,10 +5,11 @@
 #
 # BIN_DIR is binarised text, best the verifier's own output (scripts/distill.sh) on sources that the
 # drafter was not trained on. The head is for strict acceptance; for another rule give the flags
-# that inference will be given, --beta B --tau T or --sampling (then distil with it too). Stop it at any time: the same command resumes.
+# that inference will be given, --beta B --tau T or --sampling (then distil with it too). Stop it at
+# any time: the same command resumes.
 # Then scripts/calibrate_head.py makes acceptance_head.pt of SAVE_DIR/checkpoint_best.pt.
 set -euo pipefail
-if [ $# -lt 4 ]; then sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; fi
+if [ $# -lt 4 ]; then sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2; fi
 bin=$1 verifier=$2 drafter=$3 save=$4; shift 4
 here=$(cd "$(dirname "$0")/.." && pwd)
 exec fairseq-train "$bin" --save-dir "$save" --user-dir "$here/specdec_plugins" \

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,6 +14,22 @@ from specdec_plugins.decoding.tree_source import TreeSource
 from specdec_plugins.models.lattice import Lattice
 
 DICTIONARY = make_dictionary()
+
+
+class ScriptedHead:
+    """An acceptance head that says what it is told to, of states and probabilities."""
+
+    def __init__(self, says: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+        self.says = says
+
+    def __call__(self, states: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
+        assert states.shape[:-1] == probabilities.shape
+        return self.says(states, probabilities)
+
+    def survivors(
+        self, states: torch.Tensor, probabilities: torch.Tensor, least: float
+    ) -> torch.Tensor:
+        return (self(states, probabilities).cumprod(-1) >= least).sum(-1)
 
 
 class ScriptedDrafter:

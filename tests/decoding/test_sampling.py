@@ -13,7 +13,7 @@ from conftest import make_batch, make_dictionary, make_task, make_verifier
 from drafters import make_block, make_causal
 from fairseq.search import Sampling as StockSampling
 from fairseq.sequence_generator import SequenceGenerator
-from scripted import attach
+from scripted import ScriptedHead, attach
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.controllers import Bounds, ControllerOptions
@@ -36,16 +36,8 @@ DRAFTERS = {
 BATCH = make_batch([5], vocabulary=len(DICTIONARY))
 
 
-class Head:
-    """Sure of some tokens and unsure of others, by what the drafter says."""
-
-    def __call__(self, states: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
-        return torch.where(probabilities > 0.3, 0.95, 0.4)
-
-    def survivors(
-        self, states: torch.Tensor, probabilities: torch.Tensor, least: float
-    ) -> torch.Tensor:
-        return (self(states, probabilities).cumprod(-1) >= least).sum(-1)
+# Sure of some tokens and unsure of others, by what the drafter says.
+HEAD = ScriptedHead(lambda states, probabilities: torch.where(probabilities > 0.3, 0.95, 0.4))
 
 
 @cache
@@ -86,7 +78,7 @@ def sampled(
         rule=rule,
         limits=limits,
         controller=options,
-        head=Head() if options.reads_head else None,
+        head=HEAD if options.reads_head else None,
     )
 
 

@@ -13,7 +13,7 @@ from drafters import make_block, make_causal
 from fairseq.sequence_generator import SequenceGenerator
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted import ScriptedDrafter, attach, corrupted
+from scripted import ScriptedDrafter, ScriptedHead, attach, corrupted
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.controllers import (
@@ -138,9 +138,8 @@ class HandMade:
         return StepCosts(draft=self.slope * slots, verify=1 + self.slope * slots)
 
 
-def head(states: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
-    """An acceptance head of sorts: neither constant nor the drafter's own view."""
-    return (states.mean(-1).sigmoid() + probabilities) / 2
+# Neither constant nor the drafter's own view.
+HEAD = ScriptedHead(lambda states, probabilities: (states.mean(-1).sigmoid() + probabilities) / 2)
 
 
 def make_controller(name: str, k: int, seed: int = 0, least: int = 0) -> Any:
@@ -154,7 +153,7 @@ def make_controller(name: str, k: int, seed: int = 0, least: int = 0) -> Any:
         return controller
     if name.startswith("cost-aware"):
         slope = (0.0, 0.05, 0.4)[seed % 3]
-        known = {"cost-aware, head": head, "cost-aware, confidence": CalibratedConfidence()}.get(
+        known = {"cost-aware, head": HEAD, "cost-aware, confidence": CalibratedConfidence()}.get(
             name
         )
         controller = CostAware(Bounds(least, k), HandMade(slope), known)
@@ -163,7 +162,7 @@ def make_controller(name: str, k: int, seed: int = 0, least: int = 0) -> Any:
     options = ControllerOptions(
         name.removesuffix(", refit"), least, refit_threshold=name.endswith("refit")
     )
-    controller = build_controller(options, k, head)
+    controller = build_controller(options, k, HEAD)
     if name.endswith("refit"):
         controller.PERIOD = 2  # type: ignore[attr-defined]
     return controller

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from conftest import make_dictionary, make_task, make_verifier
 from drafters import make_causal
+from scripted import ScriptedHead
 
 from specdec_plugins.decoding.controllers import NAMES, ControllerOptions, build_controller
 from specdec_plugins.decoding.generator import SpeculativeGenerator
@@ -62,7 +63,7 @@ def test_what_does_not_go_with_the_drafter_is_named(given: dict[str, Any], messa
 def test_every_name_has_its_class(name: str) -> None:
     survival = "averages" if name == "cost-aware" else None
     options = ControllerOptions(name, 1, 3, tree_nodes=7, survival=survival)
-    controller = build_controller(options, 4, head=lambda s, p: p)
+    controller = build_controller(options, 4, head=ScriptedHead(lambda s, p: p))
     assert type(controller).__doc__.startswith(f"``{name}``")  # type: ignore[union-attr]
     assert (controller.length, controller.depth) == ((7, 3) if name == "tree" else (3, 0))
     assert controller.bounds.least == 1

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted import ScriptedHead
 
 from specdec_plugins.decoding.controllers import Bounds, Constant, Draft, Outcome
 from specdec_plugins.decoding.controllers.oracle import Oracle
@@ -150,17 +151,8 @@ class TestThreshold:
     ],
 )
 def test_acceptance_head(threshold: float, least: int, verified: list[int]) -> None:
-    class Doubtful:
-        def __call__(self, states: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
-            raise AssertionError("it is asked for survivors")
-
-        def survivors(
-            self, states: torch.Tensor, probabilities: torch.Tensor, least: float
-        ) -> torch.Tensor:
-            survival = (1 - probabilities + 0 * states[..., 0]).cumprod(-1)
-            return (survival >= least).sum(-1)
-
-    controller = AcceptanceHead(Bounds(least, 3), Doubtful(), threshold)
+    head = ScriptedHead(lambda states, probabilities: 1 - probabilities)
+    controller = AcceptanceHead(Bounds(least, 3), head, threshold)
     rows = draft([[0.125, 0.25, 0.5], [0.75, 0.0, 0.0], [0.0, 0.0, 0.0]])
     assert controller.verify_lengths(rows, torch.full((3,), 3)).tolist() == verified
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from conftest import make_dictionary
 
+from specdec_plugins.decoding.batch import Prefixes
 from specdec_plugins.decoding.controllers import Bounds, Constant, Draft
 from specdec_plugins.decoding.draft_tree import Path
 from specdec_plugins.decoding.tree_source import TreeSource
@@ -49,23 +50,19 @@ class ScriptedDrafter:
 
     def draft(
         self,
+        prefixes: Prefixes,
         last: Any,
-        tokens: Any,
-        new: Any,
-        lengths: Any,
         k: int,
-        width: int,
-        features: Any,
         with_probabilities: bool,
         nodes: int,
         propose: Any,
     ) -> Draft:
-        index = (lengths[:, None] + torch.arange(k)).clamp(max=self.script.size(1) - 1)
+        index = (prefixes.lengths[:, None] + torch.arange(k)).clamp(max=self.script.size(1) - 1)
         drafted = self.script[self.rows].gather(1, index)
         if nodes:
             source = TreeSource(make_lattice(drafted), DICTIONARY.eos(), DICTIONARY.pad())
-            tokens, tree = source.grow(nodes)
-            return Draft(tokens, tree=tree, source=source)
+            drafted, tree = source.grow(nodes)
+            return Draft(drafted, tree=tree, source=source)
         return Draft(drafted, torch.zeros(*drafted.shape, 1), torch.rand(drafted.shape))
 
     def keep(self, rows: torch.Tensor, width: int) -> None:

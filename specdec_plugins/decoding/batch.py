@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specdec_plugins.decoding.controllers import Outcome
 from specdec_plugins.decoding.draft_tree import Path
-from specdec_plugins.decoding.indices import row_starts
+from specdec_plugins.decoding.indices import indices, row_starts
 from specdec_plugins.decoding.tree_source import TreeSource
 from specdec_plugins.decoding.verdict import Verdict
 
@@ -31,6 +31,24 @@ class StepReport:
     """Whether they end the sentence."""
     path: Path | None = None
     """The way through a tree; on the device."""
+
+
+@dataclass(frozen=True)
+class Prefixes:
+    """What a drafter is to go on from, a row each."""
+
+    tokens: Tensor
+    """``(rows, window)`` the tokens that the drafter has not cached, left-aligned; for one that is
+    bidirectional the whole prefixes."""
+    new: Tensor
+    """``(rows,)`` how many of them each row has."""
+    lengths: Tensor
+    """``(rows,)`` prefix lengths p."""
+    longest: int
+    """The largest ``p - new + window``, known to the host."""
+    features: Tensor | None
+    """``(rows, window, channels)`` the verifier's states for ``tokens``, for drafters that read
+    them."""
 
 
 @dataclass
@@ -70,6 +88,19 @@ class Batch:
     def drafts(self) -> bool:
         """Whether there may be a draft, now or later."""
         return self.draft_lengths is not None or any(self.host_draft_lengths)
+
+    @property
+    def last(self) -> Tensor:
+        """``(rows,)`` the last committed token of each, EOS before the first."""
+        return self.tokens.gather(1, self.lengths[:, None])[:, 0]
+
+    def prefixes(self, causal: bool) -> Prefixes:
+        """What a drafter is to go on from; ``causal``: it has cached what it has been given."""
+        new = self.uncached if causal else self.lengths
+        window = max(self.host_uncached if causal else self.host_lengths)
+        index = (self.lengths - new)[:, None] + indices(window, self.tokens.device)
+        tokens, longest = self.tokens.gather(1, index + 1), max(self.host_lengths)
+        return Prefixes(tokens, new, self.lengths, longest, self.recall(index))
 
     def remember(self, states: Tensor, positions: Tensor) -> None:
         """Note the verifier's states ``(rows, slots, channels)`` at ``(rows, slots)``."""

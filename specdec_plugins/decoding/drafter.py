@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specdec_plugins.decoding.batch import Prefixes
 from specdec_plugins.decoding.controllers import Draft
 from specdec_plugins.decoding.indices import indices
 from specdec_plugins.decoding.kv_cache import KVCache
@@ -67,13 +68,9 @@ class CachedDrafter:
 
     def draft(
         self,
+        prefixes: Prefixes,
         last: Tensor,
-        tokens: Tensor,
-        new: Tensor,
-        lengths: Tensor,
         block_size: int,
-        width: int,
-        features: Tensor | None,
         with_probabilities: bool = False,
         nodes: int = 0,
         propose: Propose | None = None,
@@ -82,12 +79,6 @@ class CachedDrafter:
 
         Args:
             last: ``(rows,)`` the last token of each prefix, EOS of an empty one.
-            tokens: ``(rows, window)`` the prefix tokens not yet cached, left-aligned; for a
-                bidirectional drafter the whole prefix.
-            new: ``(rows,)`` how many of them each row has.
-            lengths: ``(rows,)`` prefix lengths p.
-            width: the largest ``p - new + window + block_size``, known to the host.
-            features: ``(rows, window, channels)`` the verifier's states for ``tokens``.
             with_probabilities: also say how likely each drafted token is to the drafter.
             nodes: if not 0, draft instead so many tokens of a tree, ``block_size`` deep at most.
             propose: draw the tokens by these probabilities instead of taking the best; of a tree,
@@ -97,7 +88,7 @@ class CachedDrafter:
             ``(rows, block_size)`` tokens for positions p … p + block_size - 1; of a tree
             ``(rows, nodes)``.
         """
-        states = self.states(tokens, new, lengths, block_size, width, features)
+        states = self.states(prefixes, block_size)
         if nodes:
             lattice = self.decoder.lattice(states, last)
             source = TreeSource(lattice, self.model.eos, self.decoder.padding)
@@ -117,22 +108,15 @@ class CachedDrafter:
             return Draft(tokens, states, probabilities)
         return Draft(self.decoder.choose(states, last), states)
 
-    def states(
-        self,
-        tokens: Tensor,
-        new: Tensor,
-        lengths: Tensor,
-        block_size: int,
-        width: int,
-        features: Tensor | None,
-    ) -> Tensor:
+    def states(self, prefixes: Prefixes, block_size: int) -> Tensor:
         """``(rows, block_size, channels)``: what :meth:`draft`, given the same, chooses from."""
-        window = tokens.size(1)
-        index = indices(window + block_size, tokens.device)
+        tokens, new, lengths = prefixes.tokens, prefixes.new, prefixes.lengths
+        index = indices(tokens.size(1) + block_size, tokens.device)
         positions = (lengths - new)[:, None] + index
         is_mask = index >= new[:, None]
         # Right after its own new tokens comes a row's block; what follows that is never read.
         slots = torch.nn.functional.pad(tokens, (0, block_size), value=self.decoder.padding + 1)
+        features = prefixes.features
         if features is not None and self._read is not None:
             features = self._read(features)
         table = self._table
@@ -140,6 +124,7 @@ class CachedDrafter:
         x = self.decoder.embed(slots, is_mask, positions, self._memory, table, features)
         ends = (lengths + block_size)[:, None]
         limits = torch.where(is_mask, ends, positions + 1) if self.causal else ends + 0 * positions
+        width = prefixes.longest + block_size
         attends = self._cache.open(positions, limits, width, masked=True)
         x = self.decoder.run(x, positions, table, self.runners, attends, self._memory)
         block = new[:, None] + indices(block_size, tokens.device)

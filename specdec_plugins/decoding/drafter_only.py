@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specdec_plugins.decoding.batch import Prefixes
 from specdec_plugins.decoding.drafter import CachedDrafter
 from specdec_plugins.decoding.hypothesis import Results
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
@@ -157,14 +158,14 @@ class DrafterOnlyGenerator:
         full = batch.max_lengths.new_full
         rows = len(batch.rows)
         with self.statistics.stopwatch("draft", batch.tokens.device):
-            states = self.drafter.states(
+            prefixes = Prefixes(
                 batch.tokens[:, length + 1 - new : length + 1],
                 full((rows,), new),
                 full((rows,), length),
-                k,
-                length + k,
+                length,
                 batch.features,
             )
+            states = self.drafter.states(prefixes, k)
             decoder, last = self.drafter.decoder, batch.tokens[:, length]
             if getattr(decoder, "previous", None) is None:
                 return decoder.output_layer(states), None

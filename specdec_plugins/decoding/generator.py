@@ -137,8 +137,7 @@ class SpeculativeGenerator:
             report = self._commit(batch, inputs, draft, lprobs, states)
             results.step(batch.rows, report.accepted)
             if self.recorder is not None:
-                last = batch.tokens.gather(1, batch.lengths[:, None])[:, 0]
-                self.recorder.record(batch.rows, draft, last, report)
+                self.recorder.record(batch.rows, draft, batch.last, report)
             if any(report.finished):
                 self._finish(batch, report.finished, results)
         if self.recorder is not None:
@@ -210,17 +209,10 @@ class SpeculativeGenerator:
         if nodes:
             slots = min(nodes, self.controller.depth)
         with self.statistics.stopwatch("draft", batch.tokens.device):
-            new = batch.uncached if drafter.causal else batch.lengths
-            window = max(batch.host_uncached if drafter.causal else batch.host_lengths)
-            index = (batch.lengths - new)[:, None] + indices(window, batch.tokens.device)
             return drafter.draft(
-                batch.tokens.gather(1, batch.lengths[:, None])[:, 0],
-                batch.tokens.gather(1, index + 1),
-                new,
-                batch.lengths,
+                batch.prefixes(drafter.causal),
+                batch.last,
                 slots,
-                max(batch.host_lengths) + slots,
-                batch.recall(index),
                 self.controller.reads_probabilities,
                 nodes,
                 self._propose,
@@ -254,8 +246,7 @@ class SpeculativeGenerator:
             width = int(batch.verify_lengths.amax())
         elif min(batch.host_draft_lengths) < width:
             batch.verify_lengths = batch.draft_lengths
-        last = batch.tokens.gather(1, batch.lengths[:, None])
-        return torch.cat([last, draft.tokens[:, :width]], dim=1)
+        return torch.cat([batch.last[:, None], draft.tokens[:, :width]], dim=1)
 
     def _score(self, batch: Batch, inputs: Tensor, tree: DraftTree | None) -> tuple[Tensor, Tensor]:
         """``(rows, slots + 1, vocab)`` the verifier's log-probabilities, with fairseq's bans, and

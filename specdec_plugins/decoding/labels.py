@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.batch import Prefixes
 from specdec_plugins.decoding.drafter import CachedDrafter
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
 from specdec_plugins.decoding.probabilities import log_probabilities
@@ -141,7 +142,7 @@ class AcceptanceLabeller:
         if self.drafter.causal:
             # States of prefix slots do not depend on the block that is drafted here in passing.
             lengths = target.ne(self.padding).sum(1)
-            self.drafter.states(target, lengths, lengths, 1, length + 1, features)
+            self.drafter.states(Prefixes(target, lengths, lengths, length, features), 1)
 
     def _block(self, target: Tensor, before: Tensor, cut: Tensor) -> tuple[Tensor, ...]:
         """States, confidences, tokens and accepted counts of the block after each row's cut."""
@@ -151,7 +152,7 @@ class AcceptanceLabeller:
             prefix, new = target[:, :0], torch.zeros_like(cut)
         else:
             prefix, new = target, cut
-        states = self.drafter.states(prefix, new, cut, k, length + k, None)
+        states = self.drafter.states(Prefixes(prefix, new, cut, length, None), k)
         draft = self.drafter.chain(states, last[:, 0], True, self._propose)
         assert draft.probabilities is not None
         inputs = torch.cat([last, draft.tokens], dim=1)

@@ -10,6 +10,7 @@ import torch
 from conftest import make_batch, make_dictionary, make_verifier
 from drafters import make_block, make_causal
 
+from specdec_plugins.decoding.batch import Prefixes
 from specdec_plugins.decoding.drafter import CachedDrafter
 from specdec_plugins.decoding.drafter_only import DrafterOnlyGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
@@ -105,15 +106,9 @@ def test_drafts_what_speculation_drafts() -> None:
         cached.start(cached.encode(net_input, None), most + 2 * (k + 1))
         new = 0
         for begin in range(0, len(tokens), k):
-            draft = cached.draft(
-                torch.tensor([tokens[begin - 1] if begin else EOS]),
-                torch.tensor([tokens[begin - new : begin]], dtype=torch.long),
-                torch.tensor([new]),
-                torch.tensor([begin]),
-                k,
-                begin + k,
-                None,
-            )
+            before = torch.tensor([tokens[begin - new : begin]], dtype=torch.long)
+            prefixes = Prefixes(before, torch.tensor([new]), torch.tensor([begin]), begin, None)
+            draft = cached.draft(prefixes, torch.tensor([tokens[begin - 1] if begin else EOS]), k)
             end = min(begin + k, len(tokens), most)
             assert draft.tokens[0, : end - begin].tolist() == tokens[begin:end]
             new = k

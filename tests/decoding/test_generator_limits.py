@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from specdec_plugins.decoding import controllers
 from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.batch import Prefixes
 from specdec_plugins.decoding.controllers import Draft
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import REFUSED, GenerationLimits
@@ -93,8 +94,8 @@ class Constant:
     def start(self, *args: Any) -> None:
         pass
 
-    def draft(self, *args: Any) -> Draft:
-        rows = args[0].size(0)
+    def draft(self, prefixes: Prefixes, *args: Any) -> Draft:
+        rows = len(prefixes.lengths)
         return Draft(self.tokens.expand(rows, -1))
 
     def keep(self, *args: Any) -> None:

@@ -13,6 +13,7 @@ from conftest import make_batch, make_dictionary, make_task, make_verifier, with
 from drafters import make_block, make_causal, make_targets
 
 from specdec_plugins.data.block_mask import sample_cuts
+from specdec_plugins.decoding.batch import Prefixes
 from specdec_plugins.decoding.drafter import CachedDrafter
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
@@ -100,15 +101,10 @@ def test_prefix_states_depend_on_neither_block_nor_pieces(name: str) -> None:
         done = 0
         for piece in pieces:
             part = slice(done, done + piece)
-            states = drafter.states(
-                prefix[:, part],
-                torch.tensor([piece]),
-                torch.tensor([done + piece]),
-                block,
-                done + piece + block,
-                None if features is None else features[:, part],
-            )
-            done += piece
+            new, done = torch.tensor([piece]), done + piece
+            read = None if features is None else features[:, part]
+            prefixes = Prefixes(prefix[:, part], new, torch.tensor([done]), done, read)
+            states = drafter.states(prefixes, block)
         stores.append((drafter._cache.store[:, :, :6].clone(), states))
     for store, states in stores[1:]:
         torch.testing.assert_close(store, stores[0][0], atol=1e-12, rtol=1e-10)

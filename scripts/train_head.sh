@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train the acceptance head of a drafter and its verifier, and calibrate it.
+# Train the acceptance head of a drafter and its verifier.
 #
 #   scripts/train_head.sh BIN_DIR VERIFIER DRAFTER SAVE_DIR [fairseq-train flags ...]
 #

@@ -47,12 +47,18 @@ def export_checkpoint(
         CheckpointError: ``source`` cannot be read, or ``target`` not be written.
     """
     state = load_state(source)
+    if not all(isinstance(tensor, Tensor) for tensor in state["model"].values()):
+        raise CheckpointError(
+            f"{source}: is no model that translates; of an acceptance head's checkpoint "
+            "scripts/calibrate_head.py makes the file to ship"
+        )
     cfg = OmegaConf.to_container(state["cfg"], resolve=True, enum_to_str=True)
     assert isinstance(cfg, dict)
     # What fairseq's hub interface asks for too, but nothing that hydra adds.
     groups = FairseqConfig.__dataclass_fields__
     settings = {name: _without_places(group) for name, group in cfg.items() if name in groups}
-    settings["task"] = {**_defaults(settings["task"]["_name"]), **settings["task"]}
+    if isinstance(settings["task"], dict):
+        settings["task"] = {**_defaults(settings["task"].get("_name")), **settings["task"]}
     for name, language in (("source_lang", source_lang), ("target_lang", target_lang)):
         if language:
             settings["task"][name] = language
@@ -73,11 +79,13 @@ def export_checkpoint(
     return os.path.getsize(target)
 
 
-def _defaults(task: str) -> dict[str, Any]:
-    """The defaults of a task's options. fairseq's hub interface sets no option that a checkpoint
-    does not name, such as those that are younger than it."""
-    config = OmegaConf.structured(TASK_DATACLASS_REGISTRY[task])
-    defaults = OmegaConf.to_container(config, resolve=False, enum_to_str=True)
+def _defaults(task: Any) -> dict[str, Any]:
+    """The defaults of a task's options, where they are known. fairseq's hub interface sets no
+    option that a checkpoint does not name, such as those that are younger than it."""
+    config = TASK_DATACLASS_REGISTRY.get(task)
+    if config is None:
+        return {}
+    defaults = OmegaConf.to_container(OmegaConf.structured(config), resolve=False, enum_to_str=True)
     assert isinstance(defaults, dict)
     # Not what has no default, or follows an option of another group.
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.models import ARCH_MODEL_REGISTRY, BaseFairseqModel
 from fairseq.utils import split_paths
 
 from specdec_plugins.checkpoints import CheckpointError, load_model, load_state
@@ -44,6 +44,13 @@ def _is_drafter(path: str) -> bool:
     model = load_state(path)["cfg"].get("model")
     name = getattr(model, "_name", None) or getattr(model, "arch", None)
     return issubclass(ARCH_MODEL_REGISTRY.get(name, object), Drafter)
+
+
+def unwrapped(model: Any) -> Any:
+    """The model itself, without what fairseq wraps it in for several workers."""
+    while not isinstance(model, BaseFairseqModel) and hasattr(model, "module"):
+        model = model.module
+    return model
 
 
 def load_verifier(path: Path, task: Any) -> Any:

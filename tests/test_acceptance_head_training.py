@@ -111,6 +111,9 @@ def test_a_head_for_sampling(
     head = TrainedHead(str(save / "checkpoint_last.pt"))
     drafter, rule = head.labeller.drafter.model, AcceptanceRule(sampling=Sampling(topp=0.8))
     assert head.labeller.rule == rule
+    first, again = head.predict("valid"), head.predict("valid")
+    assert torch.equal(first.logits, again.logits)
+    assert torch.equal(first.survived, again.survived)
     assert load_head(output, drafter, rule, 4, 0.7).settings.rule_temperature == 0.7
     with pytest.raises(
         CheckpointError, match=r"give --sampling --sampling-topp 0\.8 --temperature 0\.7"

@@ -79,6 +79,30 @@ def test_options_that_the_checkpoint_is_older_than_have_their_defaults(
     assert "num_shards" not in task  # it follows fairseq's own option of that name
 
 
+@pytest.mark.parametrize(
+    "task", [Namespace(source_lang="en"), {"_name": "multilingual_translation"}, {"data": "x"}]
+)
+def test_a_task_whose_options_are_not_known_is_left_as_it_is(
+    trained: Path, tmp_path: Path, task: Any
+) -> None:
+    state = torch.load(trained, weights_only=False)
+    state["cfg"]["task"] = task
+    torch.save(state, trained)
+    export_checkpoint(str(trained), str(tmp_path / "small.pt"))
+    found = load_state(tmp_path / "small.pt")["cfg"]["task"]
+    assert set(vars(found) if isinstance(task, Namespace) else found) == set(
+        vars(task) if isinstance(task, Namespace) else task
+    )
+
+
+def test_a_heads_checkpoint_is_refused(trained: Path, tmp_path: Path) -> None:
+    state = torch.load(trained, weights_only=False)
+    state["model"] = {"head.out.weight": torch.zeros(1, 4), "head._extra_state": {"layers": 0}}
+    torch.save(state, trained)
+    with pytest.raises(CheckpointError, match=r"trained\.pt: .*calibrate_head\.py makes the file"):
+        export_checkpoint(str(trained), str(tmp_path / "small.pt"))
+
+
 def test_an_unwritable_target_is_named(trained: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="nowhere"):
         export_checkpoint(str(trained), str(tmp_path / "nowhere" / "small.pt"))

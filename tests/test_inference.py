@@ -243,10 +243,15 @@ def test_used_flags_are_not_called_useless(
     assert run("--strategy", "AR", "--bpe-codes", "x", "--lm-weight=1") == 0
     assert run("--strategy", "AR", "--tau=2", "--beta=3", "--tree-nodes", "4") == 0
     assert run("--strategy", "drafter", "--stop-threshold=0.5", "--block-size=3") == 0
+    unused = ["--stop-threshold=0.5", "--acceptance-head", "head.pt"]
+    assert run("--controller", "tree", "--tree-nodes=5", "--max-draft=3", *unused) == 0
+    assert run("--controller", "none", "--block-size=3", "--beta=3") == 0
     assert [r.message for r in caplog.records] == [
         "these flags do nothing here: --bpe-codes --lm-weight",
         "these flags do nothing here: --tau --beta --tree-nodes",
         "these flags do nothing here: --stop-threshold",
+        "these flags do nothing here: --stop-threshold --acceptance-head",
+        "these flags do nothing here: --block-size --beta",
     ]
 
 
@@ -776,6 +781,7 @@ def one_error(capfd: pytest.CaptureFixture[str]) -> str:
         (["--sampling", "--sampling-topp", "2"], 2, "--sampling-topp 2.0: must be at most 1"),
         (["--sampling", "--beta", "3"], 2, "--beta 3 --tau 0.0: go without --sampling"),
         (["--sampling", "--tau", "2"], 2, "--beta 1 --tau 2.0: go without --sampling"),
+        (["--strategy", "AR", "--acceptance-head", "x"], 2, "--acceptance-head x: --strategy AR"),
         (["--temperature", "nan"], 2, "--temperature nan: must be a number from 1e-06 on"),
         (["--sampling", "--strategy", "drafter"], 2, "--sampling: the drafter alone takes"),
         (["--sampling", "--controller", "oracle"], 2, "--controller oracle: looks at drafted"),

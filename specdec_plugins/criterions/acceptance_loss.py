@@ -13,6 +13,7 @@ from fairseq.logging import metrics
 from torch import Tensor
 
 from specdec_plugins.decoding.labels import AcceptanceLabeller
+from specdec_plugins.pair import unwrapped
 
 
 @dataclass
@@ -75,7 +76,7 @@ class AcceptanceLoss(FairseqCriterion):
     def labeller(self, model: Any) -> AcceptanceLabeller:
         """Built once: the pair does not change while its head is trained."""
         if self._labeller is None:
-            head = model.module if hasattr(model, "module") else model
+            head = unwrapped(model)
             self._labeller = AcceptanceLabeller(
                 head.drafter,
                 head.drafter.verifier,

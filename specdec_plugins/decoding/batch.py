@@ -45,7 +45,7 @@ class Prefixes:
     lengths: Tensor
     """``(rows,)`` prefix lengths p."""
     longest: int
-    """The largest ``p - new + window``, known to the host."""
+    """No prefix is longer; the host knows it."""
     features: Tensor | None
     """``(rows, window, channels)`` the verifier's states for ``tokens``, for drafters that read
     them."""

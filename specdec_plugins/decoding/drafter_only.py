@@ -122,9 +122,9 @@ class DrafterOnlyGenerator:
         """Run the encoders and lay out the rows."""
         source = net_input["src_tokens"]
         limits, rows = self.limits, len(source)
-        longest = limits.max_len_a * source.ne(self.pad).sum(1).double() + limits.max_len_b
+        longest = limits.longest(source.ne(self.pad).sum(1))
         positions = int(self.drafter.model.decoder.embed_positions.max_positions)
-        max_lengths = longest.long().clamp(max=positions - 1)
+        max_lengths = longest.clamp(max=positions - 1).long()
         shortest, most = torch.stack([max_lengths.min(), max_lengths.max()]).tolist()
         if shortest < limits.min_len:
             raise ValueError(f"--min-len {limits.min_len} is above the maximum length {shortest}")

@@ -150,8 +150,8 @@ class SpeculativeGenerator:
         with self.statistics.stopwatch("encode", source.device):
             encoder_out = self.verifier.encode(source, net_input["src_lengths"])
         limits, rows = self.limits, len(source)
-        longest = limits.max_len_a * source.ne(self.pad).sum(1).double() + limits.max_len_b
-        max_lengths = longest.long().clamp(max=self.model.max_decoder_positions() - 1)
+        longest = limits.longest(source.ne(self.pad).sum(1))
+        max_lengths = longest.clamp(max=self.model.max_decoder_positions() - 1).long()
         zeros = source.new_zeros(rows)
         with self.statistics.stopwatch("control", HOST):
             draft_lengths = self.controller.start(zeros)

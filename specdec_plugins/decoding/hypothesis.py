@@ -60,7 +60,9 @@ def make_hypothesis(
         tokens, scores = tokens.clone(), scores.clone()
         score = scores.sum()
         if limits.normalize_scores:
-            score = score / len(tokens) ** limits.lenpen
+            # As a tensor, whose powers may be infinite.
+            length = torch.tensor(len(tokens), dtype=torch.float64)
+            score = score / float(length**limits.lenpen)
         return {
             "tokens": tokens,
             "score": score,

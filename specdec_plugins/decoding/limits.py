@@ -53,13 +53,17 @@ class GenerationLimits:
                 f"--temperature {self.temperature}: must be a number from {COLDEST} on"
             )
         if not 0 <= self.max_len_a < math.inf:
-            raise ValueError(f"--max-len-a {self.max_len_a}: must be 0 or more")
+            raise ValueError(f"--max-len-a {self.max_len_a}: must be a number, 0 or more")
         if self.max_len_b < 0:
             raise ValueError(f"--max-len-b {self.max_len_b}: must be 0 or more")
         if not self.unkpen > -math.inf:
             raise ValueError(f"--unkpen {self.unkpen}: must be a number")
         if not math.isfinite(self.lenpen):
             raise ValueError(f"--lenpen {self.lenpen}: must be a number")
+
+    def longest(self, source_lengths: Tensor) -> Tensor:
+        """``(rows,)`` maximum lengths, float64 and not rounded, of ``(rows,)`` source lengths."""
+        return self.max_len_a * source_lengths.double() + float(self.max_len_b)
 
     @classmethod
     def from_config(cls, args: Any) -> GenerationLimits:

@@ -48,13 +48,17 @@ class LinearHead:
 
     def __call__(self, states: Tensor, probabilities: Tensor) -> Tensor:
         """As of an :class:`AcceptanceHead`; ``states`` ``(rows, slots, channels)``."""
-        read = _read(states.float().numpy(), probabilities.numpy(), self._weights)
-        return torch.from_numpy(read)
+        return torch.from_numpy(_read(*self._given(states, probabilities), self._weights))
 
     def survivors(self, states: Tensor, probabilities: Tensor, least: float) -> Tensor:
         """As of an :class:`AcceptanceHead`; ``states`` ``(rows, slots, channels)``."""
-        given = states.float().numpy(), probabilities.numpy(), self._weights
-        return torch.from_numpy(_survivors(*given, least))
+        given = self._given(states, probabilities)
+        return torch.from_numpy(_survivors(*given, self._weights, least))
+
+    def _given(self, states: Tensor, probabilities: Tensor) -> tuple[Any, Any]:
+        # Compiled code would read on behind the end of an array.
+        assert states.size(-2) <= len(self._weights[1])
+        return states.float().numpy(), probabilities.numpy()
 
 
 @compiled
@@ -86,7 +90,7 @@ def _survivors(states: Any, probabilities: Any, weights: Any, least: Any) -> Any
         survival = np.float32(1)
         for slot in range(len(probabilities[row])):
             survival *= _probability(states[row, slot], probabilities[row, slot], slot, weights)
-            if survival < least:
+            if not survival >= least:
                 break
             counts[row] += 1
     return counts

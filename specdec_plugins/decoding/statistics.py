@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 PHASES = ("encode", "draft", "control", "verify")
-"""Of a run's time; what is left is reported as "other". Control is the controller's answers, by the
-host's clock: a device is not waited for, but to ask it takes the host time."""
+"""Of a run's time; what is left is reported as "other". On a GPU they are the device's seconds, but
+for "control", the controller's answers, which is always the host's: to answer, it launches work and
+does not wait for it. The two kinds may overlap."""
 
 
 class Stopwatch:

@@ -7,7 +7,6 @@ import logging
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -46,8 +45,8 @@ USED = (*ENCODERS, *LIMITS, *SAMPLING, *COMMON)
 class TranslationParser(argparse.ArgumentParser):
     """The flags of translation and fairseq's, to which a script adds its own.
 
-    Errors are one line. What a script adds to ``group`` is its own; of fairseq's flags, those that
-    do nothing are named in a warning.
+    Errors are one line. What a script adds to ``group`` is its own; flags that do nothing are named
+    in a warning.
     """
 
     def __init__(self, prog: str, description: str | None, argv: Sequence[str]) -> None:
@@ -77,7 +76,7 @@ class TranslationParser(argparse.ArgumentParser):
             for key in vars(config()) if config is not None else ():
                 if hasattr(args, key):
                     args.encoder_options[key] = getattr(args, key)
-        own = {action.dest for action in self.group._group_actions} - _idle(args.strategy)
+        own = {action.dest for action in self.group._group_actions} - _idle(args)
         used = {*own, *USED, *args.encoder_options, *(SEARCH if args.strategy == "fairseq" else ())}
         if args.post_process not in (None, "subword_nmt"):
             used.add("post_process")
@@ -153,12 +152,15 @@ class TranslationParser(argparse.ArgumentParser):
         options.add_dataset_args(self, gen=True)
 
 
-def _idle(strategy: str) -> set[str]:
-    """Of our own flags, those that do nothing with a strategy, and are not refused."""
-    if strategy == "specdec":
-        return set()
-    idle = {"beta", "tau", *(field.name for field in fields(ControllerConfig))}
-    return idle if strategy == "drafter" else {*idle, "block_size"}
+def _idle(args: Namespace) -> set[str]:
+    """Of our own flags, those that do nothing beside the others, and are not refused."""
+    if args.strategy == "drafter":
+        return {"beta", "tau"} | ControllerOptions("none").idle
+    if args.strategy != "specdec" or args.controller == "none":
+        return {"beta", "tau", "block_size"} | ControllerOptions("none").idle
+    # A script that compares controllers has several or none, and uses the settings of all.
+    several = args.controller is None or isinstance(args.controller, list)
+    return set() if several else ControllerOptions(str(args.controller)).idle
 
 
 def fail(prog: str, status: int, message: str) -> int:
@@ -181,11 +183,18 @@ def make_settings(args: Namespace) -> Settings:
         raise ValueError(f"--{given[0]} and --{given[1]}: give one of them")
     if args.nbest != 1:
         raise ValueError(f"--nbest {args.nbest}: one translation is put out a line")
+    if args.acceptance_head and args.strategy != "specdec":
+        raise ValueError(
+            f"--acceptance-head {args.acceptance_head}: --strategy {args.strategy} verifies no "
+            "drafts; use --strategy specdec"
+        )
     path, verifier = args.path, args.AR_path
     if path:
         path, verifier = split_pair(path, verifier)
     stock = args.strategy == "fairseq"
-    rule = AcceptanceRule.from_config(args)
+    # Stock search draws by its own options, of which those that cannot be are refused here too.
+    judging = Namespace(**{**vars(args), "beta": 1, "tau": 0.0}) if stock else args
+    rule = AcceptanceRule.from_config(judging)
     limits = {name: getattr(args, name) for name in LIMITS}
     return Settings(
         data=args.data,
@@ -195,8 +204,7 @@ def make_settings(args: Namespace) -> Settings:
         batch=args.batch,
         beam=args.beam,
         block_size=args.block_size,
-        # Stock search draws by its own options.
-        rule=replace(rule, sampling=None) if stock else rule,
+        rule=AcceptanceRule() if stock else rule,
         controller=ControllerOptions.from_config(args),
         limits=GenerationLimits.from_config(Namespace(**limits) if stock else args),
         source_lang=args.source_lang,

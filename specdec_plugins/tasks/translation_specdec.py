@@ -34,7 +34,7 @@ from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.head_file import controller_head
 from specdec_plugins.models.drafter import Drafter
-from specdec_plugins.pair import check_pair, load_drafter, load_verifier
+from specdec_plugins.pair import check_pair, load_drafter, load_verifier, unwrapped
 from specdec_plugins.safe_globals import force_weights_only
 from specdec_plugins.tasks.controller_config import ControllerConfig
 
@@ -221,7 +221,7 @@ class TranslationSpecdecTask(TranslationTask):
         self, sample: dict[str, Any], model: Any, criterion: Any
     ) -> tuple[Tensor, Any, dict[str, Any]]:
         """The loss on fixed prefixes, and a drafter's acceptance length against the verifier."""
-        model = _unwrapped(model)
+        model = unwrapped(model)
         if self.verifier is not None:
             model.attach_verifier(self.verifier)  # not yet done where fairseq-validate loaded it
         ids = sample["id"].to(sample["target"].device)
@@ -269,11 +269,12 @@ class TranslationSpecdecTask(TranslationTask):
 
         Models are told apart by type, never by order.
         """
-        models = [_unwrapped(model) for model in models]
+        models = [unwrapped(model) for model in models]
         drafters = [model for model in models if isinstance(model, Drafter)]
         if drafters and self._hidden:
             return None  # for --eval-bleu, of a model that is just being loaded
         if not drafters:
+            self._refuse_controller()
             return super().build_generator(
                 models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn
             )
@@ -306,6 +307,16 @@ class TranslationSpecdecTask(TranslationTask):
             ),
         )
 
+    def _refuse_controller(self) -> None:
+        """Without a drafter there is nothing to control."""
+        name = self.controller.controller
+        flag = f"--controller {name}" if name not in ("constant", "none") else ""
+        if flag or self.controller.acceptance_head:
+            raise ValueError(
+                f"{flag or '--acceptance-head'}: there is no drafter; give both checkpoints, "
+                "--path drafter.pt:verifier.pt"
+            )
+
     def _with_own(self, args: Any) -> Namespace:
         """fairseq's generation options, and the task's own where there are none of that name:
         ``--eval-bleu-args`` are few, and may be missing."""
@@ -321,10 +332,3 @@ def _warn_of_beam(beam: int) -> None:
         logger.warning(
             "--beam %d: speculative decoding puts out one hypothesis, that of --beam 1", beam
         )
-
-
-def _unwrapped(model: Any) -> Any:
-    """The model itself, without what fairseq wraps it in for several workers."""
-    while not isinstance(model, Drafter) and hasattr(model, "module"):
-        model = model.module
-    return model

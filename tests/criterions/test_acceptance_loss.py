@@ -18,6 +18,7 @@ from specdec_plugins.criterions.acceptance_loss import AcceptanceLoss, weighted_
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.labels import AcceptanceLabeller
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.probabilities import Sampling
 from specdec_plugins.models.acceptance_head import AcceptanceHeadConfig, AcceptanceHeadModel
 
 
@@ -84,6 +85,23 @@ def test_only_the_head_gets_gradients() -> None:
     after = [*model.drafter.parameters(), *task.verifier.parameters()]
     assert all(p.grad is None and torch.equal(p, q) for p, q in zip(after, before))
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.head.parameters())
+
+
+def test_sampled_labels_depend_on_the_sentences_and_the_update_alone() -> None:
+    """As fairseq's seed of the update makes them; in validation, on the sentences."""
+    model, task = make_model(AcceptanceRule(sampling=Sampling()))
+    criterion, sample = AcceptanceLoss(task, 6.0), make_sample()
+
+    def losses(**changes: Any) -> set[float]:
+        found = set()
+        for seed in range(4):
+            torch.manual_seed(seed)
+            found.add(criterion(model, {**sample, **changes})[0].item())
+        return found
+
+    assert len(losses()) == 1
+    assert len(losses(seeds=torch.tensor([5, 6, 7]))) == 1
+    assert len(set.union(*(losses(seeds=torch.tensor([seed] * 3)) for seed in range(9)))) > 1
 
 
 @given(rate=st.floats(0.02, 0.98), weight=st.floats(0.1, 20.0))

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.limits import COLDEST
+from specdec_plugins.decoding.probabilities import Sampling
 
 INF = math.inf
 
@@ -91,6 +93,15 @@ def test_tokens_are_judged_by_the_slots_that_they_come_after(
             alone = scores[row, one], best[row, one], tok
             part = [x[None, None] if x.dim() == 1 else x.view(1, 1) for x in alone]
             assert found[row, place] == AcceptanceRule(beta, tau).accepted(*part)[0]
+
+
+def test_drafts_are_drawn_at_any_temperature() -> None:
+    """In a precision whose largest number is 65,504, too."""
+    propose = AcceptanceRule(sampling=Sampling()).proposer(COLDEST)
+    assert propose is not None
+    scores = torch.tensor([[3.0, 4.0, -2.0]], dtype=torch.float16)
+    assert propose(scores).tolist() == [[0.0, 1.0, 0.0]]
+    assert AcceptanceRule().proposer(1.0) is None
 
 
 @settings(max_examples=200)

@@ -370,8 +370,8 @@ def test_limits_come_from_fairseqs_config() -> None:
         ({"temperature": math.nan}, "--temperature nan: must be a number"),
         ({"temperature": math.inf}, "--temperature inf: must be a number"),
         ({"max_len_b": -1}, "--max-len-b -1: must be 0 or more"),
-        ({"max_len_a": -0.5}, r"--max-len-a -0\.5: must be 0 or more"),
-        ({"max_len_a": math.inf}, "--max-len-a inf: must be 0 or more"),
+        ({"max_len_a": -0.5}, r"--max-len-a -0\.5: must be a number, 0 or more"),
+        ({"max_len_a": math.inf}, "--max-len-a inf: must be a number, 0 or more"),
         ({"unkpen": math.nan}, "--unkpen nan: must be a number"),
         ({"unkpen": -math.inf}, "--unkpen -inf: must be a number"),
         ({"lenpen": math.nan}, "--lenpen nan: must be a number"),
@@ -380,6 +380,23 @@ def test_limits_come_from_fairseqs_config() -> None:
 def test_impossible_limits_are_named(settings_: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         GenerationLimits(**settings_)
+
+
+@pytest.mark.parametrize("huge", [{"max_len_b": 10**30}, {"max_len_a": 1e300}])
+@pytest.mark.parametrize("name", [None, "causal"])
+def test_no_limit_is_too_high(name: str | None, huge: dict[str, Any]) -> None:
+    batch = make_batch([5, 3])
+    most = verifier().max_decoder_positions()
+    found, expected = (
+        [h["tokens"].tolist() for (h,) in specdec(name, **limits).generate([], batch)]
+        for limits in (huge, {"max_len_b": most})
+    )
+    assert found == expected
+
+
+def test_a_penalty_may_be_beyond_all_numbers() -> None:
+    for (hypothesis,) in specdec(None, max_len_b=9, lenpen=1e4).generate([], make_batch([5, 3])):
+        assert hypothesis["score"] == 0
 
 
 @pytest.mark.parametrize("k", [0, -1, K + 1])

@@ -59,6 +59,20 @@ def test_what_it_is_given_stays_as_it_was() -> None:
     torch.testing.assert_close((states, confidences), before, rtol=0, atol=0)
 
 
+def test_what_is_no_number_does_not_survive() -> None:
+    head, (states, confidences) = make_head(layers=0), inputs()
+    states[:, 1] = torch.nan
+    survivors = LinearHead(head).survivors(states, confidences, 0.0)
+    assert survivors.tolist() == [1] * 5
+    assert torch.equal(survivors, head.survivors(states, confidences, 0.0))
+
+
+def test_more_slots_than_it_knows_are_an_error() -> None:
+    head = LinearHead(make_head(layers=0))
+    with pytest.raises(AssertionError):
+        head.survivors(*inputs(5), 0.5)
+
+
 def test_blocks_are_refused() -> None:
     with pytest.raises(ValueError, match="3 residual blocks"):
         LinearHead(make_head())

@@ -69,6 +69,7 @@ def test_a_run_of_every_kind(pair: Settings, name: str, batch: int) -> None:
     assert sum(columns.committed_tokens) == run.committed_tokens > 0
     assert run.tokens_per_second == pytest.approx(run.committed_tokens / run.seconds)
     assert 0 <= run.control_seconds < run.seconds
+    assert run.control_seconds > 0 or name == "drafter"
     assert run.verified_discard_rate <= run.discard_rate or name == "drafter"
     assert (run.policy, run.batch, run.round) == (name.split()[0], batch, 1)
     # A batch's time is that of each of its sentences, and there are two batches of 3 and 2.

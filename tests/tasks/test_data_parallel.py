@@ -1,4 +1,4 @@
-"""Two processes train a drafter together as one process with twice the update frequency does."""
+"""Two processes train together as one process with twice the update frequency does."""
 
 from __future__ import annotations
 
@@ -49,11 +49,16 @@ def mean_loss(state: dict[str, Any]) -> float:
     return float(meters["loss"]["sum"] / meters["loss"]["count"])
 
 
-def test_two_processes_are_one_with_twice_the_update_frequency(tmp_path: Path) -> None:
-    data = make_data(tmp_path)
-    verifier = train_verifier(data, tmp_path / "verifier", "--max-epoch 15")
-    flags = f"{FLAGS} --AR-path {verifier}"
-    one, two = tmp_path / "one", tmp_path / "two"
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The data, and a verifier of it."""
+    folder = tmp_path_factory.mktemp("pair")
+    data = make_data(folder)
+    return data, train_verifier(data, folder / "verifier", "--max-epoch 15")
+
+
+def check_two_are_one(data: Path, folder: Path, flags: str, *figures: str) -> None:
+    one, two = folder / "one", folder / "two"
     logs = run_train(data, one, f"{flags} --update-freq 2").of("valid")
     other = run_two(f"{data} --save-dir {two} {COMMON} {flags} --user-dir {PACKAGE}")
     names = sorted(path.name for path in one.glob("checkpoint_[0-9]*.pt"))
@@ -64,8 +69,30 @@ def test_two_processes_are_one_with_twice_the_update_frequency(tmp_path: Path) -
         assert mean_loss(first) == pytest.approx(mean_loss(second), abs=1e-5)
         assert first["model"].keys() == second["model"].keys()
         for key, tensor in without_copies(first["model"]).items():
-            torch.testing.assert_close(second["model"][key], tensor, atol=1e-5, rtol=0)
+            if isinstance(tensor, torch.Tensor):
+                torch.testing.assert_close(second["model"][key], tensor, atol=1e-5, rtol=0)
     assert len(other) == len(logs)
     for mine, theirs in zip(logs, other):
-        for key in ("valid_loss", "valid_acc_0", "valid_acceptance_length"):
+        for key in figures:
             assert float(theirs[key]) == pytest.approx(mine[key], abs=1.01e-3), key
+
+
+def test_a_drafter(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    data, verifier = pair
+    flags = f"{FLAGS} --AR-path {verifier}"
+    figures = ("valid_loss", "valid_acc_0", "valid_acceptance_length")
+    check_two_are_one(data, tmp_path, flags, *figures)
+
+
+@pytest.mark.parametrize("rule", ["", "--sampling"])
+def test_an_acceptance_head(pair: tuple[Path, Path], tmp_path: Path, rule: str) -> None:
+    """Its sampled labels, too, are drawn for the update and for each batch of sentences."""
+    data, verifier = pair
+    run_train(data, tmp_path / "drafter", f"{FLAGS} --AR-path {verifier} --max-update 2")
+    flags = (
+        f"--task translation_specdec --arch acceptance_head --head-layers 1 {rule} "
+        f"--drafter {tmp_path / 'drafter' / 'checkpoint_last.pt'} --AR-path {verifier} "
+        "--criterion acceptance_loss --blocks-per-sentence 3 --adam-eps 1e-3 --max-tokens 50 "
+        "--max-epoch 2 --save-interval-updates 1"
+    )
+    check_two_are_one(data, tmp_path, flags, "valid_loss", "valid_acceptance_rate")

@@ -30,6 +30,13 @@ NAMES = (
 
 
 SURVIVAL = ("tree", "averages", "confidence", "head")
+USED_BY = {
+    "confidence": ("confidence_threshold", "refit_threshold"),
+    "acceptance-head": ("stop_threshold", "acceptance_head"),
+    "tree": ("tree_nodes", "redraft_below"),
+    "cost-aware": ("tree_nodes", "survival", "acceptance_head", "cost_profile"),
+}
+"""Settings of some controllers only."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +113,14 @@ class ControllerOptions:
             return self.acceptance_head is None
         named = self.controller == "cost-aware" and self.survival == "tree"
         return named or self.controller == "tree"
+
+    @property
+    def idle(self) -> set[str]:
+        """The settings that this controller does not look at."""
+        used = {"controller", *USED_BY.get(self.controller, ())}
+        if self.drafts:
+            used |= {"min_draft", "max_draft"}
+        return {field.name for field in fields(self)} - used
 
     @property
     def reads_head(self) -> bool:

@@ -455,6 +455,22 @@ class TestRoles:
         assert isinstance(generator, SequenceGenerator)
         assert generator.beam_size == 3
 
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ({"controller": "tree"}, "--controller tree: there is no drafter"),
+            ({"controller": "acceptance-head"}, "--controller acceptance-head: there is no"),
+            ({"acceptance_head": "head.pt"}, "--acceptance-head: there is no drafter; give both"),
+        ],
+    )
+    def test_without_a_drafter_there_is_nothing_to_control(
+        self, given: dict[str, str], message: str
+    ) -> None:
+        cfg = TranslationSpecdecConfig(source_lang="en", target_lang="de", **given)
+        task = TranslationSpecdecTask(cfg, make_dictionary(), make_dictionary())
+        with pytest.raises(ValueError, match=message):
+            task.build_generator([make_verifier()], Namespace(beam=1))
+
     def test_not_one_of_each(self, task: TranslationSpecdecTask) -> None:
         drafter, verifier = make_causal(), make_verifier()
         for models, counts in (

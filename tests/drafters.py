@@ -19,10 +19,8 @@ from specdec_plugins.models.block_causal import BlockCausalConfig, BlockCausalDr
 from specdec_plugins.models.block_nat import BlockDrafter
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.pair import load_drafter
-from specdec_plugins.tasks.translation_specdec import (
-    TranslationSpecdecConfig,
-    TranslationSpecdecTask,
-)
+from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
+from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
 
 PUBLISHED = Path(__file__).resolve().parent.parent.parent / "shared/fixtures/specdec_reference"
 needs_published = pytest.mark.skipif(

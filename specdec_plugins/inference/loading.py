@@ -22,10 +22,8 @@ from specdec_plugins.inference.text import TextCodec
 from specdec_plugins.inference.translator import Generator, Translator
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.pair import check_pair, load_drafter, load_verifier
-from specdec_plugins.tasks.translation_specdec import (
-    TranslationSpecdecConfig,
-    TranslationSpecdecTask,
-)
+from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
+from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
 
 logger = logging.getLogger(__name__)
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from fairseq.tasks import register_task
 
-from specdec_plugins.tasks.translation_specdec import (
-    TranslationSpecdecConfig,
-    TranslationSpecdecTask,
-)
+from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
+from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
 
 
 @register_task("translation_lev_modified", dataclass=TranslationSpecdecConfig)

@@ -1,23 +1,21 @@
 """Task ``translation_specdec``: train a drafter, and generate speculatively with the pair."""
 
-# No postponed annotations: fairseq reads the config fields' types at run time.
+from __future__ import annotations
 
 import json
 import logging
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Optional
+from typing import Any
 
 import torch
 from fairseq import utils
-from fairseq.dataclass import ChoiceEnum
 from fairseq.logging import metrics
 from fairseq.tasks import register_task
-from fairseq.tasks.translation import TranslationConfig, TranslationTask
-from omegaconf import II, DictConfig
+from fairseq.tasks.translation import TranslationTask
+from omegaconf import DictConfig
 from torch import Tensor
 
 from specdec_plugins.checkpoints import use_plain_encoder
@@ -36,68 +34,11 @@ from specdec_plugins.head_file import controller_head
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.pair import check_pair, load_drafter, load_verifier, unwrapped
 from specdec_plugins.safe_globals import force_weights_only
-from specdec_plugins.tasks.controller_config import ControllerConfig
+from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
 
 logger = logging.getLogger(__name__)
 
 NEW_BLOCK_SIZE = 5
-# Names that the published code lists; all but the first crashed there.
-NOISES = ("block_mask", "random_delete", "random_mask", "full_mask", "no_noise")
-
-
-@dataclass
-class TranslationSpecdecConfig(ControllerConfig, TranslationConfig):
-    """Options of the task: noise and glancing for training, the rest for generation."""
-
-    noise: ChoiceEnum(NOISES) = field(  # type: ignore[valid-type]
-        default="block_mask", metadata={"help": "training noise; only block_mask is supported"}
-    )
-    block_size: Optional[int] = field(
-        default=None,
-        metadata={
-            "help": "block size k: slots drafted in one pass; by default 5 for a new drafter, and "
-            "what a trained one was trained for"
-        },
-    )
-    blocks_per_sentence: int = field(
-        default=1,
-        metadata={"help": "blocks scored per sentence and pass (block_causal only, if above 1)"},
-    )
-    start_p: float = field(default=0.5, metadata={"help": "glancing ratio at update 0"})
-    minus_p: float = field(default=0.2, metadata={"help": "decrease of the glancing ratio"})
-    total_up: int = field(
-        default=300000, metadata={"help": "updates over which the glancing ratio falls"}
-    )
-    AR_path: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "verifier checkpoint: its states and labels in training, acceptance length in "
-            "validation, verification in generation",
-            "argparse_alias": "--AR-path",
-        },
-    )
-    beta: int = field(
-        default=1, metadata={"help": "accept among the verifier's best BETA tokens; 1 is strict"}
-    )
-    tau: float = field(
-        default=0.0, metadata={"help": "and within TAU nats of its best (relaxed acceptance)"}
-    )
-    sampling: bool = field(
-        default=False,
-        metadata={"help": "draw tokens instead of taking the best, as the verifier alone would"},
-    )
-    sampling_topk: int = field(
-        default=-1, metadata={"help": "draw from the verifier's most probable tokens, so many"}
-    )
-    sampling_topp: float = field(
-        default=-1.0,
-        metadata={"help": "draw from the fewest tokens that together have this probability"},
-    )
-    temperature: float = field(
-        default=1.0, metadata={"help": "divides the scores that are judged, or drawn by"}
-    )
-    num_shards: int = II("dataset.num_shards")
-    shard_id: int = II("dataset.shard_id")
 
 
 @register_task("translation_specdec", dataclass=TranslationSpecdecConfig)
@@ -157,7 +98,7 @@ class TranslationSpecdecTask(TranslationTask):
             self._hidden = False
 
     @classmethod
-    def setup_task(cls, cfg: TranslationSpecdecConfig, **kwargs: Any) -> "TranslationSpecdecTask":
+    def setup_task(cls, cfg: TranslationSpecdecConfig, **kwargs: Any) -> TranslationSpecdecTask:
         """As fairseq's; from here on fairseq too reads checkpoints without running their code."""
         force_weights_only()
         return super().setup_task(cfg, **kwargs)

@@ -27,10 +27,9 @@ from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.probabilities import Sampling
 from specdec_plugins.pair import load_drafter, load_verifier
+from specdec_plugins.tasks.specdec_config import NOISES, TranslationSpecdecConfig
 from specdec_plugins.tasks.translation_lev_modified import TranslationLevModifiedTask
 from specdec_plugins.tasks.translation_specdec import (
-    NOISES,
-    TranslationSpecdecConfig,
     TranslationSpecdecTask,
 )
 

@@ -1,0 +1,70 @@
+"""The options of the task ``translation_specdec``."""
+
+# No postponed annotations: fairseq reads the fields' types at run time.
+
+from dataclasses import dataclass, field
+from typing import Optional
+
+from fairseq.dataclass import ChoiceEnum
+from fairseq.tasks.translation import TranslationConfig
+from omegaconf import II
+
+from specdec_plugins.tasks.controller_config import ControllerConfig
+
+# Names that the published code lists; all but the first crashed there.
+NOISES = ("block_mask", "random_delete", "random_mask", "full_mask", "no_noise")
+
+
+@dataclass
+class TranslationSpecdecConfig(ControllerConfig, TranslationConfig):
+    """Options of the task: noise and glancing for training, the rest for generation."""
+
+    noise: ChoiceEnum(NOISES) = field(  # type: ignore[valid-type]
+        default="block_mask", metadata={"help": "training noise; only block_mask is supported"}
+    )
+    block_size: Optional[int] = field(
+        default=None,
+        metadata={
+            "help": "block size k: slots drafted in one pass; by default 5 for a new drafter, and "
+            "what a trained one was trained for"
+        },
+    )
+    blocks_per_sentence: int = field(
+        default=1,
+        metadata={"help": "blocks scored per sentence and pass (block_causal only, if above 1)"},
+    )
+    start_p: float = field(default=0.5, metadata={"help": "glancing ratio at update 0"})
+    minus_p: float = field(default=0.2, metadata={"help": "decrease of the glancing ratio"})
+    total_up: int = field(
+        default=300000, metadata={"help": "updates over which the glancing ratio falls"}
+    )
+    AR_path: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "verifier checkpoint: its states and labels in training, acceptance length in "
+            "validation, verification in generation",
+            "argparse_alias": "--AR-path",
+        },
+    )
+    beta: int = field(
+        default=1, metadata={"help": "accept among the verifier's best BETA tokens; 1 is strict"}
+    )
+    tau: float = field(
+        default=0.0, metadata={"help": "and within TAU nats of its best (relaxed acceptance)"}
+    )
+    sampling: bool = field(
+        default=False,
+        metadata={"help": "draw tokens instead of taking the best, as the verifier alone would"},
+    )
+    sampling_topk: int = field(
+        default=-1, metadata={"help": "draw from the verifier's most probable tokens, so many"}
+    )
+    sampling_topp: float = field(
+        default=-1.0,
+        metadata={"help": "draw from the fewest tokens that together have this probability"},
+    )
+    temperature: float = field(
+        default=1.0, metadata={"help": "divides the scores that are judged, or drawn by"}
+    )
+    num_shards: int = II("dataset.num_shards")
+    shard_id: int = II("dataset.shard_id")

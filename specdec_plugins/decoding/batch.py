@@ -84,6 +84,43 @@ class Batch:
     source: TreeSource | None = None
     """What the last step's tree was grown from; None where nothing is left of it."""
 
+    @classmethod
+    def begin(
+        cls,
+        net_input: dict[str, Tensor],
+        encoder_out: dict[str, list[Tensor]],
+        eos: int,
+        capacity: int,
+        max_lengths: tuple[Tensor, list[int]],
+        draft_lengths: tuple[Tensor | None, list[int]],
+    ) -> Batch:
+        """Nothing is decoded yet.
+
+        Args:
+            encoder_out: the verifier's.
+            capacity: how many tokens a row has room for.
+            max_lengths, draft_lengths: ``(rows,)``, on the device and on the host.
+        """
+        source = net_input["src_tokens"]
+        rows = len(source)
+        # Scores are float32, as in fairseq, and float64 of a float64 verifier.
+        precision = torch.promote_types(encoder_out["encoder_out"][0].dtype, torch.float32)
+        return cls(
+            rows=list(range(rows)),
+            tokens=source.new_full((rows, capacity), eos),
+            scores=torch.zeros(rows, capacity, dtype=precision, device=source.device),
+            lengths=source.new_zeros(rows),
+            max_lengths=max_lengths[0],
+            uncached=source.new_zeros(rows),
+            features=None,
+            drafter_input=(net_input, encoder_out),
+            draft_lengths=draft_lengths[0],
+            host_lengths=[0] * rows,
+            host_max_lengths=max_lengths[1],
+            host_uncached=[0] * rows,
+            host_draft_lengths=draft_lengths[1],
+        )
+
     @property
     def drafts(self) -> bool:
         """Whether there may be a draft, now or later."""

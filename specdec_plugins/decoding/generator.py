@@ -169,22 +169,13 @@ class SpeculativeGenerator:
         capacity = max(host_max_lengths) + 2 * (most + 1)
         with self.statistics.stopwatch("encode", source.device):
             self.verifier.start(encoder_out, capacity)
-        return Batch(
-            rows=list(range(rows)),
-            tokens=source.new_full((rows, capacity), self.eos),
-            scores=torch.zeros(
-                rows, capacity, dtype=_score_dtype(encoder_out), device=source.device
-            ),
-            lengths=zeros,
-            max_lengths=max_lengths,
-            uncached=zeros,
-            features=None,
-            drafter_input=(net_input, encoder_out),
-            draft_lengths=draft_lengths,
-            host_lengths=[0] * rows,
-            host_max_lengths=host_max_lengths,
-            host_uncached=[0] * rows,
-            host_draft_lengths=host_draft_lengths,
+        return Batch.begin(
+            net_input,
+            encoder_out,
+            self.eos,
+            capacity,
+            (max_lengths, host_max_lengths),
+            (draft_lengths, host_draft_lengths),
         )
 
     def _draft(self, batch: Batch) -> Draft:
@@ -347,8 +338,3 @@ class SpeculativeGenerator:
                 batch.host_draft_lengths = [self.controller.length] * len(kept)
             if self.drafter is not None and batch.drafter_input is None:
                 self.drafter.keep(index, width)
-
-
-def _score_dtype(encoder_out: dict[str, list[Tensor]]) -> torch.dtype:
-    """Scores are float32, as in fairseq, and float64 for a float64 verifier."""
-    return torch.promote_types(encoder_out["encoder_out"][0].dtype, torch.float32)

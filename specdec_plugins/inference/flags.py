@@ -154,13 +154,19 @@ class TranslationParser(argparse.ArgumentParser):
 
 def _idle(args: Namespace) -> set[str]:
     """Of our own flags, those that do nothing beside the others, and are not refused."""
+    uncontrolled = {"beta", "tau"} | ControllerOptions("none").idle
     if args.strategy == "drafter":
-        return {"beta", "tau"} | ControllerOptions("none").idle
-    if args.strategy != "specdec" or args.controller == "none":
-        return {"beta", "tau", "block_size"} | ControllerOptions("none").idle
+        return uncontrolled - {"acceptance_head"}
+    if args.strategy != "specdec":
+        return (uncontrolled | {"block_size"}) - {"acceptance_head"}
+    if args.controller == "none":
+        return uncontrolled | {"block_size"}
     # A script that compares controllers has several or none, and uses the settings of all.
-    several = args.controller is None or isinstance(args.controller, list)
-    return set() if several else ControllerOptions(str(args.controller)).idle
+    if args.controller is None or isinstance(args.controller, list):
+        return set()
+    survival = None if args.survival is None else str(args.survival)
+    head = args.acceptance_head
+    return ControllerOptions(str(args.controller), survival=survival, acceptance_head=head).idle
 
 
 def fail(prog: str, status: int, message: str) -> int:

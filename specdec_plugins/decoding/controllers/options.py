@@ -120,6 +120,11 @@ class ControllerOptions:
         used = {"controller", *USED_BY.get(self.controller, ())}
         if self.drafts:
             used |= {"min_draft", "max_draft"}
+        # Which of these cost-aware looks at depends on what it drafts.
+        if not self.reads_head:
+            used.discard("acceptance_head")
+        if not self.drafts_trees:
+            used.discard("tree_nodes")
         return {field.name for field in fields(self)} - used
 
     @property

@@ -82,6 +82,8 @@ def test_every_name_has_its_class(name: str) -> None:
 def test_what_survival_is_told_by(given: dict[str, Any], reads: bool, needs: bool) -> None:
     options = ControllerOptions("cost-aware", **given)
     assert (options.reads_head, options.needs_head) == (reads, needs)
+    assert ("acceptance_head" in options.idle) == (not reads)
+    assert ("tree_nodes" in options.idle) == (not options.drafts_trees)
     controller = build_controller(options, 4, (lambda s, p: p) if reads else None)
     assert controller.cuts == (reads or given.get("survival") == "confidence")
     trees = not reads and given.get("survival", "tree") == "tree"

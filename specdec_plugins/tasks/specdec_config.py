@@ -14,6 +14,8 @@ from specdec_plugins.tasks.controller_config import ControllerConfig
 # Names that the published code lists; all but the first crashed there.
 NOISES = ("block_mask", "random_delete", "random_mask", "full_mask", "no_noise")
 
+AUTOCAST = ("bfloat16",)
+
 
 @dataclass
 class TranslationSpecdecConfig(ControllerConfig, TranslationConfig):
@@ -37,6 +39,13 @@ class TranslationSpecdecConfig(ControllerConfig, TranslationConfig):
     minus_p: float = field(default=0.2, metadata={"help": "decrease of the glancing ratio"})
     total_up: int = field(
         default=300000, metadata={"help": "updates over which the glancing ratio falls"}
+    )
+    autocast: Optional[ChoiceEnum(AUTOCAST)] = field(  # type: ignore[valid-type]
+        default=None,
+        metadata={
+            "help": "train on the CPU with matrix products in this type; parameters, optimizer "
+            "and validation stay in float32"
+        },
     )
     AR_path: Optional[str] = field(
         default=None,

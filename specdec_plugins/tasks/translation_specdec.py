@@ -6,7 +6,7 @@ import json
 import logging
 from argparse import Namespace
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -64,6 +64,8 @@ class TranslationSpecdecTask(TranslationTask):
         self.rule = AcceptanceRule.from_config(cfg)
         self.limits = GenerationLimits.from_config(cfg)
         self.controller = ControllerOptions.from_config(cfg)
+        if cfg.autocast is not None:
+            logger.info("training with autocast to %s", cfg.autocast)
         self._verifier: Any = None
         self._hidden = False
         self._validated: SpeculativeGenerator | None = None
@@ -156,7 +158,25 @@ class TranslationSpecdecTask(TranslationTask):
         sample["seeds"] = sentence_seeds(ids, torch.initial_seed())
         self._cut(sample, sentence_uniforms(sample["seeds"], CUTS, self.cfg.blocks_per_sentence))
         sample["glancing_ratio"] = self.glancing_ratio(update_num)
-        return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
+        with self._autocast(model):
+            return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
+
+    def _autocast(self, model: Any) -> AbstractContextManager[Any]:
+        """What ``--autocast`` asks for.
+
+        Raises:
+            ValueError: the model is not one of float32 parameters on the CPU.
+        """
+        if self.cfg.autocast is None:
+            return nullcontext()
+        name = str(self.cfg.autocast)
+        parameter = next(model.parameters())
+        if parameter.device.type != "cpu" or parameter.dtype != torch.float32:
+            raise ValueError(
+                f"--autocast {name}: is for training on the CPU in float32 (--cpu, without "
+                "--fp16 and --bf16); on a GPU use --fp16 or --amp"
+            )
+        return torch.autocast("cpu", dtype=getattr(torch, name))
 
     def valid_step(
         self, sample: dict[str, Any], model: Any, criterion: Any

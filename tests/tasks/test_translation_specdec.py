@@ -212,6 +212,27 @@ class TestTraining:
         for half in losses[1:]:
             assert half == pytest.approx(losses[0], rel=0.05)
 
+    @pytest.mark.parametrize("flags", [PUBLISHED_FLAGS, f"{LENT_FLAGS} --AR-path VERIFIER"])
+    def test_autocast_on_the_cpu(
+        self, flags: str, data: Path, verifier: Path, tmp_path: Path
+    ) -> None:
+        """Products are bfloat16's, and so is the loss nearly; the parameters stay float32."""
+        flags = f"{flags.replace('VERIFIER', str(verifier))} --max-update 3"
+        plain, cast = (
+            run_train(data, tmp_path / name, f"{flags} {option}").of("train_inner")
+            for name, option in (("plain", ""), ("cast", "--autocast bfloat16"))
+        )
+        losses = [[log["loss"] for log in logs] for logs in (plain, cast)]
+        assert losses[1] == pytest.approx(losses[0], rel=0.02)
+        assert losses[1] != losses[0]
+        weights = load_state(tmp_path / "cast" / "checkpoint_last.pt")["model"]
+        assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
+
+    def test_autocast_of_other_types_is_refused(self, data: Path, tmp_path: Path) -> None:
+        flags = f"{PUBLISHED_FLAGS} --max-update 1 --no-save --autocast bfloat16 --bf16"
+        with pytest.raises(ValueError, match="--autocast bfloat16: is for training on the CPU"):
+            run_train(data, tmp_path, flags)
+
     def test_an_encoder_is_copied_at_the_start_and_not_at_the_end(
         self, data: Path, verifier: Path, tmp_path: Path
     ) -> None:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train the verifier: an ordinary fairseq Transformer, nothing of ours in it.
+# Train the verifier: an ordinary fairseq Transformer.
 #
 #   scripts/train_verifier.sh BIN_DIR SAVE_DIR [fairseq-train flags ...]
 #
@@ -9,8 +9,9 @@ set -euo pipefail
 if [ $# -lt 2 ]; then sed -n '2,7s/^# \{0,1\}//p' "$0" >&2; exit 2; fi
 bin=$1 save=$2; shift 2
 here=$(cd "$(dirname "$0")/.." && pwd)
-# Training does not need the plugin, but stock fairseq can resume on torch 2.6 and later with it.
-exec fairseq-train "$bin" --save-dir "$save" --user-dir "$here/specdec_plugins" --task translation --arch transformer \
+# With the plugin's task the checkpoint says which dictionaries it was trained with, and stock fairseq
+# can resume on torch 2.6 and later.
+exec fairseq-train "$bin" --save-dir "$save" --user-dir "$here/specdec_plugins" --task translation_specdec --arch transformer \
   --encoder-layers 3 --decoder-layers 4 \
   --encoder-embed-dim 256 --encoder-ffn-embed-dim 512 --encoder-attention-heads 4 \
   --decoder-embed-dim 256 --decoder-ffn-embed-dim 512 --decoder-attention-heads 4 \

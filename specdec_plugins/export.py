@@ -8,27 +8,16 @@ from typing import Any
 
 import torch
 from fairseq.dataclass.configs import FairseqConfig
+from fairseq.models import MODEL_DATACLASS_REGISTRY
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from specdec_plugins.checkpoints import REDUNDANT, CheckpointError, load_state
+from specdec_plugins.archive import CheckpointError
+from specdec_plugins.checkpoints import REDUNDANT, load_state
 
 # Settings that name places on the machine that trained; none is needed to build the model.
-PLACES = (
-    "data",
-    "save_dir",
-    "restore_file",
-    "finetune_from_model",
-    "user_dir",
-    "log_file",
-    "tensorboard_logdir",
-    "plasma_path",
-    "aim_repo",
-    "distributed_init_method",
-    "AR_path",
-    "init_encoder_from",
-)
+PLACES = ("data", "AR_path", "acceptance_head", "cost_profile", "drafter")
 
 
 def export_checkpoint(
@@ -52,23 +41,25 @@ def export_checkpoint(
             f"{source}: is no model that translates; of an acceptance head's checkpoint "
             "scripts/calibrate_head.py makes the file to ship"
         )
-    cfg = OmegaConf.to_container(state["cfg"], resolve=True, enum_to_str=True)
-    assert isinstance(cfg, dict)
-    # What fairseq's hub interface asks for too, but nothing that hydra adds.
-    groups = FairseqConfig.__dataclass_fields__
-    settings = {name: _without_places(group) for name, group in cfg.items() if name in groups}
-    if isinstance(settings["task"], dict):
-        settings["task"] = {**_defaults(settings["task"].get("_name")), **settings["task"]}
+    model, task = (_without_places(vars(state["cfg"][part])) for part in ("model", "task"))
+    task = {**_defaults(task["_name"]), **task}
     for name, language in (("source_lang", source_lang), ("target_lang", target_lang)):
         if language:
-            settings["task"][name] = language
+            task[name] = language
     exported = {
-        "cfg": settings,
+        # fairseq's hub interface asks for all groups of settings; of this model are these two.
+        "cfg": {**_settings(FairseqConfig), "model": _as_fairseq_saves(model), "task": task},
         "args": None,
         "model": _half(state["model"]),
-        "optimizer_history": [{**state["optimizer_history"][-1], "optimizer_state": None}],
+        "optimizer_history": [
+            {
+                **dict.fromkeys(("criterion_name", "optimizer_name"), ""),
+                "lr_scheduler_state": {}, "optimizer_state": None,
+                "num_updates": state["num_updates"],
+            }
+        ],
         "extra_state": {},
-        "task_state": {},
+        "task_state": state["task_state"],
     }
     partial = f"{target}.part"
     try:
@@ -79,31 +70,31 @@ def export_checkpoint(
     return os.path.getsize(target)
 
 
-def _defaults(task: Any) -> dict[str, Any]:
+def _defaults(task: str) -> dict[str, Any]:
     """The defaults of a task's options, where they are known. fairseq's hub interface sets no
     option that a checkpoint does not name, such as those that are younger than it."""
     config = TASK_DATACLASS_REGISTRY.get(task)
-    if config is None:
-        return {}
-    defaults = OmegaConf.to_container(OmegaConf.structured(config), resolve=False, enum_to_str=True)
-    assert isinstance(defaults, dict)
     # Not what has no default, or follows an option of another group.
     return {
-        str(name): value
-        for name, value in defaults.items()
+        name: value
+        for name, value in (_settings(config) if config else {}).items()
         if not (isinstance(value, str) and (value == "???" or value.startswith("${")))
     }
 
 
-def _without_places(settings: Any) -> Any:
-    if isinstance(settings, Namespace):
-        return Namespace(**_without_places(vars(settings)))
-    if isinstance(settings, dict):
-        return {
-            name: None if name in PLACES else _without_places(value)
-            for name, value in settings.items()
-        }
-    return settings
+def _settings(config: type) -> dict[str, Any]:
+    """The defaults of a configuration's dataclass."""
+    plain = OmegaConf.to_container(OmegaConf.structured(config), resolve=False, enum_to_str=True)
+    return {str(name): value for name, value in dict(plain).items()}
+
+
+def _as_fairseq_saves(model: dict[str, Any]) -> Any:
+    """Old architectures of fairseq have no dataclass, and then their settings are a namespace."""
+    return model if model["arch"] in MODEL_DATACLASS_REGISTRY else Namespace(**model)
+
+
+def _without_places(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: None if name in PLACES else value for name, value in settings.items()}
 
 
 def _half(weights: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-from dataclasses import MISSING, asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from specdec_plugins.checkpoints import CheckpointError, check_file, load_state
+from specdec_plugins.archive import CheckpointError, check_weights, load_archive
+from specdec_plugins.checkpoints import load_state
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.controllers import ControllerOptions, Head
 from specdec_plugins.decoding.linear_head import LinearHead
 from specdec_plugins.decoding.probabilities import Sampling
 from specdec_plugins.models.acceptance_head import AcceptanceHead, HeadSettings, fingerprint
 from specdec_plugins.models.drafter import Drafter
+from specdec_plugins.saved_config import ConfigError, saved_fields
 
 HEAD_FILE = "acceptance_head.pt"
 PREFIX = "head."
@@ -84,7 +86,7 @@ def load_head(
         CheckpointError: the file cannot be read or is no head, or the head is one for another
             drafter, rule or temperature, or for smaller blocks.
     """
-    state = _read(path)
+    state = load_archive(path)
     settings = _settings(path, state.get("acceptance_head"))
     if settings.drafter != fingerprint(drafter):
         raise CheckpointError(
@@ -106,8 +108,7 @@ def load_head(
             f"{path}: trained for blocks of {settings.block_size}; give --block-size "
             f"{settings.block_size} or less"
         )
-    head = AcceptanceHead(settings)
-    return _with_weights(path, head, state["model"])
+    return _with_weights(path, settings, state.get("model"))
 
 
 def controller_head(
@@ -147,43 +148,45 @@ def load_trained_head(path: Location) -> tuple[AcceptanceHead, Any]:
     """
     state = load_state(path)
     saved = state["model"].get(f"{PREFIX}_extra_state")
-    head = AcceptanceHead(_settings(path, saved))
+    settings = _settings(path, saved)
     weights = {
         name.removeprefix(PREFIX): value
         for name, value in state["model"].items()
         if not name.endswith("_extra_state")
     }
-    return _with_weights(path, head, weights), state["cfg"]
+    return _with_weights(path, settings, weights), state["cfg"]
 
 
-def _read(path: Location) -> dict[str, Any]:
-    check_file(os.fspath(path))
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged file can raise anything at all
-        raise CheckpointError(
-            f"{path}: not an acceptance head, or damaged; make it with scripts/calibrate_head.py"
-        ) from error
-    return state if isinstance(state, dict) else {}
+REMEDY = "train one with scripts/train_head.sh and scripts/calibrate_head.py"
 
 
 def _settings(path: Location, saved: Any) -> HeadSettings:
-    names = {field.name for field in fields(HeadSettings)}
-    needed = {field.name for field in fields(HeadSettings) if field.default is MISSING}
-    if not isinstance(saved, dict) or not needed <= set(saved) <= names:
-        raise CheckpointError(
-            f"{path}: not an acceptance head; train one with scripts/train_head.sh and "
-            "scripts/calibrate_head.py"
-        )
-    return HeadSettings(**saved)
-
-
-def _with_weights(path: Location, head: AcceptanceHead, weights: Any) -> AcceptanceHead:
+    if not isinstance(saved, dict):
+        raise CheckpointError(f"{path}: not an acceptance head; {REMEDY}")
     try:
-        head.load_state_dict({**weights, "_extra_state": asdict(head.settings)})
-    except (RuntimeError, TypeError) as error:
+        settings = HeadSettings(**saved_fields(saved, HeadSettings))
+        if settings.temperature <= 0 or settings.rule_temperature <= 0:
+            raise ConfigError("a temperature in it is not above 0")
+        head_rule(settings)
+    except (ValueError, TypeError) as error:  # of a value, of one that is missing
+        raise CheckpointError(f"{path}: not an acceptance head ({error}); {REMEDY}") from error
+    return settings
+
+
+def _with_weights(path: Location, settings: HeadSettings, weights: Any) -> AcceptanceHead:
+    """The head of these settings and weights; first without memory of its own, since settings may
+    describe one of any size."""
+    if not isinstance(weights, dict):
+        raise CheckpointError(f"{path}: not an acceptance head; {REMEDY}")
+    check_weights(os.fspath(path), weights)
+    with torch.device("meta"):
+        parameters = dict(AcceptanceHead(settings).named_parameters())
+    wanted = {name: tensor.shape for name, tensor in parameters.items()}
+    if wanted != {name: tensor.shape for name, tensor in weights.items()}:
         raise CheckpointError(
             f"{path}: the weights do not fit the head that it describes; make it again with "
             "scripts/calibrate_head.py"
-        ) from error
+        )
+    head = AcceptanceHead(settings)
+    head.load_state_dict({**weights, "_extra_state": asdict(settings)})
     return head.eval().requires_grad_(False)

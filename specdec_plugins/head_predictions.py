@@ -6,16 +6,17 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from fairseq import tasks
-from omegaconf import open_dict
+from omegaconf import OmegaConf
 from torch import Tensor
 from tqdm import tqdm
 
+from specdec_plugins.archive import CheckpointError
 from specdec_plugins.calibration import Predictions
-from specdec_plugins.checkpoints import CheckpointError
 from specdec_plugins.decoding.labels import AcceptanceLabeller, LabelledBlocks
 from specdec_plugins.head_file import head_rule, load_trained_head
 from specdec_plugins.models.acceptance_head import AcceptanceHead, fingerprint
+from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
+from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
 
 
 class TrainedHead:
@@ -32,10 +33,12 @@ class TrainedHead:
         """
         self.head, cfg = load_trained_head(path)
         given = {name: value for name, value in overrides.items() if value is not None}
-        drafter_path = given.pop("drafter", cfg.model.drafter)
-        with open_dict(cfg.task):
-            cfg.task.update(given)
-        self.task: Any = tasks.setup_task(cfg.task)
+        drafter_path = given.pop("drafter", getattr(cfg["model"], "drafter", ""))
+        options = {**vars(cfg["task"]), **given}
+        names = TranslationSpecdecConfig.__dataclass_fields__
+        config = OmegaConf.structured(TranslationSpecdecConfig)
+        config.update({name: value for name, value in options.items() if name in names})
+        self.task: Any = TranslationSpecdecTask.setup_task(config)
         drafter = self.task.load_drafter(drafter_path)
         settings = self.head.settings
         if fingerprint(drafter) != settings.drafter:

@@ -8,7 +8,8 @@ from typing import Any
 from fairseq.models import ARCH_MODEL_REGISTRY, BaseFairseqModel
 from fairseq.utils import split_paths
 
-from specdec_plugins.checkpoints import CheckpointError, load_model, load_state
+from specdec_plugins.archive import CheckpointError
+from specdec_plugins.checkpoints import load_model, load_state
 from specdec_plugins.decoding.verifier import UnsupportedModelError, check_supported
 from specdec_plugins.models.drafter import Drafter
 
@@ -41,9 +42,8 @@ def split_pair(path: str, verifier: str | None) -> tuple[str, str | None]:
 
 
 def _is_drafter(path: str) -> bool:
-    model = load_state(path)["cfg"].get("model")
-    name = getattr(model, "_name", None) or getattr(model, "arch", None)
-    return issubclass(ARCH_MODEL_REGISTRY.get(name, object), Drafter)
+    architecture = load_state(path)["cfg"]["model"].arch
+    return issubclass(ARCH_MODEL_REGISTRY.get(architecture, object), Drafter)
 
 
 def unwrapped(model: Any) -> Any:

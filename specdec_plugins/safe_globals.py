@@ -9,7 +9,6 @@ import os
 import pickle
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -110,15 +109,3 @@ def safe_globals() -> tuple[Any, ...]:
         codecs.encode,  # bytes are pickled as text and the name of its encoding
         *_numpy_stand_ins(),  # meters keep numpy values: BLEU's counts, for one
     )
-
-
-@contextmanager
-def restricted() -> Iterator[None]:
-    """Within it, torch reads restrictedly where the caller leaves it open, as fairseq does."""
-    saved = {name: os.environ.pop(name, None) for name in (FORCE_WEIGHTS_ONLY, FORCE_ANYTHING)}
-    os.environ[FORCE_WEIGHTS_ONLY] = "1"
-    try:
-        yield
-    finally:
-        del os.environ[FORCE_WEIGHTS_ONLY]
-        os.environ.update({name: value for name, value in saved.items() if value is not None})

@@ -71,7 +71,7 @@ def _languages(settings: Settings) -> tuple[str, str]:
     source, target = settings.source_lang, settings.target_lang
     for path in (settings.ar_path, settings.path if settings.drafts else None):
         if path and not (source and target):
-            saved = load_state(path)["cfg"].get("task")
+            saved = load_state(path)["cfg"]["task"]
             source = source or getattr(saved, "source_lang", None)
             target = target or getattr(saved, "target_lang", None)
     # fairseq-train saves only languages that it was given, and else finds them in this way.

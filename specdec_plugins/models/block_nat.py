@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from argparse import ArgumentParser, Namespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from fairseq.models import register_model, register_model_architecture
@@ -109,6 +109,13 @@ class BlockEncoder(TransformerEncoderBase):
 @register_model("block")
 class BlockDrafter(Drafter):
     """The published drafter."""
+
+    saved_fields: ClassVar[dict[str, type]] = {
+        "block_size": int,
+        "src_embedding_copy": bool,
+        "apply_bert_init": bool,
+    }
+    """What a checkpoint's configuration has beside the fields of fairseq's Transformer."""
 
     def __init__(
         self,

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from fairseq.models import ARCH_MODEL_REGISTRY
-from omegaconf import OmegaConf
 from torch import nn
 
-from specdec_plugins.checkpoints import REDUNDANT, CheckpointError, load_state
+from specdec_plugins.archive import CheckpointError
+from specdec_plugins.checkpoints import REDUNDANT, load_state
 from specdec_plugins.models.drafter import Drafter
 
 logger = logging.getLogger(__name__)
@@ -114,20 +114,22 @@ def write_initial_checkpoint(verifier: str, output: str) -> list[str]:
     state = load_state(verifier)
     _check_verifier(state, verifier)
     kept = {k: t for k, t in state["model"].items() if not k.startswith("decoder")}
-    dropped = ("last_optimizer_state", "model", "cfg", "extra_state")
-    initial = {key: value for key, value in state.items() if key not in dropped}
-    initial["cfg"] = OmegaConf.to_container(state["cfg"], resolve=True, enum_to_str=True)
-    initial["model"] = kept
-    initial["extra_state"] = {
-        key: value for key, value in state["extra_state"].items() if not key.startswith("ema")
+    initial = {
+        "args": None,
+        "cfg": {part: vars(values) for part, values in state["cfg"].items()},
+        "model": kept,
+        "optimizer_history": state["optimizer_history"],
+        "task_state": state["task_state"],
+        "extra_state": {
+            key: value for key, value in state["extra_state"].items() if not key.startswith("ema")
+        },
     }
     _write(initial, output)
     return list(kept)
 
 
 def _check_verifier(state: dict[str, Any], path: str) -> None:
-    cfg = state["cfg"].get("model")
-    architecture = getattr(cfg, "_name", None) or getattr(cfg, "arch", None)
+    architecture = state["cfg"]["model"].arch
     if issubclass(ARCH_MODEL_REGISTRY.get(architecture, object), Drafter):
         raise CheckpointError(f"{path}: is a drafter, not a verifier")
     sides = {key.split(".")[0] for key in state["model"]}

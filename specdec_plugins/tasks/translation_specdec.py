@@ -30,10 +30,12 @@ from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.dictionaries import KEY, check_dictionaries, fingerprints
 from specdec_plugins.head_file import controller_head
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.pair import check_pair, load_drafter, load_verifier, unwrapped
 from specdec_plugins.safe_globals import force_weights_only
+from specdec_plugins.saved_config import saved_model
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
 
 logger = logging.getLogger(__name__)
@@ -107,11 +109,9 @@ class TranslationSpecdecTask(TranslationTask):
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         if from_checkpoint:
-            # Its weights are about to be loaded; the files it was trained with may be gone.
-            if getattr(cfg, "init_encoder_from", None):
-                cfg.init_encoder_from = None
+            # Its weights are about to be loaded. Where fairseq loads them, nobody looked at cfg.
             with self._verifier_hidden():
-                model = super().build_model(cfg, from_checkpoint)
+                model = super().build_model(saved_model(cfg), from_checkpoint)
             use_plain_encoder(model)
             return model
         if getattr(cfg, "block_size", 0) is None:
@@ -122,6 +122,19 @@ class TranslationSpecdecTask(TranslationTask):
         if several and isinstance(model, Drafter) and not model.decoder.causal:
             raise ValueError("--blocks-per-sentence: --arch block can score one block a pass")
         return model
+
+    def state_dict(self) -> dict[str, Any]:
+        """What checkpoints keep of the task: which dictionaries it has."""
+        return {**super().state_dict(), KEY: fingerprints(self)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Where fairseq loads a model.
+
+        Raises:
+            CheckpointError: the checkpoint was trained with other dictionaries.
+        """
+        check_dictionaries(state_dict, self, "a checkpoint of --path")
+        super().load_state_dict({name: state_dict[name] for name in state_dict if name != KEY})
 
     def get_batch_iterator(
         self, dataset: Any, *args: Any, num_shards: int = 1, shard_id: int = 0, **kwargs: Any

@@ -1,0 +1,162 @@
+"""Reading what ``torch.save`` wrote, when it may come from anybody.
+
+A file of ``torch.save`` is a pickle, and a pickle can name any function to be called while it is
+read. torch's ``weights_only`` reading refuses every global that is not on a list
+(:mod:`specdec_plugins.safe_globals`); this module reads only in that way, on every torch, finds
+damage by the archive's checksums, which torch does not look at, and turns what can go wrong into
+errors of one line.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import tarfile
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specdec_plugins.safe_globals import register_safe_globals
+
+AGAIN = "copy or download it again"
+ZIP_MAGIC = b"PK\x03\x04"
+"""What torch tells its archives by; files without it are pickles of torch before 1.6."""
+
+DTYPES = (
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+)
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that cannot be used: one line that names the file, the fault, the remedy."""
+
+
+def load_archive(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read a file of ``torch.save`` that holds a dictionary, onto the CPU.
+
+    Raises:
+        CheckpointError: the file is missing, unreadable, damaged, holds something else, or would
+            need to run something while it is read. Nothing of it has been run then.
+    """
+    name = os.fspath(path)
+    _check_file(name)
+    register_safe_globals()
+    try:
+        state = torch.load(name, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged file can raise anything at all
+        raise CheckpointError(f"{name}: {_explain(error)}") from error
+    if not isinstance(state, dict):
+        raise CheckpointError(
+            f"{name}: not a fairseq checkpoint: it holds a {type(state).__name__}; give a "
+            "checkpoint that fairseq-train has saved"
+        )
+    return state
+
+
+def check_weights(name: str, weights: Mapping[Any, Any]) -> None:
+    """See to it that all weights are finite numbers that the file really holds.
+
+    Args:
+        name: the file's.
+        weights: tensors by name, and what modules save beside them (``…_extra_state``).
+
+    Raises:
+        CheckpointError: one is not.
+    """
+    for key, value in weights.items():
+        if not isinstance(key, str):
+            raise CheckpointError(f"{name}: a weight's name is a {type(key).__name__}; {AGAIN}")
+        if not key.endswith("_extra_state") and (fault := _weight_fault(value)):
+            raise CheckpointError(f"{name}: weight {key[:80]!a} {fault}")
+
+
+def _weight_fault(value: Any) -> str | None:
+    """What is wrong with a weight, and the remedy; None if nothing is."""
+    if not isinstance(value, Tensor):
+        return f"is a {type(value).__name__}, not a tensor; {AGAIN}"
+    plain = value.layout == torch.strided and value.device.type == "cpu"
+    if not plain or value.is_nested or value.dtype not in DTYPES:
+        return "is no plain tensor of numbers; save the model as fairseq-train does"
+    # A tensor may repeat a few numbers to any size.
+    if value.numel() * value.element_size() > value.untyped_storage().nbytes():
+        return f"is larger than what the file holds of it; {AGAIN}"
+    if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+        return "holds infinite values or NaN; training went wrong, or the file is damaged"
+    return None
+
+
+def _check_file(name: str) -> None:
+    """Refuse what is no readable file, what is damaged, and the two formats that can hold code."""
+    if os.path.isdir(name):
+        raise CheckpointError(f"{name}: is a directory; name a checkpoint file (.pt) in it")
+    if os.path.exists(name) and not os.path.isfile(name):
+        raise CheckpointError(f"{name}: is no ordinary file; name a checkpoint file (.pt)")
+    try:
+        with open(name, "rb") as file:
+            zipped = file.read(len(ZIP_MAGIC)) == ZIP_MAGIC
+        fault = _archive_fault(name) if zipped else _is_tar(name)
+    except FileNotFoundError:
+        raise CheckpointError(f"{name}: no such file; check the path") from None
+    except OSError as error:
+        raise CheckpointError(
+            f"{name}: cannot be read ({error.strerror or one_line(error)}); check its permissions"
+        ) from error
+    if fault:
+        raise CheckpointError(f"{name}: {fault}")
+
+
+HOLDS_CODE = (
+    "refused: a tar or TorchScript archive can hold code; "
+    "save the model as a checkpoint with fairseq-train"
+)
+DAMAGED = f"not a checkpoint, or truncated or damaged; {AGAIN}"
+
+
+def _is_tar(name: str) -> str | None:
+    try:
+        with tarfile.open(name, "r:") as archive:
+            return None if next(iter(archive), None) is None else HOLDS_CODE
+    except tarfile.TarError:
+        return None
+
+
+def _archive_fault(name: str) -> str | None:
+    """What is wrong with a zip archive that should be torch's, and the remedy."""
+    try:
+        with zipfile.ZipFile(name) as archive:
+            entries = archive.infolist()
+            names = {entry.filename for entry in entries}
+            if any(entry.split("/")[-1] == "constants.pkl" for entry in names):
+                return HOLDS_CODE
+            # torch stores its entries as they are, once each: anything else may be any size.
+            stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
+            size = sum(entry.file_size for entry in entries)
+            if not stored or len(names) < len(entries) or size > os.path.getsize(name):
+                return f"is no archive as torch writes it; {AGAIN}"
+            damaged = archive.testzip()
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError):
+        return DAMAGED
+    return damaged and f"damaged: {damaged!a} in it does not fit its checksum; {AGAIN}"
+
+
+def _explain(error: Exception) -> str:
+    """Why reading failed, and the remedy, as the end of a line that begins with the file."""
+    if isinstance(error, (pickle.UnpicklingError, RuntimeError)):
+        forbidden = re.search(r"GLOBAL ([\w.]+)", str(error))
+        if forbidden:
+            return (
+                f"refused: would need to run {forbidden[1]}; "
+                "checkpoints of fairseq-train do not: get the file from its author again"
+            )
+    return DAMAGED
+
+
+def one_line(error: BaseException) -> str:
+    """The first line of an error's message, or the error's kind."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,73 @@
+"""Fingerprints of dictionaries: which one a model's ids are of.
+
+Two dictionaries of one size in different orders build the same model, and with the wrong one it
+translates into nonsense. So checkpoints carry the fingerprints of the dictionaries that they were
+trained with, in the state of their task.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from specdec_plugins.archive import CheckpointError
+
+logger = logging.getLogger(__name__)
+
+KEY = "dictionaries"
+"""Where a checkpoint's ``task_state`` has the fingerprints, by side."""
+
+SIDES = ("source", "target")
+
+
+def dictionary_fingerprint(dictionary: Any) -> str:
+    """The SHA-256 of a fairseq dictionary's symbols, in their order. Counts are left out: they
+    decide nothing."""
+    digest = hashlib.sha256()
+    for symbol in dictionary.symbols:
+        digest.update(symbol.encode("utf-8", "surrogatepass") + b"\n")
+    return digest.hexdigest()
+
+
+def fingerprints(task: Any) -> dict[str, str]:
+    """The fingerprints of a task's dictionaries, by side."""
+    return {
+        side: dictionary_fingerprint(getattr(task, f"{side}_dictionary"))
+        for side in SIDES
+        if getattr(task, f"{side}_dictionary", None) is not None
+    }
+
+
+def check_dictionaries(task_state: Any, task: Any, name: str) -> None:
+    """Compare the dictionaries of a task with those that a checkpoint was trained with.
+
+    Args:
+        task_state: the checkpoint's; files of other programs do not say what they were trained
+            with, of which a warning tells, once for each file.
+        name: the checkpoint's file, for messages.
+
+    Raises:
+        CheckpointError: a dictionary is another one.
+    """
+    saved = task_state.get(KEY) if isinstance(task_state, Mapping) else None
+    if not isinstance(saved, Mapping):
+        _say_unknown(name)
+        return
+    for side, ours in fingerprints(task).items():
+        if saved.get(side) != ours:
+            raise CheckpointError(
+                f"{name}: was trained with another {side} dictionary (other words, or another "
+                "order of them); give the data directory that it was trained with"
+            )
+
+
+@cache
+def _say_unknown(name: str) -> None:
+    logger.warning(
+        "%s: does not say which dictionaries it was trained with; that they are the ones given "
+        "cannot be checked",
+        name,
+    )

@@ -1,0 +1,285 @@
+"""The configuration in a checkpoint, reduced to what is known and harmless.
+
+fairseq evaluates some configuration strings as Python while it builds a model
+(``adaptive_softmax_cutoff`` of a Transformer, ``encoder_layers`` of a convolutional model) and
+opens files that others name (``encoder_embed_path``). A checkpoint comes from somebody else, so
+nothing of its configuration reaches fairseq as it is: the architecture and the task must be ones
+that this plugin supports, only their own fields are kept, and each value must be of its field's
+type and of a size that can be.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cache
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
+from fairseq.models.transformer import TransformerConfig, TransformerModel
+from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from omegaconf import DictConfig
+from omegaconf.nodes import ValueNode
+
+logger = logging.getLogger(__name__)
+
+# Read with getattr by fairseq's Transformer, and declared nowhere (NormFormer).
+UNDECLARED = {"scale_attn": bool, "scale_fc": bool, "scale_heads": bool, "scale_resids": bool}
+
+# Files that training began with: the weights that are loaded have replaced what was in them.
+STARTING_POINTS = ("encoder_embed_path", "decoder_embed_path", "init_encoder_from")
+
+# What fairseq would evaluate or import, or what works on several GPUs only.
+REFUSED = {
+    "adaptive_softmax_cutoff": "an adaptive softmax",
+    "encoder_xformers_att_config": "attention of xFormers",
+    "decoder_xformers_att_config": "attention of xFormers",
+    "base_layers": "BASE layers",
+}
+
+# The most that an integer field may say, by the end of its name; others may say OTHERWISE.
+LIMITS = {"layers": 1024, "heads": 1024, "positions": 1 << 16, "block_size": 1024}
+LIMITS["min_params_to_wrap"] = 1 << 62
+OTHERWISE = 1 << 20
+LONGEST = 4096
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used: the fault and the remedy, without the file's name."""
+
+
+def saved_model(config: Any) -> Namespace:
+    """The model's part of a checkpoint's configuration, fit to build the model from.
+
+    Args:
+        config: as it is in the file: a namespace (which then has all options of a command line),
+            a mapping or a node of omegaconf.
+
+    Returns:
+        The architecture, as ``arch`` and ``_name``, and the fields that are set.
+
+    Raises:
+        ConfigError: an architecture that is not supported, or a value that is not of its field.
+    """
+    values = _values("model", config)
+    name = values.get("_name") or values.get("arch")
+    known = _known_fields(_model_class(name), name)
+    kept = _checked(values, known, "model", LIMITS, least=0)
+    if not isinstance(config, Namespace):  # a namespace has all other options, too
+        _say_dropped(values, {*known, *STARTING_POINTS, "_name", "arch"}, f"model {name}")
+    return Namespace(**kept, arch=name, _name=name)
+
+
+def saved_task(config: Any) -> Namespace:
+    """The task's part of a checkpoint's configuration; of old checkpoints, its languages.
+
+    Raises:
+        ConfigError: a task that does not translate, or a value that is not of its field.
+    """
+    values = _values("task", config)
+    # Old checkpoints have one namespace for everything, in which "task" is the task's name.
+    name = values.get("task" if isinstance(config, Namespace) else "_name") or "translation"
+    registered = TASK_REGISTRY.get(name, object) if isinstance(name, str) else object
+    if not issubclass(registered, TranslationTask):
+        raise ConfigError(f"its task is {_shown(name)}; {_SUPPORTED}")
+    known = _hints(TASK_DATACLASS_REGISTRY.get(name, TranslationConfig))
+    if isinstance(config, Namespace):
+        known = {side: known[side] for side in ("source_lang", "target_lang")}
+    else:
+        _say_dropped(values, {*known, "_name"}, f"task {name}")
+    return Namespace(**_checked(values, known, "task", {}), _name=name)
+
+
+def saved_fields(values: Mapping[str, Any], config: type) -> dict[str, Any]:
+    """The fields of a dataclass that were saved with its type's values.
+
+    Raises:
+        ConfigError: an unknown field, or a value that is not of its field.
+    """
+    known = _hints(config)
+    unknown = [name for name in values if name not in known]
+    if unknown:
+        raise ConfigError(f"unknown field {_shown(unknown[0])}")
+    return _checked(values, known, "file", LIMITS)
+
+
+_SUPPORTED = (
+    "supported are fairseq's `transformer`, trained for `translation`, and this plugin's own"
+)
+
+
+def _model_class(name: Any) -> type:
+    # Here, since the drafters' modules read checkpoints themselves.
+    from specdec_plugins.models.acceptance_head import AcceptanceHeadModel
+    from specdec_plugins.models.drafter import Drafter
+
+    found: type = object
+    if isinstance(name, str):
+        found = ARCH_MODEL_REGISTRY.get(name) or MODEL_REGISTRY.get(name) or object
+    if found is TransformerModel or issubclass(found, (Drafter, AcceptanceHeadModel)):
+        return found
+    if not isinstance(name, str):
+        raise ConfigError(f"it names no architecture; {_SUPPORTED}")
+    what = "unknown" if found is object else "not supported"
+    raise ConfigError(f"architecture {_shown(name)} is {what}; {_SUPPORTED}")
+
+
+@cache
+def _known_fields(model: type, name: str) -> dict[str, Any]:
+    """The types of an architecture's fields, by name."""
+    declared = MODEL_DATACLASS_REGISTRY.get(name)
+    if declared is not None:
+        known = _hints(declared)
+    else:
+        known = {**_hints(TransformerConfig), **UNDECLARED, **getattr(model, "saved_fields", {})}
+    return {name: hint for name, hint in known.items() if name not in STARTING_POINTS}
+
+
+@cache
+def _hints(config: type) -> dict[str, Any]:
+    """The types of a dataclass's fields; of a field that is a dataclass, those of its own fields,
+    with its name before theirs (``encoder_layers``)."""
+    hints = get_type_hints(config)
+    found: dict[str, Any] = {}
+    for field in fields(config):
+        hint = hints[field.name]
+        if isinstance(hint, type) and is_dataclass(hint):
+            inner = _hints(hint)
+            found.update({f"{field.name}_{name}": inner[name] for name in inner})
+        elif not field.name.startswith("_"):
+            found[field.name] = hint
+    return found
+
+
+def _values(what: str, config: Any) -> dict[str, Any]:
+    """A part of a configuration as plain values by name; ``encoder.layers`` is
+    ``encoder_layers``."""
+    values = {}
+    for name, value in _items(what, config).items():
+        if isinstance(value, (Mapping, DictConfig)):
+            values.update({f"{name}_{key}": one for key, one in _items(what, value).items()})
+        else:
+            values[name] = value
+    return values
+
+
+def _items(what: str, node: Any) -> dict[str, Any]:
+    """A node's values by name. What is deeper is left as it is: a small file can describe a
+    structure that, written out, is larger than any memory."""
+    if isinstance(node, DictConfig):
+        content = node._value()
+        node = content and {
+            key: one._value() if isinstance(one, ValueNode) else one for key, one in content.items()
+        }
+    if isinstance(node, Namespace):
+        node = vars(node)
+    if not isinstance(node, Mapping) or not all(isinstance(key, str) for key in node):
+        raise ConfigError(
+            f"its configuration of the {what} is a {type(node).__name__}; give a checkpoint that "
+            "fairseq-train has saved"
+        )
+    return dict(node)
+
+
+def _checked(
+    values: Mapping[str, Any],
+    known: Mapping[str, Any],
+    what: str,
+    limits: Mapping[str, int],
+    least: int = -1,
+) -> dict[str, Any]:
+    """The values of known fields that are set, each of its field's type."""
+    kept = {}
+    for name, hint in known.items():
+        value = values.get(name)
+        if value is None:
+            continue
+        if name in REFUSED:
+            if value:
+                flag = name.replace("_", "-")
+                raise ConfigError(f"--{flag}: {REFUSED[name]} is not supported; {_SUPPORTED}")
+            continue
+        try:
+            kept[name] = _typed(value, hint, least, _limit(name, limits))
+        except ConfigError as error:
+            fault = f"its {what} has {name} {_shown(value)}, which is {error}"
+            raise ConfigError(f"{fault}; get the file from its author again") from None
+    return kept
+
+
+def _limit(name: str, limits: Mapping[str, int]) -> int:
+    ends = (most for end, most in limits.items() if name.endswith(end))
+    return next(ends, OTHERWISE if limits else 1 << 62)
+
+
+def _typed(value: Any, hint: Any, least: int, most: int) -> Any:
+    """``value``, which must be of the type ``hint``; integers are from ``least`` to ``most``.
+
+    Raises:
+        ConfigError: it is not, and why.
+    """
+    if get_origin(hint) is Union:
+        hint = next(arg for arg in get_args(hint) if arg is not type(None))
+    if get_origin(hint) is list:
+        return _layer_numbers(value)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return _choice(value, hint)
+    if hint is bool:
+        return _instance(value, bool, "neither True nor False")
+    if hint is int:
+        number = _instance(value, int, "no integer")
+        if not least <= number <= most:
+            raise ConfigError(f"not between {least} and {most}")
+        return number
+    if hint is float:
+        number = _instance(value, (int, float), "no number")
+        if number != number or (isinstance(number, int) and abs(number) > most):  # NaN
+            raise ConfigError("no number that can be")
+        return number
+    text = _instance(value, str, "no text")
+    if "${" in text or "\0" in text or len(text) > LONGEST:
+        raise ConfigError("no plain text")
+    return text
+
+
+def _instance(value: Any, kind: type | tuple[type, ...], fault: str) -> Any:
+    """``value``, which must be a ``kind``; True and False are no numbers here."""
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise ConfigError(fault)
+    return value
+
+
+def _choice(value: Any, kind: type[Enum]) -> str:
+    choices = [str(member.value) for member in kind]
+    if str(getattr(value, "value", value)) not in choices:
+        raise ConfigError(f"none of {', '.join(choices)}")
+    return str(getattr(value, "value", value))
+
+
+def _layer_numbers(value: Any) -> str:
+    """The one list that is supported, of layers to keep, as fairseq's Transformer splits it."""
+    if not isinstance(value, str) or not re.fullmatch(r"\d{1,4}(,\d{1,4}){0,999}|", value):
+        raise ConfigError("no list of numbers")
+    return value
+
+
+def _say_dropped(values: Mapping[str, Any], known: set[str], what: str) -> None:
+    dropped = sorted(set(values) - known)
+    if dropped:
+        names = ", ".join(_shown(name) for name in dropped)
+        logger.warning("a checkpoint's %s has unknown fields, which are left out: %s", what, names)
+
+
+def _shown(value: Any) -> str:
+    """A value of somebody else's, in at most 40 characters that a terminal can show."""
+    if isinstance(value, int) and value.bit_length() > 64:
+        return f"a number of {value.bit_length()} bits"
+    if not isinstance(value, (str, int, float)):
+        return f"a {type(value).__name__}"
+    text = ascii(value[:80] if isinstance(value, str) else value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,0 +1,125 @@
+"""Damaged and oversized files: found before anything is built of them."""
+
+from __future__ import annotations
+
+import random
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_checkpoints import complaint, make_state, make_task, save_changed
+
+from specdec_plugins.archive import CheckpointError, check_weights
+from specdec_plugins.checkpoints import load_model, load_state
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    path = tmp_path / "checkpoint.pt"
+    torch.save(make_state(make_task()), path)
+    return path
+
+
+class TestDamage:
+    def test_bytes_that_are_changed_in_the_middle(self, checkpoint: Path) -> None:
+        """torch reads such files without a word."""
+        good, numbers = checkpoint.read_bytes(), random.Random(1)
+        with zipfile.ZipFile(checkpoint) as archive:
+            weights = [entry for entry in archive.infolist() if "/data/" in entry.filename]
+        for _ in range(40):
+            entry = numbers.choice(weights)
+            after = good.index(b"PK", entry.header_offset + 4)
+            place = after - 1 - numbers.randrange(entry.file_size)
+            content = bytearray(good)
+            content[place] ^= 0xFF
+            checkpoint.write_bytes(content)
+            message = complaint(checkpoint)
+            assert "damaged" in message or "archive" in message
+
+    def test_any_bytes(self, checkpoint: Path) -> None:
+        """Wherever a file is damaged, it is refused, or what is in it is unharmed."""
+        good, numbers = checkpoint.read_bytes(), random.Random(2)
+        before = load_state(checkpoint)["model"]
+        for _ in range(150):
+            content = bytearray(good)
+            for _ in range(numbers.choice([1, 1, 10])):
+                content[numbers.randrange(len(good))] = numbers.randrange(256)
+            checkpoint.write_bytes(content)
+            try:
+                after = load_state(checkpoint)["model"]
+            except CheckpointError:
+                continue
+            assert all(torch.equal(after[name], before[name]) for name in before)
+
+    def test_compressed_entries_may_be_any_size(self, checkpoint: Path) -> None:
+        with zipfile.ZipFile(checkpoint) as archive:
+            entries = {name: archive.read(name) for name in archive.namelist()}
+        with zipfile.ZipFile(checkpoint, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, content in entries.items():
+                archive.writestr(name, content)
+            archive.writestr("archive/data/99", bytes(50_000_000))
+        assert checkpoint.stat().st_size < 1_000_000
+        assert "no archive as torch writes it" in complaint(checkpoint)
+
+    def test_the_same_entry_twice(self, checkpoint: Path) -> None:
+        with zipfile.ZipFile(checkpoint, "a") as archive, pytest.warns(UserWarning, match="Dupl"):
+            archive.writestr(archive.namelist()[-1], b"other")
+        assert "no archive as torch writes it" in complaint(checkpoint)
+
+    def test_no_ordinary_file(self) -> None:
+        assert "no ordinary file" in complaint("/dev/zero")
+
+
+class TestWeights:
+    @pytest.mark.parametrize("model", [[1, 2], "weights", torch.zeros(3), None])
+    def test_that_are_no_weights(self, model: Any, checkpoint: Path) -> None:
+        assert "it has no 'model'" in complaint(save_changed(checkpoint, model=model))
+
+    @pytest.mark.parametrize("value", ["text", 3, [torch.zeros(8)], None, {"a": 1}])
+    def test_a_weight_that_is_no_tensor(self, value: Any, checkpoint: Path) -> None:
+        weights = {**load_state(checkpoint)["model"], "decoder.layers.0.fc1.bias": value}
+        message = complaint(save_changed(checkpoint, model=weights))
+        assert f"weight 'decoder.layers.0.fc1.bias' is a {type(value).__name__}" in message
+
+    def test_a_name_that_is_no_text(self, checkpoint: Path) -> None:
+        weights = {**load_state(checkpoint)["model"], 7: torch.zeros(1)}
+        assert "a weight's name is a int" in complaint(save_changed(checkpoint, model=weights))
+
+    @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+    def test_values_that_are_no_numbers(self, value: float, checkpoint: Path) -> None:
+        weights = load_state(checkpoint)["model"]
+        weights["encoder.layers.0.fc1.weight"].view(-1)[3] = value
+        message = complaint(save_changed(checkpoint, model=weights))
+        assert "weight 'encoder.layers.0.fc1.weight' holds infinite values or NaN" in message
+
+    def test_a_tensor_larger_than_the_file(self, checkpoint: Path) -> None:
+        weights = load_state(checkpoint)["model"]
+        weights["encoder.layers.0.fc1.weight"] = torch.zeros(1).expand(10**6, 10**6)
+        message = complaint(save_changed(checkpoint, model=weights))
+        assert "is larger than what the file holds of it" in message
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            torch.zeros(2, 2).to_sparse(),
+            torch.zeros(2, dtype=torch.complex64),
+            torch.empty(10**9, 10**9, device="meta"),
+            torch.quantize_per_tensor(torch.zeros(2), 1.0, 0, torch.qint8),
+        ],
+        ids=["sparse", "complex", "meta", "quantized"],
+    )
+    def test_tensors_of_other_kinds(self, value: Any) -> None:
+        with pytest.raises(CheckpointError, match=r"x\.pt: weight 'a' is no plain tensor"):
+            check_weights("x.pt", {"a": value})
+
+    def test_a_model_larger_than_the_file(self, checkpoint: Path) -> None:
+        """The shapes are compared before memory is taken: here for 512 GB."""
+        config = torch.load(checkpoint, weights_only=True)["cfg"]
+        vars(config["model"]).update(encoder_ffn_embed_dim=1 << 20, decoder_ffn_embed_dim=1 << 20)
+        vars(config["model"]).update(encoder_embed_dim=1 << 16, decoder_embed_dim=1 << 16)
+        path = save_changed(checkpoint, cfg=config)
+        with pytest.raises(CheckpointError, match="the weights do not fit the model: ") as caught:
+            load_model(path, make_task())
+        assert "\n" not in str(caught.value)

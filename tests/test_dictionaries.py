@@ -1,0 +1,90 @@
+"""A model is used with the dictionaries that it was trained with, and with no others."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from fairseq.data import Dictionary
+from test_checkpoints import make_state, make_task
+
+from specdec_plugins import dictionaries
+from specdec_plugins.archive import CheckpointError
+from specdec_plugins.checkpoints import load_model
+from specdec_plugins.dictionaries import KEY, dictionary_fingerprint, fingerprints
+from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
+from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
+
+
+def make_dictionary(words: list[str], count: int = 1) -> Dictionary:
+    dictionary = Dictionary()
+    for word in words:
+        dictionary.add_symbol(word, count)
+    return dictionary
+
+
+def make_own_task(words: list[str]) -> TranslationSpecdecTask:
+    cfg = TranslationSpecdecConfig(source_lang="en", target_lang="de")
+    dictionary = make_dictionary(words)
+    return TranslationSpecdecTask(cfg, dictionary, dictionary)
+
+
+WORDS = [f"word{index}" for index in range(12)]
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "checkpoint.pt"
+    task = make_own_task(WORDS)
+    torch.save({**make_state(make_task()), "task_state": task.state_dict()}, path)
+    return path
+
+
+def test_fingerprints_tell_words_and_order_apart_but_not_counts() -> None:
+    first = dictionary_fingerprint(make_dictionary(["a", "b"]))
+    assert first == dictionary_fingerprint(make_dictionary(["a", "b"], count=7))
+    others = (["b", "a"], ["a", "c"], ["a"], ["ab"], ["a", "b", "c"])
+    assert len({first, *(dictionary_fingerprint(make_dictionary(o)) for o in others)}) == 6
+
+
+def test_the_same_dictionaries(saved: Path, caplog: pytest.LogCaptureFixture) -> None:
+    load_model(saved, make_own_task(WORDS))
+    assert not caplog.records
+
+
+def test_another_order_of_the_same_size_is_refused(saved: Path) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        load_model(saved, make_own_task(WORDS[::-1]))
+    assert str(caught.value).startswith(f"{saved}: was trained with another source dictionary")
+
+
+def test_refused_where_fairseq_loads_it(saved: Path) -> None:
+    with pytest.raises(CheckpointError, match="a checkpoint of --path: was trained with another"):
+        checkpoint_utils.load_model_ensemble_and_task([str(saved)], task=make_own_task(WORDS[::-1]))
+    task = make_own_task(WORDS)
+    checkpoint_utils.load_model_ensemble_and_task([str(saved)], task=task)
+    assert task.state_dict()[KEY] == fingerprints(task)
+
+
+def test_an_old_file_is_warned_of_once(saved: Path, caplog: pytest.LogCaptureFixture) -> None:
+    torch.save(make_state(make_task()), saved)
+    dictionaries._say_unknown.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            load_model(saved, make_own_task(WORDS))
+    messages = [record.message for record in caplog.records]
+    assert len(messages) == 1
+    assert messages[0].startswith(f"{saved}: does not say which dictionaries")
+
+
+@pytest.mark.parametrize("state", [[], {KEY: 3}, {KEY: {"source": 3}}])
+def test_fingerprints_that_are_none(saved: Path, state: object) -> None:
+    torch.save({**make_state(make_task()), "task_state": state}, saved)
+    if isinstance(state, dict) and isinstance(state[KEY], dict):
+        with pytest.raises(CheckpointError, match="another source dictionary"):
+            load_model(saved, make_own_task(WORDS))
+    else:
+        load_model(saved, make_own_task(WORDS))

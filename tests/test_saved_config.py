@@ -1,0 +1,289 @@
+"""What of a checkpoint's configuration reaches fairseq: known fields, each of its type."""
+
+from __future__ import annotations
+
+import pickle
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fairseq import models
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.tasks.translation import TranslationTask
+from fairseq.utils import get_available_activation_fns
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+from test_checkpoints import make_model_args, make_state, make_task
+
+from specdec_plugins import saved_config
+from specdec_plugins.archive import CheckpointError
+from specdec_plugins.checkpoints import load_model, load_state
+from specdec_plugins.models.block_causal import BlockCausalConfig
+from specdec_plugins.saved_config import ConfigError, saved_fields, saved_model, saved_task
+from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
+from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
+
+CAUSAL = {"_name": "block_causal", "block_size": 3, "share_verifier_encoder": True}
+MODELS = {
+    "transformer": vars(make_model_args()),
+    "block": {**vars(make_model_args()), "_name": "block", "arch": "block", "block_size": 3},
+    "block_causal": CAUSAL,
+}
+# Where stock fairseq evaluates a string of the configuration, or opens what it names.
+EVALUATED = (
+    "adaptive_softmax_cutoff",
+    "encoder_xformers_att_config",
+    "decoder_xformers_att_config",
+    "encoder_layers_to_keep",
+    "decoder_layers_to_keep",
+    "encoder_embed_path",
+    "decoder_embed_path",
+    "left_pad_source",
+    "pipeline_balance",
+    "pipeline_devices",
+    "character_filters",
+    "pretrained",
+    "decoder_attention",
+    "conv_feature_layers",
+    "user_dir",
+    "optimizer_overrides",
+    "model_overrides",
+    "quantization_config_path",
+    "adam_betas",
+)
+
+
+def harmful(trace: Path) -> str:
+    """An expression that leaves a file behind where it is evaluated."""
+    return f"[__import__('pathlib').Path({str(trace)!r}).touch() or 5, 6]"
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    return tmp_path / "trace"
+
+
+def every_field(name: str) -> list[str]:
+    return sorted(saved_config._known_fields(saved_config._model_class(name), name))
+
+
+class TestNothingIsRun:
+    def test_stock_fairseq_would(self, trace: Path) -> None:
+        """Without this there would be nothing to protect from."""
+        args = make_model_args()
+        args.adaptive_softmax_cutoff = harmful(trace)
+        make_task().build_model(args)
+        assert trace.exists()
+
+    @pytest.mark.parametrize("form", ["namespace", "dict", "omegaconf", "args"])
+    @pytest.mark.parametrize("field", EVALUATED)
+    def test_of_a_transformer(self, field: str, form: str, tmp_path: Path, trace: Path) -> None:
+        values = {**vars(make_model_args()), field: harmful(trace)}
+        self.load(tmp_path, values, form)
+        assert not trace.exists()
+
+    @pytest.mark.parametrize("model", ["block", "block_causal"])
+    @pytest.mark.parametrize("field", EVALUATED)
+    def test_of_a_drafter(self, field: str, model: str, tmp_path: Path, trace: Path) -> None:
+        self.load(tmp_path, {**MODELS[model], field: harmful(trace)}, "dict")
+        assert not trace.exists()
+
+    @pytest.mark.parametrize("model", MODELS)
+    def test_of_any_known_field(self, model: str, tmp_path: Path, trace: Path) -> None:
+        for field in every_field(model):
+            self.load(tmp_path, {**MODELS[model], field: harmful(trace)}, "dict")
+        assert not trace.exists()
+
+    @pytest.mark.parametrize(
+        "arch", sorted(name for name in ARCH_MODEL_REGISTRY if not name.startswith("block"))
+    )
+    def test_of_any_architecture(self, arch: str, tmp_path: Path, trace: Path) -> None:
+        """All that fairseq knows: no Transformer, no model."""
+        bad = dict.fromkeys(("encoder_layers", "decoder_layers", *EVALUATED), harmful(trace))
+        message = self.load(tmp_path, {"_name": arch, "arch": arch, **bad}, "namespace")
+        assert message
+        assert not trace.exists()
+
+    def load(self, folder: Path, values: dict[str, Any], form: str) -> str | None:
+        """Load a checkpoint of this configuration; its complaint, if any, is one line."""
+        state = make_state(make_task())
+        config: Any = Namespace(**values) if form in ("namespace", "args") else values
+        if form == "omegaconf":
+            config = OmegaConf.create(values)
+        task = {"_name": "translation", "source_lang": "en"}
+        state["cfg"] = {"model": config, "task": task}
+        if form == "args":
+            state["cfg"], state["args"] = None, config
+        path = folder / "crafted.pt"
+        torch.save(state, path)
+        try:
+            load_model(path, make_task())
+        except CheckpointError as error:
+            message = str(error)
+        else:
+            return None
+        assert message.startswith(f"{path}: ")
+        assert "\n" not in message
+        return message
+
+
+ODD: st.SearchStrategy[Any] = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.integers(min_value=10**9),
+        st.floats(),
+        st.text(max_size=20),
+        st.binary(max_size=5),
+        st.sampled_from(["${oc.env:HOME}", "1+1", "relu", "0,1", "__import__('os')", 1 << 5000]),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.one_of(st.text(max_size=5), st.integers()), inner, max_size=3),
+    ),
+    max_leaves=6,
+)
+
+
+class TestTypes:
+    @given(st.data())
+    @settings(max_examples=300, deadline=None)
+    def test_any_value_of_any_field_is_taken_as_its_type_or_refused(self, data: Any) -> None:
+        name = data.draw(st.sampled_from(sorted(MODELS)))
+        field = data.draw(st.sampled_from([*every_field(name), "unheard_of", "task"]))
+        value = data.draw(ODD)
+        form = data.draw(st.sampled_from([dict, Namespace]))
+        values = {**MODELS[name], field: value}
+        try:
+            found = vars(saved_model(values if form is dict else Namespace(**values)))
+        except ConfigError as error:
+            message = str(error)
+            found = {}
+        else:
+            message = ""
+        assert "\n" not in message
+        assert len(message) < 400
+        assert set(found) <= {*every_field(name), "arch", "_name"}
+        kept = found.get(field)
+        assert kept is None or isinstance(kept, (bool, int, float, str))
+        if isinstance(kept, str):  # no text of the file's author's own
+            assert kept in get_available_activation_fns() or set(kept) <= set("0123456789,")
+
+    @pytest.mark.parametrize(
+        ("field", "value", "why"),
+        [
+            ("encoder_layers", "6", "no integer"),
+            ("encoder_layers", True, "no integer"),
+            ("encoder_layers", 10**9, "not between"),
+            ("encoder_layers", 2.0, "no integer"),
+            ("encoder_layers", -1, "not between 0 and 1024"),
+            ("decoder_embed_dim", 1 << 900, "a number of 901 bits, which is not between"),
+            ("dropout", "0.1", "no number"),
+            ("dropout", float("nan"), "no number"),
+            ("share_all_embeddings", 1, "neither True nor False"),
+            ("activation_fn", "eval", "none of"),
+            ("activation_fn", ["relu"], "none of"),
+            ("max_source_positions", 10**9, "not between"),
+            ("adaptive_softmax_cutoff", [5], "adaptive softmax is not supported"),
+            ("decoder_layers_to_keep", "0,__import__", "no list of numbers"),
+            ("base_layers", 2, "BASE layers is not supported"),
+        ],
+    )
+    def test_what_is_refused(self, field: str, value: Any, why: str) -> None:
+        with pytest.raises(ConfigError, match=why):
+            saved_model(Namespace(**{**MODELS["transformer"], field: value}))
+
+    @pytest.mark.parametrize("model", MODELS)
+    def test_a_block_size_that_cannot_be(self, model: str) -> None:
+        if model != "transformer":
+            with pytest.raises(ConfigError, match=r"block_size 1000000000, which is not between"):
+                saved_model({**MODELS[model], "block_size": 10**9})
+
+    def test_what_is_known_is_kept(self) -> None:
+        found = saved_model(make_model_args())
+        assert {name: getattr(found, name) for name in vars(make_model_args())} == vars(
+            make_model_args()
+        )
+
+    def test_starting_points_are_left_out(self) -> None:
+        found = saved_model({**CAUSAL, "init_encoder_from": "verifier.pt"})
+        assert not hasattr(found, "init_encoder_from")
+
+    def test_unknown_fields_are_named_once(self, caplog: pytest.LogCaptureFixture) -> None:
+        found = saved_model({**CAUSAL, "unheard_of": 1, "user_dir": "x"})
+        assert not hasattr(found, "user_dir")
+        assert [record.message for record in caplog.records] == [
+            "a checkpoint's model block_causal has unknown fields, which are left out: "
+            "'unheard_of', 'user_dir'"
+        ]
+
+    def test_a_whole_command_line_is_no_surprise(self, caplog: pytest.LogCaptureFixture) -> None:
+        saved_model(Namespace(**vars(make_model_args()), lr=[0.1], user_dir="x"))
+        assert not caplog.records
+
+    def test_nothing_is_interpolated(self) -> None:
+        node = OmegaConf.create({**CAUSAL, "verifier_embed_dim": "${oc.env:HOME}"})
+        with pytest.raises(ConfigError, match="no integer"):
+            saved_model(node)
+
+    def test_a_structure_that_is_large_when_written_out(self) -> None:
+        bomb: Any = ["x"]
+        for _ in range(60):
+            bomb = [bomb, bomb]
+        bomb = pickle.loads(pickle.dumps(bomb))
+        with pytest.raises(ConfigError, match="a list, which is no integer"):
+            saved_model({**CAUSAL, "decoder_layers": bomb})
+
+    @pytest.mark.parametrize("config", [None, 3, "transformer", ["transformer"], {1: 2}])
+    def test_what_is_no_configuration(self, config: Any) -> None:
+        with pytest.raises(ConfigError, match="configuration of the model is a"):
+            saved_model(config)
+
+
+class TestTask:
+    def test_a_task_of_another_kind_is_refused(self) -> None:
+        for name in ("language_modeling", "not_there", 3):
+            with pytest.raises(ConfigError, match="its task is"):
+                saved_task({"_name": name})
+
+    def test_old_checkpoints_say_languages(self) -> None:
+        args = Namespace(task="translation", source_lang="en", left_pad_source="True", data=["x"])
+        assert vars(saved_task(args)) == {"source_lang": "en", "_name": "translation"}
+
+    def test_fields_have_their_types(self) -> None:
+        found = saved_task({"_name": "translation_specdec", "block_size": 3, "data": "bin"})
+        assert (found.block_size, found.data) == (3, "bin")
+        with pytest.raises(ConfigError, match="no plain text"):
+            saved_task({"_name": "translation", "data": "${oc.env:HOME}"})
+
+
+def test_fields_of_a_file_must_be_known() -> None:
+    assert saved_fields({"dropout": 0.5}, BlockCausalConfig) == {"dropout": 0.5}
+    with pytest.raises(ConfigError, match="unknown field 'x'"):
+        saved_fields({"x": 0.5}, BlockCausalConfig)
+
+
+def test_where_fairseq_loads_the_task_looks(trace: Path) -> None:
+    """``fairseq-generate`` and the hub read the file; the task builds the model."""
+    args = make_model_args()
+    args.adaptive_softmax_cutoff = harmful(trace)
+    dictionary = make_task().source_dictionary
+    config = TranslationSpecdecConfig(source_lang="en", target_lang="de")
+    task = TranslationSpecdecTask(config, dictionary, dictionary)
+    with pytest.raises(ConfigError, match="adaptive softmax"):
+        task.build_model(args, from_checkpoint=True)
+    assert not trace.exists()
+
+
+def test_nothing_is_built_for_the_languages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "checkpoint.pt"
+    torch.save(make_state(make_task()), path)
+    monkeypatch.setattr(models, "build_model", None)
+    monkeypatch.setattr(TranslationTask, "build_model", None)
+    assert load_state(path)["cfg"]["task"]._name == "translation"

@@ -41,6 +41,7 @@ setup(
         'fairseq==0.12.2; python_version<"3.11"',
         'fairseq-fixed>=0.12.3.1,<0.13; python_version>="3.11"',
         "jinja2>=3",
+        "msgspec>=0.19",
         "numba>=0.60",
         "numpy",
         "sacrebleu>=2.3",

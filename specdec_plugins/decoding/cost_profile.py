@@ -11,10 +11,12 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor
 from tqdm import tqdm
@@ -29,6 +31,15 @@ METHOD = 4
 
 Points = dict[str, list[list[float]]]
 """``draft`` and ``verify``: pairs of slots and seconds, by slots, for one batch size."""
+
+
+@dataclass(frozen=True)
+class _File:
+    """What a file of costs holds."""
+
+    key: dict[str, Any]
+    costs: dict[str, Points]
+    """By batch size."""
 
 
 @dataclass(frozen=True)
@@ -147,26 +158,25 @@ class CostProfile:
     def _load(self, path: Path, key: dict[str, Any]) -> dict[str, Points]:
         """What the file holds for this key; nothing, with a warning, if it is of another."""
         try:
-            found = json.loads(path.read_text("utf-8"))
-            theirs, costs = found["key"], found["costs"]
-            differing = [name for name in key if theirs.get(name) != key[name]]
-            for points in costs.values():
-                tabulate({1: points}, 1, 1, torch.device("cpu"))
+            found = msgspec.json.decode(path.read_bytes(), type=_File)
+            for points in found.costs.values():
+                _check_points(points)
         except (FileNotFoundError, NotADirectoryError):
             return {}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             if self._given:
                 raise ValueError(
                     f"--cost-profile {path}: is no cost profile ({error}); name another file"
                 ) from error
             logger.warning("%s: is no cost profile (%s); measuring anew", path, error)
             return {}
+        differing = [name for name in key if found.key.get(name) != key[name]]
         if differing:
             logger.warning(
                 "%s: was measured for another %s; measuring anew", path, " and ".join(differing)
             )
             return {}
-        return dict(costs)
+        return found.costs
 
     def _save(self, path: Path, key: dict[str, Any], costs: dict[str, Points]) -> None:
         """Replace the file as a whole, so that nobody reads half of it."""
@@ -241,6 +251,22 @@ def _interpolated(points: list[list[float]], at: float) -> float:
         return float(points[min(right, len(points) - 1)][1])
     (a, low), (b, high) = points[right - 1], points[right]
     return float(low + (high - low) * (at - a) / (b - a))
+
+
+def _check_points(points: Points) -> None:
+    """
+    Raises:
+        ValueError: these are no pairs of slots and seconds, by slots.
+    """
+    for part in ("draft", "verify"):
+        pairs = points.get(part)
+        if not pairs or any(len(pair) != 2 for pair in pairs):
+            raise ValueError(f"no pairs for {part}")
+        slots = [pair[0] for pair in pairs]
+        if any(after <= before for before, after in pairwise(slots)):
+            raise ValueError(f"the slots of {part} do not increase")
+        if not all(0 <= number < 1e12 for pair in pairs for number in pair):
+            raise ValueError(f"a number of {part} cannot be")
 
 
 def _timed(part: Callable[[int], None], slots: int, device: torch.device) -> float:

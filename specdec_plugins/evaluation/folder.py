@@ -65,7 +65,7 @@ class SweepFolder:
             return
         try:
             before = json.loads((self.path / DESCRIPTION).read_text("utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise InferenceError(
                 f"--output-path {self.path}: holds a {RUNS}, but no {DESCRIPTION} that says of "
                 "what; name another folder"

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
 from typing import Any
 
+import msgspec
 import torch
 
 from specdec_plugins.decoding.statistics import DecodingStatistics
@@ -15,6 +16,9 @@ from specdec_plugins.evaluation.systems import AR, DRAFTER, System
 from specdec_plugins.inference.report import device_name
 from specdec_plugins.inference.text import Line, TextCodec
 from specdec_plugins.inference.translator import Translation, Translator
+
+MOST = 1e18
+"""No figure of a run is larger."""
 
 Batches = list[list[Line]]
 
@@ -163,15 +167,23 @@ class Run:
         Raises:
             ValueError: this is no such line.
         """
-        given = json.loads(line)
-        names = {field.name for field in fields(cls)}
-        columns = {field.name for field in fields(SentenceColumns)}
-        if not isinstance(given, dict) or set(given) != names:
-            raise ValueError("not the fields of a run of this version")
-        sentences = given["by_sentence"]
-        if not isinstance(sentences, dict) or set(sentences) != columns:
-            raise ValueError("not the columns of a run")
-        return cls(**{**given, "by_sentence": SentenceColumns(**sentences)})
+        try:
+            given = msgspec.json.decode(line)
+            if not isinstance(given, dict) or set(given) != {field.name for field in fields(cls)}:
+                raise ValueError("not the fields of a run of this version")
+            run = msgspec.convert(given, cls)
+        except RecursionError as error:
+            raise ValueError(str(error)) from error
+        by_name = vars(run.by_sentence)
+        columns = [by_name[name] for name in by_name if name != "output" or by_name[name]]
+        numbers = [value for value in vars(run).values() if isinstance(value, (int, float))]
+        for column in columns:
+            numbers += [value for value in column if not isinstance(value, str)]
+        if len({len(column) for column in columns}) > 1:
+            raise ValueError("columns of different lengths")
+        if not all(0 <= number <= MOST for number in numbers) or 0 in run.by_sentence.steps:
+            raise ValueError("a number in it cannot be")
+        return run
 
 
 def plan_batches(codec: TextCodec, lines: Sequence[Line], size: int) -> Batches:

@@ -19,6 +19,6 @@ exec fairseq-train "$bin" --save-dir "$save" --user-dir "$here/specdec_plugins" 
   --dropout 0.2 --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
   --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
   --lr 2e-3 --lr-scheduler polynomial_decay --warmup-updates 600 \
-  --total-num-update 5500 --max-update 5500 --max-tokens 2560 \
+  --total-num-update 5500 --max-update 5500 --max-tokens 2560 --required-batch-size-multiple 1 \
   --save-interval-updates 500 --keep-interval-updates 5 --no-epoch-checkpoints \
   --seed 1 --log-format simple --log-interval 50 "$@"

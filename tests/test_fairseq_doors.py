@@ -118,7 +118,7 @@ def flags(pair: Pair) -> str:
     """Flags of ``fairseq-generate`` for the valid set."""
     return (
         f"{pair.data} --task translation_specdec -s en -t de --gen-subset valid --cpu "
-        "--required-batch-size-multiple 1 --num-workers 0 --max-len-b 12"
+        "--num-workers 0 --max-len-b 12"
     )
 
 
@@ -237,12 +237,13 @@ def test_hub(pair: Pair, tmp_path: Path, exported: bool) -> None:
 
 
 def test_eval_bleu(pair: Pair, tmp_path: Path) -> None:
-    """BLEU and acceptance length are those of the speculative output."""
+    """BLEU and acceptance length are those of the speculative output, of every sentence."""
     settings = json.dumps({"max_len_b": 12}).replace(" ", "")
     flags = (
         f"{pair.flags} --beta 3 --tau 2 --eval-bleu --eval-bleu-args {settings} "
         "--eval-bleu-remove-bpe --best-checkpoint-metric bleu --maximize-best-checkpoint-metric "
-        f"--max-epoch 2 --max-tokens-valid 60 --user-dir {PACKAGE} --save-dir {tmp_path}"
+        f"--max-epoch 2 --max-tokens-valid 60 --user-dir {PACKAGE} --save-dir {tmp_path} "
+        "--required-batch-size-multiple 8"
     )
     output = run("train", f"{pair.data} {COMMON} {flags}")
     valid = [log for log in json_lines(output) if "valid_bleu" in log]
@@ -278,8 +279,7 @@ def test_hydra_train_and_validate(pair: Pair, tmp_path: Path) -> None:
     output = run(
         "validate",
         f"{pair.data} --user-dir {PACKAGE} --task translation_specdec --path {best} --cpu "
-        "--valid-subset valid --max-tokens 100 --required-batch-size-multiple 1 --num-workers 0 "
-        "--log-format json",
+        "--valid-subset valid --max-tokens 100 --num-workers 0 --log-format json",
     )
     found = json_lines(output)[-1]["valid_acceptance_length"]
     assert float(found) == pytest.approx(state["extra_state"]["best"], abs=1e-3)

@@ -26,6 +26,7 @@ from specdec_plugins.data.block_mask import (
     sentence_seeds,
     sentence_uniforms,
 )
+from specdec_plugins.data.whole_pairs import WholePairs
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.generator import SpeculativeGenerator
@@ -135,6 +136,12 @@ class TranslationSpecdecTask(TranslationTask):
         """
         check_dictionaries(state_dict, self, "a checkpoint of --path")
         super().load_state_dict({name: state_dict[name] for name in state_dict if name != KEY})
+
+    def load_dataset(self, split: str, *args: Any, **kwargs: Any) -> None:
+        """As fairseq's, and every sentence of it is in a batch."""
+        super().load_dataset(split, *args, **kwargs)
+        # fairseq's function makes it, and cannot be told another class.
+        self.datasets[split].__class__ = WholePairs
 
     def get_batch_iterator(
         self, dataset: Any, *args: Any, num_shards: int = 1, shard_id: int = 0, **kwargs: Any

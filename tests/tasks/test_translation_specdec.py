@@ -529,7 +529,7 @@ def run_generate(data: Path, results: Path, path: str, flags: str) -> list[str]:
     """The H- and P-lines of ``fairseq-generate``."""
     arguments = (
         f"{data} --path {path} --gen-subset valid --source-lang en --target-lang de --cpu "
-        "--max-tokens 100 --required-batch-size-multiple 1 --num-workers 0 --max-len-b 12 "
+        "--max-tokens 100 --num-workers 0 --max-len-b 12 "
         f"--results-path {results} {flags}"
     )
     args = options.parse_args_and_arch(options.get_generation_parser(), arguments.split())

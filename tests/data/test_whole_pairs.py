@@ -1,0 +1,53 @@
+"""Every pair is in a batch, whatever fairseq leaves out."""
+
+from __future__ import annotations
+
+import pytest
+from dummy_data import make_data
+
+from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
+from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> TranslationSpecdecTask:
+    """Of 61 training and 14 valid pairs."""
+    data = make_data(tmp_path_factory.mktemp("data"), train=61)
+    cfg = TranslationSpecdecConfig(
+        data=str(data),
+        source_lang="en",
+        target_lang="de",
+        dataset_impl=None,
+        train_subset="train",
+        required_seq_len_multiple=1,
+        num_shards=1,
+        shard_id=0,
+    )
+    task = TranslationSpecdecTask.setup_task(cfg)
+    for split in ("train", "valid"):
+        task.load_dataset(split)
+    return task
+
+
+@pytest.mark.parametrize("split", ["train", "valid"])
+@pytest.mark.parametrize("sizes", [{"max_sentences": 32}, {"max_tokens": 60}, {"max_tokens": 1000}])
+@pytest.mark.parametrize("multiple", [1, 8, 16])
+def test_no_pair_is_left_out(
+    task: TranslationSpecdecTask, split: str, sizes: dict[str, int], multiple: int
+) -> None:
+    dataset = task.dataset(split)
+    iterator = task.get_batch_iterator(
+        dataset, required_batch_size_multiple=multiple, disable_iterator_cache=True, **sizes
+    )
+    batches = [batch["id"].tolist() for batch in iterator.next_epoch_itr(shuffle=False)]
+    found = sorted(number for batch in batches for number in batch)
+    assert found == list(range(len(dataset)))
+    # All but the last are still such as were asked for.
+    assert all(len(batch) < multiple or len(batch) % multiple == 0 for batch in batches[:-1])
+
+
+def test_the_dataset_loads_in_other_processes(task: TranslationSpecdecTask) -> None:
+    iterator = task.get_batch_iterator(
+        task.dataset("valid"), max_sentences=4, required_batch_size_multiple=8, num_workers=2
+    )
+    assert sum(len(batch["id"]) for batch in iterator.next_epoch_itr()) == 14

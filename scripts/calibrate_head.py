@@ -12,28 +12,26 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-logging.basicConfig(level=logging.WARNING)
-warnings.simplefilter("ignore")
 
-from specdec_plugins.calibration import (  # noqa: E402
+from specdec_plugins.calibration import (
     check_plotting,
     fit_calibration,
     plot_reliability,
     report,
 )
-from specdec_plugins.checkpoints import CheckpointError  # noqa: E402
-from specdec_plugins.head_file import save_head  # noqa: E402
-from specdec_plugins.head_predictions import TrainedHead  # noqa: E402
+from specdec_plugins.checkpoints import CheckpointError
+from specdec_plugins.cli.terminal import prepare_terminal
+from specdec_plugins.head_file import save_head
+from specdec_plugins.head_predictions import TrainedHead
 
 
 def main() -> int:
+    prepare_terminal("calibrate_head.py")
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -10,20 +10,16 @@ loop, and speculative decoding, strict and relaxed, all in the same run, alterna
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import select
 import statistics
 import sys
 import time
-import warnings
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-logging.basicConfig(level=logging.ERROR)
-warnings.simplefilter("ignore")
 
 import sacrebleu  # noqa: E402
 import torch  # noqa: E402
@@ -31,6 +27,7 @@ from tqdm import tqdm  # noqa: E402
 
 import specdec_plugins  # noqa: E402, F401
 from specdec_plugins.checkpoints import CheckpointError  # noqa: E402
+from specdec_plugins.cli.terminal import prepare_terminal  # noqa: E402
 from specdec_plugins.decoding.acceptance import AcceptanceRule  # noqa: E402
 from specdec_plugins.decoding.controllers import ControllerOptions  # noqa: E402
 from specdec_plugins.inference import (  # noqa: E402
@@ -56,6 +53,7 @@ SYSTEMS: dict[str, dict[str, Any]] = {
 
 
 def main() -> int:
+    prepare_terminal("demo.py")
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

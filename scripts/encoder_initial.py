@@ -13,21 +13,19 @@ verifier.pt` does the same without a file in between.
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-if __name__ == "__main__":
-    # Before the imports, since fairseq's modules talk while they are imported.
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
 
 import specdec_plugins  # noqa: F401
 from specdec_plugins.checkpoints import CheckpointError
+from specdec_plugins.cli.terminal import prepare_terminal
 from specdec_plugins.models.encoder_init import write_initial_checkpoint
 
 
 def main() -> int:
+    prepare_terminal("encoder_initial.py")
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

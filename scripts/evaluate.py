@@ -25,9 +25,7 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import sys
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
@@ -37,22 +35,13 @@ PROG = "evaluate.py"
 ROOT = Path(__file__).resolve().parent.parent
 if (ROOT / "specdec_plugins" / "__init__.py").is_file():
     sys.path.insert(0, str(ROOT))
-if __name__ == "__main__":
-    # Before the imports, since fairseq's modules talk while they are imported.
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=os.environ.get("LOGLEVEL", "WARNING").upper(),
-        format="evaluate.py: %(message)s",
-    )
-    if not sys.warnoptions:
-        warnings.simplefilter("ignore")
 
 try:
     import torch
-    from fairseq import utils
     from tqdm import tqdm
 
     from specdec_plugins.checkpoints import CheckpointError
+    from specdec_plugins.cli.terminal import prepare_terminal
     from specdec_plugins.decoding.controllers import ControllerOptions
     from specdec_plugins.evaluation.folder import SweepFolder
     from specdec_plugins.evaluation.outputs import write_outputs
@@ -146,7 +135,7 @@ def evaluate(args: argparse.Namespace) -> None:
 
 def base_seed(args: argparse.Namespace) -> int:
     """fairseq's ``--seed``, set."""
-    utils.set_torch_seed(args.seed)
+    torch.manual_seed(args.seed)
     return int(args.seed)
 
 
@@ -226,6 +215,7 @@ def choose_systems(args: argparse.Namespace, base: Settings) -> list[System]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0, 1 for what the run met with, 2 for the command line."""
+    prepare_terminal(PROG)
     args = parse(sys.argv[1:] if argv is None else argv)
     try:
         evaluate(args)

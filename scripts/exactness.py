@@ -12,24 +12,21 @@ tokens at the first difference. Exit status 1 if any line differs in float64.
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
-import warnings
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-logging.basicConfig(level=logging.ERROR)
-warnings.simplefilter("ignore")
 
-import torch  # noqa: E402
-from tqdm import tqdm  # noqa: E402
+import torch
+from tqdm import tqdm
 
-import specdec_plugins  # noqa: E402, F401
-from specdec_plugins.checkpoints import CheckpointError  # noqa: E402
-from specdec_plugins.decoding.controllers import NAMES, ControllerOptions  # noqa: E402
-from specdec_plugins.inference import (  # noqa: E402
+import specdec_plugins  # noqa: F401
+from specdec_plugins.checkpoints import CheckpointError
+from specdec_plugins.cli.terminal import prepare_terminal
+from specdec_plugins.decoding.controllers import NAMES, ControllerOptions
+from specdec_plugins.inference import (
     InferenceError,
     Settings,
     Translator,
@@ -38,6 +35,7 @@ from specdec_plugins.inference import (  # noqa: E402
 
 
 def main() -> int:
+    prepare_terminal("exactness.py")
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

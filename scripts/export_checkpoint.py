@@ -11,10 +11,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import specdec_plugins  # noqa: F401
 from specdec_plugins.checkpoints import CheckpointError
+from specdec_plugins.cli.terminal import prepare_terminal
 from specdec_plugins.export import export_checkpoint
 
 
 def main() -> int:
+    prepare_terminal("export_checkpoint.py")
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("source", help="a checkpoint of fairseq-train")
     parser.add_argument("target", help="the file to write")

@@ -20,10 +20,7 @@ Times are those of decoding alone: no loading, no text work.
 from __future__ import annotations
 
 import argparse
-import logging
-import os
 import sys
-import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -34,22 +31,13 @@ PROG = "inference.py"
 ROOT = Path(__file__).resolve().parent.parent
 if (ROOT / "specdec_plugins" / "__init__.py").is_file():
     sys.path.insert(0, str(ROOT))
-if __name__ == "__main__":
-    # Before the imports, since fairseq's modules talk while they are imported.
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=os.environ.get("LOGLEVEL", "WARNING").upper(),
-        format="inference.py: %(message)s",
-    )
-    if not sys.warnoptions:
-        warnings.simplefilter("ignore")
 
 try:
     import torch
-    from fairseq import utils
     from tqdm import tqdm
 
     from specdec_plugins.checkpoints import CheckpointError
+    from specdec_plugins.cli.terminal import prepare_terminal
     from specdec_plugins.inference import (
         InferenceError,
         Settings,
@@ -104,7 +92,7 @@ def translate(args: argparse.Namespace, settings: Settings) -> None:
         first = list(islice(lines, args.warmup))
         translator.warm_up(first)
         # Resumed, it draws others than those that it began with.
-        utils.set_torch_seed(args.seed + output.done)
+        torch.manual_seed(args.seed + output.done)
         window = 1 if lines.typed else None
         results = translator.translate(chain(first, lines), window)
         with output, trace or nullcontext():
@@ -132,6 +120,7 @@ def progress(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0, 1 for what the run met with, 2 for the command line."""
+    prepare_terminal(PROG)
     args = parse(sys.argv[1:] if argv is None else argv)
     try:
         translate(args, replace(make_settings(args), trace=bool(args.trace)))

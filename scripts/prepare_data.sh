@@ -10,12 +10,16 @@
 set -euo pipefail
 if [ $# -lt 4 ]; then sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; fi
 raw=$1 out=$2 src=$3 tgt=$4 merges=${5:-4000}
+die() { echo "prepare_data.sh: $1" >&2; exit 1; }
+[[ $merges =~ ^[1-9][0-9]*$ ]] || die "MERGES $merges: give a whole number from 1 on, 4000 for instance"
+# Text is UTF-8 in every locale.
+export PYTHONUTF8=1; unset PYTHONIOENCODING
 for split in train valid test; do
   for lang in "$src" "$tgt"; do
-    [ -s "$raw/$split.$lang" ] || { echo "prepare_data.sh: $raw/$split.$lang is missing or empty" >&2; exit 1; }
+    [ -s "$raw/$split.$lang" ] || die "$raw/$split.$lang is missing or empty"
   done
   [ "$(wc -l <"$raw/$split.$src")" = "$(wc -l <"$raw/$split.$tgt")" ] ||
-    { echo "prepare_data.sh: $raw/$split.$src and .$tgt differ in number of lines" >&2; exit 1; }
+    die "$raw/$split.$src and .$tgt differ in number of lines"
 done
 mkdir -p "$out/tok" "$out/bpe"
 

@@ -17,10 +17,15 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from specdec_plugins.cli.terminal import prepare_terminal
+
 LONGEST = 60
 
 
 def main() -> int:
+    prepare_terminal("recombine.py")
     if len(sys.argv) != 3 or not sys.argv[2].isdigit():
         print(__doc__, file=sys.stderr)
         return 2
@@ -28,6 +33,9 @@ def main() -> int:
         lines = Path(sys.argv[1]).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         print(f"recombine.py: {sys.argv[1]}: cannot be read ({error})", file=sys.stderr)
+        return 1
+    if not any(line.strip() for line in lines):
+        print(f"recombine.py: {sys.argv[1]}: holds no sentence; name a text", file=sys.stderr)
         return 1
     new = recombine([line.split() for line in lines], int(sys.argv[2]))
     sys.stdout.writelines(" ".join(words) + "\n" for words in new)

@@ -12,25 +12,24 @@ slot, and the totals.
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-# Before the imports, since fairseq's modules talk while they are imported.
-logging.basicConfig(level=logging.ERROR)
 
-from tqdm import tqdm  # noqa: E402
+from tqdm import tqdm
 
-from specdec_plugins.inference import InferenceError  # noqa: E402
-from specdec_plugins.inference.output import check_apart, check_writable  # noqa: E402
-from specdec_plugins.inference.trace_file import read_trace  # noqa: E402
-from specdec_plugins.inference.trace_report import build_report  # noqa: E402
+from specdec_plugins.cli.terminal import prepare_terminal
+from specdec_plugins.inference import InferenceError
+from specdec_plugins.inference.output import check_apart, check_writable
+from specdec_plugins.inference.trace_file import read_trace
+from specdec_plugins.inference.trace_report import build_report
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0, or 1 for files that cannot be read or written."""
+    prepare_terminal("trace_report.py")
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -12,6 +12,10 @@ set -euo pipefail
 if [ $# -lt 3 ]; then sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2; fi
 bin=$1 verifier=$2 save=$3; shift 3
 here=$(cd "$(dirname "$0")/.." && pwd)
+die() { echo "train_drafter.sh: $1" >&2; exit 1; }
+compgen -G "${bin%%:*}/dict.*.txt" >/dev/null ||
+  die "BIN_DIR $bin: holds no dict.*.txt; give the bin/ that prepare_data.sh or distill.sh made"
+[ -s "$verifier" ] || die "VERIFIER $verifier: is missing or empty; give a checkpoint"
 exec fairseq-train "$bin" --save-dir "$save" --user-dir "$here/specdec_plugins" \
   --task translation_specdec --AR-path "$verifier" --noise block_mask --block-size 12 \
   --blocks-per-sentence 4 --start-p 0 --minus-p 0 \

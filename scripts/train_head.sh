@@ -12,6 +12,11 @@ set -euo pipefail
 if [ $# -lt 4 ]; then sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2; fi
 bin=$1 verifier=$2 drafter=$3 save=$4; shift 4
 here=$(cd "$(dirname "$0")/.." && pwd)
+die() { echo "train_head.sh: $1" >&2; exit 1; }
+compgen -G "${bin%%:*}/dict.*.txt" >/dev/null ||
+  die "BIN_DIR $bin: holds no dict.*.txt; give the bin/ that prepare_data.sh or distill.sh made"
+[ -s "$verifier" ] || die "VERIFIER $verifier: is missing or empty; give a checkpoint"
+[ -s "$drafter" ] || die "DRAFTER $drafter: is missing or empty; give a checkpoint"
 exec fairseq-train "$bin" --save-dir "$save" --user-dir "$here/specdec_plugins" \
   --task translation_specdec --AR-path "$verifier" --drafter "$drafter" \
   --arch acceptance_head --head-layers 3 --criterion acceptance_loss --mismatch-weight 6 \

@@ -19,11 +19,8 @@ uses that cluster, whose machines must see the models, the input and the output 
 from __future__ import annotations
 
 import argparse
-import logging
-import os
 import sys
 import time
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,20 +29,12 @@ PROG = "translate_corpus.py"
 ROOT = Path(__file__).resolve().parent.parent
 if (ROOT / "specdec_plugins" / "__init__.py").is_file():
     sys.path.insert(0, str(ROOT))
-if __name__ == "__main__":
-    # Before the imports, since fairseq's modules talk while they are imported.
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=os.environ.get("LOGLEVEL", "WARNING").upper(),
-        format="translate_corpus.py: %(message)s",
-    )
-    if not sys.warnoptions:
-        warnings.simplefilter("ignore")
 
 try:
     from tqdm import tqdm
 
     from specdec_plugins.checkpoints import CheckpointError
+    from specdec_plugins.cli.terminal import prepare_terminal
     from specdec_plugins.inference import InferenceError, load_translator
     from specdec_plugins.inference.corpus import check_apart, find_files, read_corpus
     from specdec_plugins.inference.flags import TranslationParser, fail, make_settings
@@ -112,6 +101,7 @@ def translate(args: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0, 1 for what the run met with, 2 for the command line."""
+    prepare_terminal(PROG)
     args = parse(sys.argv[1:] if argv is None else argv)
     try:
         translate(args)

@@ -1,8 +1,8 @@
 """Speculative decoding for fairseq: a non-autoregressive drafter, an autoregressive verifier.
 
-Importing the package registers its criterions, models and tasks with fairseq, and tells torch
-which types its checkpoints may hold; it does nothing else. Give its folder as ``--user-dir`` to
-fairseq's commands, or import it as a library: both lead here.
+Importing the package registers its criterions, models and tasks with fairseq, tells torch which
+types its checkpoints may hold, and fairseq that BPE codes are UTF-8; it does nothing else. Give its
+folder as ``--user-dir`` to fairseq's commands, or import it as a library: both lead here.
 """
 
 from __future__ import annotations
@@ -10,14 +10,19 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from specdec_plugins.safe_globals import register_safe_globals
+from specdec_plugins.quiet import quiet_import
 
 __version__ = "0.1.0"
 
-register_safe_globals()
+with quiet_import():
+    from specdec_plugins.data.subword_codes import read_codes_as_utf8
+    from specdec_plugins.safe_globals import register_safe_globals
 
-# fairseq would find tasks and models itself under --user-dir, but not criterions, and nothing
-# at all after a plain import. What is imported here already, it will not run a second time.
-for _room in ("criterions", "models", "tasks"):
-    for _module in pkgutil.iter_modules([f"{_path}/{_room}" for _path in __path__]):
-        importlib.import_module(f"{__name__}.{_room}.{_module.name}")
+    register_safe_globals()
+    read_codes_as_utf8()
+
+    # fairseq would find tasks and models itself under --user-dir, but not criterions, and nothing
+    # at all after a plain import. What is imported here already, it will not run a second time.
+    for _room in ("criterions", "models", "tasks"):
+        for _module in pkgutil.iter_modules([f"{_path}/{_room}" for _path in __path__]):
+            importlib.import_module(f"{__name__}.{_room}.{_module.name}")

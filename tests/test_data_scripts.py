@@ -420,3 +420,32 @@ def test_prepare_data_refuses_sides_that_do_not_match(raw: Path, tmp_path: Path)
     )
     assert run("prepare_data.sh", raw).returncode == 2
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("merges", ["0", "-3", "many"])
+def test_prepare_data_refuses_a_number_of_merges_that_is_none(
+    raw: Path, tmp_path: Path, merges: str
+) -> None:
+    done = run("prepare_data.sh", raw, tmp_path / "out", "en", "de", merges)
+    assert refused(done, f"MERGES {merges}: give a whole number")
+    assert not (tmp_path / "out").exists()
+
+
+# --- train_*.sh
+
+
+@pytest.mark.parametrize("script", ["train_verifier.sh", "train_drafter.sh", "train_head.sh"])
+def test_training_names_what_is_missing(tmp_path: Path, script: str) -> None:
+    roles = {"train_verifier.sh": [], "train_drafter.sh": ["VERIFIER"]}.get(
+        script, ["VERIFIER", "DRAFTER"]
+    )
+    files = [tmp_path / role for role in roles]
+    done = run(script, tmp_path / "bin", *files, tmp_path / "save")
+    assert refused(done, f"BIN_DIR {tmp_path / 'bin'}: holds no dict.*.txt")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "dict.en.txt").write_text("w 1\n")
+    for role, file in zip(roles, files, strict=True):
+        done = run(script, tmp_path / "bin", *files, tmp_path / "save")
+        assert refused(done, f"{role} {file}: is missing or empty")
+        file.write_bytes(b"weights")
+    assert not (tmp_path / "save").exists()

@@ -56,3 +56,12 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "none.en" in done.stderr
+
+
+def test_a_file_without_sentences_is_named(tmp_path: Path) -> None:
+    for text in ("", "\n \n"):
+        (tmp_path / "empty.en").write_text(text, encoding="utf-8")
+        command = [sys.executable, str(SCRIPT), str(tmp_path / "empty.en"), "5"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert done.stderr == f"recombine.py: {tmp_path}/empty.en: holds no sentence; name a text\n"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import json
+import locale
 import logging
 from argparse import Namespace
 from collections.abc import Iterator
@@ -106,6 +108,11 @@ class TranslationSpecdecTask(TranslationTask):
     def setup_task(cls, cfg: TranslationSpecdecConfig, **kwargs: Any) -> TranslationSpecdecTask:
         """As fairseq's; from here on fairseq too reads checkpoints without running their code."""
         force_weights_only()
+        if not codecs.lookup(locale.getpreferredencoding(False)).name.startswith("utf-8"):
+            logger.warning(
+                "the locale is not UTF-8: fairseq reads and prints text in its encoding; set "
+                "PYTHONUTF8=1"
+            )
         return super().setup_task(cfg, **kwargs)
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:

@@ -1,0 +1,31 @@
+"""What all commands do with the terminal: where they log, what they hide, how text is encoded."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import sys
+import warnings
+
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+def prepare_terminal(prog: str) -> None:
+    """Log to standard error under the command's name, from ``LOGLEVEL`` on (by default WARNING).
+
+    Text that is read or printed is UTF-8 in every locale. Warnings of other packages are hidden
+    unless Python is asked for them (``-W``, ``PYTHONWARNINGS``).
+
+    Exits with status 2 if there is no such level.
+    """
+    for stream in (sys.stdin, sys.stdout):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="surrogateescape")
+    level = os.environ.get("LOGLEVEL") or "WARNING"
+    if level.upper() not in LEVELS:
+        print(f"{prog}: LOGLEVEL={level}: must be one of {', '.join(LEVELS)}", file=sys.stderr)
+        sys.exit(2)
+    logging.basicConfig(stream=sys.stderr, level=level.upper(), format=f"{prog}: %(message)s")
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")

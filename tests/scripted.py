@@ -54,16 +54,19 @@ class ScriptedDrafter:
         last: Any,
         k: int,
         with_probabilities: bool,
-        nodes: int,
         propose: Any,
     ) -> Draft:
-        index = (prefixes.lengths[:, None] + torch.arange(k)).clamp(max=self.script.size(1) - 1)
-        drafted = self.script[self.rows].gather(1, index)
-        if nodes:
-            source = TreeSource(make_lattice(drafted), DICTIONARY.eos(), DICTIONARY.pad())
-            drafted, tree = source.grow(nodes)
-            return Draft(drafted, tree=tree, source=source)
+        drafted = self._scripted(prefixes, k)
         return Draft(drafted, torch.zeros(*drafted.shape, 1), torch.rand(drafted.shape))
+
+    def trees(self, prefixes: Prefixes, last: Any, k: int) -> TreeSource:
+        lattice = make_lattice(self._scripted(prefixes, k))
+        return TreeSource(lattice, DICTIONARY.eos(), DICTIONARY.pad(), prefixes.slots)
+
+    def _scripted(self, prefixes: Prefixes, k: int) -> torch.Tensor:
+        rows = self.rows if prefixes.rows is None else self.rows[prefixes.rows]
+        index = (prefixes.lengths[:, None] + torch.arange(k)).clamp(max=self.script.size(1) - 1)
+        return self.script[rows].gather(1, index)
 
     def keep(self, rows: torch.Tensor, width: int) -> None:
         self.rows = self.rows[rows]

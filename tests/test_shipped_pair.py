@@ -86,3 +86,11 @@ def test_acceptance_length_has_not_changed(rule: AcceptanceRule, length: float) 
     pair = translator("specdec", 8, rule)
     list(pair.translate(SOURCES))
     assert pair.statistics.acceptance_length == pytest.approx(length, rel=0.05)
+
+
+def test_relaxed_output_does_not_depend_on_the_batch() -> None:
+    outputs = [
+        [t.text for t in translator("specdec", batch, RELAXED, "tree").translate(SOURCES)]
+        for batch in (1, 8)
+    ]
+    assert outputs[0] == outputs[1]

@@ -49,6 +49,10 @@ class Prefixes:
     features: Tensor | None
     """``(rows, window, channels)`` the verifier's states for ``tokens``, for drafters that read
     them."""
+    slots: Tensor | None = None
+    """``(rows,)`` how many slots each row is to have of the block, at least 1; None: all."""
+    rows: Tensor | None = None
+    """``(rows,)`` which rows of the batch these are; None: all."""
 
 
 @dataclass
@@ -131,13 +135,34 @@ class Batch:
         """``(rows,)`` the last committed token of each, EOS before the first."""
         return self.tokens.gather(1, self.lengths[:, None])[:, 0]
 
-    def prefixes(self, causal: bool) -> Prefixes:
-        """What a drafter is to go on from; ``causal``: it has cached what it has been given."""
-        new = self.uncached if causal else self.lengths
-        window = max(self.host_uncached if causal else self.host_lengths)
-        index = (self.lengths - new)[:, None] + indices(window, self.tokens.device)
-        tokens, longest = self.tokens.gather(1, index + 1), max(self.host_lengths)
-        return Prefixes(tokens, new, self.lengths, longest, self.recall(index))
+    def prefixes(self, causal: bool, slots: int, rows: list[int] | None = None) -> Prefixes:
+        """What a drafter is to go on from with blocks of ``slots``.
+
+        Args:
+            causal: it has cached what it has been given.
+            rows: which it is to draft for; None for all.
+        """
+        new, lengths = self.uncached if causal else self.lengths, self.lengths
+        host_new, longest = self.host_uncached if causal else self.host_lengths, self.host_lengths
+        own, index = None, None
+        if min(self.host_draft_lengths) < slots:
+            assert self.draft_lengths is not None
+            own = self.draft_lengths.clamp(1, slots)
+        if rows is not None:
+            index = torch.tensor(rows, device=lengths.device)
+            new, lengths, own = new[index], lengths[index], None if own is None else own[index]
+            host_new, longest = [host_new[i] for i in rows], [longest[i] for i in rows]
+        positions = (lengths - new)[:, None] + indices(max(host_new), lengths.device)
+        tokens = self.tokens if index is None else self.tokens[index]
+        return Prefixes(
+            tokens.gather(1, positions + 1),
+            new,
+            lengths,
+            max(longest),
+            self.recall(positions, index),
+            own,
+            index,
+        )
 
     def remember(self, states: Tensor, positions: Tensor) -> None:
         """Note the verifier's states ``(rows, slots, channels)`` at ``(rows, slots)``."""
@@ -146,17 +171,18 @@ class Batch:
         flat = self._flat(positions)
         self.features.flatten(0, 1).index_copy_(0, flat, states.flatten(0, 1))
 
-    def recall(self, positions: Tensor) -> Tensor | None:
-        """The states ``(rows, slots, channels)`` at ``(rows, slots)``; None before the first."""
+    def recall(self, positions: Tensor, rows: Tensor | None = None) -> Tensor | None:
+        """The states ``(rows, slots, channels)`` at ``(rows, slots)`` of all rows, or of some; None
+        before the first."""
         if self.features is None:
             return None
-        states = self.features.flatten(0, 1).index_select(0, self._flat(positions))
+        states = self.features.flatten(0, 1).index_select(0, self._flat(positions, rows))
         return states.view(*positions.shape, -1)
 
-    def _flat(self, positions: Tensor) -> Tensor:
+    def _flat(self, positions: Tensor, rows: Tensor | None = None) -> Tensor:
         """Positions within all rows one after another, which are quicker to copy to and from."""
-        rows, capacity = self.tokens.shape
-        return (row_starts(rows, capacity, positions.device) + positions).flatten()
+        starts = row_starts(*self.tokens.shape, positions.device)
+        return ((starts if rows is None else starts[rows]) + positions).flatten()
 
     def outcome(self, verdict: Verdict, left_over: bool) -> Outcome:
         """What to tell a controller that adapts its draft lengths.
@@ -173,11 +199,17 @@ class Batch:
             drafted, verified, accepted, rejected, ~stopped, self.lengths, verdict.path, left_over
         )
 
-    def move_on(self, new: Tensor, host_new: list[int], drew: bool) -> None:
-        """Count ``new`` ``(rows,)`` committed tokens; ``drew``: there was a drafter's pass."""
-        self.uncached = new if drew else self.uncached + new
-        host_before = [0] * len(host_new) if drew else self.host_uncached
-        self.host_uncached = [n + m for n, m in zip(host_before, host_new)]
+    def move_on(self, new: Tensor, host_new: list[int], drew: list[bool]) -> None:
+        """Count ``new`` ``(rows,)`` committed tokens; ``drew``: which had a drafter's pass."""
+        if all(drew):
+            self.uncached = new
+        elif any(drew):
+            drafted = torch.tensor(drew, device=new.device)
+            self.uncached = torch.where(drafted, new, self.uncached + new)
+        else:
+            self.uncached = self.uncached + new
+        before = zip(drew, self.host_uncached, host_new)
+        self.host_uncached = [n if cached else m + n for cached, m, n in before]
         self.host_lengths = [n + m for n, m in zip(self.host_lengths, host_new)]
 
     def keep(self, kept: list[int]) -> Tensor:

@@ -72,7 +72,6 @@ class CachedDrafter:
         last: Tensor,
         block_size: int,
         with_probabilities: bool = False,
-        nodes: int = 0,
         propose: Propose | None = None,
     ) -> Draft:
         """Draft ``block_size`` tokens after every row's prefix.
@@ -80,21 +79,18 @@ class CachedDrafter:
         Args:
             last: ``(rows,)`` the last token of each prefix, EOS of an empty one.
             with_probabilities: also say how likely each drafted token is to the drafter.
-            nodes: if not 0, draft instead so many tokens of a tree, ``block_size`` deep at most.
-            propose: draw the tokens by these probabilities instead of taking the best; of a tree,
-                the best are taken all the same.
+            propose: draw the tokens by these probabilities instead of taking the best.
 
         Returns:
-            ``(rows, block_size)`` tokens for positions p … p + block_size - 1; of a tree
-            ``(rows, nodes)``.
+            ``(rows, block_size)`` tokens for positions p … p + block_size - 1.
         """
         states = self.states(prefixes, block_size)
-        if nodes:
-            lattice = self.decoder.lattice(states, last)
-            source = TreeSource(lattice, self.model.eos, self.decoder.padding)
-            drafted, tree = source.grow(nodes)
-            return Draft(drafted, tree=tree, source=source)
         return self.chain(states, last, with_probabilities, propose)
+
+    def trees(self, prefixes: Prefixes, last: Tensor, block_size: int) -> TreeSource:
+        """What to grow trees from, ``block_size`` deep at most; arguments as of :meth:`draft`."""
+        lattice = self.decoder.lattice(self.states(prefixes, block_size), last)
+        return TreeSource(lattice, self.model.eos, self.decoder.padding, prefixes.slots)
 
     def chain(
         self, states: Tensor, last: Tensor, with_probabilities: bool, propose: Propose | None
@@ -109,7 +105,10 @@ class CachedDrafter:
         return Draft(self.decoder.choose(states, last), states)
 
     def states(self, prefixes: Prefixes, block_size: int) -> Tensor:
-        """``(rows, block_size, channels)``: what :meth:`draft`, given the same, chooses from."""
+        """``(rows, block_size, channels)``: what :meth:`draft`, given the same, chooses from.
+
+        The slots of a row see each other, but not those that are in the batch for other rows only.
+        """
         tokens, new, lengths = prefixes.tokens, prefixes.new, prefixes.lengths
         index = indices(tokens.size(1) + block_size, tokens.device)
         positions = (lengths - new)[:, None] + index
@@ -121,12 +120,13 @@ class CachedDrafter:
             features = self._read(features)
         table = self._table
         assert table is not None
-        x = self.decoder.embed(slots, is_mask, positions, self._memory, table, features)
-        ends = (lengths + block_size)[:, None]
+        memory = self._memory if prefixes.rows is None else self._memory.keep(prefixes.rows)
+        x = self.decoder.embed(slots, is_mask, positions, memory, table, features)
+        ends = (lengths + (block_size if prefixes.slots is None else prefixes.slots))[:, None]
         limits = torch.where(is_mask, ends, positions + 1) if self.causal else ends + 0 * positions
         width = prefixes.longest + block_size
-        attends = self._cache.open(positions, limits, width, masked=True)
-        x = self.decoder.run(x, positions, table, self.runners, attends, self._memory)
+        attends = self._cache.open(positions, limits, width, masked=True, rows=prefixes.rows)
+        x = self.decoder.run(x, positions, table, self.runners, attends, memory)
         block = new[:, None] + indices(block_size, tokens.device)
         return x.gather(1, block[..., None].expand(-1, -1, x.size(-1)))
 

@@ -26,7 +26,7 @@ from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
 from specdec_plugins.decoding.probabilities import log_probabilities
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.trace import TraceRecorder
-from specdec_plugins.decoding.tree_source import prepare_trees
+from specdec_plugins.decoding.tree_source import TreeSource, prepare_trees
 from specdec_plugins.decoding.verdict import Verdict, judge
 from specdec_plugins.decoding.verifier import CachedVerifier
 from specdec_plugins.models.drafter import Drafter
@@ -188,31 +188,56 @@ class SpeculativeGenerator:
         drafter, slots = self.drafter, max(batch.host_draft_lengths)
         if drafter is None or not slots:
             return Draft(batch.tokens[:, :0])
-        if batch.source is not None:
-            tokens, tree = batch.source.grow(slots)
-            with self.statistics.stopwatch("control", HOST):
-                anew = self.controller.redrafts(tree.promised)
-            if not anew:
-                return Draft(tokens, tree=tree, source=batch.source, left_over=True)
-        if batch.drafter_input is not None:
-            self._start_drafter(drafter, batch, *batch.drafter_input)
-        nodes = slots if self.controller.depth else 0
-        if nodes:
-            slots = min(nodes, self.controller.depth)
+        if self.controller.depth:
+            return self._draft_trees(drafter, batch, slots)
+        self._start_drafter(drafter, batch)
         with self.statistics.stopwatch("draft", batch.tokens.device):
             return drafter.draft(
-                batch.prefixes(drafter.causal),
+                batch.prefixes(drafter.causal, slots),
                 batch.last,
                 slots,
                 self.controller.reads_probabilities,
-                nodes,
                 self._propose,
             )
 
-    def _start_drafter(
-        self, drafter: CachedDrafter, batch: Batch, net_input: Any, encoder_out: Any
-    ) -> None:
+    def _draft_trees(self, drafter: CachedDrafter, batch: Batch, nodes: int) -> Draft:
+        """Trees of so many nodes: of some rows of what is left of their last draft, of the others
+        of a new one."""
+        source, rows = batch.source, list(range(len(batch.rows)))
+        if source is not None:
+            promised = source.promises(nodes)
+            with self.statistics.stopwatch("control", HOST):
+                anew = self.controller.redrafts(promised)
+            rows = [row for row in rows if anew[row]]
+        if rows:
+            self._start_drafter(drafter, batch)
+        with self.statistics.stopwatch("draft", batch.tokens.device):
+            if rows:
+                source = self._renew(drafter, batch, min(nodes, self.controller.depth), rows)
+            assert source is not None
+            tokens, tree = source.grow(nodes)
+        whole = len(rows) == len(batch.rows)
+        left_over = None if whole else [not new for new in anew]
+        return Draft(tokens, tree=tree, source=source, left_over=left_over)
+
+    def _renew(
+        self, drafter: CachedDrafter, batch: Batch, slots: int, rows: list[int]
+    ) -> TreeSource:
+        """A new draft of some ``rows``, with what the batch has of the others."""
+        some = rows if len(rows) < len(batch.rows) else None
+        prefixes = batch.prefixes(drafter.causal, slots, some)
+        last = batch.last if prefixes.rows is None else batch.last[prefixes.rows]
+        drafted = drafter.trees(prefixes, last, slots)
+        if some is None or batch.source is None:
+            return drafted
+        batch.source.replace(rows, drafted)
+        return batch.source
+
+    def _start_drafter(self, drafter: CachedDrafter, batch: Batch) -> None:
         """The drafter reads the source before a batch's first draft, which may be late or never."""
+        if batch.drafter_input is None:
+            return
+        net_input, encoder_out = batch.drafter_input
         with self.statistics.stopwatch("encode", batch.tokens.device):
             drafter.start(drafter.encode(net_input, encoder_out), batch.tokens.size(1))
             if len(batch.rows) < len(net_input["src_tokens"]):
@@ -296,11 +321,13 @@ class SpeculativeGenerator:
         """Tell the controller, the statistics and the batch what was committed."""
         asked = [verdict.new, verdict.accepted, verdict.finished]
         drafted_lengths = batch.host_draft_lengths
+        drew = draft.drew
+        left_over = draft.tree is not None and not any(drew)
         if batch.verify_lengths is not None:
             asked.append(batch.verify_lengths)
         if batch.draft_lengths is not None:
             with self.statistics.stopwatch("control", HOST):
-                lengths = self.controller.draft_lengths(batch.outcome(verdict, draft.left_over))
+                lengths = self.controller.draft_lengths(batch.outcome(verdict, left_over))
             assert lengths is not None
             asked.append(lengths)
         known = verdict.known or []
@@ -314,9 +341,8 @@ class SpeculativeGenerator:
         if draft.source is not None and verdict.path is not None:
             left = draft.source.advance(accepted, verdict.path.last)
             batch.source = draft.source if left else None
-        drew = max(drafted_lengths) > 0 and not draft.left_over
         batch.move_on(verdict.new, host_new, drew)
-        self.statistics.count_step(accepted, host_new, drafted_lengths, verified, drew)
+        self.statistics.count_step(accepted, host_new, drafted_lengths, verified, sum(drew))
         done = [bool(value) for value in finished]
         return StepReport(drafted_lengths, verified, accepted, host_new, done, verdict.path)
 

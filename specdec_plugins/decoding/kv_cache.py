@@ -43,6 +43,7 @@ class KVCache:
         width: int,
         masked: bool,
         among: Tensor | None = None,
+        rows: Tensor | None = None,
     ) -> list[Attend]:
         """One attention function a layer, for one forward over new slots.
 
@@ -54,6 +55,7 @@ class KVCache:
             masked: False where every limit equals ``width``, so that no mask is needed.
             among: ``(rows, slots, slots)`` bool: which of the new slots each query sees, whatever
                 its limit.
+            rows: which of the rows these are; None for all.
 
         Raises:
             ValueError: ``width`` is larger than the cache.
@@ -61,7 +63,7 @@ class KVCache:
         if width > self.capacity:
             raise ValueError(f"{width} positions in a cache of {self.capacity}")
         self._clear(width)
-        flat = self._flat(positions)
+        flat = self._flat(positions, rows)
         mask = None
         if masked or among is not None:
             seen = indices(width, limits.device) < limits[..., None]
@@ -69,7 +71,7 @@ class KVCache:
                 columns = positions[:, None].expand_as(among)
                 seen = seen.expand(-1, positions.size(1), -1).scatter(2, columns, among)
             mask = additive(seen[:, None], self.store.dtype)
-        return [self._attend(layer, flat, mask, width) for layer in self.store]
+        return [self._attend(layer, flat, mask, width, rows) for layer in self.store]
 
     def _clear(self, width: int) -> None:
         """Zero what is about to be read for the first time: a masked slot has weight 0, and 0 x NaN
@@ -80,10 +82,13 @@ class KVCache:
             self.store[:, :, self._zeroed : end].zero_()
             self._zeroed = end
 
-    def _attend(self, layer: Tensor, flat: Tensor, mask: Tensor | None, width: int) -> Attend:
+    def _attend(
+        self, layer: Tensor, flat: Tensor, mask: Tensor | None, width: int, rows: Tensor | None
+    ) -> Attend:
         def attend(query: Tensor, key_value: Tensor) -> Tensor:
             layer.flatten(0, 1).index_copy_(0, flat, key_value.flatten(0, 1))
-            keys, values = layer[: self.rows, :width].permute(2, 0, 3, 1, 4)
+            seen = layer[: self.rows, :width] if rows is None else layer[rows, :width]
+            keys, values = seen.permute(2, 0, 3, 1, 4)
             y = F.scaled_dot_product_attention(query.transpose(1, 2), keys, values, attn_mask=mask)
             return y.transpose(1, 2).flatten(2)
 
@@ -95,9 +100,10 @@ class KVCache:
         moved = store.index_select(1, self._flat(sources))
         store.index_copy_(1, self._flat(targets), moved)
 
-    def _flat(self, positions: Tensor) -> Tensor:
+    def _flat(self, positions: Tensor, rows: Tensor | None = None) -> Tensor:
         """Positions within all rows one after another."""
-        return (self._starts + positions).flatten()
+        starts = self._starts if rows is None else self._starts[rows]
+        return (starts + positions).flatten()
 
     def keep(self, rows: Tensor, width: int) -> None:
         """Drop every row but ``rows`` (ascending); only positions below ``width`` are moved."""

@@ -92,14 +92,14 @@ class DecodingStatistics:
         committed: list[int],
         drafted: list[int],
         verified: list[int] | None,
-        drew: bool = True,
+        drew: int | None = None,
     ) -> None:
         """Count one step of a batch, given each row's tokens accepted and committed, draft length
-        and verify length; ``verified`` is None where there was no verifier. ``drew``: the drafter
-        made a pass."""
+        and verify length; ``verified`` is None where there was no verifier. ``drew``: how many rows
+        had a drafter's pass; None: all."""
         rows = len(accepted)
         self.steps += rows
-        self.drafter_calls += rows * drew
+        self.drafter_calls += rows if drew is None else drew
         self.drafted_tokens += sum(drafted)
         if verified is not None:
             self.verifier_calls += rows

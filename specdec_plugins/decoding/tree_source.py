@@ -26,16 +26,36 @@ class TreeSource:
     its slot's candidates, a tree can be grown after it from what is left.
     """
 
-    def __init__(self, lattice: Lattice, eos: int, pad: int) -> None:
+    def __init__(self, lattice: Lattice, eos: int, pad: int, slots: Tensor | None = None) -> None:
+        """``slots`` ``(rows,)``: how many of the lattice's slots are each row's; None for all."""
         self._device = lattice.candidates.device
         self._lattice = tuple(
             tensor.contiguous().cpu().numpy()
             for tensor in (lattice.candidates, lattice.first, lattice.following)
         )
         self._eos, self._pad = eos, pad
-        # Of each row: the first slot to fill, as many as there are if none is left, and which
-        # candidate of the slot before it comes before.
-        self._places = np.zeros((2, len(lattice.candidates)), np.int64)
+        # Of each row: the first slot to fill; which candidate of the slot before it comes before;
+        # and how many slots there are: if none is left, the first one to fill.
+        self._places = np.zeros((3, len(lattice.candidates)), np.int64)
+        self._places[2] = lattice.candidates.size(1) if slots is None else slots.cpu().numpy()
+        # The trees of all rows, once they are grown.
+        self._trees: Any = None
+
+    def promises(self, nodes: int) -> list[float]:
+        """How many tokens of each row's tree of ``nodes`` would be accepted if each were accepted
+        as often as the drafter thinks; 0 where nothing is left."""
+        self._trees = _grow_all(self._lattice, self._places, nodes, self._eos, self._pad)
+        promised: list[float] = self._trees[-1].tolist()
+        return promised
+
+    def replace(self, rows: list[int], drafted: TreeSource) -> None:
+        """Take over a new draft of some rows; the trees of the others stay as they are."""
+        parts = zip(self._lattice, drafted._lattice)
+        self._lattice = tuple(_replaced(own, rows, new) for own, new in parts)
+        self._places[:, rows] = drafted._places
+        if self._trees is not None:
+            places = self._places, np.array(rows)
+            _grow_some(self._lattice, *places, self._eos, self._pad, self._trees)
 
     def grow(self, nodes: int) -> tuple[Tensor, DraftTree]:
         """The most probable continuations of every row, ``nodes`` tokens in all, by probability.
@@ -53,9 +73,9 @@ class TreeSource:
         Returns:
             ``(rows, nodes)`` tokens, and how they hang together.
         """
-        tokens, parents, depths, ancestors, promised = _grow_all(
-            self._lattice, self._places, nodes, self._eos, self._pad
-        )
+        if self._trees is None:
+            self.promises(nodes)
+        tokens, parents, depths, ancestors, promised = self._trees
         tree = DraftTree(
             depths=torch.from_numpy(depths).to(self._device),
             ancestors=torch.from_numpy(ancestors).to(self._device),
@@ -72,13 +92,24 @@ class TreeSource:
         Returns:
             whether anything is left of any row.
         """
+        self._trees = None
         gone = np.array((accepted, last))
         return bool(_advance(self._lattice[0], self._places, gone))
 
     def keep(self, kept: list[int]) -> None:
         """Drop all rows but ``kept``."""
+        self._trees = None
         self._lattice = tuple(part[kept] for part in self._lattice)
         self._places = np.ascontiguousarray(self._places[:, kept])
+
+
+def _replaced(old: Any, rows: list[int], new: Any) -> Any:
+    """A part of a lattice with some rows replaced, which may have fewer slots or more."""
+    missing = new.shape[1] - old.shape[1]
+    if missing > 0:
+        old = np.pad(old, [(0, 0), (0, missing)] + [(0, 0)] * (old.ndim - 2))
+    old[rows, : new.shape[1]] = new
+    return old
 
 
 def prepare_trees() -> None:
@@ -89,6 +120,7 @@ def prepare_trees() -> None:
     scores = torch.zeros(1, 2, 1, 1)
     source = TreeSource(Lattice(torch.zeros(1, 2, 1).long(), scores[:, 0, 0], scores[:, 1:]), 2, 1)
     _, tree = source.grow(1)
+    source.replace([0], source)
     path = tree.follow(torch.zeros(1, 1).bool(), torch.zeros(1, 2).long(), 2)
     source.advance(path.host_counts[1], path.last)
 
@@ -126,7 +158,7 @@ def _log_sum_exp(scores: Any, largest: Any) -> Any:
 
 
 @compiled
-def _grow(lattice: Any, slot: Any, cell: Any, eos: Any, tree: Any) -> Any:
+def _grow(lattice: Any, place: Any, eos: Any, tree: Any) -> Any:
     """Fill in one row's tree; see :meth:`TreeSource.grow`. Returns what it promises.
 
     Of every node that is taken, the best child that is not is known: of all these, the most
@@ -134,14 +166,14 @@ def _grow(lattice: Any, slot: Any, cell: Any, eos: Any, tree: Any) -> Any:
 
     Args:
         lattice: a row's candidates, first and following scores; see :class:`Lattice`.
-        slot: the first slot to fill; as many as there are if none is left.
-        cell: the candidate of the slot before it that the tree follows.
+        place: the first slot to fill, the candidate of the slot before it that the tree follows,
+            and the slot to stop at.
         tree: tokens, full of pad, and parents, depths and ancestors as of a :class:`DraftTree`, all
             zeros.
     """
     candidates, first, following = lattice
     tokens, parents, depths, ancestors = tree
-    count, slots = len(depths), len(candidates)
+    count, (slot, cell, slots) = len(depths), place
     # Of each node: its candidate, its log-probability, and what makes the scores after it
     # log-probabilities; then its best child that is not taken, and that one's log-probability.
     own, gain, shift = np.zeros(count, np.int64), np.zeros(count), np.zeros(count)
@@ -180,32 +212,39 @@ def _grow(lattice: Any, slot: Any, cell: Any, eos: Any, tree: Any) -> Any:
 
 
 @compiled
-def _grow_all(lattice: Any, places: Any, nodes: Any, eos: Any, pad: Any) -> Any:
-    """Every row's tree: see :func:`_grow`."""
+def _grow_some(lattice: Any, places: Any, rows: Any, eos: Any, pad: Any, trees: Any) -> Any:
+    """Fill in the trees of some rows, whatever is there, and what they promise."""
     candidates, first, following = lattice
-    rows = len(candidates)
-    tokens, parents = np.full((rows, nodes), pad), np.zeros((rows, nodes), np.int64)
-    depths = np.zeros((rows, nodes + 1), np.int64)
-    ancestors = np.zeros((rows, nodes + 1, nodes + 1), np.bool_)
-    promised = np.zeros(rows)
-    for row in range(rows):
+    tokens, parents, depths, ancestors, promised = trees
+    for row in rows:
+        tokens[row], parents[row], depths[row], ancestors[row] = pad, 0, 0, False
         promised[row] = _grow(
             (candidates[row], first[row], following[row]),
-            places[0, row],
-            places[1, row],
+            (places[0, row], places[1, row], places[2, row]),
             eos,
             (tokens[row], parents[row], depths[row], ancestors[row]),
         )
-    return tokens, parents, depths, ancestors, promised
+
+
+@compiled
+def _grow_all(lattice: Any, places: Any, nodes: Any, eos: Any, pad: Any) -> Any:
+    """Every row's tree: see :func:`_grow`."""
+    rows = len(lattice[0])
+    tokens, parents = np.full((rows, nodes), pad), np.zeros((rows, nodes), np.int64)
+    depths = np.zeros((rows, nodes + 1), np.int64)
+    ancestors = np.zeros((rows, nodes + 1, nodes + 1), np.bool_)
+    trees = tokens, parents, depths, ancestors, np.zeros(rows)
+    _grow_some(lattice, places, np.arange(rows), eos, pad, trees)
+    return trees
 
 
 @compiled
 def _advance(candidates: Any, places: Any, gone: Any) -> Any:
     """Move ``places`` on; see :meth:`TreeSource.advance`."""
-    rows, slots, width = candidates.shape
+    rows, _, width = candidates.shape
     left = False
     for row in range(rows):
-        at = places[0, row] + gone[0, row]
+        at, slots = places[0, row] + gone[0, row], places[2, row]
         places[0, row] = slots
         if at < slots:
             for cell in range(width):

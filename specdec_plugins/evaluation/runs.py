@@ -36,7 +36,7 @@ class StepLog(DecodingStatistics):
         committed: list[int],
         drafted: list[int],
         verified: list[int] | None,
-        drew: bool = True,
+        drew: int | None = None,
     ) -> None:
         """As in :class:`DecodingStatistics`."""
         super().count_step(accepted, committed, drafted, verified, drew)

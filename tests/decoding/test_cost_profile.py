@@ -17,11 +17,11 @@ from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.controllers.options import build_controller
 from specdec_plugins.decoding.cost_profile import CostProfile, default_path, describe, tabulate
-from specdec_plugins.decoding.drafter import CachedDrafter
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.probabilities import Sampling
 from specdec_plugins.decoding.rehearsal import decoded
+from specdec_plugins.decoding.tree_source import TreeSource
 
 K = 4
 CPU = torch.device("cpu")
@@ -268,13 +268,13 @@ def test_trees_have_costs_of_their_own(tmp_path: Path, monkeypatch: pytest.Monke
     assert describe(trees, 12)["tree depth"] == K
     assert describe(chains, 12)["tree depth"] == 0
     grown: list[int] = []
-    draft = CachedDrafter.draft
+    grow = TreeSource.grow
 
-    def noting(self: CachedDrafter, *args: Any) -> Any:
-        grown.append(args[-2])
-        return draft(self, *args)
+    def noting(self: TreeSource, nodes: int) -> Any:
+        grown.append(nodes)
+        return grow(self, nodes)
 
-    monkeypatch.setattr(CachedDrafter, "draft", noting)
+    monkeypatch.setattr(TreeSource, "grow", noting)
     costs = CostProfile(str(tmp_path / "costs.json")).costs(trees, sample(1), 12)
     assert costs.verify.shape == (2, 13)
     assert set(grown) == {1, 6, 12}

@@ -117,6 +117,23 @@ def test_layers_are_apart() -> None:
         assert torch.equal(cache.store[layer, 0, 0], key_value[0, 0])
 
 
+def test_some_rows_go_on_while_the_others_stay() -> None:
+    """As in caches of their own."""
+    rows, lengths = torch.tensor([2, 0]), torch.tensor([1, 3])
+    cache = make_cache(3, 4)
+    cache.store.copy_(draw(*cache.store.shape))
+    cache._zeroed = 4
+    before, new, query = cache.store.clone(), draw(2, 1, 2, HEADS, DIM), draw(2, 1, HEADS, DIM)
+    positions = lengths[:, None]
+    attend, _ = cache.open(positions, positions + 1, 4, masked=True, rows=rows)
+    found = attend(query, new)
+    for place, (row, length) in enumerate(zip([2, 0], [1, 3])):
+        memory = [*before[0, row, :length], new[place, 0]]
+        torch.testing.assert_close(found[place, 0], naive(query[place, 0], memory))
+        before[0, row, length] = new[place, 0]
+    assert torch.equal(cache.store, before)
+
+
 def test_compaction_moves_rows_whole() -> None:
     cache = make_cache(4, 5)
     cache.store.copy_(draw(*cache.store.shape))

@@ -94,7 +94,7 @@ def test_nothing_done_is_all_zero() -> None:
 def test_report() -> None:
     statistics = DecodingStatistics()
     statistics.count_step([3, 0], [4, 1], [3, 3], [3, 1])
-    statistics.count_step([1], [1], [3], [2], drew=False)
+    statistics.count_step([1], [1], [3], [2], drew=0)
     statistics.sentences = 2
     statistics.latencies = [0.5, 0.25]
     statistics.total_seconds = 3.0

@@ -185,6 +185,44 @@ def test_a_row_of_which_nothing_is_left() -> None:
     assert source.grow(2)[0].tolist() == [[PAD] * 2] * 3
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    slots=st.integers(1, 6),
+    replaced=st.lists(st.integers(0, 2), min_size=1, max_size=3, unique=True),
+    grown=st.booleans(),
+)
+def test_some_rows_are_drafted_anew(
+    seed: int, slots: int, replaced: list[int], grown: bool
+) -> None:
+    """With more slots than the others have, or fewer: the others' trees stay what they are."""
+    lattice, cells = make_lattice(3, 4, 3, seed), [1, 0, 2]
+    source = TreeSource(lattice, EOS, PAD)
+    assert source.advance([0] * 3, [int(lattice.candidates[r, 0, c]) for r, c in enumerate(cells)])
+    anew = make_lattice(3, slots, 3, seed + 1)
+    if grown:
+        source.promises(7)
+    chosen = Lattice(*(part[replaced] for part in (anew.candidates, anew.first, anew.following)))
+    source.replace(replaced, TreeSource(chosen, EOS, PAD))
+    expected = [
+        part_of(anew, row) if row in replaced else rest_of(part_of(lattice, row), 0, cells[row])
+        for row in range(3)
+    ]
+    found = source.grow(7)
+    for row in range(3):
+        same_trees(found, grow_tree(expected[row], 7), row)
+
+
+def test_rows_of_which_some_slots_are_for_others() -> None:
+    lattice = make_lattice(3, 5, 3, seed=3)
+    source = TreeSource(lattice, EOS, PAD, torch.tensor([5, 2, 3]))
+    found = source.grow(9)
+    for row, slots in enumerate([5, 2, 3]):
+        own = part_of(lattice, row)
+        own = Lattice(own.candidates[:, :slots], own.first, own.following[:, : slots - 1])
+        same_trees(found, grow_tree(own, 9), row)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_compiled_and_not(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     lattice = make_lattice(2, 4, 3, seed, ends=0.5)
@@ -192,7 +230,15 @@ def test_compiled_and_not(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     for plain in (False, True):
         source = TreeSource(lattice, EOS, PAD)
         if plain:
-            for name in ("_most_probable", "_next_best", "_log_sum_exp", "_grow", "_grow_all"):
+            names = (
+                "_most_probable",
+                "_next_best",
+                "_log_sum_exp",
+                "_grow",
+                "_grow_some",
+                "_grow_all",
+            )
+            for name in names:
                 monkeypatch.setattr(tree_source, name, getattr(tree_source, name).py_func)
             monkeypatch.setattr(tree_source, "_advance", tree_source._advance.py_func)
         left.append(source.advance([0, 1], [int(lattice.candidates[0, 0, 0]), 0]))
@@ -205,7 +251,12 @@ def test_compiled_and_not(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
 
 def test_what_is_prepared_need_not_be_compiled_again() -> None:
     prepare_trees()
-    functions = tree_source._grow_all, tree_source._advance, draft_tree._follow
+    functions = (
+        tree_source._grow_all,
+        tree_source._grow_some,
+        tree_source._advance,
+        draft_tree._follow,
+    )
     before = [len(function.signatures) for function in functions]
     lattice = make_lattice(3, 4, 3, seed=1)
     expanded = lattice.following[:, :1].expand(-1, 3, -1, -1)
@@ -216,6 +267,8 @@ def test_what_is_prepared_need_not_be_compiled_again() -> None:
             good, best = torch.ones(rows, 5).bool(), torch.zeros(rows, 6).long()
             path = tree.follow(good, best, EOS, torch.tensor([3] * rows))
             source.advance(path.host_counts[1], path.last)
+            source.promises(5)
+            source.replace([1], TreeSource(part_of(lattice, 1), EOS, PAD))
             if rows == 3:
                 source.keep([0, 2])
     assert [len(function.signatures) for function in functions] == before

@@ -29,10 +29,19 @@ class Draft:
     """How the tokens hang together; None where each follows the one before it."""
     source: TreeSource | None = None
     """What a tree was grown from."""
-    left_over: bool = False
-    """Whether there was no drafter's pass: a tree of what was left of the draft before."""
+    left_over: list[bool] | None = None
+    """Of each row, whether it had no drafter's pass, but a tree of what was left of its draft
+    before; None: no row."""
     proposal: Proposal | None = None
     """What the tokens were drawn from; None where they were chosen."""
+
+    @property
+    def drew(self) -> list[bool]:
+        """Of each row, whether it had a drafter's pass."""
+        if self.left_over is not None:
+            return [not left_over for left_over in self.left_over]
+        rows, slots = self.tokens.shape
+        return [slots > 0] * rows
 
 
 @dataclass(frozen=True)
@@ -56,7 +65,7 @@ class Outcome:
     path: Path | None = None
     """Which tokens of a tree were accepted."""
     left_over: bool = False
-    """Whether there was no drafter's pass; see :class:`Draft`."""
+    """Whether no row had a drafter's pass; see :class:`Draft`."""
 
 
 class Predictor(Protocol):
@@ -125,11 +134,12 @@ class Controller(Protocol):
         """``(rows,)`` slots to verify, at most ``drafted`` ``(rows,)``, the draft lengths."""
         ...
 
-    def redrafts(self, promised: list[float]) -> bool:
-        """Whether to draft trees anew, though what is left of the last draft makes some that
-        promise to have so many tokens accepted, of each row.
+    def redrafts(self, promised: list[float]) -> list[bool]:
+        """For each row, whether to draft a tree anew, though what is left of its last draft makes
+        one that promises to have so many tokens accepted; 0 where nothing is left.
 
-        Asked on the host, wherever something is left.
+        Asked on the host, wherever something is left of any row. Where the answer for a row depends
+        on the others, so does relaxed output.
         """
         ...
 
@@ -187,9 +197,9 @@ class Constant:
         """All of them."""
         return drafted
 
-    def redrafts(self, promised: list[float]) -> bool:
+    def redrafts(self, promised: list[float]) -> list[bool]:
         """Always."""
-        return True
+        return [True] * len(promised)
 
     def draft_lengths(self, outcome: Outcome) -> Tensor | None:
         """As many as ever."""

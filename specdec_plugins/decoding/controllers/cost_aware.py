@@ -205,10 +205,12 @@ class CostAware(Constant):
             self._decide()
         return self._chosen()
 
-    def redrafts(self, promised: list[float]) -> bool:
-        """Unless the rows' mean is enough, as of the last look back; before it, always."""
-        self._said = sum(promised)
-        return not self._enough or self._said < self._enough[self._rows] * len(promised)
+    def redrafts(self, promised: list[float]) -> list[bool]:
+        """Unless the rows' mean is enough, as of the last look back; before it, always. All rows
+        alike: it is the whole batch whose seconds are known."""
+        self._said, rows = sum(promised), len(promised)
+        anew = not self._enough or self._said < self._enough[self._rows] * rows
+        return [anew] * rows
 
     def keep(self, rows: Tensor) -> None:
         """A smaller batch has other costs: from its next decision on, or at once if it coasts."""

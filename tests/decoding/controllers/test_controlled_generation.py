@@ -107,10 +107,11 @@ class RandomTree(RandomController):
         super().__init__(bounds, seed, zeros)
         self.depth = depth
 
-    def redrafts(self, promised: list[float]) -> bool:
+    def redrafts(self, promised: list[float]) -> list[bool]:
         assert len(promised) == len(self._drafted)
         assert all(0 <= tokens <= self.bounds.most + 1e-6 for tokens in promised)
-        return bool(torch.rand((), generator=self._random) < 0.3)
+        anew: list[bool] = (torch.rand(len(promised), generator=self._random) < 0.3).tolist()
+        return anew
 
     def draft_lengths(self, outcome: Outcome) -> torch.Tensor:
         if outcome.path is None:

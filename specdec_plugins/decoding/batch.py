@@ -135,6 +135,12 @@ class Batch:
         """``(rows,)`` the last committed token of each, EOS before the first."""
         return self.tokens.gather(1, self.lengths[:, None])[:, 0]
 
+    def room(self, slots: int) -> list[int] | None:
+        """How many tokens each row may still have before EOS; None if all have ``slots`` or more,
+        which is mostly so."""
+        room = [m - n for m, n in zip(self.host_max_lengths, self.host_lengths)]
+        return room if min(room) < slots else None
+
     def prefixes(self, causal: bool, slots: int, rows: list[int] | None = None) -> Prefixes:
         """What a drafter is to go on from with blocks of ``slots``.
 
@@ -192,9 +198,9 @@ class Batch:
         drafted, accepted = self.draft_lengths, verdict.accepted
         assert drafted is not None
         verified = drafted if self.verify_lengths is None else self.verify_lengths
-        # Whether the verifier's own token came after them.
+        # Whether the verifier's own token came after them, and would have come without a limit.
         stopped = verdict.new > accepted
-        rejected = stopped & (accepted < verified)
+        rejected = stopped & (accepted < verified) & (self.lengths <= self.max_lengths)
         return Outcome(
             drafted, verified, accepted, rejected, ~stopped, self.lengths, verdict.path, left_over
         )

@@ -52,7 +52,14 @@ class DraftTree:
     """How many of each row's tokens would be accepted if each were as often as it is probable, to
     the drafter."""
 
-    def follow(self, good: Tensor, best: Tensor, eos: int, limits: Tensor | None = None) -> Path:
+    def follow(
+        self,
+        good: Tensor,
+        best: Tensor,
+        eos: int,
+        limits: Tensor | None = None,
+        room: list[int] | None = None,
+    ) -> Path:
         """The way from the root over nodes that are ``good``.
 
         With strict acceptance there is only one. With relaxed acceptance it goes to the verifier's
@@ -65,11 +72,14 @@ class DraftTree:
             good: ``(rows, nodes)`` whether each node's token is accepted after its parent.
             best: ``(rows, nodes + 1)`` the verifier's own token after each node.
             limits: ``(rows,)`` how many nodes of each row there are; None for all.
+            room: how many tokens of each row may come before an EOS is forced on it, which is then
+                not its node's; None where no node is as deep.
         """
         if limits is not None:
             good = good & (indices(good.size(1), good.device) < limits[:, None])
         answers = good.cpu().numpy(), best.cpu().numpy()
-        *found, last, straight = _follow(self.host_parents, self.host_tokens, *answers, eos)
+        most = np.full(len(good), good.size(1)) if room is None else np.array(room)
+        *found, last, straight = _follow(self.host_parents, self.host_tokens, *answers, eos, most)
         nodes, tokens, counts = (torch.from_numpy(array).to(good.device) for array in found)
         return Path(nodes, tokens, counts, found[2].tolist(), last.tolist(), straight)
 
@@ -89,7 +99,7 @@ def _child(node: Any, parents: Any, tokens: Any, good: Any, own: Any, beyond: An
 
 
 @compiled
-def _follow(parents: Any, tokens: Any, good: Any, best: Any, eos: Any) -> Any:
+def _follow(parents: Any, tokens: Any, good: Any, best: Any, eos: Any, room: Any) -> Any:
     """What a :class:`Path` holds; see :meth:`DraftTree.follow`."""
     rows, count = parents.shape
     nodes, chosen = np.zeros((2, rows, count + 1), np.int64)
@@ -112,7 +122,7 @@ def _follow(parents: Any, tokens: Any, good: Any, best: Any, eos: Any) -> Any:
             node = child
             nodes[row, accepted], chosen[row, accepted - 1] = node, tokens[row, node - 1]
             straight &= node == accepted
-        counts[1, row] = accepted
+        counts[1, row] = min(accepted, room[row])
         if node > 0 and tokens[row, node - 1] == eos:
             last[row], counts[0, row] = eos, accepted
         else:

@@ -277,12 +277,11 @@ class SpeculativeGenerator:
             )
         depths = indices(slots, inputs.device) if tree is None else tree.depths
         lprobs = log_probabilities(logits, self.limits.temperature, batch.scores.dtype)
-        # The host knows whether a length limit can matter in this step; mostly none does.
-        ends = (m - n < slots for m, n in zip(batch.host_max_lengths, batch.host_lengths))
+        room = batch.room(slots)
         self._bans.apply(
             lprobs,
             batch.lengths[:, None] + depths,
-            batch.max_lengths if any(ends) else None,
+            None if room is None else batch.max_lengths,
             early=min(batch.host_lengths) < self.limits.min_len,
         )
         return lprobs, states
@@ -300,6 +299,7 @@ class SpeculativeGenerator:
             self.eos,
             draft.tree,
             draft.proposal,
+            batch.room(inputs.size(1)),
         )
         slots = indices(verdict.tokens.size(1), inputs.device)
         positions = batch.lengths[:, None] + slots

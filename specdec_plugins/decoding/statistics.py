@@ -73,7 +73,7 @@ class DecodingStatistics:
     verified_tokens: int = 0
     """Drafted tokens that were sent to the verifier: the sum of verify lengths."""
     accepted_tokens: int = 0
-    """Drafted tokens that were committed."""
+    """Drafted tokens that were committed; not an EOS that the length limit forces."""
     verifier_calls: int = 0
     """Verifier passes."""
     drafter_calls: int = 0

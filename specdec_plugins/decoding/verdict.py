@@ -25,7 +25,7 @@ class Verdict:
     new: Tensor
     """``(rows,)`` how many are committed."""
     accepted: Tensor
-    """``(rows,)`` how many of them were drafted."""
+    """``(rows,)`` how many of them were drafted; without an EOS that the length limit forces."""
     finished: Tensor
     """``(rows,)`` 1 where the last of them is EOS, else 0."""
     path: Path | None = None
@@ -42,6 +42,7 @@ def judge(
     eos: int,
     tree: DraftTree | None,
     proposal: Proposal | None = None,
+    room: list[int] | None = None,
 ) -> Verdict:
     """The longest good prefix of every row's draft, or the way that :meth:`DraftTree.follow` takes.
 
@@ -51,25 +52,29 @@ def judge(
         limits: ``(rows,)`` how much of the draft is each row's; None for all.
         tree: how the draft hangs together; None where each token follows the one before it.
         proposal: what it was drawn from, if the rule is sampling; None where it was chosen.
+        room: of each row, the tokens that it may still have before an EOS is forced on it; None
+            where no draft reaches as far.
     """
     drafted = inputs[:, 1:]
     if proposal is not None:
         assert rule.sampling is not None
         p = rule.sampling.probabilities(lprobs)
-        return _verdict(drafted, *speculative_sampling(p, drafted, proposal, limits), eos)
+        return _verdict(drafted, *speculative_sampling(p, drafted, proposal, limits), eos, room)
     best = rule.own(lprobs)
     if tree is not None:
         good = rule.agrees(lprobs, best, drafted, tree.parents)
-        path = tree.follow(good, best, eos, limits)
+        path = tree.follow(good, best, eos, limits, room)
         new, accepted, finished = path.counts
         return Verdict(path.tokens, path.nodes, new, accepted, finished, path, path.host_counts)
     matched = rule.accepted(lprobs[:, :-1], best[:, :-1], drafted)
     if limits is not None:
         matched = torch.minimum(matched, limits)
-    return _verdict(drafted, matched, best, eos)
+    return _verdict(drafted, matched, best, eos, room)
 
 
-def _verdict(drafted: Tensor, matched: Tensor, own: Tensor, eos: int) -> Verdict:
+def _verdict(
+    drafted: Tensor, matched: Tensor, own: Tensor, eos: int, room: list[int] | None
+) -> Verdict:
     """Of ``(rows,)`` tokens that are ``matched``, those up to EOS, and the verifier's own after
     them: ``(rows, slots + 1)`` of every place, or ``(rows, 1)`` of the only one that counts."""
     slots = indices(drafted.size(1) + 1, drafted.device)
@@ -77,4 +82,7 @@ def _verdict(drafted: Tensor, matched: Tensor, own: Tensor, eos: int) -> Verdict
     tokens = torch.where(slots < bound, torch.cat([drafted, own[:, -1:]], dim=1), own)
     ends = (tokens == eos) & (slots <= bound)
     new = torch.where(ends, slots, bound).amin(1) + 1
-    return Verdict(tokens, slots, new, torch.minimum(matched, new), ends.any(1).long())
+    accepted = torch.minimum(matched, new)
+    if room is not None:
+        accepted = torch.minimum(accepted, torch.tensor(room, device=new.device))
+    return Verdict(tokens, slots, new, accepted, ends.any(1).long())

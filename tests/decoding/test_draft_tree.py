@@ -119,7 +119,8 @@ def test_compiled_and_not(data: st.DataObject) -> None:
     parents = np.array([[data.draw(st.integers(0, n)) for n in range(nodes)] for _ in range(rows)])
     vocabulary = st.integers(EOS, 4)
     arrays = parents, drawn(vocabulary), drawn(st.booleans()), drawn(vocabulary, nodes + 1)
-    found = _follow(*arrays, EOS)
+    room = drawn(st.integers(0, nodes), 1)[:, 0]
+    found = _follow(*arrays, EOS, room)
     with mock.patch.object(draft_tree, "_child", draft_tree._child.py_func):
-        plain = _follow.py_func(*arrays, EOS)
+        plain = _follow.py_func(*arrays, EOS, room)
     assert all(np.array_equal(a, b) for a, b in zip(found, plain))

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.probabilities import Proposal, Sampling
 from specdec_plugins.decoding.tree_source import TreeSource
 from specdec_plugins.decoding.verdict import Verdict, judge
 from specdec_plugins.models.lattice import Lattice
@@ -50,6 +51,41 @@ def test_a_chain(
     assert verdict.finished.tolist() == [int(tokens[-1] == EOS)]
     assert verdict.sources[: len(tokens)].tolist() == list(range(len(tokens)))
     assert verdict.known is None
+
+
+@pytest.mark.parametrize(("room", "accepted"), [(0, 0), (1, 1), (2, 2), (5, 2), (None, 2)])
+@pytest.mark.parametrize("sampling", [False, True])
+def test_an_eos_that_the_limit_forces_is_not_accepted(
+    room: int | None, accepted: int, sampling: bool
+) -> None:
+    """What is drawn for sure stands for sampling."""
+    draft = [3, EOS] if room != 0 else [EOS, 5]
+    scores = scores_of([*draft, 5]) * 1e4
+    inputs, rooms = torch.tensor([[LAST, *draft]]), None if room is None else [room]
+    rule, proposal = AcceptanceRule(), None
+    if sampling:
+        rule, sure = AcceptanceRule(sampling=Sampling()), torch.ones(1, 2)
+        proposal = Proposal(inputs[:, 1:, None], sure[..., None], sure)
+    verdict = judge(rule, scores, inputs, None, EOS, None, proposal, room=rooms)
+    tokens = draft[: draft.index(EOS) + 1]
+    assert committed(verdict) == tokens
+    assert verdict.accepted.tolist() == [min(accepted, len(tokens))]
+    assert verdict.finished.tolist() == [1]
+
+
+@pytest.mark.parametrize(("room", "accepted"), [(1, 1), (2, 2), (None, 2)])
+def test_an_eos_of_a_tree_that_the_limit_forces(room: int | None, accepted: int) -> None:
+    candidates = torch.tensor([[[3, 4], [5, EOS]]])
+    source = TreeSource(Lattice(candidates, torch.zeros(1, 2), torch.zeros(1, 1, 2, 2)), EOS, PAD)
+    drafted, tree = source.grow(6)
+    inputs = torch.cat([torch.tensor([[LAST]]), drafted], dim=1)
+    after = {LAST: 4, 4: EOS}
+    scores = scores_of([after.get(token, 0) for token in inputs[0].tolist()])
+    rooms = None if room is None else [room]
+    verdict = judge(AcceptanceRule(), scores, inputs, None, EOS, tree, room=rooms)
+    assert committed(verdict) == [4, EOS]
+    assert verdict.known == [[2], [accepted], [1]]
+    assert inputs.gather(1, verdict.sources)[:, :2].tolist() == [[LAST, 4]]
 
 
 def test_a_relaxed_chain() -> None:

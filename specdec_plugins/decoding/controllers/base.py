@@ -56,8 +56,8 @@ class Outcome:
     """Drafted tokens that were committed: the first slots, or a way through a tree."""
     rejected: Tensor
     """True where the slot after those was verified and rejected; False where all that was verified
-    was accepted, and where the accepted tokens end the sentence, so that nothing is known of the
-    slots after them. Of a tree it says nothing."""
+    was accepted, and where the accepted tokens or the length limit end the sentence, so that
+    nothing is known of the slots after them. Of a tree it says nothing."""
     ended: Tensor
     """True where the last accepted token ends the sentence: no bonus token came after it."""
     lengths: Tensor

@@ -230,6 +230,8 @@ def assert_exact(generator: SpeculativeGenerator, batch: Any, expected: list[Any
     for h in hypotheses:
         committed = [token for step in h["trace"] for token in _committed(step)]
         assert committed == [DICTIONARY[token] for token in h["tokens"]]
+        if len(h["tokens"]) > generator.limits.max_len_b:  # the limit forces EOS
+            assert h["trace"][-1].bonus == committed[-1]
     return hypotheses
 
 

@@ -14,29 +14,43 @@ from specdec_plugins.decoding.probabilities import Sampling
 from specdec_plugins.inference.settings import InferenceError, Settings
 from specdec_plugins.inference.translator import Translator
 
+# Nothing is accepted where nothing judges the drafts, and nothing drafted without a drafter.
+UNJUDGED = (
+    "verified_tokens",
+    "accepted_tokens",
+    "acceptance_length",
+    "verification_rate",
+    "discard_rate",
+    "acceptance_histogram",
+)
+UNDRAFTED = ("drafted_tokens", "drafter_calls", *UNJUDGED)
+
 
 def full_report(translator: Translator, **settings: Any) -> dict[str, Any]:
-    """The statistics, and what is needed to repeat the run.
+    """The statistics, and what is needed to repeat the run; None for what there is not.
 
     Args:
         settings: more to record under ``settings``.
     """
     asked, controller = translator.settings, translator.settings.controller
-    relaxed = asked.strategy == "specdec"
-    named = controller.controller if relaxed else None
-    trees = relaxed and controller.drafts_trees
+    judges = asked.strategy == "specdec"
+    named = controller.controller if judges else None
+    trees = judges and controller.drafts_trees
+    absent = UNJUDGED if asked.strategy == "drafter" else ()
     return {
         **translator.statistics.report(),
+        **dict.fromkeys(absent if asked.drafts else UNDRAFTED),
         "settings": {
             "strategy": asked.strategy,
             "block_size": translator.block_size,
-            "beta": asked.rule.beta if relaxed else None,
-            "tau": asked.rule.tau if relaxed else None,
+            "beta": asked.rule.beta if judges else None,
+            "tau": asked.rule.tau if judges else None,
             **_sampling(asked),
             "controller": named,
             "tree_nodes": controller.tree_nodes if trees else None,
             # As text, since JSON has no infinity.
             "redraft_below": f"{controller.redraft_below:g}" if named == "tree" else None,
+            "output_depends_on_batch": _depends_on_batch(asked) if judges else None,
             "batch": asked.batch,
             "beam": asked.beam if asked.strategy == "fairseq" else None,
             **vars(asked.limits),
@@ -52,6 +66,11 @@ def full_report(translator: Translator, **settings: Any) -> dict[str, Any]:
             "specdec_plugins": specdec_plugins.__version__,
         },
     }
+
+
+def _depends_on_batch(settings: Settings) -> bool:
+    """Whether it would do so in exact arithmetic too, by which drafts a row is given."""
+    return settings.rule.name == "relaxed" and settings.controller.looks_around
 
 
 def _sampling(settings: Settings) -> dict[str, Any]:
@@ -90,21 +109,33 @@ def format_report(report: dict[str, Any]) -> str:
     rows = [
         f"{title}; {report['dtype']} on {report['device']}{threads}",
         f"  {report['sentences']} sentences, {report['committed_tokens']} tokens, "
-        f"{report['steps']} steps, {report['verifier_calls']} verifier calls, "
-        f"{report['drafter_calls']} drafter calls",
+        f"{report['steps']} steps, {report['verifier_calls']} verifier calls"
+        + ("" if report["drafter_calls"] is None else f", {report['drafter_calls']} drafter calls"),
+        *_acceptance(report),
+        "  seconds: " + ", ".join(f"{name} {value:.3f}" for name, value in seconds.items()),
+        f"  {report['tokens_per_second']:.1f} tokens a second; latency of a sentence, ms: "
+        + ", ".join(f"{name} {value:.1f}" for name, value in latency.items()),
+    ]
+    if settings["output_depends_on_batch"]:
+        rows.append(
+            "  relaxed output depends here on what else is in the batch, and on what came before"
+            + (", and on timings" if settings["controller"] == "cost-aware" else "")
+        )
+    return "\n".join(rows)
+
+
+def _acceptance(report: dict[str, Any]) -> list[str]:
+    """What became of drafts; nothing where they are not judged."""
+    if report["acceptance_length"] is None:
+        return []
+    return [
         f"  acceptance length {report['acceptance_length']:.2f} tokens a step, bonus included; "
         f"{report['drafted_tokens']} drafted, {report['verified_tokens']} verified, "
         f"{report['accepted_tokens']} accepted",
         f"  verification rate {report['verification_rate']:.3f}, "
         f"discard rate {report['discard_rate']:.3f} a committed token",
         f"  accepted a step: {_histogram(report['acceptance_histogram'])}",
-        "  seconds: " + ", ".join(f"{name} {value:.3f}" for name, value in seconds.items()),
-        f"  {report['tokens_per_second']:.1f} tokens a second; latency of a sentence, ms: "
-        + ", ".join(f"{name} {value:.1f}" for name, value in latency.items()),
     ]
-    if not settings["block_size"]:
-        del rows[2:5]
-    return "\n".join(rows)
 
 
 def write_json(report: dict[str, Any], path: str) -> None:

@@ -23,7 +23,8 @@ class ControllerConfig(FairseqDataclass):
             "(2 more when all was accepted, else 1 less); confidence (cut at the first unlikely "
             "slot); acceptance-head (cut where a rejection becomes likely); tree (the most "
             "probable continuations, which branch, or what the last step left of them); "
-            "cost-aware (most tokens a second on this machine); none (draft nothing); oracle "
+            "cost-aware (most tokens a second on this machine, so that relaxed output depends on "
+            "timings and on the batch); none (draft nothing); oracle "
             "(decodes twice, to show the bound of chains: not a real decoder)"
         },
     )
@@ -41,7 +42,10 @@ class ControllerConfig(FairseqDataclass):
     )
     refit_threshold: bool = field(
         default=DEFAULTS.refit_threshold,
-        metadata={"help": "confidence: fit the threshold to what was accepted last"},
+        metadata={
+            "help": "confidence: fit the threshold to what was accepted last, of all sentences: "
+            "relaxed output then depends on them"
+        },
     )
     stop_threshold: float = field(
         default=DEFAULTS.stop_threshold,

@@ -115,6 +115,13 @@ class ControllerOptions:
         return named or self.controller == "tree"
 
     @property
+    def looks_around(self) -> bool:
+        """Whether it decides for a row by other rows, those before it or timings too: relaxed
+        output then depends on them, also in float64."""
+        refits = self.controller == "confidence" and self.refit_threshold
+        return refits or self.controller == "cost-aware"
+
+    @property
     def idle(self) -> set[str]:
         """The settings that this controller does not look at."""
         used = {"controller", *USED_BY.get(self.controller, ())}

@@ -20,9 +20,12 @@ does not wait for it. The two kinds may overlap."""
 class Stopwatch:
     """Seconds per phase, without stalling an accelerator.
 
-    On the CPU it reads the clock. On CUDA it records events, which are read when asked for: the
-    seconds are then those that the device spent.
+    On the CPU it reads the clock. On CUDA it records events, which are read when asked for, or when
+    there are many: the seconds are then those that the device spent.
     """
+
+    MOST = 4096
+    """Measurements with events that are kept, at most: some hundred steps."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
@@ -37,6 +40,9 @@ class Stopwatch:
             yield
             end.record()
             self._events.append((phase, begin, end))
+            if len(self._events) >= self.MOST:
+                # The device has long been through the older half: nothing is waited for.
+                self._read(self.MOST // 2)
         else:
             start = time.perf_counter()
             yield
@@ -47,12 +53,15 @@ class Stopwatch:
 
     def seconds(self) -> dict[str, float]:
         """Seconds of every phase so far; waits for the device."""
-        if self._events:
-            torch.cuda.synchronize()
-            for phase, begin, end in self._events:
-                self._add(phase, begin.elapsed_time(end) / 1000)
-            self._events.clear()
+        self._read(len(self._events))
         return dict(self._seconds)
+
+    def _read(self, count: int) -> None:
+        """Add up the oldest events; waits until the device has been through them."""
+        read, self._events = self._events[:count], self._events[count:]
+        for phase, begin, end in read:
+            end.synchronize()
+            self._add(phase, begin.elapsed_time(end) / 1000)
 
 
 @dataclass

@@ -143,6 +143,40 @@ def test_quantiles_are_nearest_ranks(latencies: list[float]) -> None:
     assert statistics.latencies == latencies
 
 
+class Event:
+    """In place of CUDA's: a clock that ticks at every recording."""
+
+    ticks = 0
+    waited: list[int] = []
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        Event.ticks += 1
+        self.tick = Event.ticks
+
+    def synchronize(self) -> None:
+        Event.waited.append(self.tick)
+
+    def elapsed_time(self, end: Event) -> float:
+        assert end.tick in Event.waited
+        return 1000.0 * (end.tick - self.tick)
+
+
+def test_a_stopwatch_that_nobody_reads_keeps_few_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    stopwatch, device, steps = Stopwatch(), torch.device("cuda"), 3 * Stopwatch.MOST
+    for _ in range(steps):
+        with stopwatch("draft", device):
+            pass
+        assert len(stopwatch._events) < Stopwatch.MOST
+        # What has just been recorded is not waited for.
+        assert not Event.waited or Event.waited[-1] < Event.ticks - Stopwatch.MOST // 2
+    assert stopwatch.seconds() == {"draft": float(steps)}
+    assert not stopwatch._events
+
+
 def test_stopwatch_adds_up_by_phase() -> None:
     stopwatch = Stopwatch()
     for _ in range(2):

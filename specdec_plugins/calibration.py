@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from specdec_plugins.whole_file import whole_file
+
 BINS = 15
 
 
@@ -177,4 +179,5 @@ def plot_reliability(predictions: Predictions, path: str | os.PathLike[str], tit
     right.set(xlabel="slot", ylabel="probability", ylim=(0, 1), title="mean survival by slot")
     right.legend()
     figure.suptitle(title)
-    figure.savefig(path, format="png", dpi=120)
+    with whole_file(path) as file:
+        figure.savefig(file, format="png", dpi=120)

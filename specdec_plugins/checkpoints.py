@@ -20,6 +20,7 @@ import torch
 from specdec_plugins.archive import CheckpointError, check_weights, load_archive, one_line
 from specdec_plugins.dictionaries import check_dictionaries
 from specdec_plugins.saved_config import ConfigError, saved_model, saved_task
+from specdec_plugins.whole_file import whole_file
 
 if TYPE_CHECKING:
     from fairseq.models import BaseFairseqModel
@@ -177,3 +178,23 @@ def _first_mismatches(
     found += [f"{key} is unknown" for key in given if key not in wanted]
     rest = [f"and {len(found) - most} more"] if len(found) > most else []
     return ", ".join(found[:most] + rest)
+
+
+def save_state(state: Mapping[str, Any], path: str | os.PathLike[str]) -> int:
+    """Write a checkpoint, whole or not at all.
+
+    Returns:
+        The size of the file in bytes.
+
+    Raises:
+        CheckpointError: the file cannot be written; one of that name is left as it was.
+    """
+    try:
+        with whole_file(path) as file:
+            torch.save(state, file)
+    except (OSError, RuntimeError) as error:
+        # torch only says that places in the file are not what they should be; the system said why.
+        cause = error if isinstance(error, OSError) else error.__context__
+        fault = getattr(cause, "strerror", None) or one_line(error)
+        raise CheckpointError(f"{path}: cannot be written ({fault}); name another file") from error
+    return os.path.getsize(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from argparse import Namespace
 from typing import Any
 
@@ -14,7 +13,7 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from specdec_plugins.archive import CheckpointError
-from specdec_plugins.checkpoints import REDUNDANT, load_state
+from specdec_plugins.checkpoints import REDUNDANT, load_state, save_state
 
 # Settings that name places on the machine that trained; none is needed to build the model.
 PLACES = ("data", "AR_path", "acceptance_head", "cost_profile", "drafter")
@@ -53,21 +52,17 @@ def export_checkpoint(
         "model": _half(state["model"]),
         "optimizer_history": [
             {
-                **dict.fromkeys(("criterion_name", "optimizer_name"), ""),
-                "lr_scheduler_state": {}, "optimizer_state": None,
                 "num_updates": state["num_updates"],
+                "criterion_name": "",
+                "optimizer_name": "",
+                "optimizer_state": None,
+                "lr_scheduler_state": {},
             }
         ],
         "extra_state": {},
         "task_state": state["task_state"],
     }
-    partial = f"{target}.part"
-    try:
-        torch.save(exported, partial)
-        os.replace(partial, target)
-    except (OSError, RuntimeError) as error:
-        raise CheckpointError(f"{target}: cannot be written ({error})") from error
-    return os.path.getsize(target)
+    return save_state(exported, target)
 
 
 def _defaults(task: str) -> dict[str, Any]:

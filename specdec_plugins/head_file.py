@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from specdec_plugins.archive import CheckpointError, check_weights, load_archive
-from specdec_plugins.checkpoints import load_state
+from specdec_plugins.checkpoints import load_state, save_state
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.controllers import ControllerOptions, Head
 from specdec_plugins.decoding.linear_head import LinearHead
@@ -58,13 +58,7 @@ def save_head(path: Location, head: AcceptanceHead) -> int:
         CheckpointError: the file cannot be written; one of that name is left as it was.
     """
     weights = {name: tensor.detach().half().cpu() for name, tensor in head.named_parameters()}
-    partial = f"{os.fspath(path)}.part"
-    try:
-        torch.save({"acceptance_head": asdict(head.settings), "model": weights}, partial)
-        os.replace(partial, path)
-    except (OSError, RuntimeError) as error:
-        raise CheckpointError(f"{path}: cannot be written ({error})") from error
-    return os.path.getsize(path)
+    return save_state({"acceptance_head": asdict(head.settings), "model": weights}, path)
 
 
 def load_head(

@@ -181,8 +181,8 @@ def test_a_failed_write_leaves_the_old_file(
     output = tmp_path / "initial.pt"
     output.write_text("precious")
 
-    def fail(state: Any, path: str) -> None:
-        Path(path).write_bytes(b"half")
+    def fail(state: Any, file: Any) -> None:
+        file.write(b"half")
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(torch, "save", fail)

@@ -182,9 +182,17 @@ def test_weights_that_do_not_fit_their_settings(saved: Path) -> None:
         load_head(saved, DRAFTER, RULE, 4)
 
 
-def test_a_head_that_cannot_be_written_leaves_the_old_one(saved: Path) -> None:
+def test_a_head_that_cannot_be_written_leaves_the_old_one(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(state: Any, file: Any) -> None:
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
     before = saved.read_bytes()
-    (saved.parent / "acceptance_head.pt.part").mkdir()
-    with pytest.raises(CheckpointError, match="cannot be written"):
+    names = sorted(saved.parent.iterdir())
+    monkeypatch.setattr(torch, "save", fail)
+    with pytest.raises(CheckpointError, match=r"cannot be written \(No space left on device\)"):
         save_head(saved, make_head())
     assert saved.read_bytes() == before
+    assert sorted(saved.parent.iterdir()) == names

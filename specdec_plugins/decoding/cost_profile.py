@@ -23,6 +23,7 @@ from tqdm import tqdm
 
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.rehearsal import StepParts, decoded, rehearsal
+from specdec_plugins.whole_file import whole_file
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +77,13 @@ class CostProfile:
     """Steps of a kind in a row, in a round."""
 
     def __init__(self, path: str | None = None) -> None:
-        """``path`` is a file of the user's; None is one in the cache folder, named by its key."""
+        """``path`` is a file of the user's; None is one in the cache folder, named by its key.
+
+        Raises:
+            ValueError: it is a device, a FIFO or a folder.
+        """
+        if path is not None and os.path.exists(path) and not os.path.isfile(path):
+            raise ValueError(f"--cost-profile {path}: is no ordinary file; name one, or a new one")
         self._given = path
 
     def costs(self, generator: Any, sample: dict[str, Any], most: int) -> StepCosts:
@@ -180,11 +187,10 @@ class CostProfile:
 
     def _save(self, path: Path, key: dict[str, Any], costs: dict[str, Points]) -> None:
         """Replace the file as a whole, so that nobody reads half of it."""
-        temporary = path.with_name(f"{path.name}.{os.getpid()}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps({"key": key, "costs": costs}, indent=1), "utf-8")
-            temporary.replace(path)
+            with whole_file(path) as file:
+                file.write(json.dumps({"key": key, "costs": costs}, indent=1).encode())
         except OSError as error:
             if self._given:
                 raise ValueError(

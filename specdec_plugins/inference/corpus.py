@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -24,6 +23,7 @@ from fairseq import utils
 from specdec_plugins.inference.settings import InferenceError
 from specdec_plugins.inference.text import InputLines
 from specdec_plugins.inference.translator import Translator
+from specdec_plugins.whole_file import whole_file
 
 FOLDER = ".job"
 
@@ -178,16 +178,9 @@ def write_whole(path: Path, chunks: Iterable[bytes]) -> None:
     Raises:
         InferenceError: it cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with open(temporary, "wb") as file:
-                file.writelines(chunks)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with whole_file(path) as file:
+            file.writelines(chunks)
     except OSError as error:
         raise InferenceError(f"{path}: cannot be written ({error.strerror})") from error

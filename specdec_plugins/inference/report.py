@@ -13,6 +13,7 @@ import specdec_plugins
 from specdec_plugins.decoding.probabilities import Sampling
 from specdec_plugins.inference.settings import InferenceError, Settings
 from specdec_plugins.inference.translator import Translator
+from specdec_plugins.whole_file import whole_file
 
 # Nothing is accepted where nothing judges the drafts, and nothing drafted without a drafter.
 UNJUDGED = (
@@ -139,15 +140,14 @@ def _acceptance(report: dict[str, Any]) -> list[str]:
 
 
 def write_json(report: dict[str, Any], path: str) -> None:
-    """Write a report to a file.
+    """Write a report to a file, whole or not at all.
 
     Raises:
         InferenceError: the file cannot be written.
     """
     try:
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(report, file, indent=2)
-            file.write("\n")
+        with whole_file(path) as file:
+            file.write(json.dumps(report, indent=2).encode() + b"\n")
     except OSError as error:
         raise InferenceError(
             f"--stats-json {path}: cannot be written to ({error.strerror}); name another file"

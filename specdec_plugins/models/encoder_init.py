@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 from typing import Any
@@ -12,7 +11,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from torch import nn
 
 from specdec_plugins.archive import CheckpointError
-from specdec_plugins.checkpoints import REDUNDANT, load_state
+from specdec_plugins.checkpoints import REDUNDANT, load_state, save_state
 from specdec_plugins.models.drafter import Drafter
 
 logger = logging.getLogger(__name__)
@@ -124,7 +123,7 @@ def write_initial_checkpoint(verifier: str, output: str) -> list[str]:
             key: value for key, value in state["extra_state"].items() if not key.startswith("ema")
         },
     }
-    _write(initial, output)
+    save_state(initial, output)
     return list(kept)
 
 
@@ -139,16 +138,3 @@ def _check_verifier(state: dict[str, Any], path: str) -> None:
                 f"{path}: is not a verifier: it holds no {side}; "
                 "give a checkpoint of a fairseq `transformer`"
             )
-
-
-def _write(state: dict[str, Any], path: str) -> None:
-    """Write a checkpoint whole or not at all."""
-    partial = f"{path}.part"
-    try:
-        torch.save(state, partial)
-        os.replace(partial, path)
-    except (OSError, RuntimeError) as error:
-        with contextlib.suppress(OSError):
-            os.remove(partial)
-        fault = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        raise CheckpointError(f"{path}: cannot be written ({fault})") from error

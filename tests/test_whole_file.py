@@ -1,0 +1,201 @@
+"""A file is there whole or not at all, and whatever is no file stays what it is."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_task, make_verifier
+from drafters import save_checkpoint
+from models.test_acceptance_head import make_head
+
+from specdec_plugins.calibration import Predictions, plot_reliability
+from specdec_plugins.checkpoints import CheckpointError, save_state
+from specdec_plugins.decoding.cost_profile import CostProfile
+from specdec_plugins.export import export_checkpoint
+from specdec_plugins.head_file import save_head
+from specdec_plugins.inference import InferenceError
+from specdec_plugins.inference.corpus import write_whole
+from specdec_plugins.inference.report import write_json
+from specdec_plugins.models.encoder_init import write_initial_checkpoint
+from specdec_plugins.whole_file import whole_file
+
+Write = Callable[[Path], object]
+
+
+@pytest.fixture(scope="module")
+def verifier(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("model") / "verifier.pt"
+    return str(save_checkpoint(path, make_verifier(make_task()).float()))
+
+
+def draw(path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    cases = torch.ones(3, 2, dtype=torch.bool)
+    plot_reliability(Predictions(torch.zeros(3, 2), cases, cases, cases), path, "a plot")
+
+
+@pytest.fixture(
+    params=["export", "initial checkpoint", "head", "costs", "whole", "report", "plot", "state"]
+)
+def write(request: pytest.FixtureRequest, verifier: str) -> Write:
+    """Every way in which the package writes a file as a whole."""
+    ways: dict[str, Write] = {
+        "export": lambda path: export_checkpoint(verifier, str(path)),
+        "initial checkpoint": lambda path: write_initial_checkpoint(verifier, str(path)),
+        "head": lambda path: save_head(path, make_head()),
+        "costs": lambda path: CostProfile(str(path))._save(path, {"a": 1}, {}),
+        "whole": lambda path: write_whole(path, [b"w1\n"] * 9000),
+        "report": lambda path: write_json({"a": list(range(9000))}, str(path)),
+        "plot": draw,
+        "state": lambda path: save_state({"a": torch.zeros(9000)}, path),
+    }
+    return ways[request.param]
+
+
+@pytest.fixture
+def small_disk() -> Iterator[None]:
+    """No file can grow above so many bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path: Path, write: Write) -> None:
+    (tmp_path / "far").mkdir()
+    real, link = tmp_path / "far" / "real", tmp_path / "link"
+    link.symlink_to(tmp_path / "other")
+    (tmp_path / "other").symlink_to(Path("far") / "real")
+    for _ in range(2):  # first it points to nothing
+        write(link)
+        assert link.is_symlink()
+        assert real.stat().st_size > 16
+        assert list((tmp_path / "far").iterdir()) == [real]
+        real.write_text("old")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["far", "link", "other"]
+
+
+def test_permissions_are_those_that_open_gives(tmp_path: Path, write: Write) -> None:
+    path = tmp_path / "file"
+    before = os.umask(0o027)
+    try:
+        write(path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o640
+        path.chmod(0o604)
+        write(path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o604
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_full_disk_leaves_what_was_there_and_nothing_else(
+    tmp_path: Path, write: Write, small_disk: None, there: bool
+) -> None:
+    path = tmp_path / "file"
+    if there:
+        path.write_text("precious")
+    with pytest.raises((CheckpointError, InferenceError, OSError, ValueError), match="too large"):
+        write(path)
+    assert [file.read_text() for file in tmp_path.iterdir()] == ["precious"] * there
+
+
+def device(folder: Path, name: str) -> Path:
+    """A device of the same kind as ``/dev/null`` or ``/dev/full``, which nobody would miss."""
+    path = folder / name
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o666, os.stat(f"/dev/{name}").st_rdev)
+        path.open("wb").close()
+    except (OSError, AttributeError):
+        pytest.skip("devices can be made, and used, by root alone, on some file systems")
+    return path
+
+
+@pytest.mark.parametrize("name", ["null", "full"])
+@pytest.mark.parametrize("linked", [True, False])
+def test_a_device_stays_one(
+    tmp_path: Path, write: Write, name: str, linked: bool, request: pytest.FixtureRequest
+) -> None:
+    if "costs" in request.node.name:
+        pytest.skip("a cost profile is read first, so that a device is refused")
+    path = asked = device(tmp_path, name)
+    if linked:
+        asked = tmp_path / "link"
+        asked.symlink_to(path)
+    if name == "null":
+        write(asked)
+    else:
+        with pytest.raises((CheckpointError, InferenceError, OSError), match="No space left"):
+            write(asked)
+    assert stat.S_ISCHR(path.stat().st_mode)
+    assert len(list(tmp_path.iterdir())) == 1 + linked
+
+
+def test_a_fifo_is_written_to(tmp_path: Path, write: Write, request: Any) -> None:
+    if "costs" in request.node.name:
+        pytest.skip("a cost profile is read first, so that a FIFO is refused")
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    got: list[bytes] = []
+    reader = threading.Thread(target=lambda: got.append(path.read_bytes()))
+    reader.start()
+    write(path)
+    reader.join(timeout=60)
+    assert len(got[0]) > 16
+    assert path.is_fifo()
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_a_folder_stays_one(tmp_path: Path, write: Write) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises((CheckpointError, InferenceError, OSError, ValueError)):
+        write(tmp_path / "folder")
+    assert [path.name for path in tmp_path.rglob("*")] == ["folder"]
+
+
+@pytest.mark.parametrize("path", ["/dev/full", "/dev/null", "."])
+def test_what_is_no_file_is_no_cost_profile(path: str) -> None:
+    """Reading ``/dev/full`` would never end."""
+    with pytest.raises(ValueError, match=rf"--cost-profile {path}: is no ordinary file"):
+        CostProfile(path)
+
+
+def test_a_name_as_long_as_can_be(tmp_path: Path, write: Write) -> None:
+    path = tmp_path / ("n" * 255)
+    write(path)
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_whatever_stops_it_nothing_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("precious")
+
+    def chunks() -> Iterator[bytes]:
+        yield b"half"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(path, chunks())
+    assert [*tmp_path.iterdir()] == [path]
+    assert path.read_text() == "precious"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root")
+def test_a_file_of_another_user_stays_theirs(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    os.chown(path, 1234, 1234)
+    with whole_file(path) as file:
+        file.write(b"new")
+    assert (path.stat().st_uid, path.stat().st_gid) == (1234, 1234)

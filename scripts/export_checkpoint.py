@@ -22,9 +22,14 @@ def main() -> int:
     parser.add_argument("target", help="the file to write")
     parser.add_argument("-s", "--source-lang", help="language to note in the checkpoint")
     parser.add_argument("-t", "--target-lang", help="language to note in the checkpoint")
+    parser.add_argument(
+        "--dictionaries", metavar="DIR", help="folder of the dictionaries that it was trained with"
+    )
     args = parser.parse_args()
     try:
-        size = export_checkpoint(args.source, args.target, args.source_lang, args.target_lang)
+        size = export_checkpoint(
+            args.source, args.target, args.source_lang, args.target_lang, args.dictionaries
+        )
     except CheckpointError as error:
         print(f"export_checkpoint.py: {error}", file=sys.stderr)
         return 1

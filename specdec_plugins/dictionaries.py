@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from specdec_plugins.archive import CheckpointError
+from fairseq.data import Dictionary
+
+from specdec_plugins.archive import CheckpointError, one_line
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +42,35 @@ def fingerprints(task: Any) -> dict[str, str]:
         for side in SIDES
         if getattr(task, f"{side}_dictionary", None) is not None
     }
+
+
+def noted(
+    task_state: Mapping[str, Any], folder: str, languages: tuple[str | None, str | None], name: str
+) -> dict[str, Any]:
+    """A checkpoint's ``task_state`` with the fingerprints of a folder's dictionaries.
+
+    Args:
+        languages: source and target.
+        name: the checkpoint's file, for messages.
+
+    Raises:
+        CheckpointError: there is no such dictionary, or the checkpoint names others.
+    """
+    found = {}
+    for side, language in zip(SIDES, languages, strict=True):
+        path = os.path.join(folder, f"dict.{language}.txt")
+        try:
+            found[side] = dictionary_fingerprint(Dictionary.load(path))
+        except Exception as error:  # fairseq raises several kinds
+            raise CheckpointError(
+                f"{path}: cannot be read as a dictionary ({one_line(error)}); name its folder, and "
+                "the languages"
+            ) from error
+    if task_state.get(KEY, found) != found:
+        raise CheckpointError(
+            f"{name}: was trained with other dictionaries than those in {folder}; name their folder"
+        )
+    return {**task_state, KEY: found}
 
 
 def check_dictionaries(task_state: Any, task: Any, name: str) -> None:

@@ -14,25 +14,33 @@ from torch import Tensor
 
 from specdec_plugins.archive import CheckpointError
 from specdec_plugins.checkpoints import REDUNDANT, load_state, save_state
+from specdec_plugins.dictionaries import noted
 
 # Settings that name places on the machine that trained; none is needed to build the model.
 PLACES = ("data", "AR_path", "acceptance_head", "cost_profile", "drafter")
 
 
 def export_checkpoint(
-    source: str, target: str, source_lang: str | None = None, target_lang: str | None = None
+    source: str,
+    target: str,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
+    dictionaries: str | None = None,
 ) -> int:
     """Write ``source`` to ``target`` with float16 weights and without optimizer state or paths.
 
     Args:
         source_lang, target_lang: written into the checkpoint; fairseq saves only languages that
             training was given by flag, and else reads them off its data directory.
+        dictionaries: the folder of the dictionaries that it was trained with, whose fingerprints
+            are written into the checkpoint; those of the plugin's tasks hold them already.
 
     Returns:
         The size of ``target`` in bytes.
 
     Raises:
-        CheckpointError: ``source`` cannot be read, or ``target`` not be written.
+        CheckpointError: ``source`` cannot be read, a dictionary cannot be or is not the one that it
+            was trained with, or ``target`` cannot be written.
     """
     state = load_state(source)
     if not all(isinstance(tensor, Tensor) for tensor in state["model"].values()):
@@ -45,6 +53,9 @@ def export_checkpoint(
     for name, language in (("source_lang", source_lang), ("target_lang", target_lang)):
         if language:
             task[name] = language
+    if dictionaries:
+        languages = (task.get("source_lang"), task.get("target_lang"))
+        state["task_state"] = noted(state["task_state"], dictionaries, languages, source)
     exported = {
         # fairseq's hub interface asks for all groups of settings; of this model are these two.
         "cfg": {**_settings(FairseqConfig), "model": _as_fairseq_saves(model), "task": task},

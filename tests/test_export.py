@@ -14,6 +14,7 @@ from conftest import make_task, make_verifier, without_copies
 
 from specdec_plugins.archive import CheckpointError
 from specdec_plugins.checkpoints import load_state
+from specdec_plugins.dictionaries import KEY, dictionary_fingerprint
 from specdec_plugins.export import export_checkpoint
 
 SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "export_checkpoint.py"
@@ -78,6 +79,26 @@ def test_options_that_the_checkpoint_is_older_than_have_their_defaults(
     task = load_state(tmp_path / "small.pt")["cfg"]["task"]
     assert (task.block_size, task.beta, task.controller) == (3, 1, "constant")
     assert not hasattr(task, "num_shards")  # it follows fairseq's own option of that name
+
+
+def test_the_dictionaries_are_noted(trained: Path, tmp_path: Path) -> None:
+    target, folder = str(tmp_path / "small.pt"), tmp_path / "bin"
+    folder.mkdir()
+    dictionary = make_task().source_dictionary
+    for language in ("en", "de"):
+        dictionary.save(str(folder / f"dict.{language}.txt"))
+    export_checkpoint(str(trained), target, "en", "de", str(folder))
+    expected = dictionary_fingerprint(dictionary)
+    assert load_state(target)["task_state"][KEY] == {"source": expected, "target": expected}
+    # What they are is kept from then on, and is not to be changed.
+    again = str(tmp_path / "again.pt")
+    export_checkpoint(target, again)
+    assert load_state(again)["task_state"] == load_state(target)["task_state"]
+    (folder / "dict.de.txt").write_text("other 1\n", "utf-8")
+    with pytest.raises(CheckpointError, match="trained with other dictionaries than those in"):
+        export_checkpoint(target, again, dictionaries=str(folder))
+    with pytest.raises(CheckpointError, match=r"dict\.fr\.txt: cannot be read as a dictionary"):
+        export_checkpoint(target, again, "en", "fr", str(folder))
 
 
 def test_a_heads_checkpoint_is_refused(trained: Path, tmp_path: Path) -> None:

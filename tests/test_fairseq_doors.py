@@ -275,7 +275,7 @@ def test_hydra_train_and_validate(pair: Pair, tmp_path: Path) -> None:
     )
     best = tmp_path / "out" / "checkpoint_best.pt"
     state = load_state(best)
-    assert state["cfg"].model.block_size == 8
+    assert state["cfg"]["model"].block_size == 8
     output = run(
         "validate",
         f"{pair.data} --user-dir {PACKAGE} --task translation_specdec --path {best} --cpu "

@@ -565,5 +565,5 @@ def test_fairseq_generate_runs_the_pair(
 def test_a_checkpoint_names_its_architecture(lent: tuple[Path, str]) -> None:
     """fairseq's own loader, too, finds everything it needs in the file."""
     state = checkpoint_utils.load_checkpoint_to_cpu(str(lent[0] / "checkpoint_best.pt"))
-    assert state["cfg"]["model"]["_name"] == "block_causal"
-    assert state["cfg"]["model"]["block_size"] == 4
+    assert state["cfg"]["model"]._name == "block_causal"
+    assert state["cfg"]["model"].block_size == 4

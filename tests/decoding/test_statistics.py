@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from typing import ClassVar
 
 import pytest
 import torch
@@ -147,7 +148,7 @@ class Event:
     """In place of CUDA's: a clock that ticks at every recording."""
 
     ticks = 0
-    waited: list[int] = []
+    waited: ClassVar[list[int]] = []
 
     def __init__(self, enable_timing: bool) -> None:
         assert enable_timing

@@ -75,8 +75,8 @@ def run_train(data: Path, save_dir: Path, flags: str) -> _Logs:
         vars(function).clear()
     arguments = f"{data} --save-dir {save_dir} {COMMON} {flags}".split()
     args = options.parse_args_and_arch(options.get_training_parser(), arguments)
+    args.tpu = False  # which --bf16 stands for, on the command line
     cfg = convert_namespace_to_omegaconf(args)
-    cfg.common.tpu = False  # which --bf16 stands for, on the command line
     logs, logger = _Logs(), progress_bar.logger
     level = logger.level
     logger.setLevel(logging.INFO)

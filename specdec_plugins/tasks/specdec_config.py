@@ -77,3 +77,4 @@ class TranslationSpecdecConfig(ControllerConfig, TranslationConfig):
     )
     num_shards: int = II("dataset.num_shards")
     shard_id: int = II("dataset.shard_id")
+    tpu: bool = II("common.tpu")

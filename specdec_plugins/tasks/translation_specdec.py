@@ -6,10 +6,12 @@ import codecs
 import json
 import locale
 import logging
+import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -122,6 +124,7 @@ class TranslationSpecdecTask(TranslationTask):
                 model = super().build_model(saved_model(cfg), from_checkpoint)
             use_plain_encoder(model)
             return model
+        self._refuse_tpu()
         if getattr(cfg, "block_size", 0) is None:
             cfg.block_size = NEW_BLOCK_SIZE  # written in place, so that the checkpoint states it
         model = super().build_model(cfg, from_checkpoint)
@@ -143,6 +146,19 @@ class TranslationSpecdecTask(TranslationTask):
         """
         check_dictionaries(state_dict, self, "a checkpoint of --path")
         super().load_state_dict({name: state_dict[name] for name in state_dict if name != KEY})
+
+    def _refuse_tpu(self) -> None:
+        """End training for a TPU where there is none: ``fairseq-train`` takes ``--bf16`` for that.
+
+        It ends the program, by one line: fairseq would show a traceback.
+        """
+        # It is no bool, but the name of fairseq's option, where no command line was parsed.
+        if self.cfg.tpu is True and find_spec("torch_xla") is None:
+            sys.exit(
+                "fairseq-train: --bf16, --tpu: both are for a TPU in fairseq-train, and torch_xla "
+                "is not installed; give --fp16 on a GPU, --autocast bfloat16 on a CPU, or train by "
+                "fairseq-hydra-train with common.bf16=true"
+            )
 
     def load_dataset(self, split: str, *args: Any, **kwargs: Any) -> None:
         """As fairseq's, and every sentence of it is in a batch."""

@@ -19,6 +19,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks.translation import TranslationTask
 from fairseq_cli import generate
+from fairseq_cli import train as fairseq_train
 from omegaconf import OmegaConf
 
 from specdec_plugins.checkpoints import CheckpointError, load_state
@@ -523,6 +524,17 @@ class TestRoles:
         assert not model.training
         assert not any(parameter.requires_grad for parameter in model.parameters())
         assert make_task(data).verifier is None
+
+
+@pytest.mark.parametrize("flag", ["--bf16", "--memory-efficient-bf16", "--tpu"])
+def test_training_for_a_tpu_is_refused_where_there_is_none(
+    data: Path, tmp_path: Path, flag: str
+) -> None:
+    """fairseq's command line takes ``--bf16`` for a TPU's, and its trainer fails without one."""
+    arguments = f"{data} --save-dir {tmp_path} {COMMON} {CAUSAL_FLAGS} {flag}".split()
+    args = options.parse_args_and_arch(options.get_training_parser(), arguments)
+    with pytest.raises(SystemExit, match=r"fairseq-train: --bf16, .* common\.bf16=true$"):
+        fairseq_train.main(convert_namespace_to_omegaconf(args))
 
 
 def run_generate(data: Path, results: Path, path: str, flags: str) -> list[str]:

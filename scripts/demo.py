@@ -66,6 +66,9 @@ def main() -> int:
     parser.add_argument("--table-only", action="store_true", help="do not show the translations")
     args = parser.parse_args()
     try:
+        for flag, value in (("--repeats", args.repeats), ("--lines", args.lines)):
+            if value is not None and value < 1:
+                raise ValueError(f"{flag} {value}: must be at least 1")
         dtype = "float32" if args.float32 else "bfloat16"
         systems = {name: load(args.model, dtype, given) for name, given in SYSTEMS.items()}
         sources, references = (
@@ -75,7 +78,7 @@ def main() -> int:
     except (CheckpointError, InferenceError, OSError, ValueError) as error:
         print(f"demo.py: {error}", file=sys.stderr)
         return 1
-    seconds, outputs = measure(systems, sources, max(1, args.repeats))
+    seconds, outputs = measure(systems, sources, args.repeats)
     if not args.table_only:
         for source, translation in zip(sources, outputs[STRICT]):
             show(source, translation)

@@ -953,6 +953,18 @@ def test_truncated_checkpoint(
     assert "damaged.pt" in one_error(capfd)
 
 
+@pytest.mark.parametrize("flag", ["--batch", "--warmup", "--seed", "--beam", "--max-len-b"])
+@pytest.mark.parametrize("value", ["99999999999999999999", "-99999999999999999999"])
+def test_numbers_beyond_all_use_are_refused_by_their_flag(
+    run: RunScript, capsys: pytest.CaptureFixture[str], flag: str, value: str
+) -> None:
+    assert run(flag, value) == 2
+    assert (
+        capsys.readouterr().err
+        == f"inference.py: {flag} {value}: must be from -2147483647 to 2147483647\n"
+    )
+
+
 def test_user_dir_is_imported(tmp_path: Path, run: RunScript) -> None:
     folder = tmp_path / "users_own_plugin"
     folder.mkdir()

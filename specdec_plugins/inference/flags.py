@@ -40,6 +40,8 @@ SEARCH = (
 # output and cannot be honoured, GenerationLimits says so.
 COMMON = ("nbest", "seed", "cpu", "fp16", "bf16", "quiet", "task", "user_dir")
 USED = (*ENCODERS, *LIMITS, *SAMPLING, *COMMON)
+MOST = 2**31 - 1
+"""The largest whole number that a flag may have: more is not for Python's iterators, or C's."""
 
 
 class TranslationParser(argparse.ArgumentParser):
@@ -70,6 +72,7 @@ class TranslationParser(argparse.ArgumentParser):
         """Parse a command line, and warn of flags that do nothing."""
         self._add_fairseq_flags()
         args = self.parse_args(argv)
+        self._check_sizes(args)
         args.encoder_options = {}
         for name in ENCODERS:
             config = REGISTRIES[name]["dataclass_registry"].get(getattr(args, name))
@@ -86,6 +89,16 @@ class TranslationParser(argparse.ArgumentParser):
         if unused:
             logger.warning("these flags do nothing here: %s", " ".join(dict.fromkeys(unused)))
         return args
+
+    def _check_sizes(self, args: Namespace) -> None:
+        """Refuse whole numbers that are beyond all use, by their flag."""
+        for action in self._actions:
+            given = getattr(args, action.dest, None)
+            for value in given if isinstance(given, (list, tuple)) else [given]:
+                if isinstance(value, int) and abs(value) > MOST:
+                    self.error(
+                        f"{action.option_strings[-1]} {value}: must be from {-MOST} to {MOST}"
+                    )
 
     def _import_user_dir(self, argv: Sequence[str]) -> None:
         """Import what ``--user-dir`` names, unless it is this plugin."""

@@ -27,16 +27,33 @@ fi
 for file in "$verifier" "$dict/dict.$src.txt" "$dict/dict.$tgt.txt" "$text/train.$src" "$text/valid.$src" "$text/valid.$tgt"; do
   [ -s "$file" ] || die "$file is missing or empty"
 done
+# Nothing that is read may be among what is written or removed, by whatever name.
+outputs=()
+for output in "$out"/{bpe,bin,bin.part,made_with,preprocess.log}; do
+  if [ -e "$output" ]; then outputs+=("$output"); fi
+done
+for file in "$verifier" "$dict"/dict.* "$text"/{train,valid,test}.{"$src","$tgt"}; do
+  if [ ${#outputs[@]} != 0 ] && [ -e "$file" ]; then
+    same=$(find -L "${outputs[@]}" -samefile "$file" -print -quit)
+    [ -z "$same" ] || die "$file: is the same file as $same, which is to be written: give another OUT_DIR"
+  fi
+done
 mkdir -p "$out/bpe" || die "cannot write to $out: give another OUT_DIR"
 
-# Lines made by another verifier, of another text or in another way are not gone on with.
-made_with=$(cat "$verifier" "$text/train.$src" "$text/valid.$src" | cksum && printf '%s\n' "${splits[*]} $*")
-if [ -e "$out/made_with" ] && [ "$(cat "$out/made_with")" != "$made_with" ]; then
+# Lines made by another verifier, of another text or in another way are not gone on with. Where there
+# are no lines yet, the flags may have been wrong.
+made_with=$(cat "$verifier" "$dict"/dict.* "$text/train.$src" "$text/valid.$src" | cksum &&
+  printf '%s\n' "${splits[*]} $*")
+if [ -s "$out/bpe/train.$tgt" ] && [ "$(cat "$out/made_with" 2>/dev/null)" != "$made_with" ]; then
   die "$out was begun with another verifier, text or flags: remove it, or give another OUT_DIR"
 fi
-printf '%s\n' "$made_with" >"$out/made_with"
+printf '%s\n' "$made_with" >"$out/made_with.part" && mv "$out/made_with.part" "$out/made_with"
 
-copy() { cp "$text/$1" "$out/bpe/$1.part" && mv "$out/bpe/$1.part" "$out/bpe/$1"; }
+copy() {
+  cp "$text/$1" "$out/bpe/$1.part" && mv "$out/bpe/$1.part" "$out/bpe/$1" && return
+  rm -f "$out/bpe/$1.part"
+  die "$out/bpe/$1: cannot be written: make room, or give another OUT_DIR"
+}
 for split in "${splits[@]}"; do
   copy "$split.$src"
   echo "distill.sh: translating $split" >&2
@@ -51,10 +68,11 @@ if [ -s "$text/test.$src" ] && [ -s "$text/test.$tgt" ]; then
   test_set=(--testpref "$out/bpe/test")
 fi
 
-rm -rf "$out/bin"
+rm -rf "$out/bin" "$out/bin.part"
 fairseq-preprocess --source-lang "$src" --target-lang "$tgt" \
   --srcdict "$dict/dict.$src.txt" --tgtdict "$dict/dict.$tgt.txt" \
   --trainpref "$out/bpe/train" --validpref "$out/bpe/valid" ${test_set[@]+"${test_set[@]}"} \
-  --destdir "$out/bin" --workers 2 >"$out/preprocess.log" 2>&1 ||
+  --destdir "$out/bin.part" --workers 2 >"$out/preprocess.log" 2>&1 ||
   die "fairseq-preprocess failed: $(tail -n 1 "$out/preprocess.log")"
+mv "$out/bin.part" "$out/bin"
 echo "$out/bin: $(wc -l <"$out/bpe/train.$tgt") training pairs"

@@ -1107,8 +1107,11 @@ def test_distillation(world: Path, tmp_path: Path, greedy: list[str]) -> None:
             check=False,
         )
 
-    # As if it had been stopped.
-    (out / "bpe" / "train.de").write_text("\n".join(greedy[:4]) + "\nw1 w")
+    # A mistyped flag leaves the folder as good as new.
+    for flag in ("--beam-size", "--max-len-a"):
+        mistyped = distill("--max-len-b", "15", "--batch", "2", flag, "many")
+        assert mistyped.returncode == 2
+        assert not (out / "bpe" / "train.de").exists()
     done = distill("--max-len-b", "15", "--batch", "2")
     assert done.returncode == 0, done.stderr
     assert lines_of(out / "bpe" / "train.de") == greedy
@@ -1117,6 +1120,11 @@ def test_distillation(world: Path, tmp_path: Path, greedy: list[str]) -> None:
         assert (out / "bin" / f"{split}.en-de.de.bin").exists()
     assert (out / "bin" / "dict.de.txt").read_text() == (world / "dict.de.txt").read_text()
     assert (out / "bin" / "train.en-de.de.bin").exists()
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     again = distill("--max-len-b", "9")
     assert again.returncode == 1
-    assert "other" in again.stderr
+    assert "was begun with another verifier, text or flags" in again.stderr
+    (out / "made_with").unlink()
+    assert distill("--max-len-b", "15", "--batch", "2").returncode == 1
+    del before[out / "made_with"]
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before

@@ -181,9 +181,13 @@ def talk(translator: Translator) -> None:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main())
+        status = main()
+        sys.stdout.flush()
+        sys.exit(status)
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:
+    except OSError as error:  # of standard output; Python would try again when it ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        sys.exit(0)
+        if isinstance(error, BrokenPipeError):
+            sys.exit(0)
+        sys.exit(f"demo.py: standard output: cannot be written to ({error.strerror}); make room")

@@ -12,6 +12,7 @@ not cut. The result depends on SOURCE and COUNT alone.
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 from collections import defaultdict
@@ -38,7 +39,16 @@ def main() -> int:
         print(f"recombine.py: {sys.argv[1]}: holds no sentence; name a text", file=sys.stderr)
         return 1
     new = recombine([line.split() for line in lines], int(sys.argv[2]))
-    sys.stdout.writelines(" ".join(words) + "\n" for words in new)
+    try:
+        print("".join(" ".join(words) + "\n" for words in new), end="", flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        # Or Python would try again when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        fault = f"cannot be written to ({error.strerror}); make room"
+        print(f"recombine.py: standard output: {fault}", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -19,6 +19,7 @@ no escaping), the second takes them as they are.
 """
 
 import argparse
+import os
 import re
 import sys
 from pathlib import Path
@@ -141,8 +142,17 @@ def main() -> None:
     sacre = BLEU()
     score = sacre.corpus_score(detokenised[0], [detokenised[1]])
     signed = score.format(signature=str(sacre.get_signature()))
-    # In one piece, so that `ref.sh … | head -1` does not break the pipe.
-    sys.stdout.write(f"{fairseq_format(compound_split_bleu(*tokenised))}\n{signed}\n")
+    put(f"{fairseq_format(compound_split_bleu(*tokenised))}\n{signed}\n")
+
+
+def put(text: str) -> None:
+    """In one piece, so that `ref.sh … | head -1` does not break the pipe."""
+    try:
+        print(text, end="", flush=True)
+    except OSError as error:
+        # Or Python would try again when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        fail(f"standard output cannot be written to ({error.strerror}): make room")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "recombine.py"
 spec = importlib.util.spec_from_file_location("recombine", SCRIPT)
 assert spec is not None
@@ -65,3 +67,22 @@ def test_a_file_without_sentences_is_named(tmp_path: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 1
         assert done.stderr == f"recombine.py: {tmp_path}/empty.en: holds no sentence; name a text\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("count", ["9", "999"])
+def test_a_full_disk_is_one_line(tmp_path: Path, count: str) -> None:
+    source = tmp_path / "in.en"
+    source.write_text("".join(f"a{i} b{i} on c{i} d{i}\n" for i in range(99)))
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, SCRIPT, source, count],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "recombine.py: standard output: cannot be written to (No space left on device); make room\n"
+    )

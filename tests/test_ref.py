@@ -212,3 +212,21 @@ def test_bad_input_is_refused_in_one_line(content: object, message: str, tmp_pat
     assert message in done.stderr
     assert str(hyp) in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    hyp = write(tmp_path / "hyp", ["a b c d e"])
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [ROOT / "scripts" / "ref.sh", hyp, hyp],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.endswith(
+        "standard output cannot be written to (No space left on device): make room\n"
+    )
+    assert done.stderr.count("\n") == 1

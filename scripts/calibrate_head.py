@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,13 @@ from specdec_plugins.checkpoints import CheckpointError
 from specdec_plugins.cli.terminal import prepare_terminal
 from specdec_plugins.head_file import save_head
 from specdec_plugins.head_predictions import TrainedHead
+from specdec_plugins.inference import InferenceError
+from specdec_plugins.inference.corpus import write_whole
+from specdec_plugins.inference.paths import check_paths, check_writable
+from specdec_plugins.inference.streams import put, tell
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     prepare_terminal("calibrate_head.py")
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -44,13 +49,20 @@ def main() -> int:
     parser.add_argument("--no-fit", action="store_true", help="leave the head's logits as they are")
     parser.add_argument("--plot", metavar="PNG", help="draw diagrams (needs matplotlib)")
     parser.add_argument("--json", metavar="FILE", help="write all figures, by slot too")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
+    outputs = [("OUTPUT", args.output), ("--json", args.json), ("--plot", args.plot)]
+    given = {"CHECKPOINT": args.checkpoint, "--AR-path": args.AR_path, "--drafter": args.drafter}
     try:
         if args.plot:
             check_plotting()
+        check_paths(outputs, given.items())
+        for flag, path in outputs:
+            if path:
+                check_writable(path, flag)
         trained = TrainedHead(
             args.checkpoint, data=args.data, AR_path=args.AR_path, drafter=args.drafter
         )
+        check_paths(outputs, trained.files)
         predictions = trained.predict(args.subset)
         temperature, bias = (1.0, 0.0) if args.no_fit else fit_calibration(predictions)
         size = save_head(args.output, trained.calibrated(temperature, bias))
@@ -62,19 +74,20 @@ def main() -> int:
             "calibrated": report(calibrated),
         }
         show(results)
-        print(f"{args.output}: {size / 1e3:.0f} kB, temperature {temperature:.3f}, bias {bias:.3f}")
+        put(f"{args.output}: {size / 1e3:.0f} kB, temperature {temperature:.3f}, bias {bias:.3f}\n")
         if args.json:
-            Path(args.json).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+            write_whole(Path(args.json), [json.dumps(results, indent=1).encode(), b"\n"])
         if args.plot:
             plot_reliability(calibrated, args.plot, args.output)
-    except (CheckpointError, OSError, ValueError) as error:
-        print(f"calibrate_head.py: {error}", file=sys.stderr)
+    except (CheckpointError, InferenceError, OSError, ValueError) as error:
+        tell(f"calibrate_head.py: {error}")
         return 1
     return 0
 
 
 def show(results: dict[str, Any]) -> None:
-    print(f"{'':24}{'slots':>8}{'observed':>10}{'predicted':>10}{'AUROC':>8}{'ECE':>8}{'Brier':>8}")
+    names = f"{'slots':>8}{'observed':>10}{'predicted':>10}{'AUROC':>8}{'ECE':>8}{'Brier':>8}"
+    put(f"{'':24}{names}\n")
     for stage in ("uncalibrated", "calibrated"):
         for name in ("token", "survival"):
             row(f"{stage} {name}", results[stage][name])
@@ -85,8 +98,8 @@ def show(results: dict[str, Any]) -> None:
 def row(name: str, metrics: dict[str, float]) -> None:
     figures = (f"{metrics[key]:.4f}" for key in ("observed", "predicted", "auroc", "ece", "brier"))
     observed, predicted, *rest = figures
-    print(f"{name:24}{metrics['slots']:>8}{observed:>10}{predicted:>10}", end="")
-    print("".join(f"{figure:>8}" for figure in rest))
+    quality = "".join(f"{figure:>8}" for figure in rest)
+    put(f"{name:24}{metrics['slots']:>8}{observed:>10}{predicted:>10}{quality}\n")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -21,23 +22,28 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import specdec_plugins  # noqa: F401
 from specdec_plugins.checkpoints import CheckpointError
 from specdec_plugins.cli.terminal import prepare_terminal
+from specdec_plugins.inference import InferenceError
+from specdec_plugins.inference.paths import check_paths, check_writable
+from specdec_plugins.inference.streams import put, tell
 from specdec_plugins.models.encoder_init import write_initial_checkpoint
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     prepare_terminal("encoder_initial.py")
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("verifier", metavar="VERIFIER", help="a checkpoint of fairseq-train")
     parser.add_argument("output", metavar="OUTPUT", help="the file to write")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     try:
+        check_paths([("OUTPUT", args.output)], [("VERIFIER", args.verifier)])
+        check_writable(args.output, "OUTPUT")
         names = write_initial_checkpoint(args.verifier, args.output)
-    except CheckpointError as error:
-        print(f"encoder_initial.py: {error}", file=sys.stderr)
+        put(f"{args.output}: {len(names)} entries of the encoder, none of the decoder\n")
+    except (CheckpointError, InferenceError) as error:
+        tell(f"encoder_initial.py: {error}")
         return 1
-    print(f"{args.output}: {len(names)} entries of the encoder, none of the decoder")
     return 0
 
 

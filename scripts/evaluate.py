@@ -44,7 +44,7 @@ try:
     from specdec_plugins.cli.terminal import prepare_terminal
     from specdec_plugins.decoding.controllers import ControllerOptions
     from specdec_plugins.evaluation.folder import SweepFolder
-    from specdec_plugins.evaluation.outputs import write_outputs
+    from specdec_plugins.evaluation.outputs import own_files, write_outputs
     from specdec_plugins.evaluation.plots import check_plotting
     from specdec_plugins.evaluation.sweep import Sweep, run_sweep
     from specdec_plugins.evaluation.systems import (
@@ -58,6 +58,8 @@ try:
     from specdec_plugins.head_file import find_head
     from specdec_plugins.inference import InferenceError, Settings, load_translator
     from specdec_plugins.inference.flags import TranslationParser, fail, make_settings
+    from specdec_plugins.inference.paths import check_run
+    from specdec_plugins.inference.streams import put
     from specdec_plugins.inference.text import InputLines, Line
 except ImportError as error:
     sys.exit(f"evaluate.py: {error}; install the package and what it needs: pip install {ROOT}")
@@ -117,6 +119,9 @@ def evaluate(args: argparse.Namespace) -> None:
     if not args.no_plots:
         check_plotting()
     base, devices = make_base(args)
+    outputs = [("--output-path", path) for path in own_files(args.output_path)]
+    heads = [("the model's acceptance head", base.path and find_head(base.path, base.rule))]
+    check_run(base, outputs, [("--input-path", args.input_path), *heads])
     lines = read_lines(args.input_path, args.lines)
     systems = choose_systems(args, base)
     batches, seed = tuple(dict.fromkeys(args.batch)), base_seed(args)
@@ -130,7 +135,7 @@ def evaluate(args: argparse.Namespace) -> None:
         names = [system.name for system in systems]
         tables = write_outputs(args.output_path, folder.runs, names, not args.no_plots)
     if not args.quiet:
-        print(tables, end="")
+        put(tables)
 
 
 def base_seed(args: argparse.Namespace) -> int:

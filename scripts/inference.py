@@ -45,8 +45,11 @@ try:
         load_translator,
     )
     from specdec_plugins.inference.flags import TranslationParser, fail, make_settings
-    from specdec_plugins.inference.output import OutputLines, check_apart, check_writable
+    from specdec_plugins.inference.output import OutputLines
+    from specdec_plugins.inference.paths import check_run, check_writable
     from specdec_plugins.inference.report import format_report, full_report, write_json
+    from specdec_plugins.inference.resume import ResumeFile, resume_path
+    from specdec_plugins.inference.streams import tell
     from specdec_plugins.inference.text import STANDARD, InputLines
     from specdec_plugins.inference.trace_file import open_trace
 except ImportError as error:
@@ -82,30 +85,58 @@ def translate(args: argparse.Namespace, settings: Settings) -> None:
     if args.warmup < 0:
         raise ValueError(f"--warmup {args.warmup}: must be 0 or more")
     output = OutputLines(args.output_path, args.resume)
-    if args.stats_json:
-        check_writable(args.stats_json, "--stats-json")
-        check_apart(args.stats_json, "--stats-json", args.trace, "trace")
+    check_files(args, settings, output)
     with InputLines.open(args.input_path) as lines:
-        output.check_input(lines)
-        trace = open_trace(args.trace, output, lines, args.resume) if args.trace else None
+        trace = open_trace(args.trace, output, args.resume) if args.trace else None
         translator = load_translator(settings)
+        resume = ResumeFile(output, settings, args.seed)
+        window = 1 if lines.typed else settings.window
+        known = resume.check(lines, window)
         first = list(islice(lines, args.warmup))
         translator.warm_up(first)
-        # Resumed, it draws others than those that it began with.
-        torch.manual_seed(args.seed + output.done)
-        window = 1 if lines.typed else None
-        results = translator.translate(chain(first, lines), window)
-        with output, trace or nullcontext():
+        with output, resume, trace or nullcontext():
+            new = resume.follow(chain(first, lines))
+            results = translator.translate(chain(known, new), window, len(known), args.seed)
             for result in progress(results, args, lines, output.done):
                 if trace is not None:
                     trace.write(result.trace.to_json())
                 output.write(result.text)
-        lines.check()
+        check_read(lines, output)
+        resume.finish()
     report = full_report(translator, warmup=args.warmup)
     if not args.quiet:
-        print(format_report(report), file=sys.stderr)
+        tell(format_report(report))
     if args.stats_json:
         write_json(report, args.stats_json)
+
+
+def check_read(lines: InputLines, output: OutputLines) -> None:
+    """
+    Raises:
+        InferenceError: the input could not be read to its end.
+    """
+    try:
+        lines.check()
+    except InferenceError as error:
+        after = "; lines before are kept, go on with --resume" if output.resumable else ""
+        raise InferenceError(f"{error}{after}") from error
+
+
+def check_files(args: argparse.Namespace, settings: Settings, output: OutputLines) -> None:
+    """See to it that all files of the run are different ones.
+
+    Raises:
+        InferenceError: they are not, or the statistics cannot be written.
+    """
+    if args.stats_json:
+        check_writable(args.stats_json, "--stats-json")
+    outputs = [
+        ("--output-path", args.output_path),
+        ("--trace", args.trace),
+        ("--stats-json", args.stats_json),
+        ("the file for --resume,", resume_path(output)),
+    ]
+    check_run(settings, outputs, [("--input-path", args.input_path)])
 
 
 def progress(

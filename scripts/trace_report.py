@@ -22,9 +22,11 @@ from tqdm import tqdm
 
 from specdec_plugins.cli.terminal import prepare_terminal
 from specdec_plugins.inference import InferenceError
-from specdec_plugins.inference.output import check_apart, check_writable
+from specdec_plugins.inference.paths import check_paths, check_writable
+from specdec_plugins.inference.streams import tell
 from specdec_plugins.inference.trace_file import read_trace
 from specdec_plugins.inference.trace_report import build_report
+from specdec_plugins.whole_file import whole_file
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,19 +45,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--limit {args.limit}: must be 0 or more")
     try:
         check_writable(args.output, "OUTPUT.html")
-        check_apart(args.output, "OUTPUT.html", args.trace, "trace")
+        check_paths([("OUTPUT.html", args.output)], [("TRACE", args.trace)])
         sentences = tqdm(read_trace(args.trace), unit="line", disable=None)
         page = build_report(sentences, args.limit, Path(args.trace).name)
-        Path(args.output).write_text(page, encoding="utf-8", errors="xmlcharrefreplace")
+        with whole_file(args.output) as file:
+            file.write(page.encode("utf-8", errors="xmlcharrefreplace"))
     except InferenceError as error:
-        print(f"trace_report.py: {error}", file=sys.stderr)
+        tell(f"trace_report.py: {error}")
         return 1
     except OSError as error:
         fault = f"cannot be written to ({error.strerror}); name another file"
-        print(f"trace_report.py: OUTPUT.html {args.output}: {fault}", file=sys.stderr)
+        tell(f"trace_report.py: OUTPUT.html {args.output}: {fault}")
         return 1
     except KeyboardInterrupt:
-        print("trace_report.py: interrupted; nothing was written", file=sys.stderr)
+        tell("trace_report.py: interrupted; nothing was written")
         return 130
     return 0
 

@@ -36,10 +36,12 @@ try:
     from specdec_plugins.checkpoints import CheckpointError
     from specdec_plugins.cli.terminal import prepare_terminal
     from specdec_plugins.inference import InferenceError, load_translator
-    from specdec_plugins.inference.corpus import check_apart, find_files, read_corpus
+    from specdec_plugins.inference.corpus import FOLDER, find_files, read_corpus
     from specdec_plugins.inference.flags import TranslationParser, fail, make_settings
     from specdec_plugins.inference.job import Job, describe_job
+    from specdec_plugins.inference.paths import check_outside, check_run, files_below
     from specdec_plugins.inference.pool import translate_shards
+    from specdec_plugins.inference.streams import tell
 except ImportError as error:
     sys.exit(f"translate_corpus.py: {error}; pip install '{ROOT}[ray]' brings it")
 except KeyboardInterrupt:
@@ -72,7 +74,11 @@ def translate(args: argparse.Namespace) -> None:
     """
     settings = make_settings(args)
     files = find_files(args.input_path)
-    check_apart(args.input_path, args.output_path)
+    check_outside(args.input_path, args.output_path)
+    own = [*(args.output_path / name for name in files)]
+    own += files_below(args.output_path / FOLDER, "**/*")
+    outputs = [("--output-path", path) for path in own]
+    check_run(settings, outputs, [("--input-path", path) for path in files.values()])
     # Whatever is wrong with the models is best said here, once, and before any worker starts.
     load_translator(replace(settings, device="cpu", dtype="float32"))
     corpus = read_corpus(files, args.output_path, args.shard_lines)
@@ -92,10 +98,9 @@ def translate(args: argparse.Namespace) -> None:
         job.finish()
     if not args.quiet:
         seconds = time.monotonic() - start
-        print(
+        tell(
             f"{total} lines of {len(corpus)} files: {total - before} translated in {seconds:.1f} s "
-            f"by {args.workers} workers, {before} were there already",
-            file=sys.stderr,
+            f"by {args.workers} workers, {before} were there already"
         )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,6 +40,13 @@ class TrainedHead:
         names = TranslationSpecdecConfig.__dataclass_fields__
         config = OmegaConf.structured(TranslationSpecdecConfig)
         config.update({name: value for name, value in options.items() if name in names})
+        folders = [Path(folder) for folder in str(config.data).split(os.pathsep)]
+        self.files = [
+            ("--drafter", Path(drafter_path)),
+            ("--AR-path", Path(config.AR_path)),
+            *(("--data", path) for folder in folders for path in folder.glob("*")),
+        ]
+        """All that is read, after the flags that can name it."""
         self.task: Any = TranslationSpecdecTask.setup_task(config)
         drafter = self.task.load_drafter(drafter_path)
         settings = self.head.settings

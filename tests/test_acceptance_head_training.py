@@ -184,7 +184,7 @@ def test_predictions_are_of_the_blocks_that_decoding_drafts(
         (["{head}", "{out}", "--drafter", "{verifier}"], "is no drafter"),
         (["{head}", "{out}", "--drafter", "{other}"], "not the drafter that"),
         (["{head}", "{out}", "--subset", "nothing"], "nothing"),
-        (["{head}", "{nowhere}"], "cannot be written"),
+        (["{head}", "{nowhere}"], "there is no folder"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(

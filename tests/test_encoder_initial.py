@@ -153,10 +153,10 @@ def test_errors_are_one_line(
         ("no_encoder.pt", output, "is not a verifier: it holds no encoder"),
         ("no_decoder.pt", output, "is not a verifier: it holds no decoder"),
         ("drafter.pt", output, "is a drafter, not a verifier"),
-        ("verifier.pt", tmp_path / "folder", "is a directory; name the file to write"),
-        ("verifier.pt", verifier, "is the verifier itself; name another file"),
-        ("verifier.pt", tmp_path / "nowhere" / "out.pt", "cannot be written"),
-        ("verifier.pt", Path("/dev/null/out.pt"), "cannot be written"),
+        ("verifier.pt", tmp_path / "folder", "is a directory; name a file in it"),
+        ("verifier.pt", verifier, "is the same file as VERIFIER"),
+        ("verifier.pt", tmp_path / "nowhere" / "out.pt", "there is no folder"),
+        ("verifier.pt", Path("/dev/null/out.pt"), "there is no folder"),
     ]
     for source, target, message in cases:
         code, out, err = run_script(

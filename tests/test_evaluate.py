@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -311,6 +312,29 @@ def test_a_named_head_is_used_by_cost_aware_too(run: Evaluate, out: Path, world:
     assert run("--repeats", "1", "--controller", "cost-aware", acceptance_head=head) == 0
     names = {name for name, _, _ in made(out)}
     assert names == {"AR", "drafter", "cost-aware k 4", "cost-aware head k 4"}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_on_standard_output(
+    run: Evaluate, out: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with open("/dev/full", "w") as full, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", full)
+        assert run(*SMALL) == 1
+    assert "standard output: cannot be written to (No space left on device)" in one_error(capfd)
+    assert len(made(out)) == 6
+    assert (out / "table.md").exists()
+
+
+def test_input_that_is_no_text(
+    run: Evaluate, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The remedy is one that this command has."""
+    (tmp_path / "bad.txt").write_bytes(b"w1\n\xff\n")
+    assert run(*SMALL, input_path=str(tmp_path / "bad.txt")) == 1
+    message = one_error(capfd)
+    assert "line 2 is not UTF-8" in message
+    assert "--resume" not in message
 
 
 def test_some_lines_alone(run: Evaluate, out: Path) -> None:

@@ -6,6 +6,7 @@ import importlib.util
 import io
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -29,8 +30,10 @@ from specdec_plugins.decoding.statistics import PHASES
 from specdec_plugins.head_file import save_head
 from specdec_plugins.inference import InferenceError, Settings, load_translator
 from specdec_plugins.inference.output import OutputLines
+from specdec_plugins.inference.resume import ResumeFile
 from specdec_plugins.inference.text import InputLines, Line, TextCodec
 from specdec_plugins.inference.trace_file import SentenceTrace, read_trace
+from specdec_plugins.inference.translator import Translator
 from specdec_plugins.models.acceptance_head import fingerprint
 
 SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "inference.py"
@@ -438,11 +441,6 @@ def test_sampling(
     assert outputs[1] == outputs[2] != outputs[3]
     assert run(*flags, "--seed", "2", "--warmup", "3", strategy=strategy) == 0
     assert lines_of(out) == outputs[3]
-    # Resumed, it draws anew.
-    out.write_text("".join(f"{line}\n" for line in outputs[3][:3]))
-    assert run(*flags, "--seed", "2", "--resume", strategy=strategy) == 0
-    assert lines_of(out)[:3] == outputs[3][:3]
-    assert lines_of(out)[3:] != outputs[3][3:]
     settings = json.loads(path.read_text())["settings"]
     assert settings["sampling"]
     assert (settings["sampling_topk"], settings["sampling_topp"]) == (-1, -1.0)
@@ -580,19 +578,178 @@ def test_progress_bar_only_where_it_is_seen(
 # Going on
 
 
+@pytest.fixture
+def unfinished(run: RunScript, monkeypatch: pytest.MonkeyPatch) -> RunScript:
+    """``run``, killed at the very end: what it did is there, and how it did it."""
+
+    def run_and_die(*flags: str, **usual: str | None) -> int:
+        with monkeypatch.context() as patch:
+            patch.setattr(ResumeFile, "finish", lambda self: None)
+            return run(*flags, **usual)
+
+    return run_and_die
+
+
 @pytest.mark.parametrize("batch", ["1", "4"])
 @pytest.mark.parametrize("cut", [0, 1, 40, -30, -1, None])
 def test_resume(
-    run: RunScript, tmp_path: Path, greedy: list[str], batch: str, cut: int | None
+    run: RunScript,
+    unfinished: RunScript,
+    tmp_path: Path,
+    greedy: list[str],
+    batch: str,
+    cut: int | None,
 ) -> None:
     out = tmp_path / "out.txt"
     whole = ("\n".join(greedy) + "\n").encode()
+    assert unfinished(batch=batch) == 0
+    assert out.read_bytes() == whole
     out.write_bytes(whole[:cut])
     stats = tmp_path / "stats.json"
     assert run("--resume", "--stats-json", str(stats), batch=batch) == 0
     assert out.read_bytes() == whole
     left = len(SENTENCES) - whole[:cut].count(b"\n")
-    assert json.loads(stats.read_text())["sentences"] == left
+    # A batch that has a line to be done is decoded whole.
+    decoded = json.loads(stats.read_text())["sentences"]
+    assert decoded == left if batch == "1" else left <= decoded <= len(SENTENCES)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.txt", "stats.json"]
+
+
+@pytest.mark.parametrize("strategy", ["specdec", "AR", "fairseq"])
+@pytest.mark.parametrize("batch", ["1", "2"])
+@pytest.mark.parametrize("lines", [1, 4, 8])
+def test_what_is_drawn_does_not_depend_on_where_a_run_was_stopped(
+    run: RunScript, unfinished: RunScript, tmp_path: Path, strategy: str, batch: str, lines: int
+) -> None:
+    out = tmp_path / "out.txt"
+    flags = ["--sampling", "--temperature", "3", "--beam", "1", "--seed", "2"]
+    assert unfinished(*flags, strategy=strategy, batch=batch) == 0
+    whole = out.read_bytes()
+    out.write_bytes(b"".join(whole.splitlines(keepends=True)[:lines]))
+    assert run(*flags, "--resume", "--warmup", "1", strategy=strategy, batch=batch) == 0
+    assert out.read_bytes() == whole
+
+
+@pytest.mark.parametrize("stop", [1, 5, 127, 128, 129, 200])
+def test_batches_of_a_resumed_run_are_those_of_the_first(
+    run: RunScript,
+    unfinished: RunScript,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stop: int,
+) -> None:
+    """Else low precision gives other lines."""
+    source, out = tmp_path / "in.txt", tmp_path / "out.txt"
+    rows = [f"w{i % 20} w{i // 20}" + " w3" * (i * 5 % 8) for i in range(205)]
+    source.write_text("\n".join(rows) + "\n")
+    batches: list[list[str]] = []
+    decode = Translator._decode
+
+    def noted(self: Translator, texts: list[str], sources: Any) -> Any:
+        batches.append(texts)
+        return decode(self, texts, sources)
+
+    monkeypatch.setattr(Translator, "_decode", noted)
+    usual = {"batch": "2", "input_path": str(source), "strategy": "AR"}
+    assert unfinished("--bf16", **usual) == 0
+    whole, first = out.read_bytes(), [*batches]
+    assert len(first) == 103
+    batches.clear()
+    out.write_bytes(b"".join(whole.splitlines(keepends=True)[:stop]))
+    assert run("--bf16", "--resume", "--warmup", "0", **usual) == 0
+    assert out.read_bytes() == whole
+    assert batches == [rows for rows in first if rows in batches]
+    assert len(batches) <= (205 - stop // 128 * 128 + 1) // 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch": "4"}, "was begun with other settings.batch; give what it was begun with, or"),
+        ({"AR_path": "nameless.pt"}, "was begun with other models.verifier"),
+        ({"path": "block.pt", "beta": "3"}, "other models.drafter, settings.rule.beta"),
+        ({"seed": "3"}, "was begun with other settings.seed"),
+        ({"input_path": "other.txt"}, "was begun with another line 3 of other.txt"),
+        ({"input_path": "short.txt"}, "has 5 lines, short.txt only 4"),
+        ({"trace": "trace.jsonl"}, "trace.jsonl: has 0 lines"),
+    ],
+)
+@pytest.mark.parametrize("there", [True, False])
+def test_another_run_is_not_gone_on_with(
+    run: RunScript,
+    unfinished: RunScript,
+    world: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, str],
+    message: str,
+    there: bool,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("nameless.pt", "block.pt"):
+        (tmp_path / name).symlink_to(world / name)
+    Path("other.txt").write_text("\n".join([*SENTENCES[:2], "w1", *SENTENCES[3:]]) + "\n")
+    Path("short.txt").write_text("\n".join(SENTENCES[:4]) + "\n")
+    assert unfinished("-s", "en", "-t", "de") == 0
+    out = Path("out.txt")
+    out.write_bytes(b"".join(out.read_bytes().splitlines(keepends=True)[:5]) + b"w1 w")
+    if not there:
+        Path("out.txt.resume").unlink()
+        if "trace" not in changes and "short" not in str(changes):
+            message = "has 5 lines, and there is no"
+    capfd.readouterr()
+    before = {path: path.read_bytes() for path in Path().iterdir()}
+    assert run("--resume", "-s", "en", "-t", "de", **changes) == 1
+    assert message in one_error(capfd)
+    assert {path: path.read_bytes() for path in Path().iterdir()} == before
+
+
+def test_input_may_have_grown_and_changed_after_what_is_translated(
+    run: RunScript, tmp_path: Path, greedy: list[str]
+) -> None:
+    source, out = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_bytes("\n".join([*SENTENCES[:6], ""]).encode() + b"w1 \xff")
+    assert run(input_path=str(source)) == 1
+    source.write_text("\n".join(SENTENCES) + "\n")
+    assert run("--resume", input_path=str(source)) == 0
+    assert lines_of(out) == greedy
+    assert not (tmp_path / "out.txt.resume").exists()
+
+
+def test_a_complete_output_is_left_as_it_is(
+    run: RunScript, tmp_path: Path, greedy: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert run() == 0
+    assert run("--resume", batch="2") == 0
+    assert "has as many lines as" in caplog.text
+    assert lines_of(tmp_path / "out.txt") == greedy
+    assert [path.name for path in tmp_path.iterdir()] == ["out.txt"]
+
+
+@pytest.mark.parametrize("text", ["", "precious\n", "[]\n", "{}\n", "\udcff"])
+def test_a_file_in_the_place_of_the_resume_file_stays(
+    run: RunScript, tmp_path: Path, text: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "out.txt.resume"
+    path.write_text(text, errors="surrogateescape")
+    before = path.read_bytes()
+    assert run() == 1
+    assert "out.txt is to be described; move it away" in one_error(capfd)
+    assert path.read_bytes() == before
+
+
+def test_a_link_to_an_output_is_resumed_as_the_output_itself(
+    run: RunScript, unfinished: RunScript, tmp_path: Path, greedy: list[str]
+) -> None:
+    (tmp_path / "far").mkdir()
+    (tmp_path / "out.txt").symlink_to(tmp_path / "far" / "real")
+    assert unfinished() == 0
+    real = tmp_path / "far" / "real"
+    real.write_text("\n".join(greedy[:4]) + "\nw1")
+    assert run("--resume", output_path=str(real)) == 0
+    assert lines_of(tmp_path / "out.txt") == greedy
+    assert [path.name for path in (tmp_path / "far").iterdir()] == ["real"]
 
 
 def test_resume_without_an_output_begins(run: RunScript, tmp_path: Path, greedy: list[str]) -> None:
@@ -628,9 +785,10 @@ def test_interrupted_and_resumed(
     write, written = OutputLines.write, []
 
     def interrupt(self: OutputLines, text: str) -> None:
-        if len(written) == 5:
-            raise KeyboardInterrupt
-        written.append(text)
+        if self.path == str(tmp_path / "out.txt"):
+            if len(written) == 5:
+                raise KeyboardInterrupt
+            written.append(text)
         write(self, text)
 
     with monkeypatch.context() as patch:
@@ -708,10 +866,16 @@ def without_times(path: Path) -> list[SentenceTrace]:
 @pytest.mark.parametrize("further", [0, 1, 2])
 @pytest.mark.parametrize("torn", [b"", b'{"source": "w'])
 def test_trace_is_resumed_with_its_output(
-    run: RunScript, tmp_path: Path, greedy: list[str], batch: str, further: int, torn: bytes
+    run: RunScript,
+    unfinished: RunScript,
+    tmp_path: Path,
+    greedy: list[str],
+    batch: str,
+    further: int,
+    torn: bytes,
 ) -> None:
     path, out = tmp_path / "trace.jsonl", tmp_path / "out.txt"
-    assert run("--trace", str(path)) == 0
+    assert unfinished("--trace", str(path), batch=batch) == 0
     whole, first = without_times(path), path.read_bytes().splitlines(keepends=True)
     out.write_bytes("\n".join(greedy[:4]).encode() + b"\nw1 w")
     path.write_bytes(b"".join(first[: 4 + further]) + torn)
@@ -728,9 +892,10 @@ def test_interrupted_trace(
     write, written = OutputLines.write, []
 
     def interrupt(self: OutputLines, text: str) -> None:
-        if len(written) == 9:
-            raise KeyboardInterrupt
-        written.append(text)
+        if not self.path.endswith(".resume"):
+            if len(written) == 9:
+                raise KeyboardInterrupt
+            written.append(text)
         write(self, text)
 
     with monkeypatch.context() as patch:
@@ -832,7 +997,6 @@ def one_error(capfd: pytest.CaptureFixture[str]) -> str:
         (["--source-lang", "fr"], 1, "dict.fr.txt: no such file; the data directory must hold"),
         (["--input-path", "missing"], 1, "missing: cannot be read"),
         (["--input-path", "."], 1, "cannot be read"),
-        (["--input-path", "in.txt", "--output-path", "in.txt"], 1, "is the input file"),
         (["--output-path", "."], 1, "is a directory"),
         (["--output-path", "nowhere/out"], 1, "nowhere; create it"),
         (["--output-path", "-", "--resume"], 1, "--resume: needs a file"),
@@ -840,9 +1004,6 @@ def one_error(capfd: pytest.CaptureFixture[str]) -> str:
         (["--stats-json", "nowhere/stats"], 1, "--stats-json nowhere/stats: there is no folder"),
         (["--trace", "nowhere/trace"], 1, "--trace nowhere/trace: there is no folder"),
         (["--trace", "-"], 1, "--trace -: cannot go to standard output; name a file"),
-        (["--trace", "in.txt"], 1, "--trace in.txt: is the input file"),
-        (["--output-path", "new", "--trace", "./new"], 1, "--trace ./new: is the output file"),
-        (["--stats-json", "new", "--trace", "new"], 1, "--stats-json new: is the trace file"),
         (["--bpe", "subword_nmt", "--bpe-codes", "missing"], 1, "--bpe subword_nmt: cannot be"),
         (["--bpe", "sentencepiece"], 1, "--bpe sentencepiece: cannot be set up"),
         (["--tokenizer", "nonsense"], 2, "--tokenizer: invalid choice"),
@@ -1005,6 +1166,37 @@ def test_closed_standard_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     with pytest.raises(InferenceError, match="standard output is closed"):
         OutputLines("-")
+
+
+def test_nobody_listens(
+    run: RunScript, tmp_path: Path, greedy: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    assert run("--stats-json", str(tmp_path / "stats.json")) == 0
+    assert lines_of(tmp_path / "out.txt") == greedy
+    assert json.loads((tmp_path / "stats.json").read_text())["sentences"] == len(greedy)
+
+
+def test_a_full_disk_leaves_whole_lines(
+    run: RunScript, tmp_path: Path, greedy: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    source, out = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_text("\n".join(SENTENCES * 30) + "\n")
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (6000, most[1]))
+    try:
+        assert run(input_path=str(source)) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, most)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert f"{out}: cannot be written to (File too large); lines before" in one_error(capfd)
+    kept = out.read_text()
+    assert kept.endswith("\n")
+    assert 6000 - max(map(len, greedy)) <= len(kept) <= 6000
+    assert run("--resume", input_path=str(source)) == 0
+    assert lines_of(out) == greedy * 30
+    assert out.read_text().startswith(kept)
 
 
 def test_input_that_breaks_off() -> None:

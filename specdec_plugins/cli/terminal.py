@@ -8,6 +8,8 @@ import os
 import sys
 import warnings
 
+from specdec_plugins.inference.streams import open_standard_streams
+
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
@@ -19,6 +21,7 @@ def prepare_terminal(prog: str) -> None:
 
     Exits with status 2 if there is no such level.
     """
+    open_standard_streams()
     for stream in (sys.stdin, sys.stdout):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="surrogateescape")

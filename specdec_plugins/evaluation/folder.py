@@ -17,6 +17,7 @@ from specdec_plugins.inference.text import complete_lines
 
 RUNS = "runs.jsonl"
 DESCRIPTION = "sweep.json"
+LOCK = ".lock"
 
 
 class SweepFolder:
@@ -39,7 +40,7 @@ class SweepFolder:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.path / ".lock", "w", encoding="utf-8")
+            self._lock = open(self.path / LOCK, "w", encoding="utf-8")
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             self.__exit__()

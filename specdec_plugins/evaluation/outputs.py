@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from specdec_plugins.evaluation.comparisons import compare
+from specdec_plugins.evaluation.folder import DESCRIPTION, LOCK, RUNS
 from specdec_plugins.evaluation.plots import draw_pareto, draw_speed
 from specdec_plugins.evaluation.records import file_name, sentence_records
 from specdec_plugins.evaluation.runs import Run
 from specdec_plugins.evaluation.summary import summarize, system_figures
 from specdec_plugins.evaluation.table import format_group
 from specdec_plugins.inference.corpus import write_whole
+from specdec_plugins.inference.paths import files_below
 
 SUMMARY, TABLE, SENTENCES = "summary.json", "table.md", "sentences"
+PICTURES = {"pareto": draw_pareto, "speed": draw_speed}
+
+
+def own_files(folder: Path) -> Iterator[Path]:
+    """The files of a folder that are a sweep's own, be they there or not."""
+    yield from (folder / name for name in (LOCK, RUNS, DESCRIPTION, SUMMARY, TABLE))
+    yield from files_below(folder, f"{SENTENCES}/*", *(f"{kind}-*" for kind in PICTURES))
 
 
 def write_outputs(
@@ -48,7 +57,7 @@ def write_outputs(
             path = folder / SENTENCES / file_name(system, group)
             write_whole(path, (f"{record}\n".encode() for record in records))
         if plots:
-            for kind, draw in (("pareto", draw_pareto), ("speed", draw_speed)):
+            for kind, draw in PICTURES.items():
                 for ending, picture in draw(group).items():
                     write_whole(folder / f"{kind}-{group.label}.{ending}", [picture])
     text = "\n".join(tables)

@@ -91,16 +91,6 @@ def find_files(path: Path) -> dict[str, Path]:
     return files
 
 
-def check_apart(source: Path, output: Path) -> None:
-    """
-    Raises:
-        InferenceError: the output would be among the input.
-    """
-    inside = source.resolve() in (output.resolve(), *output.resolve().parents)
-    if inside or (source.is_file() and output.resolve() == source.resolve().parent):
-        raise InferenceError(f"--output-path {output}: is with the input; name another folder")
-
-
 def read_corpus(files: dict[str, Path], output: Path, shard_lines: int) -> list[CorpusFile]:
     """Divide the files into shards of ``shard_lines`` lines, the last of each file may have fewer.
 

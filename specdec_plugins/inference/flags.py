@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.inference.settings import STRATEGIES, Settings
+from specdec_plugins.inference.streams import tell
 from specdec_plugins.pair import split_pair
 from specdec_plugins.tasks.controller_config import ControllerConfig
 
@@ -185,7 +185,7 @@ def _idle(args: Namespace) -> set[str]:
 def fail(prog: str, status: int, message: str) -> int:
     """Say in one line why a script ends, and return its status; with LOGLEVEL=DEBUG, also where."""
     logger.debug("traceback:", exc_info=True)
-    print(f"{prog}: {' '.join(message.split())}", file=sys.stderr)
+    tell(f"{prog}: {' '.join(message.split())}")
     return status
 
 

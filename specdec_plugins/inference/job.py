@@ -19,6 +19,7 @@ from typing import IO, Any
 
 import specdec_plugins
 from specdec_plugins.inference.corpus import FOLDER, CorpusFile, Shard, shard_folder, write_whole
+from specdec_plugins.inference.paths import model_files
 from specdec_plugins.inference.settings import InferenceError, Settings
 
 
@@ -37,18 +38,19 @@ def describe_job(
 def describe_settings(settings: Settings, seed: int) -> dict[str, Any]:
     """``models``: the digests of the files that settings name; ``settings``: all else."""
     described = asdict(settings)
-    models = {"drafter": settings.path if settings.drafts else None, "verifier": settings.ar_path}
-    models.update({path.name: str(path) for path in sorted(Path(settings.data).glob("dict.*.txt"))})
+    models = model_files(settings)
     options = described.pop("encoder_options")
-    for name, value in {"codes": os.path.join(settings.data, "codes"), **options}.items():
-        if isinstance(value, str) and os.path.isfile(value):
-            models[name] = value
-            options.pop(name, None)
     for name in ("data", "path", "ar_path"):
         del described[name]
+    if "acceptance_head" in models:
+        del described["controller"]["acceptance_head"]
     return {
-        "models": {name: file_digest(path) for name, path in models.items() if path},
-        "settings": {**described, "encoder_options": options, "seed": seed},
+        "models": {name: file_digest(path) for name, path in models.items()},
+        "settings": {
+            **described,
+            "encoder_options": {k: v for k, v in options.items() if k not in models},
+            "seed": seed,
+        },
     }
 
 

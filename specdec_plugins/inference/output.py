@@ -6,43 +6,11 @@ import io
 import os
 import stat
 import sys
+from contextlib import suppress
 
+from specdec_plugins.inference.paths import check_writable
 from specdec_plugins.inference.settings import InferenceError
-from specdec_plugins.inference.text import STANDARD, InputLines, complete_lines
-
-
-def check_writable(path: str, flag: str) -> None:
-    """Learn early whether ``path`` can be written to, and change nothing.
-
-    Raises:
-        InferenceError: it cannot.
-    """
-    folder = os.path.dirname(os.path.abspath(path))
-    if os.path.isdir(path):
-        fault = "is a directory; name a file in it"
-    elif not os.path.isdir(folder):
-        fault = f"there is no folder {folder}; create it"
-    elif not os.access(path if os.path.exists(path) else folder, os.W_OK):
-        fault = "cannot be written to; check its permissions, or name another file"
-    else:
-        return
-    raise InferenceError(f"{flag} {path}: {fault}")
-
-
-def check_apart(path: str, flag: str, other: str | None, role: str) -> None:
-    """See to it that ``path`` is not the file ``other``, which is the run's ``role``.
-
-    Raises:
-        InferenceError: it is.
-    """
-    if other is None:
-        return
-    if os.path.exists(path) and os.path.exists(other):
-        same = os.path.isfile(path) and os.path.samefile(path, other)
-    else:
-        same = os.path.realpath(path) == os.path.realpath(other)
-    if same:
-        raise InferenceError(f"{flag} {path}: is the {role} file; name another")
+from specdec_plugins.inference.text import STANDARD, complete_lines
 
 
 class OutputLines:
@@ -90,20 +58,12 @@ class OutputLines:
                 fault = f"cannot be read ({error.strerror}); check its permissions"
                 raise InferenceError(f"--resume: {path}: {fault}") from error
 
-    def check_input(self, lines: InputLines) -> None:
-        """Pass over the input lines whose output is there already.
-
-        Raises:
-            InferenceError: this is no output for that input.
-        """
-        check_apart(self.path, self._flag, lines.path, "input")
-        there = lines.skip(self.done)
-        lines.check()
-        if there < self.done:
-            raise InferenceError(
-                f"--resume: {self.path} has {self.done} lines, {lines.name} only {there}: it is "
-                "not the output of this input; remove it, or give another --output-path"
-            )
+    @property
+    def resumable(self) -> bool:
+        """Whether it is an ordinary file."""
+        return self.path != STANDARD and (
+            os.path.isfile(self.path) or not os.path.exists(self.path)
+        )
 
     def __enter__(self) -> OutputLines:
         """Begin to write: after the complete lines that stay, and over everything else.
@@ -125,20 +85,25 @@ class OutputLines:
         return self
 
     def write(self, text: str) -> None:
-        """Write a line through to the system.
+        """Write a line through to the system, whole or not at all.
 
         Raises:
             BrokenPipeError: nobody reads standard output any more.
             InferenceError: it cannot be written (no space, …).
         """
         assert self._file is not None
-        rest = memoryview((text + "\n").encode("utf-8"))
+        line = memoryview((text + "\n").encode("utf-8"))
+        rest = line
         try:
             while rest:
                 rest = rest[self._file.write(rest) :]
         except BrokenPipeError:
             raise
         except OSError as error:
+            if self.resumable:
+                with suppress(OSError):
+                    self._file.seek(len(rest) - len(line), os.SEEK_CUR)
+                    self._file.truncate()
             raise self._fault(error) from error
 
     def __exit__(self, *exception: object) -> None:
@@ -146,7 +111,7 @@ class OutputLines:
             self._file.close()
 
     def _fault(self, error: OSError) -> InferenceError:
+        remedy = "" if self.path == STANDARD else "; lines before are kept, go on with --resume"
         return InferenceError(
-            f"{self._flag} {self.path}: cannot be written to ({error.strerror}); lines before "
-            "are kept, go on with --resume"
+            f"{self._flag} {self.path}: cannot be written to ({error.strerror}){remedy}"
         )

@@ -104,13 +104,6 @@ class InputLines:
         self.number += bool(line)
         return line
 
-    def skip(self, count: int) -> int:
-        """Pass over ``count`` lines, or as many as there are; returns how many."""
-        before = self.number
-        while self.number - before < count and self._read():
-            pass
-        return self.number - before
-
     def __iter__(self) -> Iterator[Line]:
         while self._fault is None and (line := self._read()):
             try:
@@ -118,7 +111,7 @@ class InputLines:
             except UnicodeDecodeError as error:
                 self._fault = InferenceError(
                     f"{self.name}: line {self.number} is not UTF-8 ({error.reason} at byte "
-                    f"{error.start + 1} of the line); convert the file (iconv), then use --resume"
+                    f"{error.start + 1} of the line); convert the file (iconv)"
                 )
                 return
             if self.number == 1:

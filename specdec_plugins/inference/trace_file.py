@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from specdec_plugins.decoding.trace import StepTrace
-from specdec_plugins.inference.output import OutputLines, check_apart
+from specdec_plugins.inference.output import OutputLines
 from specdec_plugins.inference.settings import InferenceError
-from specdec_plugins.inference.text import STANDARD, InputLines
+from specdec_plugins.inference.text import STANDARD
 
 
 @dataclass(frozen=True)
@@ -53,21 +53,17 @@ class SentenceTrace:
         )
 
 
-def open_trace(path: str, output: OutputLines, lines: InputLines, resume: bool) -> OutputLines:
+def open_trace(path: str, output: OutputLines, resume: bool) -> OutputLines:
     """The trace file beside ``output``; a resumed one keeps as many lines as the output has.
 
     A sentence's trace is to be written before its output, so that a run that was stopped never has
     an output without its trace.
 
     Raises:
-        InferenceError: it cannot be written to, is another file of the run, or does not go with the
-            output that is there.
+        InferenceError: it cannot be written to, or does not go with the output that is there.
     """
     if path == STANDARD:
         raise InferenceError("--trace -: cannot go to standard output; name a file")
-    check_apart(path, "--trace", lines.path, "input")
-    if output.path != STANDARD:
-        check_apart(path, "--trace", output.path, "output")
     trace = OutputLines(path, resume, "--trace", output.done)
     if trace.done < output.done:
         raise InferenceError(

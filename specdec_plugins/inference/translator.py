@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
+from random import Random
 from typing import Any, Protocol
 
 import torch
@@ -65,31 +66,45 @@ class Translator:
         self.generator.statistics = DecodingStatistics()
 
     def translate(
-        self, lines: Iterable[Line | str], window: int | None = None
+        self,
+        lines: Iterable[Line | str],
+        window: int | None = None,
+        known: int = 0,
+        seed: int | None = None,
     ) -> Iterator[Translation]:
         """One translation a line, in order, each as soon as it and all before it are known.
 
         Args:
             lines: read as they are needed.
             window: lines to read ahead and sort by length; None is the settings' own.
+            known: so many of the first window's lines are not asked for again. They keep their
+                places in its batches, so that the others become what they would become with them.
+            seed: what is drawn for a batch depends on this and its longest line's number, and not
+                on what was drawn before; None goes on with torch's own generator.
         """
         source = (
             line if isinstance(line, Line) else Line(number, line)
             for number, line in enumerate(lines, start=1)
         )
         while chunk := list(islice(source, window or self.settings.window)):
-            yield from self._translate_window(chunk)
+            yield from self._translate_window(chunk, known, seed)
+            known = 0
 
-    def _translate_window(self, lines: list[Line]) -> Iterator[Translation]:
+    def _translate_window(
+        self, lines: list[Line], following: int, seed: int | None
+    ) -> Iterator[Translation]:
+        """The translations of a window's lines from ``following`` on."""
         encoded = [self.codec.encode(line) for line in lines]
         known = {i: self._blank(lines[i]) for i, ids in enumerate(encoded) if ids is None}
         sources = {i: ids for i, ids in enumerate(encoded) if ids is not None}
         # The longest first: a batch that is too large for the memory fails at once.
         order = sorted(sources, key=lambda i: -len(sources[i]))
-        batch, following = self.settings.batch, 0
+        batch = self.settings.batch
         for start in range(0, len(order) + 1, batch):
             rows = order[start : start + batch]
-            if rows:
+            if rows and max(rows) >= following:
+                if seed is not None:
+                    torch.manual_seed(Random(f"{seed} {lines[rows[0]].number}").getrandbits(63))
                 texts = [lines[i].text for i in rows]
                 results = self._decode(texts, [sources[i] for i in rows])
                 known.update(zip(rows, results, strict=True))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from typing import Any
 
 import torch
@@ -106,10 +105,6 @@ def write_initial_checkpoint(verifier: str, output: str) -> list[str]:
     Raises:
         CheckpointError: ``verifier`` cannot be read or is none, or ``output`` cannot be written.
     """
-    if os.path.isdir(output):
-        raise CheckpointError(f"{output}: is a directory; name the file to write")
-    if os.path.exists(output) and os.path.exists(verifier) and os.path.samefile(verifier, output):
-        raise CheckpointError(f"{output}: is the verifier itself; name another file to write")
     state = load_state(verifier)
     _check_verifier(state, verifier)
     kept = {k: t for k, t in state["model"].items() if not k.startswith("decoder")}

@@ -14,12 +14,12 @@ from jobs import Numberer
 from specdec_plugins.inference import InferenceError
 from specdec_plugins.inference.corpus import (
     CorpusFile,
-    check_apart,
     find_files,
     read_corpus,
     translate_shard,
     write_whole,
 )
+from specdec_plugins.inference.paths import check_outside
 from specdec_plugins.inference.text import InputLines
 
 
@@ -102,9 +102,9 @@ def test_the_output_is_not_among_the_input(tmp_path: Path) -> None:
         (tmp_path / "in.txt", tmp_path / "in.txt"),
     ):
         with pytest.raises(InferenceError, match=r"--output-path .* is with the input"):
-            check_apart(source, output)
-    check_apart(tmp_path / "in.txt", tmp_path / "folder")
-    check_apart(tmp_path / "folder", tmp_path)
+            check_outside(source, output)
+    check_outside(tmp_path / "in.txt", tmp_path / "folder")
+    check_outside(tmp_path / "folder", tmp_path)
 
 
 def test_a_shard_whose_input_has_changed_is_not_translated(tmp_path: Path) -> None:

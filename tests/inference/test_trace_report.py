@@ -199,7 +199,7 @@ def test_text_that_is_no_unicode(tmp_path: Path) -> None:
         (["bad", "page"], "bad, line 4: is not JSON"),
         (["run", "."], "OUTPUT.html .: is a directory"),
         (["run", "no/page"], "OUTPUT.html no/page: there is no folder"),
-        (["run", "./run"], "OUTPUT.html ./run: is the trace file"),
+        (["run", "./run"], "OUTPUT.html ./run: is the same file as TRACE run"),
         (["run", "/dev/full"], "OUTPUT.html /dev/full: cannot be written to (No space left"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

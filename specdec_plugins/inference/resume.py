@@ -1,0 +1,178 @@
+"""Going on with an output that was not finished, in the same way as it was begun.
+
+Beside an output that is being written lies ``OUTPUT.resume``. Its first line says with what it is
+made (version, models, settings). A line for each line of the input follows, in its order: a digest,
+written before the translation is. Once the whole input is translated the file is removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import islice
+from typing import Any
+
+import specdec_plugins
+from specdec_plugins.inference.job import describe_settings, differences
+from specdec_plugins.inference.output import OutputLines
+from specdec_plugins.inference.settings import InferenceError, Settings
+from specdec_plugins.inference.text import InputLines, Line
+from specdec_plugins.whole_file import whole_file
+
+logger = logging.getLogger(__name__)
+
+ENDING = ".resume"
+DIGITS = 16
+"""Of a digest, hexadecimal."""
+
+
+class ResumeFile:
+    """The file beside an output, and what it tells of the output that is there.
+
+    Nothing is changed until it is entered as a context.
+    """
+
+    def __init__(self, output: OutputLines, settings: Settings, seed: int) -> None:
+        """
+        Raises:
+            InferenceError: a file of its name is something else; a model cannot be read.
+        """
+        self.output = output
+        self.path = resume_path(output)
+        self._file: OutputLines | None = None
+        self._description: dict[str, Any] = {}
+        if self.path is None:
+            return
+        made = {"specdec_plugins": specdec_plugins.__version__, **describe_settings(settings, seed)}
+        # As it is when read again: tuples are lists, keys are strings.
+        self._description = json.loads(json.dumps(made))
+        self._before, self._digests = self._read(self.path)
+
+    def _read(self, path: str) -> tuple[dict[str, Any] | None, list[str]]:
+        """What an earlier run left: its description, and the digests of the output's lines."""
+        try:
+            with open(path, encoding="utf-8") as file:
+                before = json.loads(file.readline())
+                before["models"]  # of all JSON files, which is this one's own
+                return before, [line.strip() for line in islice(file, self.output.done)]
+        except FileNotFoundError:
+            return None, []
+        except OSError as error:
+            fault = f"cannot be read ({error.strerror}); check its permissions"
+        except (ValueError, KeyError, TypeError):
+            fault = f"is where {self.output.path} is to be described; move it away"
+        raise InferenceError(f"{path}: {fault}")
+
+    def check(self, lines: InputLines, window: int) -> list[Line]:
+        """Pass over the input lines whose output is there already.
+
+        Args:
+            window: lines that are translated together.
+
+        Returns:
+            Those lines of the last window that are there already: its other lines are to be
+            translated in the same batches with them.
+
+        Raises:
+            InferenceError: the output is not a part of what this run is to write.
+        """
+        done = self.output.done
+        kept: deque[Line] = deque(maxlen=done % window)
+        number = 0
+        differing = None
+        for number, line in enumerate(islice(lines, done), start=1):
+            if differing is None and self._digests[number - 1 : number] != [_digest(line)]:
+                differing = number
+            kept.append(line)
+        lines.check()
+        if number < done:
+            raise self._refusal(f"has {done} lines, {lines.name} only {number}")
+        if not done:
+            return []
+        if self._before is None:
+            self._check_complete(lines)
+        elif other := list(differences(self._before, self._description)):
+            more = f" and {len(other) - 3} more" if len(other) > 3 else ""
+            raise self._refusal(f"was begun with other {', '.join(other[:3])}{more}")
+        elif differing is not None:
+            raise self._refusal(f"was begun with another line {differing} of {lines.name}")
+        return list(kept)
+
+    def _check_complete(self, lines: InputLines) -> None:
+        """See to it that an output of which nothing is known has nothing to be added.
+
+        Raises:
+            InferenceError: it has.
+        """
+        more = next(iter(lines), None)
+        lines.check()
+        if more is not None:
+            raise self._refusal(
+                f"has {self.output.done} lines, and there is no {self.path} that tells how they "
+                "were made",
+                "leave out --resume to begin anew",
+            )
+        logger.warning(
+            "--resume: %s has as many lines as %s; nothing is done", self.output.path, lines.name
+        )
+
+    def _refusal(self, fault: str, remedy: str = "give what it was begun with") -> InferenceError:
+        return InferenceError(
+            f"--resume: {self.output.path} {fault}; {remedy}, or give another --output-path"
+        )
+
+    def __enter__(self) -> ResumeFile:
+        """Describe the run, before its first line; the output is open, and was cut where it has to.
+
+        Raises:
+            InferenceError: the file cannot be written.
+        """
+        if self.path is None or (self.output.done and self._before is None):
+            return self
+        if not self.output.done:
+            try:
+                with whole_file(self.path) as file:
+                    file.write(json.dumps(self._description).encode() + b"\n")
+            except OSError as error:
+                raise InferenceError(
+                    f"{self.path}: cannot be written ({error.strerror}); the output needs it "
+                    "beside itself: name another --output-path"
+                ) from error
+        lines = OutputLines(self.path, resume=True, most=1 + self.output.done)
+        self._file = lines.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._file is not None:
+            self._file.__exit__()
+
+    def follow(self, lines: Iterable[Line]) -> Iterator[Line]:
+        """The lines themselves; each is noted before it is passed on.
+
+        Raises:
+            InferenceError: it cannot be noted.
+        """
+        for line in lines:
+            if self._file is not None:
+                self._file.write(_digest(line))
+            yield line
+
+    def finish(self) -> None:
+        """Remove the file: the output is complete."""
+        if self.path is not None:
+            with suppress(FileNotFoundError):
+                os.unlink(self.path)
+
+
+def resume_path(output: OutputLines) -> str | None:
+    """The file beside an output; None where there is nothing to go on with, as on a device."""
+    return os.path.realpath(output.path) + ENDING if output.resumable else None
+
+
+def _digest(line: Line) -> str:
+    return hashlib.sha256(line.text.encode("utf-8")).hexdigest()[:DIGITS]

@@ -1,0 +1,215 @@
+"""Every output of every command made equal to every other file of its run: nothing is lost."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from specdec_plugins.evaluation.outputs import own_files
+
+SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
+MODELS = ("drafter.pt", "verifier.pt", "dict.en.txt", "dict.de.txt", "codes", "head.pt")
+
+
+def load(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(f"{name}_paths", SCRIPTS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def link(path: Path, target: Path) -> None:
+    path.symlink_to(target)
+
+
+def hard_link(path: Path, target: Path) -> None:
+    os.link(target, path)
+
+
+LINKS = [link, hard_link]
+Files = dict[Path, bytes]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Files that no command would get as far as to read."""
+    for name in (*MODELS, "in.txt", "costs", "run.jsonl", "checkpoint.pt"):
+        (tmp_path / name).write_text(f"precious {name}\n")
+    (tmp_path / "out").mkdir()
+    return tmp_path
+
+
+def contents(folder: Path) -> Files:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def models(folder: Path) -> list[str]:
+    pair = ["--path", f"{folder}/drafter.pt", "--AR-path", f"{folder}/verifier.pt"]
+    head = ["--acceptance-head", f"{folder}/head.pt", "--controller", "cost-aware"]
+    return [str(folder), *pair, *head, "--cost-profile", f"{folder}/costs", "--cpu"]
+
+
+@pytest.fixture
+def refused(folder: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., None]]:
+    """Runs a command, which has to refuse in one line, and checks that nothing was changed."""
+
+    def run(main: Callable[[list[str]], int], *arguments: object) -> None:
+        before = contents(folder)
+        capfd.readouterr()
+        assert main([str(argument) for argument in arguments]) == 1
+        captured = capfd.readouterr()
+        assert captured.out == ""
+        assert captured.err.count("\n") == 1
+        assert "is the same file as" in captured.err
+        assert contents(folder) == before
+
+    return run
+
+
+OUTPUTS = ("--output-path", "--trace", "--stats-json", "--cost-profile")
+
+
+@pytest.mark.parametrize("way", [None, *LINKS])
+def test_inference(folder: Path, refused: Callable[..., None], way: Any) -> None:
+    main = load("inference").main
+    usual = {"--input-path": folder / "in.txt", "--output-path": folder / "out.txt"}
+    for number, flag in enumerate(OUTPUTS):
+        for name in (*MODELS, "in.txt"):
+            path = folder / name
+            if way is not None:
+                path = folder / f"{flag}.{name}"
+                way(path, folder / name)
+            given = {**usual, flag: path}
+            refused(main, *models(folder), *(word for pair in given.items() for word in pair))
+        for other in OUTPUTS[:number]:
+            (folder / "new").write_text("precious, too\n")
+            path = folder / "new"
+            if way is not None:
+                path = folder / f"{flag}{other}"
+                way(path, folder / "new")
+            given = {**usual, flag: path, other: folder / "new"}
+            refused(main, *models(folder), *(word for pair in given.items() for word in pair))
+    for flag in OUTPUTS[1:3]:
+        given = {**usual, flag: folder / "out.txt.resume"}
+        refused(main, *models(folder), *(word for pair in given.items() for word in pair))
+
+
+@pytest.mark.parametrize("way", LINKS)
+@pytest.mark.parametrize("name", [*MODELS, "in.txt", "costs"])
+def test_evaluate(folder: Path, refused: Callable[..., None], way: Any, name: str) -> None:
+    main = load("evaluate").main
+    (folder / "out" / "sentences").mkdir()
+    own = [
+        *own_files(folder / "out"),
+        folder / "out/sentences/AR.jsonl",
+        folder / "out/speed-x.svg",
+    ]
+    for path in own:
+        way(path, folder / name)
+        flags = ["--input-path", folder / "in.txt", "--output-path", folder / "out", "--no-plots"]
+        refused(main, *models(folder), *flags)
+        path.unlink()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+@pytest.mark.parametrize("way", LINKS)
+@pytest.mark.parametrize("name", [*MODELS, "in.txt", "costs"])
+def test_translate_corpus(folder: Path, refused: Callable[..., None], way: Any, name: str) -> None:
+    main = load("translate_corpus").main
+    for path in (folder / "out/in.txt", folder / "out/.job/job.json", folder / "out/.job/0/0.txt"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        way(path, folder / name)
+        flags = ["--input-path", folder / "in.txt", "--output-path", folder / "out"]
+        refused(main, *models(folder), *flags)
+        path.unlink()
+
+
+@pytest.mark.parametrize("way", [None, *LINKS])
+@pytest.mark.parametrize(
+    ("script", "name"),
+    [
+        ("export_checkpoint", "checkpoint.pt"),
+        ("encoder_initial", "verifier.pt"),
+        ("trace_report", "run.jsonl"),
+        ("calibrate_head", "checkpoint.pt"),
+    ],
+)
+def test_one_file_to_another(
+    folder: Path, refused: Callable[..., None], way: Any, script: str, name: str
+) -> None:
+    path = folder / name
+    if way is not None:
+        path = folder / "other"
+        way(path, folder / name)
+    refused(load(script).main, folder / name, path)
+
+
+@pytest.mark.parametrize("way", [None, *LINKS])
+def test_calibrate_head(
+    folder: Path, refused: Callable[..., None], way: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = load("calibrate_head")
+    # What the checkpoint names, and not the command line.
+    trained = SimpleNamespace(files=[("--data", folder / "dict.en.txt")])
+    monkeypatch.setattr(script, "TrainedHead", lambda *_, **__: trained)
+    monkeypatch.setattr(script, "check_plotting", lambda: None)
+    given = ["--AR-path", folder / "verifier.pt", "--drafter", folder / "drafter.pt"]
+    flags = ("OUTPUT", "--json", "--plot")
+    inputs = ("checkpoint.pt", "verifier.pt", "drafter.pt", "dict.en.txt")
+    (folder / "new").write_text("precious, too\n")
+    for flag in flags:
+        for name in (*inputs, *(f"new {other}" for other in flags if other != flag)):
+            target, _, other = name.partition(" ")
+            path = folder / target
+            if way is not None:
+                path = folder / f"{flag}.{name}"
+                way(path, folder / target)
+            outputs = {"OUTPUT": folder / "out.pt", flag: path}
+            if other:
+                outputs[other] = folder / "new"
+            output = outputs.pop("OUTPUT")
+            more = (word for pair in outputs.items() for word in pair)
+            refused(script.main, folder / "checkpoint.pt", output, *given, *more)
+
+
+@pytest.mark.parametrize("way", [None, *LINKS])
+def test_distill(folder: Path, refused: Callable[..., None], way: Any) -> None:
+    text, dictionaries = folder / "bpe", folder / "dicts"
+    for place, names in ((text, ("train", "valid", "test")), (dictionaries, ("dict",))):
+        place.mkdir()
+        for name in names:
+            for language in ("en", "de"):
+                file = f"{name}.{language}" + ".txt" * (name == "dict")
+                (place / file).write_text(f"precious {file}\n")
+
+    def main(arguments: list[str]) -> int:
+        command = [str(SCRIPTS / "distill.sh"), f"{folder}/verifier.pt", *arguments, "en", "de"]
+        done = subprocess.run(command, check=False)
+        return done.returncode
+
+    def distill(out: Path, dictionaries: Path = dictionaries, text: Path = text) -> None:
+        refused(main, dictionaries, text, out)
+
+    if way is None:
+        distill(folder)  # whose bpe is the text
+        os.rename(dictionaries, folder / "out" / "bin")
+        distill(folder / "out", folder / "out" / "bin")  # which is removed at the end
+        return
+    inputs = [folder / "verifier.pt", *dictionaries.iterdir(), *text.iterdir()]
+    (folder / "out" / "bpe").mkdir()
+    (folder / "out" / "bin").mkdir()
+    for target in inputs:
+        for name in ("made_with", "preprocess.log", "bpe/train.de", "bin/dict.en.txt"):
+            path = folder / "out" / name
+            way(path, target)
+            distill(folder / "out")
+            path.unlink()

@@ -11,8 +11,9 @@ subword_nmt` it is ordinary text on both sides.
 An empty line gives an empty line; a line longer than the encoder has positions for is cut, with a
 warning; unknown words become <unk>; invalid UTF-8 ends the run after all lines before it. Every
 line is written as soon as it is known, in input order: a run that was stopped leaves complete
-lines, and goes on with --resume. At batch 1 every line is answered at once; at a larger batch,
-64 batches of lines are read ahead and sorted by length, unless the input is typed.
+lines, and goes on with --resume; OUTPUT.resume, which lies beside them until all are written, tells
+how it was begun. At batch 1 every line is answered at once; at a larger batch, 64 batches of lines
+are read ahead and sorted by length, unless the input is typed.
 
 Times are those of decoding alone: no loading, no text work.
 """

@@ -20,6 +20,7 @@ from typing import Any
 import specdec_plugins
 from specdec_plugins.inference.job import describe_settings, differences
 from specdec_plugins.inference.output import OutputLines
+from specdec_plugins.inference.paths import check_writable
 from specdec_plugins.inference.settings import InferenceError, Settings
 from specdec_plugins.inference.text import InputLines, Line
 from specdec_plugins.whole_file import whole_file
@@ -40,7 +41,8 @@ class ResumeFile:
     def __init__(self, output: OutputLines, settings: Settings, seed: int) -> None:
         """
         Raises:
-            InferenceError: a file of its name is something else; a model cannot be read.
+            InferenceError: it cannot be written, or a file of its name is something else; a model
+                cannot be read.
         """
         self.output = output
         self.path = resume_path(output)
@@ -48,6 +50,7 @@ class ResumeFile:
         self._description: dict[str, Any] = {}
         if self.path is None:
             return
+        check_writable(self.path, "the file for --resume,")
         made = {"specdec_plugins": specdec_plugins.__version__, **describe_settings(settings, seed)}
         # As it is when read again: tuples are lists, keys are strings.
         self._description = json.loads(json.dumps(made))

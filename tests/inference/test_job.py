@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jobs import Numberer
 
+from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.inference import InferenceError, Settings
 from specdec_plugins.inference.corpus import CorpusFile, find_files, read_corpus, translate_shard
 from specdec_plugins.inference.job import FOLDER, Job, describe_job, differences
@@ -269,6 +270,17 @@ class TestAnotherJobIsRefused:
             for name in ("one", "two")
         )
         assert one == two
+
+    def test_a_head_is_told_by_its_content(self, model: Path, tmp_path: Path) -> None:
+        described = []
+        for place, text in (("one", "head"), ("two", "head"), ("three", "another")):
+            (tmp_path / place).write_text(text)
+            options = ControllerOptions("acceptance-head", acceptance_head=str(tmp_path / place))
+            described.append(describe_job([], make_settings(model, controller=options), 1, 2))
+        assert described[0] == described[1]
+        assert list(differences(described[0], described[2])) == ["models.acceptance_head"]
+
+    def test_a_model_that_is_not_there(self, model: Path) -> None:
         (model / "verifier.pt").unlink()
         with pytest.raises(InferenceError, match=r"verifier.pt: cannot be read"):
             describe_job([], make_settings(model), 1, 2)

@@ -1,0 +1,94 @@
+"""Killed at random moments, and with a disk that is full at random moments, nothing is lost.
+
+``python tests/kills.py 200`` does more of it, with ``distill.sh`` and ``translate_corpus.py`` too.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from drafters import save_pair
+from kills import distill, evaluate, export, inference, load, make_text, translate_corpus
+
+RANDOM = random.Random()
+"""Other moments every time."""
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Path:
+    return save_pair(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("make", "kills"),
+    [
+        (lambda world: inference(world, 1, lines=60), 2),
+        (lambda world: inference(world, 4, lines=60), 1),
+        (evaluate, 1),
+        (export, 1),
+    ],
+    ids=["batch 1", "batch 4", "evaluate", "export"],
+)
+def test_kills(world: Path, make: Any, kills: int) -> None:
+    victim = make(world)
+    victim.random = RANDOM
+    victim.run_alone()
+    victim.kill(world / "killed", kills)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [distill, translate_corpus])
+def test_kills_of_programs(world: Path, make: Any) -> None:
+    if make is translate_corpus:
+        pytest.importorskip("ray")
+    victim = make(world)
+    victim.random = RANDOM
+    victim.run_alone()
+    victim.kill(world / "killed", 5)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 kB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    if not shutil.which("mount") or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("file systems can be mounted by root alone, where that is allowed")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_disk_that_is_full_at_random_moments(world: Path, small_disk: Path) -> None:
+    """Another file takes up space, and is removed before the run goes on."""
+    script, source = load("inference"), world / "in.txt"
+    source.write_text(make_text(200))
+
+    def run(folder: Path) -> int:
+        pair = f"--path {world}/drafter.pt --AR-path {world}/verifier.pt --strategy AR --batch 2"
+        files = f"--input-path {source} --output-path {folder}/out --resume"
+        return int(script.main(f"{world} {pair} {files} --max-len-b 9 --quiet".split()))
+
+    assert run(world) == 0
+    whole = (world / "out").read_bytes()
+    out, other = small_disk / "out", small_disk / "other"
+    failures = 0
+    for _ in range(6):
+        free = os.statvfs(small_disk)
+        left = free.f_bavail * free.f_bsize
+        other.write_bytes(bytes(RANDOM.randint(max(0, left - 8192), left)))
+        failures += run(small_disk)
+        assert whole.startswith(found := out.read_bytes() if out.exists() else b"")
+        assert not found or found.endswith(b"\n")
+        other.unlink()
+    assert run(small_disk) == 0
+    assert out.read_bytes() == whole
+    assert failures
+    assert [path.name for path in small_disk.iterdir()] == ["out"]

@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 REDUNDANT = re.compile(r"\.((in_proj|out_proj|fc1|fc2)_(weight|bias)|_float_tensor)$")
 
 SAVED = "give a checkpoint that fairseq-train has saved"
-OTHER_DICTIONARIES = (
-    "check that the data directory holds the dictionaries it was trained with"
-)
+OTHER_DICTIONARIES = "check that the data directory holds the dictionaries it was trained with"
 
 
 def load_state(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import codecs
 import json
-import locale
 import logging
-import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -42,6 +38,7 @@ from specdec_plugins.pair import check_pair, load_drafter, load_verifier, unwrap
 from specdec_plugins.safe_globals import force_weights_only
 from specdec_plugins.saved_config import saved_model
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
+from specdec_plugins.tasks.surroundings import refuse_tpu, warn_of_locale
 
 logger = logging.getLogger(__name__)
 
@@ -110,11 +107,7 @@ class TranslationSpecdecTask(TranslationTask):
     def setup_task(cls, cfg: TranslationSpecdecConfig, **kwargs: Any) -> TranslationSpecdecTask:
         """As fairseq's; from here on fairseq too reads checkpoints without running their code."""
         force_weights_only()
-        if not codecs.lookup(locale.getpreferredencoding(False)).name.startswith("utf-8"):
-            logger.warning(
-                "the locale is not UTF-8: fairseq reads and prints text in its encoding; set "
-                "PYTHONUTF8=1"
-            )
+        warn_of_locale()
         return super().setup_task(cfg, **kwargs)
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
@@ -124,7 +117,7 @@ class TranslationSpecdecTask(TranslationTask):
                 model = super().build_model(saved_model(cfg), from_checkpoint)
             use_plain_encoder(model)
             return model
-        self._refuse_tpu()
+        refuse_tpu(self.cfg)
         if getattr(cfg, "block_size", 0) is None:
             cfg.block_size = NEW_BLOCK_SIZE  # written in place, so that the checkpoint states it
         model = super().build_model(cfg, from_checkpoint)
@@ -146,19 +139,6 @@ class TranslationSpecdecTask(TranslationTask):
         """
         check_dictionaries(state_dict, self, "a checkpoint of --path")
         super().load_state_dict({name: state_dict[name] for name in state_dict if name != KEY})
-
-    def _refuse_tpu(self) -> None:
-        """End training for a TPU where there is none: ``fairseq-train`` takes ``--bf16`` for that.
-
-        It ends the program, by one line: fairseq would show a traceback.
-        """
-        # It is no bool, but the name of fairseq's option, where no command line was parsed.
-        if self.cfg.tpu is True and find_spec("torch_xla") is None:
-            sys.exit(
-                "fairseq-train: --bf16, --tpu: both are for a TPU in fairseq-train, and torch_xla "
-                "is not installed; give --fp16 on a GPU, --autocast bfloat16 on a CPU, or train by "
-                "fairseq-hydra-train with common.bf16=true"
-            )
 
     def load_dataset(self, split: str, *args: Any, **kwargs: Any) -> None:
         """As fairseq's, and every sentence of it is in a batch."""

@@ -90,6 +90,7 @@ def translate(args: argparse.Namespace, settings: Settings) -> None:
     with InputLines.open(args.input_path) as lines:
         trace = open_trace(args.trace, output, args.resume) if args.trace else None
         translator = load_translator(settings)
+        translator.check_input(lines)
         resume = ResumeFile(output, settings, args.seed)
         window = 1 if lines.typed else settings.window
         known = resume.check(lines, window)

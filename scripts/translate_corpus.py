@@ -42,6 +42,7 @@ try:
     from specdec_plugins.inference.paths import check_outside, check_run, files_below
     from specdec_plugins.inference.pool import translate_shards
     from specdec_plugins.inference.streams import tell
+    from specdec_plugins.inference.text import InputLines
 except ImportError as error:
     sys.exit(f"translate_corpus.py: {error}; pip install '{ROOT}[ray]' brings it")
 except KeyboardInterrupt:
@@ -80,7 +81,10 @@ def translate(args: argparse.Namespace) -> None:
     outputs = [("--output-path", path) for path in own]
     check_run(settings, outputs, [("--input-path", path) for path in files.values()])
     # Whatever is wrong with the models is best said here, once, and before any worker starts.
-    load_translator(replace(settings, device="cpu", dtype="float32"))
+    translator = load_translator(replace(settings, device="cpu", dtype="float32"))
+    for file in files.values():
+        with InputLines.open(str(file)) as lines:
+            translator.check_input(lines)
     corpus = read_corpus(files, args.output_path, args.shard_lines)
     description = describe_job(corpus, settings, args.seed, args.shard_lines)
     total = sum(file.lines for file in corpus)

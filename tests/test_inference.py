@@ -939,6 +939,27 @@ def test_nothing_is_recorded_unasked(world: Path) -> None:
 # What goes wrong
 
 
+@pytest.mark.parametrize("strategy", ["specdec", "AR", "fairseq", "drafter"])
+@pytest.mark.parametrize("batch", ["1", "4"])
+def test_a_line_too_short_for_the_minimum(
+    run: RunScript, tmp_path: Path, strategy: str, batch: str, monkeypatch: Any, capfd: Any
+) -> None:
+    """Of a file, nothing is decoded; what comes by and by is, up to that line."""
+    text = b"w1 w2 w3 w4 w5\n\nw1 w2 w3 w4\nw1\nw1 w2 w3 w4 w5\n"
+    (tmp_path / "in.txt").write_bytes(text)
+    flags = ("--max-len-a", "1", "--min-len", "4", "--quiet")
+    given = {"max_len_b": "1", "strategy": strategy, "batch": batch}
+    fault = "line 4: --min-len 4: is above the maximum length of a source of 2 tokens, 3"
+    assert run(*flags, input_path=str(tmp_path / "in.txt"), **given) == 1
+    assert f"in.txt: {fault}" in one_error(capfd)
+    assert not (out := tmp_path / "out.txt").exists() or not out.read_bytes()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
+    assert run(*flags, input_path="-", **given) == 1
+    assert fault in one_error(capfd)
+    assert len(lines_of(out)) == 3
+    assert all(lines_of(out)[i] for i in (0, 2))
+
+
 def one_error(capfd: pytest.CaptureFixture[str]) -> str:
     """The one line on stderr."""
     captured = capfd.readouterr()
@@ -959,7 +980,7 @@ def one_error(capfd: pytest.CaptureFixture[str]) -> str:
         (["--block-size", "5"], 2, "--block-size 5: the drafter was trained for blocks of 1 to 4"),
         (["--block-size", "0"], 2, "--block-size 0: must be at least 1"),
         (["--path", "block.pt", "--block-size", "4"], 2, "blocks of 1 to 3"),
-        (["--beta", "0"], 2, "--beta 0: must be at least 1"),
+        (["--beta", "0"], 2, "--beta 0: must be between 1"),
         (["--tau", "-1"], 2, "--tau -1.0: must be 0 or more"),
         (["--tau", "nan"], 2, "--tau nan"),
         (["--controller", "clever"], 2, "--controller: invalid choice: 'clever'"),
@@ -987,7 +1008,24 @@ def one_error(capfd: pytest.CaptureFixture[str]) -> str:
         (["--no-repeat-ngram-size", "3"], 2, "--no-repeat-ngram-size 3: not supported"),
         (["--nbest", "2"], 2, "--nbest 2"),
         (["--min-len", "20"], 2, "--min-len 20: is above the maximum length"),
-        (["--max-len-a", "0.1", "--max-len-b", "0", "--min-len", "2"], 2, "--min-len 2"),
+        (
+            ["--max-len-a", "0.1", "--max-len-b", "0", "--min-len", "2"],
+            1,
+            "in.txt: line 1: --min-len 2: is above the maximum length of a source of",
+        ),
+        (
+            ["--max-len-a", "9", "--min-len", "64"],
+            2,
+            "--min-len 64: is above the maximum length, 63",
+        ),
+        (["--strategy", "fairseq", "--lenpen", "1e20"], 2, "--lenpen 1e+20: is too large"),
+        (["--beta", "9" * 20], 2, f"--beta {'9' * 20}: must be between 1 (strict) and 2147483647"),
+        (["--max-len-b", "9" * 20], 2, f"--max-len-b {'9' * 20}: must be between 0 and"),
+        (
+            ["--controller", "tree", "--tree-nodes", "100000"],
+            2,
+            "--tree-nodes 100000: must be betw",
+        ),
         (["--temperature", "0"], 2, "--temperature 0.0: must be a number from"),
         (["--post-process", "nonsense"], 2, "--post-process nonsense"),
         (["--strategy", "fairseq", "--sampling-topk", "3"], 2, "give --sampling too"),

@@ -61,7 +61,7 @@ class GlatLoss(FairseqCriterion):
             logger.warning("--mse-lambda does nothing, as in the published code")
         if not 0.0 <= label_smoothing < 1.0:
             raise ValueError(f"--label-smoothing {label_smoothing}: must be in [0, 1)")
-        if slot_decay < 0:
+        if not slot_decay >= 0:
             raise ValueError(f"--slot-decay {slot_decay}: must be 0 or more")
         if verifier_labels and not task.cfg.AR_path:
             raise ValueError("--verifier-labels needs the verifier: give it with --AR-path")

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from specdec_plugins.decoding.limits import LARGEST
 from specdec_plugins.decoding.probabilities import Sampling, draw, log_probabilities
 
 
@@ -29,8 +30,8 @@ class AcceptanceRule:
     sampling: Sampling | None = None
 
     def __post_init__(self) -> None:
-        if self.beta < 1:
-            raise ValueError(f"--beta {self.beta}: must be at least 1 (1 is strict)")
+        if not 1 <= self.beta <= LARGEST:
+            raise ValueError(f"--beta {self.beta}: must be between 1 (strict) and {LARGEST}")
         if not self.tau >= 0:
             raise ValueError(f"--tau {self.tau}: must be 0 or more")
         if self.sampling and (self.beta > 1 or self.tau > 0):

@@ -21,6 +21,7 @@ class BeamSearchGenerator:
 
     def __init__(self, generator: SequenceGenerator) -> None:
         self.generator = generator
+        self.positions = int(generator.model.max_decoder_positions())
         self.statistics = DecodingStatistics()
         generator.model = _MeasuredEnsemble(list(generator.model.models), self)
 

@@ -80,6 +80,8 @@ class DrafterOnlyGenerator:
                 f"--block-size {self.block_size}: the drafter was trained for blocks of 1 to "
                 f"{drafter.block_size}"
             )
+        self.positions = int(drafter.decoder.embed_positions.max_positions)
+        self.limits.check_positions(self.positions)
         drafter.eval()
         if verifier is not None:
             verifier.eval()
@@ -123,11 +125,11 @@ class DrafterOnlyGenerator:
         source = net_input["src_tokens"]
         limits, rows = self.limits, len(source)
         longest = limits.longest(source.ne(self.pad).sum(1))
-        positions = int(self.drafter.model.decoder.embed_positions.max_positions)
-        max_lengths = longest.clamp(max=positions - 1).long()
+        max_lengths = longest.clamp(max=self.positions - 1).long()
         shortest, most = torch.stack([max_lengths.min(), max_lengths.max()]).tolist()
         if shortest < limits.min_len:
-            raise ValueError(f"--min-len {limits.min_len} is above the maximum length {shortest}")
+            length = int(source.ne(self.pad).sum(1).min())
+            raise ValueError(limits.fault(length, self.positions))
         # A row's last block may start at its maximum length.
         capacity = most + 2 * (self.block_size + 1)
         with self.statistics.stopwatch("encode", source.device):

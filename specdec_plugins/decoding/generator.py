@@ -79,6 +79,8 @@ class SpeculativeGenerator:
         # As a statement: of a model that fairseq has prepared for inference, eval() returns None.
         verifier.eval()
         self.model = verifier
+        self.positions = int(verifier.max_decoder_positions())
+        self.limits.check_positions(self.positions)
         self.verifier = CachedVerifier(verifier, self.pad)
         self.drafter: CachedDrafter | None = None
         self.block_size = 0
@@ -151,7 +153,7 @@ class SpeculativeGenerator:
             encoder_out = self.verifier.encode(source, net_input["src_lengths"])
         limits, rows = self.limits, len(source)
         longest = limits.longest(source.ne(self.pad).sum(1))
-        max_lengths = longest.clamp(max=self.model.max_decoder_positions() - 1).long()
+        max_lengths = longest.clamp(max=self.positions - 1).long()
         zeros = source.new_zeros(rows)
         with self.statistics.stopwatch("control", HOST):
             draft_lengths = self.controller.start(zeros)
@@ -161,9 +163,8 @@ class SpeculativeGenerator:
         if not (self.controller.resumes or any(host_draft_lengths)):
             draft_lengths = None
         if min(host_max_lengths) < limits.min_len:
-            raise ValueError(
-                f"--min-len {limits.min_len} is above the maximum length {min(host_max_lengths)}"
-            )
+            shortest = int(source.ne(self.pad).sum(1).min())
+            raise ValueError(limits.fault(shortest, self.positions))
         # A row's last step may start at its maximum length and write a whole draft after it.
         most = max(self.block_size, self.controller.bounds.most)
         capacity = max(host_max_lengths) + 2 * (most + 1)

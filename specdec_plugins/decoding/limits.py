@@ -22,6 +22,10 @@ REFUSED = (
     ("retain_dropout", "--retain-dropout", False),
     ("print_alignment", "--print-alignment", None),
 )
+LARGEST = 2**31 - 1
+"""The largest of any count that an option may give."""
+SHORTEST = 2
+"""Tokens of the shortest source: a word and EOS."""
 COLDEST = 1e-6
 """The lowest temperature: below, scores that are divided by it may overflow."""
 
@@ -54,8 +58,9 @@ class GenerationLimits:
             )
         if not 0 <= self.max_len_a < math.inf:
             raise ValueError(f"--max-len-a {self.max_len_a}: must be a number, 0 or more")
-        if self.max_len_b < 0:
-            raise ValueError(f"--max-len-b {self.max_len_b}: must be 0 or more")
+        for flag, value in (("--max-len-b", self.max_len_b), ("--min-len", self.min_len)):
+            if not 0 <= value <= LARGEST:
+                raise ValueError(f"{flag} {value}: must be between 0 and {LARGEST}")
         if not self.unkpen > -math.inf:
             raise ValueError(f"--unkpen {self.unkpen}: must be a number")
         if not math.isfinite(self.lenpen):
@@ -64,6 +69,34 @@ class GenerationLimits:
     def longest(self, source_lengths: Tensor) -> Tensor:
         """``(rows,)`` maximum lengths, float64 and not rounded, of ``(rows,)`` source lengths."""
         return self.max_len_a * source_lengths.double() + float(self.max_len_b)
+
+    def most(self, source: int, positions: int) -> int:
+        """Most tokens, EOS not counted, for a source of so many, EOS counted, of a model that has
+        so many target positions."""
+        return int(min(self.max_len_a * source + self.max_len_b, positions - 1))
+
+    def check_positions(self, positions: int) -> None:
+        """
+        Raises:
+            ValueError: the minimum is above the maximum of every source.
+        """
+        longest = self.most(LARGEST, positions)
+        if self.min_len > longest:
+            raise ValueError(
+                f"--min-len {self.min_len}: is above the maximum length, {longest}; give at most "
+                "that"
+            )
+
+    def fault(self, source: int, positions: int) -> str | None:
+        """What to say of a source of so many tokens if its maximum is below the minimum."""
+        most = self.most(source, positions)
+        if self.min_len <= most:
+            return None
+        return (
+            f"--min-len {self.min_len}: is above the maximum length of a source of {source} tokens,"
+            f" {most} (--max-len-a {self.max_len_a:g} --max-len-b {self.max_len_b}); give at most "
+            "that"
+        )
 
     @classmethod
     def from_config(cls, args: Any) -> GenerationLimits:

@@ -173,6 +173,14 @@ def _build_beam_search(
         # Stock search looks for so many without asking how many there are.
         options.sampling_topk = min(options.sampling_topk, len(task.target_dictionary))
     verifier.prepare_for_inference_(Namespace(generation=options))
+    positions = int(verifier.max_decoder_positions())
+    limits.check_positions(positions)
+    try:
+        float(positions) ** limits.lenpen
+    except OverflowError as error:
+        raise ValueError(
+            f"--lenpen {limits.lenpen:g}: is too large for stock search; give at most 80"
+        ) from error
     try:
         return BeamSearchGenerator(task.build_generator([verifier], options))
     except AssertionError as error:

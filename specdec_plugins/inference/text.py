@@ -88,9 +88,14 @@ class InputLines:
         """Whether somebody sits at the other end."""
         return self._stream.isatty()
 
+    @property
+    def is_file(self) -> bool:
+        """Whether it can be read again."""
+        return self.path is not None and os.path.isfile(self.path)
+
     def total(self) -> int | None:
         """All lines of a file; None where that cannot be known."""
-        if self.path is None or not os.path.isfile(self.path):
+        if self.path is None or not self.is_file:
             return None
         lines, end = complete_lines(self.path)
         return lines + (end < os.path.getsize(self.path))

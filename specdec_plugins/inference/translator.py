@@ -12,9 +12,10 @@ import torch
 from fairseq.data.data_utils import collate_tokens
 from torch import Tensor
 
+from specdec_plugins.decoding.limits import SHORTEST
 from specdec_plugins.decoding.statistics import DecodingStatistics
-from specdec_plugins.inference.settings import Settings
-from specdec_plugins.inference.text import Line, TextCodec
+from specdec_plugins.inference.settings import InferenceError, Settings
+from specdec_plugins.inference.text import InputLines, Line, TextCodec
 from specdec_plugins.inference.trace_file import SentenceTrace
 
 
@@ -22,6 +23,8 @@ class Generator(Protocol):
     """fairseq's generator contract, with statistics."""
 
     statistics: DecodingStatistics
+    positions: int
+    """Most target tokens, EOS included, of the model that limits them."""
 
     def generate(self, models: Any, sample: dict[str, Any]) -> list[list[dict[str, Any]]]:
         """Hypotheses of every sentence, best first."""
@@ -90,11 +93,55 @@ class Translator:
             yield from self._translate_window(chunk, known, seed)
             known = 0
 
+    def check_input(self, lines: InputLines) -> None:
+        """Look for lines that ``--min-len`` cannot hold for, where that may be and where the input
+        can be read twice.
+
+        Raises:
+            InferenceError: the first one.
+        """
+        limits, positions = self.settings.limits, self.generator.positions
+        if not lines.is_file or limits.fault(SHORTEST, positions) is None:
+            return
+        with InputLines.open(str(lines.path)) as again:
+            try:
+                for line in again:
+                    self._encode(line)
+            except InferenceError as error:
+                raise InferenceError(f"{lines.name}: {error}") from error
+
+    def _encode(self, line: Line) -> Tensor | None:
+        """As the codec does.
+
+        Raises:
+            InferenceError: ``--min-len`` cannot hold for it.
+        """
+        ids = self.codec.encode(line)
+        if ids is not None:
+            fault = self.settings.limits.fault(len(ids), self.generator.positions)
+            if fault is not None:
+                raise InferenceError(f"line {line.number}: {fault}")
+        return ids
+
     def _translate_window(
         self, lines: list[Line], following: int, seed: int | None
     ) -> Iterator[Translation]:
         """The translations of a window's lines from ``following`` on."""
-        encoded = [self.codec.encode(line) for line in lines]
+        encoded: list[Tensor | None] = []
+        fault = None
+        for line in lines:
+            try:
+                encoded.append(self._encode(line))
+            except InferenceError as error:
+                fault = error
+                break
+        yield from self._translate_encoded(lines[: len(encoded)], encoded, following, seed)
+        if fault is not None:
+            raise fault
+
+    def _translate_encoded(
+        self, lines: list[Line], encoded: list[Tensor | None], following: int, seed: int | None
+    ) -> Iterator[Translation]:
         known = {i: self._blank(lines[i]) for i, ids in enumerate(encoded) if ids is None}
         sources = {i: ids for i, ids in enumerate(encoded) if ids is not None}
         # The longest first: a batch that is too large for the memory fails at once.

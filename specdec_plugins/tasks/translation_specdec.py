@@ -30,7 +30,7 @@ from specdec_plugins.data.whole_pairs import WholePairs
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.generator import SpeculativeGenerator
-from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.limits import SHORTEST, GenerationLimits
 from specdec_plugins.dictionaries import KEY, check_dictionaries, fingerprints
 from specdec_plugins.head_file import controller_head
 from specdec_plugins.models.drafter import Drafter
@@ -273,6 +273,7 @@ class TranslationSpecdecTask(TranslationTask):
         _warn_of_beam(getattr(args, "beam", 1))
         given = self._with_own(args)
         rule, limits = AcceptanceRule.from_config(given), GenerationLimits.from_config(given)
+        self._check_sources(limits, int(verifiers[0].max_decoder_positions()))
         return SpeculativeGenerator(
             verifiers[0],
             drafters[0],
@@ -290,6 +291,19 @@ class TranslationSpecdecTask(TranslationTask):
                 temperature=limits.temperature,
             ),
         )
+
+    def _check_sources(self, limits: GenerationLimits, positions: int) -> None:
+        """
+        Raises:
+            ValueError: ``--min-len`` cannot hold for a sentence that is loaded.
+        """
+        if limits.fault(SHORTEST, positions) is None:
+            return
+        for split, dataset in self.datasets.items():
+            for sentence, length in enumerate(getattr(dataset, "src_sizes", ())):
+                fault = limits.fault(int(length), positions)
+                if fault is not None:
+                    raise ValueError(f"sentence {sentence} of {split}: {fault}")
 
     def _refuse_controller(self) -> None:
         """Without a drafter there is nothing to control."""

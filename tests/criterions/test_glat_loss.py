@@ -307,6 +307,7 @@ def test_logs_stay_on_the_device() -> None:
         ((1.0, False, 0.0), r"--label-smoothing 1\.0: must be in \[0, 1\)"),
         ((-0.1, False, 0.0), r"--label-smoothing -0\.1: must be in \[0, 1\)"),
         ((0.0, False, -1.0), r"--slot-decay -1\.0: must be 0 or more"),
+        ((0.0, False, math.nan), "--slot-decay nan: must be 0 or more"),
     ],
 )
 def test_impossible_settings_are_named(settings: tuple[Any, ...], message: str) -> None:

@@ -176,8 +176,9 @@ def test_nothing_drafted_is_nothing_accepted() -> None:
 @pytest.mark.parametrize(
     ("beta", "tau", "message"),
     [
-        (0, 0.0, r"--beta 0: must be at least 1 \(1 is strict\)"),
-        (-1, 0.0, "--beta -1: must be at least 1"),
+        (0, 0.0, r"--beta 0: must be between 1 \(strict\) and"),
+        (-1, 0.0, "--beta -1: must be between 1"),
+        (10**20, 0.0, f"--beta {10**20}: must be between 1"),
         (2, -0.5, r"--tau -0\.5: must be 0 or more"),
         (1, math.nan, "--tau nan: must be 0 or more"),
     ],

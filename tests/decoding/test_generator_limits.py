@@ -20,8 +20,9 @@ from specdec_plugins.decoding import controllers
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.batch import Prefixes
 from specdec_plugins.decoding.controllers import Draft
+from specdec_plugins.decoding.drafter_only import DrafterOnlyGenerator
 from specdec_plugins.decoding.generator import SpeculativeGenerator
-from specdec_plugins.decoding.limits import REFUSED, GenerationLimits
+from specdec_plugins.decoding.limits import LARGEST, REFUSED, GenerationLimits
 
 DICTIONARY = make_dictionary()
 BOS, PAD, EOS, UNK = 0, 1, 2, 3
@@ -238,17 +239,56 @@ def test_min_len_is_fairseqs(min_len: int, name: str | None) -> None:
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ({"min_len": 5, "max_len_b": 4}, "--min-len 5 is above the maximum length 4"),
-        ({"min_len": 100}, "--min-len 100 is above the maximum length 63"),
+        ({"min_len": 5, "max_len_b": 4}, "--min-len 5: is above the maximum length, 4"),
+        ({"min_len": 100}, "--min-len 100: is above the maximum length, 63"),
+        ({"min_len": 64, "max_len_a": 9.0}, "--min-len 64: is above the maximum length, 63"),
         (
             {"min_len": 4, "max_len_a": 0.5, "max_len_b": 1},
-            "--min-len 4 is above the maximum length 2",
+            "--min-len 4: is above the maximum length of a source of 3 tokens, 2",
         ),
     ],
 )
 def test_a_minimum_above_the_maximum_is_an_error(limits: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         specdec(None, **limits).generate([], make_batch([9, 3]))
+
+
+@pytest.mark.parametrize("strategy", ["specdec", "drafter"])
+def test_what_no_source_can_have_is_refused_before_any(strategy: str) -> None:
+    make = specdec if strategy == "specdec" else drafter_only
+    for limits in ({"min_len": 9, "max_len_b": 8}, {"min_len": 99, "max_len_a": 5.0}):
+        with pytest.raises(ValueError, match=r"--min-len \d+: is above the maximum length, "):
+            make("causal, learned", **limits)
+
+
+def drafter_only(name: str, **limits: Any) -> DrafterOnlyGenerator:
+    return DrafterOnlyGenerator(
+        drafter(name), DICTIONARY, K, GenerationLimits(**limits), verifier()
+    )
+
+
+@given(
+    a=st.floats(0, 1e308),
+    b=st.integers(0, LARGEST),
+    least=st.integers(0, LARGEST),
+    source=st.integers(1, 2000),
+    positions=st.integers(2, 5000),
+)
+def test_most_is_what_rows_are_given(
+    a: float, b: int, least: int, source: int, positions: int
+) -> None:
+    limits = GenerationLimits(max_len_a=a, max_len_b=b, min_len=least)
+    rows = limits.longest(torch.tensor([source])).clamp(max=positions - 1).long()
+    assert limits.most(source, positions) == rows.item()
+    assert (limits.fault(source, positions) is None) == (least <= rows.item())
+
+
+@pytest.mark.parametrize("count", [-1, LARGEST + 1, 10**400])
+@pytest.mark.parametrize("name", ["max_len_b", "min_len"])
+def test_counts_beyond_all_numbers(name: str, count: int) -> None:
+    flag = f"--{name.replace('_', '-')} {count}: must be between 0 and"
+    with pytest.raises(ValueError, match=flag):
+        GenerationLimits(**{name: count})
 
 
 SCORING: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -369,7 +409,7 @@ def test_limits_come_from_fairseqs_config() -> None:
         ({"temperature": 0.0}, r"--temperature 0\.0: must be a number from 1e-06 on"),
         ({"temperature": math.nan}, "--temperature nan: must be a number"),
         ({"temperature": math.inf}, "--temperature inf: must be a number"),
-        ({"max_len_b": -1}, "--max-len-b -1: must be 0 or more"),
+        ({"max_len_b": -1}, "--max-len-b -1: must be between 0 and"),
         ({"max_len_a": -0.5}, r"--max-len-a -0\.5: must be a number, 0 or more"),
         ({"max_len_a": math.inf}, "--max-len-a inf: must be a number, 0 or more"),
         ({"unkpen": math.nan}, "--unkpen nan: must be a number"),
@@ -382,7 +422,7 @@ def test_impossible_limits_are_named(settings_: dict[str, Any], message: str) ->
         GenerationLimits(**settings_)
 
 
-@pytest.mark.parametrize("huge", [{"max_len_b": 10**30}, {"max_len_a": 1e300}])
+@pytest.mark.parametrize("huge", [{"max_len_b": LARGEST}, {"max_len_a": 1e300}])
 @pytest.mark.parametrize("name", [None, "causal"])
 def test_no_limit_is_too_high(name: str | None, huge: dict[str, Any]) -> None:
     batch = make_batch([5, 3])

@@ -9,6 +9,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from conftest import make_dictionary, make_verifier, without_copies
@@ -491,6 +492,17 @@ class TestRoles:
         task = TranslationSpecdecTask(cfg, make_dictionary(), make_dictionary())
         with pytest.raises(ValueError, match=message):
             task.build_generator([make_verifier()], Namespace(beam=1))
+
+    def test_a_loaded_sentence_too_short_for_the_minimum(self) -> None:
+        """Is named before anything is decoded."""
+        cfg = TranslationSpecdecConfig(source_lang="en", target_lang="de")
+        task = TranslationSpecdecTask(cfg, make_dictionary(), make_dictionary())
+        task.datasets["test"] = Namespace(src_sizes=np.array([9, 3, 2]))
+        models = [make_causal(), make_verifier()]
+        task.build_generator(models, Namespace(max_len_a=1.0, max_len_b=1, min_len=3))
+        limits = Namespace(max_len_a=1.0, max_len_b=1, min_len=4)
+        with pytest.raises(ValueError, match="sentence 2 of test: --min-len 4: is above"):
+            task.build_generator(models, limits)
 
     def test_not_one_of_each(self, task: TranslationSpecdecTask) -> None:
         drafter, verifier = make_causal(), make_verifier()

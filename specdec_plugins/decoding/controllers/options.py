@@ -29,6 +29,8 @@ NAMES = (
 )
 
 
+MOST_NODES = 1024
+"""Tokens of a tree: what is worth verifying is far fewer, and a pass over n takes n * n numbers."""
 SURVIVAL = ("tree", "averages", "confidence", "head")
 USED_BY = {
     "confidence": ("confidence_threshold", "refit_threshold"),
@@ -80,8 +82,8 @@ class ControllerOptions:
             value = getattr(self, name)
             if not 0 <= value <= 1:
                 raise ValueError(f"--{name.replace('_', '-')} {value}: must be between 0 and 1")
-        if self.tree_nodes < 1:
-            raise ValueError(f"--tree-nodes {self.tree_nodes}: must be at least 1")
+        if not 1 <= self.tree_nodes <= MOST_NODES:
+            raise ValueError(f"--tree-nodes {self.tree_nodes}: must be between 1 and {MOST_NODES}")
         if not self.redraft_below >= 0:
             raise ValueError(f"--redraft-below {self.redraft_below}: must be 0 or more")
         if self.survival not in (None, *SURVIVAL):

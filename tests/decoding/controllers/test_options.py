@@ -29,7 +29,8 @@ from specdec_plugins.decoding.generator import SpeculativeGenerator
         ({"controller": "none", "min_draft": 1}, "--controller none drafts nothing"),
         ({"redraft_below": -0.5}, "--redraft-below -0.5: must be 0 or more"),
         ({"redraft_below": float("nan")}, "--redraft-below nan: must be 0 or more"),
-        ({"tree_nodes": 0}, "--tree-nodes 0: must be at least 1"),
+        ({"tree_nodes": 0}, "--tree-nodes 0: must be between 1 and 1024"),
+        ({"tree_nodes": 1025}, "--tree-nodes 1025: must be between 1 and 1024"),
         ({"controller": "tree", "min_draft": 3, "tree_nodes": 2}, "--min-draft 3: is above --tree"),
     ],
 )

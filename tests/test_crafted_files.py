@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import os
 import random
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,9 @@ import torch
 from models.test_acceptance_head import make_head
 from mutations import ODD, mutations, texts
 from sweeps import make_run
+from test_checkpoints import make_model_args, make_state, make_task
 from test_head_file import DRAFTER, RULE
+from test_paths_of_commands import load
 
 from specdec_plugins.archive import CheckpointError
 from specdec_plugins.decoding.cost_profile import CostProfile, tabulate
@@ -139,3 +144,88 @@ class TestHeads:
         for weights in ODD:
             torch.save({**good, "model": weights}, path)
             assert self.load(path) is not None
+
+
+class Payload:
+    """Pickled, it asks whoever reads it to leave a file behind."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {self.trace}",)
+
+
+def crafted_checkpoints(trace: Path) -> dict[str, dict[str, Any]]:
+    """Changes to a good checkpoint that make it harmful, or useless, by kind."""
+    code = f"[__import__('pathlib').Path({str(trace)!r}).touch() or 5, 6]"
+    args, state = make_model_args(), make_state(make_task())
+    task = {"_name": "translation", "source_lang": "en", "target_lang": "de"}
+
+    def configured(**changes: Any) -> dict[str, Any]:
+        return {"cfg": {"model": Namespace(**{**vars(args), **changes}), "task": task}}
+
+    def weighted(value: Any) -> dict[str, Any]:
+        return {"model": {**state["model"], "decoder.layers.0.fc1.bias": value}}
+
+    return {
+        "cutoff": configured(adaptive_softmax_cutoff=code),
+        "fconv": configured(_name="fconv", arch="fconv", encoder_layers=code),
+        "lightconv": configured(_name="lightconv", arch="lightconv", decoder_glu=code),
+        "args": {"cfg": None, "args": Namespace(**vars(args), adaptive_softmax_cutoff=code)},
+        "pickle": {"extra_state": {"x": Payload(trace)}},
+        "task": {"cfg": {"model": args, "task": {**task, "_name": code}}},
+        "layers": configured(encoder_layers=10**9),
+        "list": {"model": [1, 2]},
+        "text": weighted(code),
+        "nan": weighted(torch.full((8,), float("nan"))),
+        "large": weighted(torch.zeros(1).expand(1 << 40)),
+    }
+
+
+class TestCommands:
+    """Every command that opens a checkpoint, with every kind of file."""
+
+    @pytest.fixture(scope="class")
+    def folder(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        folder = tmp_path_factory.mktemp("crafted")
+        for language in ("en", "de"):
+            make_task().source_dictionary.save(str(folder / f"dict.{language}.txt"))
+        (folder / "in.en").write_text("word1 word2\n", "utf-8")
+        good = {**make_state(make_task()), "cfg": {"model": make_model_args(), "task": {}}}
+        torch.save(good, folder / "good.pt")
+        for kind, changes in crafted_checkpoints(folder / "trace").items():
+            torch.save({**good, **changes}, folder / f"{kind}.pt")
+        return folder
+
+    def commands(self, folder: Path, bad: Path) -> dict[str, list[Any]]:
+        """Command lines of every script in which ``bad`` stands where a checkpoint should."""
+        texts = ["--input-path", folder / "in.en", "--output-path", folder / "out", "--cpu"]
+        texts += ["--source-lang", "en", "--target-lang", "de"]
+        good = folder / "good.pt"
+        corpus = [folder, "--strategy", "AR", "--AR-path", bad, *texts]
+        return {
+            **({"translate_corpus": corpus} if find_spec("ray") else {}),
+            "inference verifier": [folder, "--strategy", "AR", "--AR-path", bad, *texts],
+            "inference drafter": [folder, "--path", bad, "--AR-path", good, *texts],
+            "inference pair": [folder, "--path", f"{bad}:{good}", *texts],
+            "inference fairseq": [folder, "--strategy", "fairseq", "--AR-path", bad, *texts],
+            "evaluate": [folder, "--path", bad, "--AR-path", good, "--no-plots", *texts],
+            "export_checkpoint": [bad, folder / "new.pt"],
+            "encoder_initial": [bad, folder / "new.pt"],
+            "calibrate_head": [bad, folder / "new.pt"],
+        }
+
+    @pytest.mark.parametrize("kind", crafted_checkpoints(Path("unused")))
+    def test_refuse(self, kind: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        bad = folder / f"{kind}.pt"
+        for name, arguments in self.commands(folder, bad).items():
+            main = load(name.split()[0]).main
+            capfd.readouterr()
+            status = main([str(argument) for argument in arguments])
+            lines = capfd.readouterr().err.splitlines()
+            assert status in (1, 2), name
+            assert len(lines) == 1, (name, lines)
+            assert str(bad) in lines[0]
+            assert not (folder / "new.pt").exists()
+        assert not (folder / "trace").exists()

@@ -271,8 +271,13 @@ def _layer_numbers(value: Any) -> str:
 def _say_dropped(values: Mapping[str, Any], known: set[str], what: str) -> None:
     dropped = sorted(set(values) - known)
     if dropped:
-        names = ", ".join(_shown(name) for name in dropped)
-        logger.warning("a checkpoint's %s has unknown fields, which are left out: %s", what, names)
+        _warn_of_dropped(what, ", ".join(_shown(name) for name in dropped))
+
+
+@cache
+def _warn_of_dropped(what: str, names: str) -> None:
+    """Once, however often a file is read."""
+    logger.warning("a checkpoint's %s has unknown fields, which are left out: %s", what, names)
 
 
 def _shown(value: Any) -> str:

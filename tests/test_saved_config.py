@@ -214,8 +214,9 @@ class TestTypes:
         assert not hasattr(found, "init_encoder_from")
 
     def test_unknown_fields_are_named_once(self, caplog: pytest.LogCaptureFixture) -> None:
-        found = saved_model({**CAUSAL, "unheard_of": 1, "user_dir": "x"})
-        assert not hasattr(found, "user_dir")
+        for _ in range(2):
+            found = saved_model({**CAUSAL, "unheard_of": 1, "user_dir": "x"})
+            assert not hasattr(found, "user_dir")
         assert [record.message for record in caplog.records] == [
             "a checkpoint's model block_causal has unknown fields, which are left out: "
             "'unheard_of', 'user_dir'"

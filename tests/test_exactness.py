@@ -1,0 +1,120 @@
+"""scripts/exactness.py: what it compares, and what it ends with."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specdec_plugins.inference.text import Line
+
+ROOT = Path(__file__).resolve().parent.parent
+MODEL = ROOT / "checkpoints" / "multi30k.en-de"
+SPEC = importlib.util.spec_from_file_location("exactness", ROOT / "scripts" / "exactness.py")
+assert SPEC is not None
+assert SPEC.loader is not None
+script: Any = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(script)
+
+Run = Callable[..., int]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    def run_script(text: bytes, *flags: str) -> int:
+        (path := tmp_path / "in.en").write_bytes(text)
+        argv = ["exactness.py", str(MODEL), "--input-path", str(path), *flags]
+        monkeypatch.setattr(sys, "argv", argv)
+        return int(script.main())
+
+    return run_script
+
+
+@cache
+def judge() -> Any:
+    return script.load(MODEL, "AR", "float64")
+
+
+TEXT = b"A dog runs.\n\nTwo men are talking.\n"
+
+
+def test_in_float64_all_are_the_same(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(TEXT, "--batch", "1", "2", "--controller", "tree") == 0
+    head, *rows = capfd.readouterr().out.splitlines()
+    assert head.startswith("2 lines, float64")
+    assert [row.split("|")[0].strip() for row in rows] == [
+        "strict, tree, batch 1: AR",
+        "strict, tree, batch 1: stock beam 1",
+        "strict, tree, batch 2: AR",
+        "strict, tree, batch 2: stock beam 1",
+        "AR, batch 2: AR, batch 1",
+        "AR: stock beam 1",
+        "AR: AR in float32",
+    ]
+    assert all("0 (0.0 %)" in row for row in rows[:-1])
+
+
+def test_in_lower_precision(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    flags = ("--dtype", "bfloat16", "--batch", "1")
+    assert run(TEXT, *flags) == 0
+    titles = [row.split("|")[0].strip() for row in capfd.readouterr().out.splitlines()]
+    assert titles == ["2 lines, bfloat16", "strict, constant, batch 1: AR", "AR: AR in float32"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "exact", "status"),
+    [("float64", True, 1), ("float64", False, 0), ("bfloat16", True, 0), ("float32", True, 0)],
+)
+def test_differences_and_their_gaps(
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    dtype: str,
+    exact: bool,
+    status: int,
+) -> None:
+    """Two of three lines differ, and how close each was is told."""
+    gaps = iter([0.25, 0.5])
+    outputs = [["a"], ["b"], ["c"]], [["a"], ["d"], []]
+    monkeypatch.setattr(script, "comparisons", lambda *_: iter([("some", *outputs, exact)]))
+    monkeypatch.setattr(script, "gap", lambda *_: next(gaps))
+    assert run(b"one\ntwo\nthree\n", "--dtype", dtype) == status
+    columns = [part.strip() for part in capfd.readouterr().out.splitlines()[-1].split("|")]
+    assert columns == ["some", "2 (66.7 %)", "0.5", "0.38"]
+
+
+def test_the_gap_is_the_verifiers_at_the_first_difference() -> None:
+    line = Line(1, "A dog runs through the snow.")
+    (translation,) = judge().translate([line])
+    own = translation.text.split()
+    other = [*own[:2], own[0], *own[3:]]
+    gap = script.gap(judge(), line, own, other)
+    assert gap > 0
+    assert script.gap(judge(), line, other, own) == gap
+    # What comes after is not looked at; and where one ends, the other goes on.
+    assert script.gap(judge(), line, own, [*other[:3], "Hund"]) == gap
+    assert script.gap(judge(), line, own, own[:3]) > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", "in.en: holds no sentence"),
+        (b"\n  \n", "in.en: holds no sentence"),
+        (b"A dog.\nA \xff dog.\n", "in.en: line 2 is not UTF-8"),
+    ],
+)
+def test_faults_of_the_input(
+    run: Run, text: bytes, message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(text) == 2
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("exactness.py: ")
+    assert message in captured.err
+    assert captured.err.count("\n") == 1

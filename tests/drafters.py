@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -15,9 +16,10 @@ from conftest import make_dictionary, make_task, make_verifier, randomise, vary_
 from fairseq.data import Dictionary
 
 from specdec_plugins.checkpoints import use_plain_encoder
+from specdec_plugins.data.block_mask import Blocks
 from specdec_plugins.models.block_causal import BlockCausalConfig, BlockCausalDrafter
 from specdec_plugins.models.block_nat import BlockDrafter
-from specdec_plugins.models.drafter import Drafter
+from specdec_plugins.models.drafter import Drafter, DrafterOutput
 from specdec_plugins.pair import load_drafter
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
 from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
@@ -75,6 +77,25 @@ def make_targets(lengths: list[int], vocabulary: int = 24, seed: int = 0, pad: i
         tokens[row, : length - 1] = torch.randint(4, vocabulary, (length - 1,), generator=generator)
         tokens[row, length - 1] = 2
     return tokens
+
+
+def slot_logits(output: DrafterOutput) -> torch.Tensor:
+    """``(batch, blocks, slots, vocab)`` logits of a training pass, 0 in slots without a target."""
+    logits = output.logits.new_zeros(*output.blocks.scored.shape, output.logits.size(-1))
+    logits[output.blocks.scored] = output.logits
+    return logits
+
+
+def every_slots_logits(model: Drafter, *arguments: Any) -> torch.Tensor:
+    """As :func:`slot_logits` of a training pass, but of slots without a target, too."""
+    cut = Blocks.cut
+
+    def all_scored(*given: Any) -> Blocks:
+        blocks = cut(*given)
+        return replace(blocks, scored=torch.ones_like(blocks.scored))
+
+    with patch.object(Blocks, "cut", all_scored):
+        return slot_logits(model(*arguments))
 
 
 def save_checkpoint(path: Path, model: Any, **task: Any) -> Path:

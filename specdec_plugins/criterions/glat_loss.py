@@ -17,6 +17,9 @@ from specdec_plugins.models.drafter import DrafterOutput
 
 logger = logging.getLogger(__name__)
 
+CHUNK = 512
+"""Slots whose distributions are looked up at once: so many rows of the vocabulary."""
+
 
 @dataclass
 class GlatLossConfig(FairseqDataclass):
@@ -42,6 +45,36 @@ class GlatLossConfig(FairseqDataclass):
     mse_lambda: Optional[float] = field(
         default=None, metadata={"help": "of published command lines; does nothing, as it did there"}
     )
+
+
+class _ExpectedLogits(torch.autograd.Function):
+    """``(probabilities[place] * logits).sum(-1)`` that does not keep ``probabilities[place]``."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, probabilities: Tensor, place: Tensor) -> Tensor:
+        ctx.save_for_backward(probabilities, place)
+        pairs = zip(torch.split(logits, CHUNK), torch.split(place, CHUNK), strict=True)
+        sums = [(probabilities[at] * chunk).sum(-1) for chunk, at in pairs]
+        return torch.cat(sums)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        probabilities, place = ctx.saved_tensors
+        return probabilities[place].mul_(grads[0][:, None]), None, None
+
+
+def expected_logits(logits: Tensor, probabilities: Tensor, place: Tensor) -> Tensor:
+    """``(n,)``: each row of logits averaged under a distribution.
+
+    Args:
+        logits: ``(n, vocab)``, float32.
+        probabilities: ``(m, vocab)`` distributions, float32; they get no gradient.
+        place: ``(n,)`` which of these is each row's.
+    """
+    expected: Tensor = _ExpectedLogits.apply(  # type: ignore[no-untyped-call]
+        logits, probabilities, place
+    )
+    return expected
 
 
 @register_criterion("glat_loss", dataclass=GlatLossConfig)
@@ -87,10 +120,11 @@ class GlatLoss(FairseqCriterion):
         if self.slot_decay > 0:
             slots = torch.arange(weights.size(-1), device=weights.device)
             weights = weights * torch.exp(-slots / self.slot_decay)
-        losses, nll = self._losses(model, output)
-        loss = (losses * weights).sum()
-        sample_size = weights.sum()
         correct, scored = output.glanced_correct, output.blocks.scored
+        losses, nll = self._losses(model, output)
+        sample_size = weights.sum()
+        weights = weights[scored]
+        loss = (losses * weights).sum()
         log = {
             "loss": loss.detach(),
             "nll_loss": (nll * weights).sum().detach(),
@@ -107,33 +141,33 @@ class GlatLoss(FairseqCriterion):
         return loss, sample_size, log
 
     def _losses(self, model: Any, output: DrafterOutput) -> tuple[Tensor, Tensor]:
-        """Loss and negative log-likelihood of every slot, ``(batch, blocks, slots)``, in nats."""
-        logits = output.logits.float()
+        """Loss and negative log-likelihood of every scored slot, ``(n,)``, in nats.
+
+        Cross entropy with a distribution p is ``logsumexp(z) - p . z``.
+        """
+        logits, blocks = output.logits.float(), output.blocks
         normalizer = logits.logsumexp(-1)
-        nll = normalizer - logits.gather(-1, output.blocks.gold[..., None])[..., 0]
-        main = nll
-        if self.verifier_labels:
-            main = normalizer - self._expected_logits(model, output, logits)
+        gold = logits.gather(-1, blocks.gold[blocks.scored][:, None])[:, 0]
+        expected = self._verifier_expected(model, output, logits) if self.verifier_labels else gold
+        main = normalizer - expected
         if self.label_smoothing:
             smooth = normalizer - logits.mean(-1)
             main = (1 - self.label_smoothing) * main + self.label_smoothing * smooth
-        return main, nll
+        return main, (normalizer - gold).detach()
 
-    def _expected_logits(self, model: Any, output: DrafterOutput, logits: Tensor) -> Tensor:
-        """Each slot's logits averaged under the verifier's distribution of its token.
-
-        Cross entropy with a distribution p is ``logsumexp(z) - p . z``. All products of a
-        sentence's slots and positions are one small matrix product, cheaper than copying a
-        distribution to every slot.
-        """
-        states = output.verifier_features
+    def _verifier_expected(self, model: Any, output: DrafterOutput, logits: Tensor) -> Tensor:
+        """``(n,)``: each slot's logits averaged under the verifier's distribution of its token."""
+        states, blocks = output.verifier_features, output.blocks
         assert states is not None
+        rows = blocks.scored.nonzero()[:, 0]
+        places = rows * states.size(1) + blocks.positions[blocks.scored]
+        # Slots of several blocks may stand for one token of the sentence.
+        needed, place = torch.unique(places, return_inverse=True)
         with torch.no_grad():
-            scores = model.verifier.decoder.output_layer(states)
-            probabilities = scores.softmax(-1, dtype=torch.float32)
-        products = logits.flatten(1, 2) @ probabilities.transpose(1, 2)
-        index = output.blocks.positions.clamp(max=states.size(1) - 1).flatten(1)
-        return products.gather(-1, index[..., None]).view_as(output.blocks.positions)
+            layer = model.verifier.decoder.output_layer
+            chunks = torch.split(states.flatten(0, 1)[needed], CHUNK)
+            scores = [layer(chunk).softmax(-1, dtype=torch.float32) for chunk in chunks]
+        return expected_logits(logits, torch.cat(scores), place)
 
     @staticmethod
     def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:

@@ -105,6 +105,11 @@ class Blocks:
         gold = target.gather(1, index).view_as(positions).masked_fill(~inside, pad)
         return cls(cuts, positions, gold, gold != pad)
 
+    def spread(self, values: Tensor) -> Tensor:
+        """``(batch, blocks, slots)``: the values ``(n,)`` of the scored slots in their places, 0
+        elsewhere."""
+        return values.new_zeros(self.scored.shape).masked_scatter(self.scored, values)
+
 
 def glance(
     gold: Tensor, predicted: Tensor, scored: Tensor, ratio: float, uniforms: Tensor

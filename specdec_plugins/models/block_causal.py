@@ -175,13 +175,16 @@ class BlockCausalDecoder(DrafterDecoder):
     def output_layer(self, x: Tensor) -> Tensor:
         return self.tables.output_projection(x)
 
-    def slot_logits(self, x: Tensor, previous: Tensor, hiding: Tensor | None = None) -> Tensor:
+    def hidden(self, seeds: Tensor, slots: Tensor) -> Tensor | None:
+        if self.previous is None:
+            return None
+        return sentence_uniforms(seeds, HIDING, *slots.shape[1:]) < self.previous.UNKNOWN
+
+    def slot_logits(self, x: Tensor, previous: Tensor, hidden: Tensor | None = None) -> Tensor:
         if self.previous is None:
             return self.output_layer(x)
         embedded = self._embedded(previous)
-        if hiding is not None:
-            uniforms = sentence_uniforms(hiding, HIDING, *previous.shape[1:])
-            hidden = uniforms < self.previous.UNKNOWN
+        if hidden is not None:
             embedded = torch.where(hidden[..., None], self.previous.unknown, embedded)
         return self.output_layer(self.previous(x, embedded))
 

@@ -24,10 +24,11 @@ from specdec_plugins.models.layers import DecoderLayerRunner, additive, among_th
 
 @dataclass
 class DrafterOutput:
-    """A training pass: tensors over ``(batch, blocks, slots)``."""
+    """A training pass: tensors over ``(batch, blocks, slots)``, but for the logits."""
 
     logits: Tensor
-    """``(batch, blocks, slots, vocab)``."""
+    """``(n, vocab)`` of the n slots of ``blocks.scored`` that are True, in its order: only they
+    have a target, and the vocabulary is by far the most of the work."""
     blocks: Blocks
     scored: Tensor
     """Slots in the loss: those with a target and not revealed by glancing."""
@@ -178,12 +179,12 @@ class Drafter(BaseFairseqModel):
 
         if glancing_ratio > 0:
             with torch.no_grad():
-                predicted = score(revealed).argmax(-1)
+                predicted = blocks.spread(score(revealed).argmax(-1))
             uniforms = sentence_uniforms(seeds, GLANCING, *predicted.shape[1:])
             revealed = glance(blocks.gold, predicted, blocks.scored, glancing_ratio, uniforms)
         logits = score(revealed)
         if glancing_ratio <= 0:
-            predicted = logits.argmax(-1)
+            predicted = blocks.spread(logits.argmax(-1))
         correct = (predicted == blocks.gold) & blocks.scored
         return DrafterOutput(logits, blocks, blocks.scored & ~revealed, correct, states)
 
@@ -198,7 +199,7 @@ class Drafter(BaseFairseqModel):
         features: Tensor | None,
         hiding: Tensor | None,
     ) -> Tensor:
-        """Logits ``(batch, blocks, slots, vocab)`` with the ``revealed`` slots given."""
+        """Logits ``(n, vocab)`` of the scored slots, with the ``revealed`` slots given."""
         batch, length = target.shape
         prefix = torch.arange(length, device=target.device).expand(batch, -1)
         positions = torch.cat([prefix, blocks.positions.flatten(1)], dim=1)
@@ -211,8 +212,13 @@ class Drafter(BaseFairseqModel):
         x = self.decoder.run(x, positions, table, runners, attends, memory)
         before = torch.cat([torch.full_like(target[:, :1], self.eos), target], dim=1)
         previous = before.gather(1, blocks.positions.clamp(max=length).flatten(1))
-        states = x[:, length:].view(*blocks.gold.shape, -1)
-        return self.decoder.slot_logits(states, previous.view_as(blocks.gold), hiding)
+        hidden = None
+        if hiding is not None:
+            hidden = self.decoder.hidden(hiding, blocks.gold)
+            hidden = None if hidden is None else hidden[blocks.scored]
+        previous = previous.view_as(blocks.gold)[blocks.scored]
+        states = x[:, length:].view(*blocks.gold.shape, -1)[blocks.scored]
+        return self.decoder.slot_logits(states, previous, hidden)
 
     def _allowed(self, length: int, blocks: Blocks) -> Tensor:
         """``(batch, slots, slots)``: which slot sees which, in the training layout."""

@@ -88,15 +88,24 @@ class DrafterDecoder(nn.Module):
         """Logits ``(…, vocab)``."""
         raise NotImplementedError
 
-    def slot_logits(self, x: Tensor, previous: Tensor, hiding: Tensor | None = None) -> Tensor:
-        """Logits ``(…, slots, vocab)`` of block slots with states ``x``.
+    def slot_logits(self, x: Tensor, previous: Tensor, hidden: Tensor | None = None) -> Tensor:
+        """Logits ``(…, vocab)`` of block slots with states ``x`` ``(…, channels)``.
 
         Args:
-            previous: ``(…, slots)`` the token before each slot, EOS before the first; only
-                decoders that look at it use it.
-            hiding: ``(batch,)`` seeds by which training hides some of these tokens.
+            previous: ``(…)`` the token before each slot, EOS before the first; only decoders that
+                look at it use it.
+            hidden: ``(…)`` True where training hides that token.
         """
         return self.output_layer(x)
+
+    def hidden(self, seeds: Tensor, slots: Tensor) -> Tensor | None:
+        """Which slots of ``(batch, blocks, slots)`` are not told the token before them in training;
+        None in decoders that never look at it.
+
+        Args:
+            seeds: ``(batch,)`` of which each sentence's are drawn.
+        """
+        return None
 
     def choose(self, x: Tensor, last: Tensor) -> Tensor:
         """Tokens ``(rows, slots)`` for a block with states ``x``; ``last`` ``(rows,)`` precedes it.

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_task, make_verifier
-from drafters import make_block, make_causal, make_targets
+from drafters import make_block, make_causal, make_targets, slot_logits
 from fairseq.logging import metrics
 from torch import Tensor
 
-from specdec_plugins.criterions.glat_loss import GlatLoss
+from specdec_plugins.criterions.glat_loss import CHUNK, GlatLoss, expected_logits
 from specdec_plugins.models.drafter import DrafterOutput
 
 PAD, EOS = 1, 2
@@ -87,7 +87,7 @@ def naive(
     """Loss, negative log-likelihood and size, by a loop over what is scored."""
     loss = nll = size = 0.0
     for row, block, slot in output.scored.nonzero().tolist():
-        lprobs = output.logits[row, block, slot].double().log_softmax(-1)
+        lprobs = slot_logits(output)[row, block, slot].double().log_softmax(-1)
         gold = int(output.blocks.gold[row, block, slot])
         assert gold != PAD
         weight = math.exp(-slot / decay) if decay else 1.0
@@ -124,12 +124,28 @@ def test_loss_is_the_cross_entropy_of_scored_slots(
         assert size.item() == output.scored.sum().item()
 
 
+def test_expected_logits_and_their_gradient() -> None:
+    """In pieces, it is what the whole product is."""
+    logits = torch.randn(1300, 7, dtype=torch.float64, requires_grad=True)
+    probabilities = torch.randn(40, 7, dtype=torch.float64).softmax(-1)
+    place = torch.randint(40, (1300,))
+    assert len(place) > 2 * CHUNK
+    assert torch.autograd.gradcheck(
+        lambda z: expected_logits(z, probabilities, place[:9]), logits[:9].detach().requires_grad_()
+    )
+    found = expected_logits(logits, probabilities, place)
+    torch.testing.assert_close(found, (logits * probabilities[place]).sum(-1))
+    (grad,) = torch.autograd.grad(found.square().sum(), logits)
+    torch.testing.assert_close(grad, 2 * found[:, None].detach() * probabilities[place])
+
+
 def test_slots_that_are_not_scored_do_not_matter() -> None:
-    sample = make_sample([9, 1, 6], [[7], [0], [5]])
+    sample = make_sample([9, 1, 6], [[4], [0], [2]], ratio=1.0)
     output = run_model(make_causal(), sample)
-    assert not output.scored.all()
     other = copy.copy(output)
-    other.logits = torch.where(output.scored[..., None], output.logits, 7.0)
+    revealed = ~output.scored[output.blocks.scored]
+    assert revealed.any()
+    other.logits = torch.where(revealed[:, None], 7.0, output.logits)
     losses = [criterion(0.1)(Frozen(o), sample)[0].item() for o in (output, other)]
     assert losses[0] == losses[1]
 
@@ -215,7 +231,7 @@ def test_logged_means() -> None:
     # Let some be right, in the first blocks: they follow from prefixes that stay as they are.
     output = run_model(model, {**sample, "glancing_ratio": 0.0})
     for row, slot in ((0, 0), (2, 0)):
-        predicted = output.logits[row, 0, slot, 4:].argmax() + 4
+        predicted = slot_logits(output)[row, 0, slot, 4:].argmax() + 4
         sample["target"][row, sample["cuts"][row, 0] + slot] = predicted
     torch.manual_seed(5)
     _, _, log = criterion(0.1)(model, sample)
@@ -223,7 +239,7 @@ def test_logged_means() -> None:
     plain = run_model(model, {**sample, "glancing_ratio": 0.0})
     loss, nll, size = naive(output, 0.1, 0.0)
     # Accuracy counts all slots with a target, as they were before any was shown.
-    correct = (plain.logits.argmax(-1) == plain.blocks.gold) & plain.scored
+    correct = (slot_logits(plain).argmax(-1) == plain.blocks.gold) & plain.scored
     assert correct.any()
     found = reduced([log])
     assert found["loss"] == pytest.approx(loss / size / math.log(2), abs=6e-4)

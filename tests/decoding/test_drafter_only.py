@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_batch, make_dictionary, make_verifier
-from drafters import make_block, make_causal
+from drafters import make_block, make_causal, slot_logits
 
 from specdec_plugins.decoding.batch import Prefixes
 from specdec_plugins.decoding.drafter import CachedDrafter
@@ -44,7 +44,7 @@ def draft_by_training_forward(
     while True:
         filled = torch.tensor([tokens + [5] * drafter.block_size])
         cut = torch.tensor([[len(tokens)]])
-        logits = drafter(source[None], lengths, filled, cut).logits[0, 0, :k]
+        logits = slot_logits(drafter(source[None], lengths, filled, cut))[0, 0, :k]
         lprobs = logits.log_softmax(-1)
         for slot in range(k):
             row = lprobs[slot].clone()

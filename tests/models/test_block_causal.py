@@ -10,7 +10,7 @@ import fairseq.utils
 import pytest
 import torch
 from conftest import make_batch, make_dictionary, make_task, make_verifier, without_copies
-from drafters import make_block, make_causal, make_targets
+from drafters import every_slots_logits, make_block, make_causal, make_targets, slot_logits
 
 from specdec_plugins.data.block_mask import sample_cuts
 from specdec_plugins.decoding.batch import Prefixes
@@ -60,11 +60,11 @@ def test_several_blocks_in_one_pass_equal_each_alone(name: str) -> None:
     model = drafter_of(name)
     *sentence, cuts = inputs([9, 1, 6], [[0, 5, 8], [0, 0, 0], [3, 3, 5]])
     together = model(*sentence, cuts)
-    assert together.logits.shape == (3, 3, 4, 24)
+    assert slot_logits(together).shape == (3, 3, 4, 24)
     for block in range(3):
         alone = model(*sentence, cuts[:, block : block + 1])
         torch.testing.assert_close(
-            together.logits[:, block], alone.logits[:, 0], atol=1e-11, rtol=1e-10
+            slot_logits(together)[:, block], slot_logits(alone)[:, 0], atol=1e-11, rtol=1e-10
         )
         assert torch.equal(together.scored[:, block], alone.scored[:, 0])
 
@@ -76,12 +76,12 @@ def test_a_block_does_not_know_what_follows_the_cut(name: str) -> None:
     other = target.clone()
     other[0, 4:], other[1, :] = 9, 10
     shorter = other[:, :7]
-    found = [model(source, lengths, t, cuts).logits for t in (target, other, shorter)]
+    found = [every_slots_logits(model, source, lengths, t, cuts) for t in (target, other, shorter)]
     assert torch.equal(found[0], found[1])
     torch.testing.assert_close(found[0], found[2], atol=1e-11, rtol=1e-10)
     before = target.clone()
     before[0, 3] = (target[0, 3] - 4 + 1) % 20 + 4
-    changed = model(source, lengths, before, cuts).logits
+    changed = every_slots_logits(model, source, lengths, before, cuts)
     assert not torch.allclose(changed[0], found[0][0])
     assert torch.equal(changed[1], found[0][1])
 
@@ -161,7 +161,7 @@ def test_cached_drafting_equals_the_training_pass(name: str, k: int) -> None:
     cuts = torch.tensor([[cut] for _, cut, *_ in drafts])
     source, lengths = net_input["src_tokens"][index], net_input["src_lengths"][index]
     with torch.no_grad():
-        logits = model(source, lengths, target[index], cuts).logits[:, 0]
+        logits = every_slots_logits(model, source, lengths, target[index], cuts)[:, 0]
         found = model.decoder.output_layer(torch.stack([states for *_, states in drafts]))
     torch.testing.assert_close(found, logits, atol=1e-9, rtol=1e-8)
     logits[..., PAD] = -torch.inf
@@ -186,19 +186,19 @@ def test_masks_are_no_word() -> None:
     model = make_causal()
     source, lengths, target, cuts = inputs([9], [[4]])
     target[0, 2] = 3
-    logits = model(source, lengths, target, cuts).logits
+    logits = slot_logits(model(source, lengths, target, cuts))
     with torch.no_grad():
         model.decoder.mask_embedding += 1
-    assert not torch.allclose(model(source, lengths, target, cuts).logits, logits)
+    assert not torch.allclose(slot_logits(model(source, lengths, target, cuts)), logits)
     with torch.no_grad():
         model.decoder.mask_embedding -= 1
         model.decoder.embed_tokens.weight[3] += 1
-    assert not torch.allclose(model(source, lengths, target, cuts).logits, logits)
+    assert not torch.allclose(slot_logits(model(source, lengths, target, cuts)), logits)
     target[0, 2] = 7
-    without = model(source, lengths, target, cuts).logits
+    without = slot_logits(model(source, lengths, target, cuts))
     with torch.no_grad():
         model.decoder.embed_tokens.weight[3] += 1
-    assert torch.equal(model(source, lengths, target, cuts).logits, without)
+    assert torch.equal(slot_logits(model(source, lengths, target, cuts)), without)
 
 
 @pytest.mark.parametrize("name", ["shared encoder", "all of the verifier"])
@@ -213,7 +213,7 @@ def test_a_lent_verifier_is_neither_stored_nor_trained(name: str) -> None:
     assert model.target_vocabulary is None
 
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    model(*inputs([9, 7], [[4], [0]])).logits.square().mean().backward()
+    slot_logits(model(*inputs([9, 7], [[4], [0]]))).square().mean().backward()
     assert all(p.grad is None for p in verifier.parameters())
     assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
     optimizer.step()
@@ -224,7 +224,7 @@ def test_a_lent_verifier_is_neither_stored_nor_trained(name: str) -> None:
     verifier.requires_grad_(True)
     output = model(*inputs([9, 7], [[4], [0]]), with_verifier=True)
     assert not output.verifier_features.requires_grad
-    output.logits.square().mean().backward()
+    slot_logits(output).square().mean().backward()
     assert all(parameter.grad is None for parameter in verifier.encoder.parameters())
 
 
@@ -242,10 +242,10 @@ def test_a_shared_encoder_is_not_run_twice(monkeypatch: pytest.MonkeyPatch) -> N
 def test_verifier_features_change_the_output() -> None:
     model = drafter_of("features")
     arguments = inputs([9, 7], [[4], [0]])
-    logits = model(*arguments).logits
+    logits = slot_logits(model(*arguments))
     with torch.no_grad():
         model.verifier.decoder.layers[0].fc1.weight.mul_(-1)
-    changed = model(*arguments).logits
+    changed = slot_logits(model(*arguments))
     assert not torch.allclose(changed[0], logits[0])
     # An empty prefix has no features.
     assert torch.equal(changed[1], logits[1])
@@ -318,8 +318,8 @@ def test_forward_and_backward_in_every_type(name: str, dtype: torch.dtype) -> No
     *sentence, cuts = inputs([9, 1, 6], [[4], [0], [5]])
     torch.manual_seed(0)
     output = model(*sentence, cuts, glancing_ratio=0.5)
-    assert output.logits.dtype == dtype
-    output.logits.float().square().mean().backward()
+    assert slot_logits(output).dtype == dtype
+    slot_logits(output).float().square().mean().backward()
     parameters = dict(model.named_parameters())
     trained = without_copies(parameters)
     for key, parameter in trained.items():
@@ -337,7 +337,7 @@ def test_glancing_counts_what_the_first_pass_got_right() -> None:
     glanced = model(*arguments, glancing_ratio=1.0)
     assert torch.equal(plain.glanced_correct, glanced.glanced_correct)
     assert torch.equal(
-        plain.glanced_correct, (plain.logits.argmax(-1) == plain.blocks.gold) & plain.scored
+        plain.glanced_correct, (slot_logits(plain).argmax(-1) == plain.blocks.gold) & plain.scored
     )
     right = glanced.blocks.scored & glanced.glanced_correct
     # All wrong ones, as many as that, are shown: what remains is as many as were right.
@@ -363,28 +363,28 @@ class TestPreviousTokenHead:
         assert missing
         assert all(key.startswith("decoder.previous.") for key in missing)
         arguments = inputs([9, 7], [[4], [0]])
-        assert torch.equal(headed(*arguments).logits, plain(*arguments).logits)
+        assert torch.equal(slot_logits(headed(*arguments)), slot_logits(plain(*arguments)))
 
     @pytest.mark.parametrize("name", ["plain", "all of the verifier"])
     def test_training_gives_the_true_previous_token(self, name: str) -> None:
         model = drafter_of(name, previous_token_head=True)
         source, lengths, target, cuts = inputs([9, 7], [[4], [0]])
-        logits = model(source, lengths, target, cuts).logits
+        logits = slot_logits(model(source, lengths, target, cuts))
         for row, cut in enumerate(cuts[:, 0].tolist()):
             other = target.clone()
             # The last slot sees the one before it, and that alone of the block.
             other[row, cut + 2] = (target[row, cut + 2] - 4 + 1) % 20 + 4
-            changed = model(source, lengths, other, cuts).logits[row, 0]
+            changed = slot_logits(model(source, lengths, other, cuts))[row, 0]
             assert torch.equal(changed[:3], logits[row, 0, :3])
             assert not torch.allclose(changed[3], logits[row, 0, 3])
 
     def test_some_predecessors_are_hidden_in_training_only(self) -> None:
         model = drafter_of("plain", previous_token_head=True)
         arguments = inputs([9, 7], [[4], [0]])
-        assert torch.equal(model(*arguments).logits, model(*arguments).logits)
+        assert torch.equal(slot_logits(model(*arguments)), slot_logits(model(*arguments)))
         model.train()
         torch.manual_seed(0)
-        assert not torch.equal(model(*arguments).logits, model(*arguments).logits)
+        assert not torch.equal(slot_logits(model(*arguments)), slot_logits(model(*arguments)))
 
     @pytest.mark.parametrize("candidates", [1, 3, 8, 23])
     def test_tokens_are_chosen_in_sequence_among_candidates(
@@ -471,7 +471,7 @@ class TestPreviousTokenHead:
             target = torch.cat([hypotheses[row][0]["tokens"][:cut], tokens])[None]
             output = model(one["src_tokens"], one["src_lengths"], target, torch.tensor([[cut]]))
             output.logits[..., PAD] = -torch.inf
-            assert output.logits[0, 0].argmax(-1).tolist() == tokens.tolist()
+            assert slot_logits(output)[0, 0].argmax(-1).tolist() == tokens.tolist()
 
 
 def test_uniform_cuts_reach_every_slot_of_a_cached_prefix() -> None:
@@ -481,11 +481,12 @@ def test_uniform_cuts_reach_every_slot_of_a_cached_prefix() -> None:
     source, source_lengths, target, _ = inputs(lengths, [[0]] * 3)
     cuts = sample_cuts(torch.tensor(lengths), torch.rand(3, 20))
     output = model(source, source_lengths, target, cuts)
-    assert output.logits.isfinite().all()
+    assert slot_logits(output).isfinite().all()
     for row, length in enumerate(lengths):
         for block, cut in enumerate(cuts[row].tolist()):
             same = (cuts[row] == cut).nonzero()[0, 0]
-            torch.testing.assert_close(output.logits[row, block], output.logits[row, same])
+            logits = slot_logits(output)[row]
+            torch.testing.assert_close(logits[block], logits[same])
             assert int(output.scored[row, block].sum()) == min(4, length - cut)
 
 

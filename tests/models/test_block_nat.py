@@ -14,12 +14,14 @@ from conftest import make_dictionary, make_task, make_verifier, without_copies
 from drafters import (
     PUBLISHED,
     block_args,
+    every_slots_logits,
     golden,
     make_block,
     make_targets,
     needs_published,
     published_drafter,
     published_task,
+    slot_logits,
 )
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from fairseq.optim.adam import Adam
@@ -86,12 +88,12 @@ def test_forward_is_the_published_one(name: str) -> None:
     source = make_targets([5, 8, 2, 6], seed=1).flip(1)  # left padding, as fairseq's default
     target = make_targets(lengths, seed=2)
     target[0, 1] = UNK  # which stands for a mask, in a prefix too
-    output = model(source, torch.tensor([5, 8, 2, 6]), target, cuts)
-    assert output.logits.shape == (4, 1, 4, 24)
+    logits = every_slots_logits(model, source, torch.tensor([5, 8, 2, 6]), target, cuts)
+    assert logits.shape == (4, 1, 4, 24)
     for row, cut in enumerate(cuts[:, 0].tolist()):
         own = source[row][source[row] != PAD]
         expected = published_forward(model, own, target[row, :cut])
-        torch.testing.assert_close(output.logits[row, 0], expected, atol=1e-10, rtol=1e-9)
+        torch.testing.assert_close(logits[row, 0], expected, atol=1e-10, rtol=1e-9)
 
 
 def test_right_padded_sources_are_the_same_sentences() -> None:
@@ -100,7 +102,7 @@ def test_right_padded_sources_are_the_same_sentences() -> None:
     right = make_targets(lengths.tolist(), seed=1)
     left = torch.stack([row.roll(int((row == PAD).sum())) for row in right])
     target, cuts = make_targets([6, 3, 7], seed=2), torch.tensor([[2], [0], [5]])
-    outputs = [model(source, lengths, target, cuts).logits for source in (left, right)]
+    outputs = [slot_logits(model(source, lengths, target, cuts)) for source in (left, right)]
     torch.testing.assert_close(*outputs, atol=1e-6, rtol=1e-6)
 
 
@@ -110,7 +112,7 @@ def test_a_revealed_slot_is_read_as_its_token() -> None:
     torch.manual_seed(0)
     output = model(source, torch.tensor([5]), target, torch.tensor([[2]]), glancing_ratio=0.6)
     first = model(source, torch.tensor([5]), target, torch.tensor([[2]]))
-    wrong = int((first.logits.argmax(-1) != output.blocks.gold).sum())
+    wrong = int((slot_logits(first).argmax(-1) != output.blocks.gold).sum())
     revealed = output.blocks.scored & ~output.scored
     assert int(revealed.sum()) == math.floor(wrong * 0.6) > 0
     # The same pass again, with those tokens put where the masks were.
@@ -125,7 +127,7 @@ def test_a_revealed_slot_is_read_as_its_token() -> None:
     for layer in model.decoder.layers:
         h = layer(h + table[:, None], encoder_out=encoder_out["encoder_out"][0])[0]
     expected = model.decoder.output_projection(h[2:, 0])
-    torch.testing.assert_close(output.logits[0, 0], expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(slot_logits(output)[0, 0], expected, atol=1e-5, rtol=1e-5)
     assert not torch.allclose(output.logits, first.logits)
 
 
@@ -195,7 +197,7 @@ def test_ineffective_flags_change_nothing() -> None:
     plain, flagged = make_block(), make_block(layernorm_embedding=True, no_scale_embedding=False)
     assert plain.state_dict().keys() == flagged.state_dict().keys()
     inputs = make_targets([5]), torch.tensor([5]), make_targets([6]), torch.tensor([[2]])
-    assert torch.equal(plain(*inputs).logits, flagged(*inputs).logits)
+    assert torch.equal(slot_logits(plain(*inputs)), slot_logits(flagged(*inputs)))
 
 
 def test_state_dict_names_are_a_transformers_and_the_copy() -> None:
@@ -291,7 +293,7 @@ def test_positions_leave_room_for_the_block() -> None:
     assert model.max_positions() == (64, 59)
     target = make_targets([59])
     output = model(make_targets([64]), torch.tensor([64]), target, torch.tensor([[58]]))
-    assert output.logits.isfinite().all()
+    assert slot_logits(output).isfinite().all()
     assert output.blocks.positions.max().item() == 62
 
 
@@ -317,8 +319,9 @@ class TestPublishedPair:
         torch.testing.assert_close(
             encoder_out["encoder_out"][0][real], file["encoder_out_TBC"][real], atol=1e-5, rtol=0
         )
-        output = model(batch["src_tokens"], batch["src_lengths"], batch["target"], cuts)
-        torch.testing.assert_close(output.logits[:, 0], file["block_logits"], atol=1e-5, rtol=1e-5)
+        inputs = (batch["src_tokens"], batch["src_lengths"], batch["target"], cuts)
+        logits = every_slots_logits(model, *inputs)
+        torch.testing.assert_close(logits[:, 0], file["block_logits"], atol=1e-5, rtol=1e-5)
 
     @staticmethod
     def loss(model: Any, batch: Any, cuts: torch.Tensor) -> tuple[torch.Tensor, Any]:

@@ -403,7 +403,7 @@ class TestOptions:
             ({"block_size": 0}, "--block-size 0: must be at least 1"),
             ({"blocks_per_sentence": 0}, "--blocks-per-sentence 0: must be at least 1"),
             ({"left_pad_target": True}, "--left-pad-target: blocks are cut from right-padded"),
-            ({"beta": 0}, "--beta 0: must be at least 1"),
+            ({"beta": 0}, "--beta 0: must be between 1"),
             ({"tau": -1.0}, r"--tau -1\.0: must be 0 or more"),
             ({"total_up": 0}, "--total-up 0: must be at least 1"),
             ({"confidence_threshold": 1.5}, r"--confidence-threshold 1\.5: must be between 0"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_batch, make_dictionary, make_task, make_verifier
-from drafters import make_block, make_causal
+from drafters import make_block, make_causal, slot_logits
 from fairseq.sequence_generator import SequenceGenerator
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -458,7 +458,7 @@ def fresh_draft(kind: str, batch: Any, row: int, prefix: torch.Tensor) -> list[s
     cuts = torch.tensor([[len(prefix)]])
     lengths = torch.tensor([length])
     with torch.no_grad():
-        logits = model(source, lengths, target, cuts).logits[0, 0]
+        logits = slot_logits(model(source, lengths, target, cuts))[0, 0]
     logits[..., DICTIONARY.pad()] = -torch.inf
     return [DICTIONARY[token] for token in logits.argmax(-1).tolist()]
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from pathlib import Path
+from zipfile import ZipFile
 
 from setuptools import find_packages, setup
+from setuptools.command.editable_wheel import editable_wheel
+from wheel.wheelfile import WheelFile
 
 ROOT = Path(__file__).resolve().parent
 README = ROOT / "README.md"
@@ -15,6 +19,35 @@ VERSION = re.search(
 )
 if VERSION is None:
     raise RuntimeError("specdec_plugins/__init__.py does not state __version__")
+
+PACKAGE = ROOT / "specdec_plugins"
+STAND_IN = f'''"""Where fairseq looks for --user-dir: stands for the package, which is elsewhere."""
+__path__.insert(0, {str(PACKAGE)!r})
+__file__ = {str(PACKAGE / "__init__.py")!r}
+with open(__file__, encoding="utf-8") as _file:
+    exec(compile(_file.read(), __file__, "exec"))
+'''
+
+
+class EditableWheel(editable_wheel):
+    """An editable install in which fairseq finds ``--user-dir specdec_plugins`` from anywhere.
+
+    Python finds an editable package by an import hook. fairseq asks for a folder, here or beside
+    its own, so that there has to be one in site-packages.
+    """
+
+    def run(self) -> None:
+        super().run()
+        for path in Path(self.dist_dir).glob("*.whl"):
+            with tempfile.TemporaryDirectory() as folder:
+                with ZipFile(path) as wheel:
+                    wheel.extractall(folder)
+                (Path(folder) / PACKAGE.name).mkdir()
+                (Path(folder) / PACKAGE.name / "__init__.py").write_text(STAND_IN, "utf-8")
+                path.unlink()
+                with WheelFile(path, "w") as wheel:
+                    wheel.write_files(folder)
+
 
 PLOT = ["matplotlib>=3.8"]
 # Half a gigabyte with what it needs, for one script: not for everyone who runs the tests.
@@ -35,6 +68,7 @@ setup(
     packages=find_packages(include=["specdec_plugins", "specdec_plugins.*"]),
     package_data={"specdec_plugins": ["py.typed"], "specdec_plugins.inference": ["*.html"]},
     zip_safe=False,
+    cmdclass={"editable_wheel": EditableWheel},
     install_requires=[
         "torch>=2.4",
         # Stock fairseq stops at Python 3.10; fairseq-fixed is the same code made to run on 3.11+.

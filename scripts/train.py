@@ -1,7 +1,12 @@
 #!/usr/bin/env python3
 """``fairseq-train`` under the name that the published project's commands use."""
 
-from fairseq_cli.train import cli_main
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from specdec_plugins.cli.train import main
 
 if __name__ == "__main__":
-    cli_main()
+    main()

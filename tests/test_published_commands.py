@@ -40,7 +40,11 @@ INFERENCE = """
 
 def run(*command: object) -> str:
     done = subprocess.run(
-        [str(part) for part in command], capture_output=True, text=True, check=False, cwd=ROOT
+        [str(part) for part in command],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT / "scripts",
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     return done.stdout + done.stderr
@@ -56,9 +60,9 @@ def test_the_whole_workflow(folder: Path) -> None:
     data = make_data(folder)
     verifier = train_verifier(data, folder / "verifier", "--max-epoch 15")
     initial, save_dir = folder / "initial_checkpoint.pt", folder / "drafter"
-    run(sys.executable, "scripts/encoder_initial.py", verifier, initial)
+    run(sys.executable, "encoder_initial.py", verifier, initial)
     output = run(
-        *(sys.executable, "scripts/train.py", data, "--save-dir", save_dir),
+        *(sys.executable, "train.py", data, "--save-dir", save_dir),
         *("--restore-file", initial, *TRAIN.split()),
     )
     assert "--mse-lambda does nothing" in output
@@ -67,10 +71,10 @@ def test_the_whole_workflow(folder: Path) -> None:
 
     found = folder / "found.de"
     output = run(
-        *(sys.executable, "scripts/inference.py", data, "--path", drafter, "--AR-path", verifier),
+        *(sys.executable, "inference.py", data, "--path", drafter, "--AR-path", verifier),
         *("--input-path", folder / "valid.en", "--output-path", found, *INFERENCE.split()),
     )
     assert "these flags do nothing here: --remove-bpe --max-sentences" in output
     assert len(found.read_text("utf-8").splitlines()) == 14
-    output = run("scripts/ref.sh", found, folder / "valid.de")
+    output = run("./ref.sh", found, folder / "valid.de")
     assert "BLEU4 = " in output

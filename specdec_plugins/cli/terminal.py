@@ -25,10 +25,16 @@ def prepare_terminal(prog: str) -> None:
     for stream in (sys.stdin, sys.stdout):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="surrogateescape")
+    level = log_level(prog)
+    logging.basicConfig(stream=sys.stderr, level=level, format=f"{prog}: %(message)s")
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
+
+
+def log_level(prog: str) -> str:
+    """What ``LOGLEVEL`` says; ends the program with status 2 if there is no such level."""
     level = os.environ.get("LOGLEVEL") or "WARNING"
     if level.upper() not in LEVELS:
         print(f"{prog}: LOGLEVEL={level}: must be one of {', '.join(LEVELS)}", file=sys.stderr)
         sys.exit(2)
-    logging.basicConfig(stream=sys.stderr, level=level.upper(), format=f"{prog}: %(message)s")
-    if not sys.warnoptions:
-        warnings.simplefilter("ignore")
+    return level.upper()

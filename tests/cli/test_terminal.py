@@ -44,6 +44,7 @@ def test_importing_the_package_leaves_logging_alone_and_says_nothing() -> None:
         "export_checkpoint",
         "inference",
         "recombine",
+        "train",
         "trace_report",
     ],
 )

@@ -1,0 +1,34 @@
+"""``fairseq-train`` with this plugin, which need not be named.
+
+``--user-dir specdec_plugins`` may be given all the same, whatever folder this is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from specdec_plugins.cli.terminal import log_level
+
+PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def with_plugin(argv: Sequence[str]) -> list[str]:
+    """A command line that names this package's folder, unless it names another ``--user-dir``."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--user-dir", type=Path, default=PACKAGE)
+    given, others = parser.parse_known_args(argv)
+    folder = PACKAGE if given.user_dir.name == PACKAGE.name else given.user_dir
+    return [*others, "--user-dir", str(folder)]
+
+
+def main() -> None:
+    """Train; fairseq reads the command line itself."""
+    log_level("train.py")
+    # Here, since this sets up the logging of a training.
+    from fairseq_cli.train import cli_main
+
+    sys.argv[1:] = with_plugin(sys.argv[1:])
+    cli_main()

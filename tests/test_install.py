@@ -1,0 +1,99 @@
+"""The package as it is installed, as a wheel or editable: found by name from an empty folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from zipfile import ZipFile
+
+import fairseq
+import pytest
+from dummy_data import make_data, train_verifier
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = "import sys; from setuptools import build_meta as b; print(getattr(b, sys.argv[1])('out'))"
+
+
+def run(
+    folder: Path, *command: object, path: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    if path is not None:
+        variables["PYTHONPATH"] = str(path)
+    done = subprocess.run(
+        [sys.executable, *map(str, command)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env=variables,
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    return done
+
+
+@pytest.fixture(scope="module", params=["build_wheel", "build_editable"])
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder like site-packages, with what pip puts there, beside fairseq."""
+    pytest.importorskip("wheel")
+    source, site = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    shutil.copytree(
+        ROOT / "specdec_plugins",
+        source / "specdec_plugins",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
+    wheel = run(source, "-c", BUILD, request.param).stdout.splitlines()[-1]
+    with ZipFile(source / "out" / wheel) as archive:
+        assert archive.testzip() is None
+        archive.extractall(site)
+    # Its files are links, but the folder is not: fairseq looks for plugins beside it.
+    (site / "fairseq").mkdir()
+    for file in Path(fairseq.__file__).parent.iterdir():
+        (site / "fairseq" / file.name).symlink_to(file)
+    return site
+
+
+def test_user_dir_is_found_by_name(site: Path, tmp_path: Path) -> None:
+    code = (
+        "from fairseq import options, tasks; options.get_generation_parser(); "
+        "assert 'translation_specdec' in tasks.TASK_REGISTRY"
+    )
+    run(tmp_path, "-c", code, "--user-dir", "specdec_plugins", path=site)
+
+
+def test_user_dir_may_be_given_after_an_import(site: Path, tmp_path: Path) -> None:
+    code = (
+        "import specdec_plugins; from argparse import Namespace; from fairseq import utils; "
+        "utils.import_user_module(Namespace(user_dir='specdec_plugins')); "
+        "import specdec_plugins.inference.loading"
+    )
+    assert run(tmp_path, "-c", code, path=site).stderr == ""
+
+
+def test_the_example_for_hydra_runs_by_its_own_command(site: Path, tmp_path: Path) -> None:
+    """From any folder; hydra changes to another one."""
+    data = make_data(tmp_path)
+    verifier = train_verifier(data, tmp_path / "verifier")
+    small = {
+        "encoder_embed_dim": 16,
+        "verifier_embed_dim": 16,
+        "decoder_embed_dim": 16,
+        "decoder_ffn_embed_dim": 32,
+        "decoder_attention_heads": 2,
+    }
+    (tmp_path / "empty").mkdir()
+    run(
+        tmp_path / "empty",
+        *("-m", "fairseq_cli.hydra_train", "--config-dir", ROOT / "config"),
+        *("--config-name", "drafter", f"task.data={data}", f"task.AR_path={verifier}"),
+        *(f"checkpoint.save_dir={tmp_path}/out", "task.source_lang=en", "task.target_lang=de"),
+        *(f"model.{name}={value}" for name, value in small.items()),
+        *("common.cpu=true", "optimization.max_update=2", "dataset.num_workers=0"),
+        path=site,
+    )
+    assert (tmp_path / "out" / "checkpoint_last.pt").is_file()

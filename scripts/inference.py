@@ -105,7 +105,7 @@ def translate(args: argparse.Namespace, settings: Settings) -> None:
                 output.write(result.text)
         check_read(lines, output)
         resume.finish()
-    report = full_report(translator, warmup=args.warmup)
+    report = full_report(translator, seed=args.seed, warmup=args.warmup)
     if not args.quiet:
         tell(format_report(report))
     if args.stats_json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import io
 import json
@@ -393,8 +394,9 @@ def test_stats_of_trees(run: RunScript, tmp_path: Path, below: str, drafts_anew:
     flags = ("--controller", "tree", "--tree-nodes", "5", "--redraft-below", below)
     assert run("--stats-json", str(path), *flags, batch="1") == 0
     report = json.loads(path.read_text())
-    chosen = {name: report["settings"][name] for name in ("tree_nodes", "redraft_below")}
-    assert chosen == {"tree_nodes": 5, "redraft_below": below}
+    controller = report["settings"]["controller"]
+    assert controller["tree_nodes"] == 5
+    assert float(controller["redraft_below"]) == float(below)
     assert report["drafted_tokens"] == 5 * report["steps"]
     assert (report["drafter_calls"] == report["steps"]) == drafts_anew
 
@@ -442,8 +444,12 @@ def test_sampling(
     assert run(*flags, "--seed", "2", "--warmup", "3", strategy=strategy) == 0
     assert lines_of(out) == outputs[3]
     settings = json.loads(path.read_text())["settings"]
-    assert settings["sampling"]
-    assert (settings["sampling_topk"], settings["sampling_topp"]) == (-1, -1.0)
+    assert settings["seed"] == 2
+    if strategy == "fairseq":
+        stock = settings["search_options"]
+        assert (stock["sampling"], stock["sampling_topk"], stock["sampling_topp"]) == (True, -1, -1)
+    else:
+        assert settings["rule"]["sampling"] == {"topk": -1, "topp": -1.0}
     assert f"{strategy}, batch 1" in (report := capfd.readouterr().err)
     assert "sampling at temperature 3" in report
 
@@ -456,29 +462,19 @@ def test_stats_json(run: RunScript, tmp_path: Path, strategy: str, batch: str, c
     report = json.loads(path.read_text())
     settings = report.pop("settings")
     drafts = strategy in ("specdec", "drafter")
-    assert settings == {
-        "strategy": strategy,
-        "block_size": 4 if drafts else None,
-        "beta": 1 if strategy == "specdec" else None,
-        "tau": 0.0 if strategy == "specdec" else None,
-        "sampling": False,
-        "sampling_topk": -1,
-        "sampling_topp": -1.0,
-        "controller": "constant" if strategy == "specdec" else None,
-        "tree_nodes": None,
-        "redraft_below": None,
-        "output_depends_on_batch": False if strategy == "specdec" else None,
-        "batch": int(batch),
-        "beam": 2 if strategy == "fairseq" else None,
-        "max_len_a": 0.0,
-        "max_len_b": 15,
-        "min_len": 1,
-        "unkpen": 0.0,
-        "temperature": 1.0,
-        "lenpen": 1.0,
-        "normalize_scores": True,
-        "warmup": 0,
-    }
+    assert settings["strategy"] == strategy
+    assert settings["block_size"] == (4 if drafts else None)
+    assert settings["beam"] == (2 if strategy == "fairseq" else None)
+    assert settings["limits"]["max_len_b"] == 15
+    assert (settings["batch"], settings["seed"], settings["warmup"]) == (int(batch), 1, 0)
+    if strategy == "specdec":
+        assert settings["rule"] == {"beta": 1, "tau": 0.0, "sampling": None}
+        assert settings["controller"]["controller"] == "constant"
+        assert settings["output_depends_on_batch"] is False
+    else:
+        assert settings["controller"] is settings["output_depends_on_batch"] is None
+    models = {"verifier", "drafter"} if drafts else {"verifier"}
+    assert set(report["files"]) == {*models, "dict.en.txt", "dict.de.txt", "codes"}
     assert set(report["versions"]) == {"python", "torch", "fairseq", "specdec_plugins"}
     assert (report["device"], report["dtype"], report["threads"]) == ("cpu", "float32", 1)
     assert report["sentences"] == len(SENTENCES)
@@ -516,7 +512,9 @@ def test_cost_aware(run: RunScript, tmp_path: Path, greedy: list[str]) -> None:
         assert run(*flags, "--stats-json", str(stats), batch=batch) == 0
         assert lines_of(tmp_path / "out.txt") == greedy
         report = json.loads(stats.read_text())
-        assert report["settings"]["controller"] == "cost-aware"
+        assert report["settings"]["controller"]["controller"] == "cost-aware"
+        digest = hashlib.sha256(costs.read_bytes()).hexdigest()
+        assert report["files"]["cost_profile"] == {"path": str(costs), "sha256": digest}
         assert report["sentences"] == len(SENTENCES)
     assert set(json.loads(costs.read_text())["costs"]) == {"1", "2", "4"}
 

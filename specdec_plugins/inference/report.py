@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import platform
+from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import fairseq
 import torch
 
 import specdec_plugins
+from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.probabilities import Sampling
+from specdec_plugins.inference.job import file_digest
+from specdec_plugins.inference.paths import model_files
 from specdec_plugins.inference.settings import InferenceError, Settings
 from specdec_plugins.inference.translator import Translator
 from specdec_plugins.whole_file import whole_file
@@ -27,35 +34,23 @@ UNJUDGED = (
 UNDRAFTED = ("drafted_tokens", "drafter_calls", *UNJUDGED)
 
 
-def full_report(translator: Translator, **settings: Any) -> dict[str, Any]:
+def full_report(translator: Translator, **run: Any) -> dict[str, Any]:
     """The statistics, and what is needed to repeat the run; None for what there is not.
 
     Args:
-        settings: more to record under ``settings``.
+        run: more to record under ``settings``: the seed, for instance.
+
+    Raises:
+        InferenceError: a file that was used cannot be read any more.
     """
-    asked, controller = translator.settings, translator.settings.controller
-    judges = asked.strategy == "specdec"
-    named = controller.controller if judges else None
-    trees = judges and controller.drafts_trees
+    asked = translator.settings
     absent = UNJUDGED if asked.strategy == "drafter" else ()
     return {
         **translator.statistics.report(),
         **dict.fromkeys(absent if asked.drafts else UNDRAFTED),
-        "settings": {
-            "strategy": asked.strategy,
-            "block_size": translator.block_size,
-            "beta": asked.rule.beta if judges else None,
-            "tau": asked.rule.tau if judges else None,
-            **_sampling(asked),
-            "controller": named,
-            "tree_nodes": controller.tree_nodes if trees else None,
-            # As text, since JSON has no infinity.
-            "redraft_below": f"{controller.redraft_below:g}" if named == "tree" else None,
-            "output_depends_on_batch": _depends_on_batch(asked) if judges else None,
-            "batch": asked.batch,
-            "beam": asked.beam if asked.strategy == "fairseq" else None,
-            **vars(asked.limits),
-            **settings,
+        "settings": {**_settings(asked), "block_size": translator.block_size, **run},
+        "files": {
+            name: {"path": path, "sha256": file_digest(path)} for name, path in _files(asked)
         },
         "device": device_name(asked.device),
         "dtype": asked.dtype,
@@ -69,46 +64,66 @@ def full_report(translator: Translator, **settings: Any) -> dict[str, Any]:
     }
 
 
-def _depends_on_batch(settings: Settings) -> bool:
-    """Whether it would do so in exact arithmetic too, by which drafts a row is given."""
-    return settings.rule.name == "relaxed" and settings.controller.looks_around
+def _settings(settings: Settings) -> dict[str, Any]:
+    """All settings; None in place of those that the strategy has no use for."""
+    judges = settings.strategy == "specdec"
+    described = asdict(settings)
+    if not judges:
+        described["controller"] = None
+    if settings.strategy != "fairseq":
+        described["beam"] = None
+    depends = settings.rule.name == "relaxed" and settings.controller.looks_around
+    # In exact arithmetic too, by which drafts a row is given.
+    return {**described, "output_depends_on_batch": depends if judges else None}
 
 
-def _sampling(settings: Settings) -> dict[str, Any]:
-    """fairseq's options of sampling, which stock search has of its own."""
-    given = settings.rule.sampling
-    drawn = given or Sampling()
-    own = {
-        "sampling": given is not None,
-        "sampling_topk": drawn.topk,
-        "sampling_topp": drawn.topp,
-    }
-    return {name: settings.search_options.get(name, value) for name, value in own.items()}
+def _files(settings: Settings) -> Iterator[tuple[str, str]]:
+    """The files that the output depends on, and the costs by which it was decoded."""
+    yield from model_files(settings).items()
+    profile = settings.controller.cost_profile
+    if profile is not None and os.path.isfile(profile):
+        yield "cost_profile", profile
 
 
-def format_report(report: dict[str, Any]) -> str:
-    """A report of :func:`full_report` in a few lines of text."""
-    settings, seconds, latency = report["settings"], report["seconds"], report["latency_ms"]
+def _sampling(settings: dict[str, Any]) -> Sampling | None:
+    """How tokens were drawn, if they were; stock search has options of its own for that."""
+    stock = settings["search_options"]
+    if stock.get("sampling"):
+        return Sampling(stock["sampling_topk"], stock["sampling_topp"])
+    drawn = settings["rule"]["sampling"]
+    return None if drawn is None else Sampling(**drawn)
+
+
+def _title(settings: dict[str, Any]) -> str:
+    """The strategy and the most important of its settings."""
+    rule, controller = settings["rule"], settings["controller"]
     title = f"{settings['strategy']}, batch {settings['batch']}"
     if settings["beam"]:
         title += f", beam {settings['beam']}"
     if settings["block_size"]:
         title += f", block size {settings['block_size']}"
-    if settings["sampling"]:
-        drawn = Sampling(settings["sampling_topk"], settings["sampling_topp"])
-        title += f", {drawn} at temperature {settings['temperature']:g}"
-    elif settings["beta"]:
-        strict = settings["beta"] == 1
-        title += ", strict" if strict else f", beta {settings['beta']}, tau {settings['tau']}"
-    if settings["controller"] not in (None, "constant"):
-        title += f", {settings['controller']}"
-    if settings["tree_nodes"]:
-        title += f", {settings['tree_nodes']} nodes"
-    if settings["controller"] == "oracle":
+    if (drawn := _sampling(settings)) is not None:
+        title += f", {drawn} at temperature {settings['limits']['temperature']:g}"
+    elif controller is not None:
+        strict = rule["beta"] == 1
+        title += ", strict" if strict else f", beta {rule['beta']}, tau {rule['tau']}"
+    if controller is None:
+        return title
+    if controller["controller"] != "constant":
+        title += f", {controller['controller']}"
+    if ControllerOptions(**controller).drafts_trees:
+        title += f", {controller['tree_nodes']} nodes"
+    if controller["controller"] == "oracle":
         title += " (told by a first pass: not a real decoder)"
+    return title
+
+
+def format_report(report: dict[str, Any]) -> str:
+    """A report of :func:`full_report` in a few lines of text."""
+    settings, seconds, latency = report["settings"], report["seconds"], report["latency_ms"]
     threads = f", {report['threads']} threads" if report["device"] == "cpu" else ""
     rows = [
-        f"{title}; {report['dtype']} on {report['device']}{threads}",
+        f"{_title(settings)}; {report['dtype']} on {report['device']}{threads}",
         f"  {report['sentences']} sentences, {report['committed_tokens']} tokens, "
         f"{report['steps']} steps, {report['verifier_calls']} verifier calls"
         + ("" if report["drafter_calls"] is None else f", {report['drafter_calls']} drafter calls"),
@@ -120,7 +135,7 @@ def format_report(report: dict[str, Any]) -> str:
     if settings["output_depends_on_batch"]:
         rows.append(
             "  relaxed output depends here on what else is in the batch, and on what came before"
-            + (", and on timings" if settings["controller"] == "cost-aware" else "")
+            + (", and on timings" if settings["controller"]["controller"] == "cost-aware" else "")
         )
     return "\n".join(rows)
 
@@ -147,11 +162,20 @@ def write_json(report: dict[str, Any], path: str) -> None:
     """
     try:
         with whole_file(path) as file:
-            file.write(json.dumps(report, indent=2).encode() + b"\n")
+            file.write(json.dumps(_plain(report), indent=2).encode() + b"\n")
     except OSError as error:
         raise InferenceError(
             f"--stats-json {path}: cannot be written to ({error.strerror}); name another file"
         ) from error
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON can have it, which knows no infinity: that is text."""
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{value:g}"
+    return value
 
 
 def _histogram(counts: list[int]) -> str:

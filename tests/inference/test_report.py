@@ -1,0 +1,116 @@
+"""The report says with what a run was made: everything, by construction."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.probabilities import Sampling
+from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.inference import Settings
+from specdec_plugins.inference.report import format_report, full_report, write_json
+
+NAMES = ("verifier.pt", "drafter.pt", "head.pt", "codes", "dict.en.txt", "dict.de.txt", "costs")
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Of which no field has its default, but where only one of two can be."""
+    for name in NAMES:
+        (tmp_path / name).write_text(name, "utf-8")
+    return Settings(
+        data=str(tmp_path),
+        ar_path=str(tmp_path / "verifier.pt"),
+        path=str(tmp_path / "drafter.pt"),
+        batch=3,
+        beam=7,
+        block_size=4,
+        rule=AcceptanceRule(3, 1.5),
+        controller=ControllerOptions(
+            "cost-aware",
+            min_draft=1,
+            max_draft=3,
+            confidence_threshold=0.25,
+            refit_threshold=True,
+            stop_threshold=0.75,
+            tree_nodes=9,
+            redraft_below=float("inf"),
+            survival="head",
+            acceptance_head=str(tmp_path / "head.pt"),
+            cost_profile=str(tmp_path / "costs"),
+        ),
+        limits=GenerationLimits(0.5, 20, 2, 0.1, 1.5, 0.9, False),
+        source_lang="en",
+        target_lang="de",
+        dtype="bfloat16",
+        tokenizer="moses",
+        bpe="subword_nmt",
+        encoder_options={"bpe_codes": str(tmp_path / "codes")},
+        post_process="sentencepiece",
+        keep_bpe=True,
+        search_options={"diversity_rate": 0.5},
+        trace=True,
+    )
+
+
+def report_of(settings: Settings, tmp_path: Path, **run: Any) -> dict[str, Any]:
+    """As it is read again from its file."""
+    translator: Any = SimpleNamespace(
+        settings=settings, statistics=DecodingStatistics(), block_size=settings.block_size
+    )
+    report = full_report(translator, **run)
+    assert format_report(report)
+    write_json(report, str(tmp_path / "stats.json"))
+    found: dict[str, Any] = json.loads((tmp_path / "stats.json").read_text("utf-8"))
+    return found
+
+
+def check(given: Any, reported: dict[str, Any], left_out: tuple[str, ...] = ()) -> None:
+    for field in fields(given):
+        value = getattr(given, field.name)
+        if field.name in left_out:
+            continue
+        default = field.default_factory() if field.default is MISSING else field.default  # type: ignore[misc]
+        assert value != default, f"{field.name}: give another value in this test"
+        if is_dataclass(value):
+            check(value, reported[field.name], ("sampling",))
+        else:
+            assert reported[field.name] == ("inf" if value == float("inf") else value), field.name
+
+
+def test_every_setting_is_reported(settings: Settings, tmp_path: Path) -> None:
+    found = report_of(settings, tmp_path, seed=5, warmup=2)["settings"]
+    assert (found["seed"], found["warmup"], found["beam"]) == (5, 2, None)
+    required = ("data", "beam", "strategy", "device")
+    check(settings, found, required)
+    assert (found["data"], found["strategy"], found["device"]) == (str(tmp_path), "specdec", "cpu")
+
+
+def test_sampling_is_reported(tmp_path: Path, settings: Settings) -> None:
+    sampling = Settings(
+        str(tmp_path), settings.ar_path, settings.path, rule=AcceptanceRule(sampling=Sampling(7))
+    )
+    assert report_of(sampling, tmp_path)["settings"]["rule"]["sampling"] == {"topk": 7, "topp": -1}
+
+
+def test_files_are_reported_by_name_and_content(settings: Settings, tmp_path: Path) -> None:
+    found = report_of(settings, tmp_path)["files"]
+    paths = {
+        name: {"path": str(tmp_path / name), "sha256": hashlib.sha256(name.encode()).hexdigest()}
+        for name in NAMES
+    }
+    assert list(found.values()).count(paths["codes"]) == 2
+    assert found["verifier"] == paths["verifier.pt"]
+    assert found["drafter"] == paths["drafter.pt"]
+    assert found["acceptance_head"] == paths["head.pt"]
+    assert found["cost_profile"] == paths["costs"]
+    assert found["dict.de.txt"] == paths["dict.de.txt"]

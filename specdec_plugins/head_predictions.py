@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fairseq.dataclass.configs import FairseqConfig
 from omegaconf import OmegaConf
 from torch import Tensor
 from tqdm import tqdm
@@ -38,8 +39,11 @@ class TrainedHead:
         drafter_path = given.pop("drafter", getattr(cfg["model"], "drafter", ""))
         options = {**vars(cfg["task"]), **given}
         names = TranslationSpecdecConfig.__dataclass_fields__
-        config = OmegaConf.structured(TranslationSpecdecConfig)
-        config.update({name: value for name, value in options.items() if name in names})
+        # Some of the task's options follow those of fairseq's other groups.
+        groups = OmegaConf.structured(FairseqConfig)
+        groups.task = OmegaConf.structured(TranslationSpecdecConfig)
+        groups.task.update({name: value for name, value in options.items() if name in names})
+        config = groups.task
         folders = [Path(folder) for folder in str(config.data).split(os.pathsep)]
         self.files = [
             ("--drafter", Path(drafter_path)),

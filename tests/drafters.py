@@ -17,6 +17,7 @@ from fairseq.data import Dictionary
 
 from specdec_plugins.checkpoints import use_plain_encoder
 from specdec_plugins.data.block_mask import Blocks
+from specdec_plugins.dictionaries import KEY, fingerprints
 from specdec_plugins.models.block_causal import BlockCausalConfig, BlockCausalDrafter
 from specdec_plugins.models.block_nat import BlockDrafter
 from specdec_plugins.models.drafter import Drafter, DrafterOutput
@@ -113,7 +114,7 @@ def save_checkpoint(path: Path, model: Any, **task: Any) -> Path:
         "model": model.float().state_dict(),
         "optimizer_history": [history],
         "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
-        "task_state": {},
+        "task_state": {KEY: fingerprints(make_task())},
         "last_optimizer_state": {"state": {0: {"step": torch.tensor(1.0)}}},
     }
     torch.save(state, path)

@@ -214,7 +214,7 @@ BAD = [
     (["--warmup", "-1"], "--warmup -1: must be 0 or more"),
     (["--threads", "0"], "--threads 0: must be at least 1"),
     (["--lines", "0"], "--lines 0: must be at least 1"),
-    (["--beta", "0"], "--beta 0: must be at least 1"),
+    (["--beta", "0"], "--beta 0: must be between 1"),
     (["--strategy", "AR"], "--strategy, --beam: are not for a sweep"),
     (["--sampling"], "--sampling: a sweep is of systems that say the same"),
     (["--sampling-topk", "3"], "--sampling: a sweep is of systems that say the same"),

@@ -1017,8 +1017,8 @@ def one_error(capfd: pytest.CaptureFixture[str]) -> str:
             "--min-len 64: is above the maximum length, 63",
         ),
         (["--strategy", "fairseq", "--lenpen", "1e20"], 2, "--lenpen 1e+20: is too large"),
-        (["--beta", "9" * 20], 2, f"--beta {'9' * 20}: must be between 1 (strict) and 2147483647"),
-        (["--max-len-b", "9" * 20], 2, f"--max-len-b {'9' * 20}: must be between 0 and"),
+        (["--beta", "9" * 20], 2, f"--beta {'9' * 20}: must be from "),
+        (["--max-len-b", "9" * 20], 2, f"--max-len-b {'9' * 20}: must be from "),
         (
             ["--controller", "tree", "--tree-nodes", "100000"],
             2,
@@ -1110,7 +1110,7 @@ def test_other_dictionaries(
     assert run(data=tmp_path) == 1
     message = one_error(capfd)
     assert "verifier.pt" in message
-    assert "dictionaries" in message
+    assert "another source dictionary" in message
     (tmp_path / "dict.de.txt").write_text("no count\n")
     assert run(data=tmp_path) == 1
     assert "dict.de.txt: is no fairseq dictionary" in one_error(capfd)

@@ -89,6 +89,7 @@ def test_a_folder_through_a_pool(model: Path, tmp_path: Path) -> None:
     assert numbers(done.stderr) == (48, 0)
     for name in ("a.txt", "empty.txt", "more/b.txt"):
         assert (output / name).read_text() == translated(model, source / name)
+    assert "WARNING" not in done.stderr
     # Nothing is left to do, so no worker is started, and other workers are no other job.
     again = run(model, source, output, "--workers", "9", "--shard-lines", "10")
     assert again.returncode == 0, again.stderr[-3000:]

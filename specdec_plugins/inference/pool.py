@@ -127,7 +127,8 @@ def _start() -> bool:
     path = [str(Path(specdec_plugins.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
     local: dict[str, Any] = {"include_dashboard": False, "object_store_memory": STORE_BYTES}
     ray.init(
-        logging_level=logging.WARNING,
+        # Warnings tell of Ray's own settings; what stops a job is raised.
+        logging_level=logging.ERROR,
         # Workers import the package that this process has imported.
         runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(filter(None, path))}},
         **({} if os.environ.get("RAY_ADDRESS") else local),

@@ -1,47 +1,7 @@
 #!/usr/bin/env python3
-"""Write a checkpoint for shipping: float16 weights, no optimizer state, no paths."""
+"""``specdec-export`` of a clone: see ``specdec_plugins/cli/export_checkpoint.py``."""
 
-from __future__ import annotations
-
-import argparse
-import sys
-from collections.abc import Sequence
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-import specdec_plugins  # noqa: F401
-from specdec_plugins.checkpoints import CheckpointError
-from specdec_plugins.cli.terminal import prepare_terminal
-from specdec_plugins.export import export_checkpoint
-from specdec_plugins.inference import InferenceError
-from specdec_plugins.inference.paths import check_paths, check_writable
-from specdec_plugins.inference.streams import put, tell
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    prepare_terminal("export_checkpoint.py")
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("source", help="a checkpoint of fairseq-train")
-    parser.add_argument("target", help="the file to write")
-    parser.add_argument("-s", "--source-lang", help="language to note in the checkpoint")
-    parser.add_argument("-t", "--target-lang", help="language to note in the checkpoint")
-    parser.add_argument(
-        "--dictionaries", metavar="DIR", help="folder of the dictionaries that it was trained with"
-    )
-    args = parser.parse_args(argv)
-    try:
-        check_paths([("TARGET", args.target)], [("SOURCE", args.source)])
-        check_writable(args.target, "TARGET")
-        size = export_checkpoint(
-            args.source, args.target, args.source_lang, args.target_lang, args.dictionaries
-        )
-        put(f"{args.target}: {size / 1e6:.1f} MB\n")
-    except (CheckpointError, InferenceError) as error:
-        tell(f"export_checkpoint.py: {error}")
-        return 1
-    return 0
-
+from door import open_door
 
 if __name__ == "__main__":
-    sys.exit(main())
+    open_door("export_checkpoint")

@@ -9,7 +9,7 @@ which saves them the imports; what is killed is a process all the same.
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import importlib
 import json
 import os
 import random
@@ -33,12 +33,7 @@ SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 
 def load(name: str) -> Any:
     """A script as a module."""
-    spec = importlib.util.spec_from_file_location(f"{name}_killed", SCRIPTS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module(f"specdec_plugins.cli.{name}")
 
 
 def fork(run: Callable[[], int]) -> int:

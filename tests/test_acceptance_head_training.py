@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import torch
 from dummy_data import SIZES, make_data, run_train, train_verifier
 
 from specdec_plugins.checkpoints import CheckpointError, load_state
+from specdec_plugins.cli import calibrate_head
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.probabilities import Sampling
@@ -59,13 +59,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     save = folder / "head"
     logs = run_train(data, save, f"{flags} {RULE} --max-epoch 6")
     return Trained(data, verifier, drafter, flags, save, logs)
-
-
-_spec = importlib.util.spec_from_file_location("calibrate_head", ROOT / "scripts/calibrate_head.py")
-assert _spec is not None
-assert _spec.loader is not None
-calibrate_head = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(calibrate_head)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ from drafters import PUBLISHED, golden, needs_published, published_task, save_ch
 from dummy_data import SIZES, make_data, run_train, train_verifier
 
 from specdec_plugins.checkpoints import CheckpointError, load_state
+from specdec_plugins.cli import encoder_initial
 from specdec_plugins.models.block_nat import BlockDrafter
 from specdec_plugins.models.encoder_init import write_initial_checkpoint
 
@@ -38,16 +38,11 @@ def verifier(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train_verifier(data, tmp_path_factory.mktemp("verifier"))
 
 
-def run_script(
-    *arguments: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *map(str, arguments)])
-    monkeypatch.setattr(sys, "path", list(sys.path))
+def run_script(*arguments: Any, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     capsys.readouterr()
-    with pytest.raises(SystemExit) as stopped:
-        runpy.run_path(str(SCRIPT), run_name="__main__")
+    status = encoder_initial.main([str(argument) for argument in arguments])
     out, err = capsys.readouterr()
-    return int(stopped.value.code or 0), out, err
+    return status, out, err
 
 
 def test_a_drafter_starts_from_the_verifiers_encoder(
@@ -159,9 +154,7 @@ def test_errors_are_one_line(
         ("verifier.pt", Path("/dev/null/out.pt"), "there is no folder"),
     ]
     for source, target, message in cases:
-        code, out, err = run_script(
-            tmp_path / source, target, capsys=capsys, monkeypatch=monkeypatch
-        )
+        code, out, err = run_script(tmp_path / source, target, capsys=capsys)
         assert code == 1, source
         assert out == ""
         assert err.count("\n") == 1, err
@@ -169,7 +162,7 @@ def test_errors_are_one_line(
         assert message in err
     assert not output.exists()
     assert load_state(verifier)
-    code, out, err = run_script(verifier, output, capsys=capsys, monkeypatch=monkeypatch)
+    code, out, err = run_script(verifier, output, capsys=capsys)
     assert (code, err) == (0, "")
     assert output.exists()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import torch
 from drafters import save_pair
 from models.test_acceptance_head import make_head
 
+from specdec_plugins.cli import evaluate as script
 from specdec_plugins.evaluation import plots, sweep
 from specdec_plugins.evaluation.folder import SweepFolder, read_runs
 from specdec_plugins.evaluation.runs import Run
@@ -22,12 +22,6 @@ from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.models.acceptance_head import fingerprint
 
 SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "evaluate.py"
-SPEC = importlib.util.spec_from_file_location("evaluate_script", SCRIPT)
-assert SPEC is not None
-assert SPEC.loader is not None
-script = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(script)
-
 TEXT = "w3 w4 w5 w6\n\nw7\nw1 w2 w3 w4 w5 w6 w7\nw11 w12\n"
 SMALL = ["--controller", "constant", "--constant-k", "2", "--repeats", "2"]
 SYSTEMS = ["AR", "drafter", "constant k 2"]

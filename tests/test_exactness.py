@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -11,16 +10,11 @@ from typing import Any
 
 import pytest
 
+from specdec_plugins.cli import exactness as script
 from specdec_plugins.inference.text import Line
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "checkpoints" / "multi30k.en-de"
-SPEC = importlib.util.spec_from_file_location("exactness", ROOT / "scripts" / "exactness.py")
-assert SPEC is not None
-assert SPEC.loader is not None
-script: Any = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(script)
-
 Run = Callable[..., int]
 
 

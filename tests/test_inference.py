@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import io
 import json
 import os
@@ -24,6 +23,7 @@ from drafters import make_block, make_causal, save_checkpoint
 from models.test_acceptance_head import make_head
 
 from specdec_plugins.checkpoints import CheckpointError
+from specdec_plugins.cli import inference as script
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.limits import GenerationLimits
@@ -38,12 +38,6 @@ from specdec_plugins.inference.translator import Translator
 from specdec_plugins.models.acceptance_head import fingerprint
 
 SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "inference.py"
-SPEC = importlib.util.spec_from_file_location("inference_script", SCRIPT)
-assert SPEC is not None
-assert SPEC.loader is not None
-script = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(script)
-
 SENTENCES = [
     "w3 w4 w5 w6",
     "w7",

@@ -19,12 +19,7 @@ MODELS = ("drafter.pt", "verifier.pt", "dict.en.txt", "dict.de.txt", "codes", "h
 
 
 def load(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(f"{name}_paths", SCRIPTS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module(f"specdec_plugins.cli.{name}")
 
 
 def link(path: Path, target: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from itertools import pairwise
@@ -10,13 +9,9 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "recombine.py"
-spec = importlib.util.spec_from_file_location("recombine", SCRIPT)
-assert spec is not None
-assert spec.loader is not None
-module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
+from specdec_plugins.cli import recombine as module
 
+SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "recombine.py"
 OLD = [
     ["a", "man", "in", "a", "hat", "sits", "on", "a", "wall", "."],
     ["two", "dogs", "sleep", "on", "a", "red", "so@@", "fa", "."],

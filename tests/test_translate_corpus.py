@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from drafters import save_pair
 
+from specdec_plugins.cli import translate_corpus as script
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.text import InputLines
@@ -218,11 +219,6 @@ def test_errors_are_one_line(
     model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """All of them before a worker is started, and before anything is written."""
-    spec = importlib.util.spec_from_file_location("translate_corpus_script", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
     source, output = tmp_path / "in.txt", tmp_path / "out"
     source.write_text("w1\n")
     good: list[str | Path] = [model, source, output]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import importlib.util
 import json
 import re
 import shutil
@@ -15,17 +14,12 @@ from typing import Any
 
 import pytest
 
+from specdec_plugins.cli import trace_report as script
 from specdec_plugins.decoding.trace import StepTrace
 from specdec_plugins.inference.trace_file import SentenceTrace
 from specdec_plugins.inference.trace_report import Bar, TraceTotals, build_report, reached_slots
 
 SCRIPT = Path(__file__).resolve().parent.parent.parent / "scripts" / "trace_report.py"
-SPEC = importlib.util.spec_from_file_location("trace_report_script", SCRIPT)
-assert SPEC is not None
-assert SPEC.loader is not None
-script = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(script)
-
 BROWSERS = ("chromium", "google-chrome", "chrome")
 BROWSER = next((path for name in BROWSERS if (path := shutil.which(name))), None)
 needs_browser = pytest.mark.skipif(

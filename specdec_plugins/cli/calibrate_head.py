@@ -1,0 +1,98 @@
+"""Check an acceptance head's predictions, fit temperature and bias, write it for use.
+
+    scripts/calibrate_head.py SAVE_DIR/checkpoint_best.pt DRAFTER_DIR/acceptance_head.pt
+
+Prints AUROC, expected calibration error (ECE) and Brier score on the valid set, of the
+probabilities of single tokens and of survival (their running product). Data and models are those
+of the training, unless named again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from specdec_plugins.archive import CheckpointError
+from specdec_plugins.calibration import (
+    check_plotting,
+    fit_calibration,
+    plot_reliability,
+    report,
+)
+from specdec_plugins.cli.terminal import prepare_terminal
+from specdec_plugins.head_file import save_head
+from specdec_plugins.head_predictions import TrainedHead
+from specdec_plugins.inference import InferenceError
+from specdec_plugins.inference.corpus import write_whole
+from specdec_plugins.inference.paths import check_paths, check_writable
+from specdec_plugins.inference.streams import put, tell
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    prepare_terminal("calibrate_head.py")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("checkpoint", help="a checkpoint of scripts/train_head.sh")
+    parser.add_argument("output", help="the file to write: acceptance_head.pt beside its drafter")
+    parser.add_argument("--data", help="binarised text, if not that of the training")
+    parser.add_argument("--subset", default="valid", help="of the data (default: valid)")
+    parser.add_argument("--AR-path", help="the verifier, if not where it was in training")
+    parser.add_argument("--drafter", help="the drafter, if not where it was in training")
+    parser.add_argument("--no-fit", action="store_true", help="leave the head's logits as they are")
+    parser.add_argument("--plot", metavar="PNG", help="draw diagrams (needs matplotlib)")
+    parser.add_argument("--json", metavar="FILE", help="write all figures, by slot too")
+    args = parser.parse_args(argv)
+    outputs = [("OUTPUT", args.output), ("--json", args.json), ("--plot", args.plot)]
+    given = {"CHECKPOINT": args.checkpoint, "--AR-path": args.AR_path, "--drafter": args.drafter}
+    try:
+        if args.plot:
+            check_plotting()
+        check_paths(outputs, given.items())
+        for flag, path in outputs:
+            if path:
+                check_writable(path, flag)
+        trained = TrainedHead(
+            args.checkpoint, data=args.data, AR_path=args.AR_path, drafter=args.drafter
+        )
+        check_paths(outputs, trained.files)
+        predictions = trained.predict(args.subset)
+        temperature, bias = (1.0, 0.0) if args.no_fit else fit_calibration(predictions)
+        size = save_head(args.output, trained.calibrated(temperature, bias))
+        calibrated = predictions.at(temperature, bias)
+        results = {
+            "temperature": temperature,
+            "bias": bias,
+            "uncalibrated": report(predictions),
+            "calibrated": report(calibrated),
+        }
+        show(results)
+        put(f"{args.output}: {size / 1e3:.0f} kB, temperature {temperature:.3f}, bias {bias:.3f}\n")
+        if args.json:
+            write_whole(Path(args.json), [json.dumps(results, indent=1).encode(), b"\n"])
+        if args.plot:
+            plot_reliability(calibrated, args.plot, args.output)
+    except (CheckpointError, InferenceError, OSError, ValueError) as error:
+        tell(f"calibrate_head.py: {error}")
+        return 1
+    return 0
+
+
+def show(results: dict[str, Any]) -> None:
+    names = f"{'slots':>8}{'observed':>10}{'predicted':>10}{'AUROC':>8}{'ECE':>8}{'Brier':>8}"
+    put(f"{'':24}{names}\n")
+    for stage in ("uncalibrated", "calibrated"):
+        for name in ("token", "survival"):
+            row(f"{stage} {name}", results[stage][name])
+    for slot, metrics in enumerate(results["calibrated"]["survival_by_slot"]):
+        row(f"  survival of slot {slot}", metrics)
+
+
+def row(name: str, metrics: dict[str, float]) -> None:
+    figures = (f"{metrics[key]:.4f}" for key in ("observed", "predicted", "auroc", "ece", "brier"))
+    observed, predicted, *rest = figures
+    quality = "".join(f"{figure:>8}" for figure in rest)
+    put(f"{name:24}{metrics['slots']:>8}{observed:>10}{predicted:>10}{quality}\n")

@@ -1,0 +1,41 @@
+"""Keep a verifier's encoder, so that `fairseq-train --arch block` starts from it.
+
+    scripts/encoder_initial.py verifier.pt initial_checkpoint.pt
+    fairseq-train ... --arch block --restore-file initial_checkpoint.pt \\
+        --reset-optimizer --reset-meters --reset-lr-scheduler --reset-dataloader
+
+The drafter's decoder keeps the random weights that it was built with. Resume an interrupted
+training without `--restore-file` and the `--reset` flags, or it begins anew. `--init-encoder-from
+verifier.pt` does the same without a file in between.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from specdec_plugins.archive import CheckpointError
+from specdec_plugins.cli.terminal import prepare_terminal
+from specdec_plugins.inference import InferenceError
+from specdec_plugins.inference.paths import check_paths, check_writable
+from specdec_plugins.inference.streams import put, tell
+from specdec_plugins.models.encoder_init import write_initial_checkpoint
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    prepare_terminal("encoder_initial.py")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("verifier", metavar="VERIFIER", help="a checkpoint of fairseq-train")
+    parser.add_argument("output", metavar="OUTPUT", help="the file to write")
+    args = parser.parse_args(argv)
+    try:
+        check_paths([("OUTPUT", args.output)], [("VERIFIER", args.verifier)])
+        check_writable(args.output, "OUTPUT")
+        names = write_initial_checkpoint(args.verifier, args.output)
+        put(f"{args.output}: {len(names)} entries of the encoder, none of the decoder\n")
+    except (CheckpointError, InferenceError) as error:
+        tell(f"encoder_initial.py: {error}")
+        return 1
+    return 0

@@ -1,0 +1,233 @@
+"""Compare controllers: alternating timed runs over a text, a table, and plots.
+
+    scripts/evaluate.py DATA_DIR --path drafter.pt --AR-path verifier.pt \\
+        --input-path FILE --output-path FOLDER
+
+AR (the verifier alone, greedy), the drafter alone, and every controller asked for, with every k
+and threshold, at every batch size, on every device. A round is one run of each, in an order of its
+own; ratios are taken within a round, and of the rounds the median. On a machine whose speed drifts,
+fewer lines and more rounds say more than many lines and few rounds. DATA_DIR and the other flags
+are those of inference.py; of --controller, --confidence-threshold, --stop-threshold, --tree-nodes,
+--block-size and --batch several values may be given.
+
+FOLDER gets runs.jsonl (a line a run, as soon as it is done), and from that sentences/*.jsonl (a
+line a sentence, with SpecDec++'s names), summary.json, table.md, and for each device and batch size
+pareto-*.{png,svg} and speed-*.{png,svg}. A sweep that was stopped goes on by the same command, and
+one that is complete writes its outputs anew; with other models, text, settings, systems, processor
+or threads it is refused. More --repeats, batch sizes and devices are added to what is there.
+
+The oracle is not a real decoder: it is told what will be accepted, the bound of all that verify
+chains. Times are those of decoding alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from specdec_plugins.archive import CheckpointError
+from specdec_plugins.cli.terminal import prepare_terminal
+from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.evaluation.folder import SweepFolder
+from specdec_plugins.evaluation.outputs import own_files, write_outputs
+from specdec_plugins.evaluation.plots import check_plotting
+from specdec_plugins.evaluation.sweep import Sweep, run_sweep
+from specdec_plugins.evaluation.systems import (
+    CONTROLLERS,
+    THRESHOLDS,
+    TREE_NODES,
+    Choice,
+    System,
+    list_systems,
+)
+from specdec_plugins.head_file import find_head
+from specdec_plugins.inference import InferenceError, Settings, load_translator
+from specdec_plugins.inference.flags import TranslationParser, fail, make_settings
+from specdec_plugins.inference.paths import check_run
+from specdec_plugins.inference.streams import put
+from specdec_plugins.inference.text import InputLines, Line
+
+PROG = "evaluate.py"
+logger = logging.getLogger(PROG)
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = TranslationParser(PROG, __doc__, argv)
+    # Some flags of a single run take several values here.
+    parser.group.conflict_handler = "resolve"
+    add = parser.group.add_argument
+    add("--input-path", metavar="FILE", required=True, help="text, one sentence a line")
+    add("--output-path", metavar="FOLDER", type=Path, required=True, help="for runs and outputs")
+    add("--lines", metavar="N", type=int, help="only the first N lines of the text")
+    names = ", ".join(CONTROLLERS)
+    add("--controller", nargs="+", choices=CONTROLLERS, metavar="NAME", help=f"of {names} (all)")
+    add(
+        "--constant-k",
+        nargs="+",
+        type=int,
+        metavar="K",
+        help="k of controller constant (1 2 3 4 6 8 10 12 … up to the k trained for)",
+    )
+    add("--block-size", nargs="+", type=int, metavar="K", help="k of the others (as trained)")
+    several: dict[str, Any] = {"nargs": "+", "type": float, "metavar": "T", "default": THRESHOLDS}
+    default = " ".join(map(str, THRESHOLDS))
+    add("--confidence-threshold", **several, help=f"of controller confidence ({default})")
+    add("--stop-threshold", **several, help=f"of controller acceptance-head ({default})")
+    default = " ".join(map(str, TREE_NODES))
+    several = {"nargs": "+", "type": int, "metavar": "N", "default": TREE_NODES}
+    add("--tree-nodes", **several, help=f"of controller tree ({default}); cost-aware: at most")
+    add("--batch", nargs="+", type=int, default=[1], metavar="N", help="sentences at a time (1)")
+    add("--device", nargs="+", choices=("cpu", "cuda"), help="(cuda if there is one, else cpu)")
+    add("--threads", type=int, metavar="N", help="CPU threads (torch's own choice)")
+    add("--repeats", type=int, default=5, metavar="N", help="rounds (5)")
+    add("--warmup", type=int, default=16, metavar="N", help="lines decoded before, untimed (16)")
+    add("--no-plots", action="store_true", help="do without matplotlib")
+    add("--no-progress-bar", action="store_true", help="no progress bar on a terminal")
+    return parser.parse(argv)
+
+
+def evaluate(args: argparse.Namespace) -> None:
+    """Make the runs that are missing, then write and print what all of them come to.
+
+    Raises:
+        CheckpointError, InferenceError: what stopped it.
+        ValueError: a setting that cannot be.
+    """
+    if args.threads is not None:
+        if args.threads < 1:
+            raise ValueError(f"--threads {args.threads}: must be at least 1")
+        torch.set_num_threads(args.threads)
+    if not args.no_plots:
+        check_plotting()
+    base, devices = make_base(args)
+    outputs = [("--output-path", path) for path in own_files(args.output_path)]
+    heads = [("the model's acceptance head", base.path and find_head(base.path, base.rule))]
+    check_run(base, outputs, [("--input-path", args.input_path), *heads])
+    lines = read_lines(args.input_path, args.lines)
+    systems = choose_systems(args, base)
+    batches, seed = tuple(dict.fromkeys(args.batch)), base_seed(args)
+    sweep = Sweep(systems, lines, devices, batches, args.repeats, args.warmup, seed)
+    with SweepFolder(args.output_path, sweep.describe()) as folder:
+        missing = sum(len(one.systems) for one in sweep.pending(folder.runs))
+        hidden = args.no_progress_bar or not sys.stderr.isatty()
+        with tqdm(total=missing, unit="run", disable=hidden) as bar:
+            for _ in run_sweep(sweep, folder, bar.set_description_str):
+                bar.update()
+        names = [system.name for system in systems]
+        tables = write_outputs(args.output_path, folder.runs, names, not args.no_plots)
+    if not args.quiet:
+        put(tables)
+
+
+def base_seed(args: argparse.Namespace) -> int:
+    """fairseq's ``--seed``, set."""
+    torch.manual_seed(args.seed)
+    return int(args.seed)
+
+
+def make_base(args: argparse.Namespace) -> tuple[Settings, tuple[str, ...]]:
+    """What all systems share, and the devices.
+
+    Raises:
+        ValueError: a flag that cannot be.
+    """
+    if args.strategy != "specdec" or args.beam != 5:
+        raise ValueError("--strategy, --beam: are not for a sweep; choose with --controller")
+    if args.sampling or args.sampling_topk > 0 or args.sampling_topp > 0:
+        raise ValueError("--sampling: a sweep is of systems that say the same; leave it out")
+    if not args.path:
+        raise ValueError("--path: give the drafter's checkpoint; a sweep needs it")
+    # Whatever has several values is not for the settings of all; each value is checked here.
+    for name in ("confidence_threshold", "stop_threshold", "tree_nodes"):
+        for value in getattr(args, name):
+            ControllerOptions(**{name: value})
+    own = {"batch": 1, "block_size": None, "controller": "heuristic"}
+    thresholds = {"confidence_threshold": 0.5, "stop_threshold": 0.5}
+    nodes = {"tree_nodes": max(args.tree_nodes)}
+    base = make_settings(argparse.Namespace(**{**vars(args), **own, **thresholds, **nodes}))
+    devices = tuple(dict.fromkeys(args.device or [base.device]))
+    if "cuda" in devices:
+        if args.cpu:
+            raise ValueError("--cpu and --device cuda: give one of them")
+        if not torch.cuda.is_available():
+            raise ValueError("--device cuda: there is none that torch can use; give --device cpu")
+    return replace(base, device=devices[0]), devices
+
+
+def read_lines(path: str, most: int | None) -> list[Line]:
+    """The text.
+
+    Raises:
+        InferenceError: it cannot be read, or there is none.
+        ValueError: no such number of lines.
+    """
+    if most is not None and most < 1:
+        raise ValueError(f"--lines {most}: must be at least 1")
+    with InputLines.open(path) as source:
+        lines = list(islice(source, most))
+        source.check()
+    if not any(line.text.strip() for line in lines):
+        raise InferenceError(f"--input-path {path}: holds no sentence")
+    return lines
+
+
+def choose_systems(args: argparse.Namespace, base: Settings) -> list[System]:
+    """The systems, which need to know the drafter's k.
+
+    ``acceptance-head`` is left out, with a warning, if no head is there and nobody asked for it.
+
+    Raises:
+        CheckpointError, InferenceError: models that cannot be used.
+        ValueError: a k, bound or threshold that cannot be.
+    """
+    trained = load_translator(replace(base, device="cpu", dtype="float32")).block_size
+    assert trained is not None
+    controllers = tuple(args.controller or CONTROLLERS)
+    assert base.path is not None
+    found = base.controller.acceptance_head or find_head(base.path, base.rule)
+    if not args.controller and not found:
+        logger.warning("no acceptance head beside the drafter: controller acceptance-head left out")
+        controllers = tuple(name for name in controllers if name != "acceptance-head")
+    choice = Choice(
+        controllers,
+        tuple(args.constant_k) if args.constant_k else None,
+        tuple(args.block_size) if args.block_size else None,
+        tuple(args.confidence_threshold),
+        tuple(args.stop_threshold),
+        tuple(args.tree_nodes),
+    )
+    return list_systems(base, choice, trained)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status: 0, 1 for what the run met with, 2 for the command line."""
+    prepare_terminal(PROG)
+    args = parse(sys.argv[1:] if argv is None else argv)
+    try:
+        evaluate(args)
+    except BrokenPipeError:
+        return 0
+    except KeyboardInterrupt:
+        return fail(PROG, 130, "interrupted; finished runs are kept, the same command goes on")
+    except torch.cuda.OutOfMemoryError:
+        return fail(
+            PROG,
+            1,
+            f"--batch {max(args.batch)}: the GPU's memory does not suffice; give fewer "
+            "(finished runs are kept)",
+        )
+    except (CheckpointError, InferenceError) as error:
+        return fail(PROG, 1, str(error))
+    except ValueError as error:
+        return fail(PROG, 2, str(error))
+    return 0

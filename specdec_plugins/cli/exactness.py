@@ -1,0 +1,175 @@
+"""How often outputs that should be the same differ, and how close the call was where they do.
+
+    scripts/exactness.py MODEL_DIR --input-path FILE [--dtype bfloat16] [--batch 1 32]
+        [--controller constant tree] [--against float32 stock]
+
+MODEL_DIR holds verifier.pt, drafter.pt, dictionaries and codes. FILE is ordinary text. Compared
+are, in the precision of --dtype, strict speculation with AR (our greedy loop without a drafter, at
+batch 1), and AR with itself at the other batch sizes; then, as --against says, AR with AR in
+float32 or float64, and AR and strict with stock beam 1, fairseq's own, in the same precision.
+
+For every line that differs, the gap is the difference of the verifier's float64 log-probabilities,
+in nats, of the two tokens at the first difference. In float64 rounding is too small to matter: exit
+status 1 says that strict or AR differed there. In lower precision a difference is no error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Iterator
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from specdec_plugins.archive import CheckpointError
+from specdec_plugins.cli.terminal import prepare_terminal
+from specdec_plugins.decoding.controllers import NAMES, ControllerOptions
+from specdec_plugins.inference import (
+    InferenceError,
+    Settings,
+    Translator,
+    load_translator,
+)
+from specdec_plugins.inference.settings import DTYPES
+from specdec_plugins.inference.text import InputLines, Line
+
+STOCK = "stock"
+WIDTH = 48
+Tokens = list[str]
+
+
+def main() -> int:
+    prepare_terminal("exactness.py")
+    args = parse()
+    try:
+        lines = read_lines(args.input_path)
+        judge = load(args.model, "AR", "float64")
+        title = f"{len(lines)} lines, {args.dtype}"
+        print(f"{title:{WIDTH}} | lines that differ | gap: max | median", flush=True)
+        inexact = 0
+        for title, found, expected, exact in comparisons(args, lines):
+            gaps = [gap(judge, *of) for of in zip(lines, found, expected) if of[1] != of[2]]
+            print(row(title, gaps, len(lines)), flush=True)
+            inexact += exact * len(gaps)
+    except (CheckpointError, InferenceError, OSError, ValueError) as error:
+        print(f"exactness.py: {error}", file=sys.stderr)
+        return 2
+    return int(inexact > 0 and args.dtype == "float64")
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("model", type=Path)
+    add("--input-path", required=True)
+    add("--dtype", choices=[*DTYPES], default="float64")
+    add("--batch", type=int, nargs="+", default=[1, 32])
+    add("--controller", choices=NAMES, nargs="+", default=["constant"])
+    add(
+        "--against",
+        choices=["float32", "float64", STOCK],
+        nargs="+",
+        help="default: float32; in float64, float32 and stock",
+    )
+    args = parser.parse_args()
+    if args.against is None:
+        args.against = ["float32", STOCK] if args.dtype == "float64" else ["float32"]
+    return args
+
+
+def read_lines(path: str) -> list[Line]:
+    """The lines that have words.
+
+    Raises:
+        InferenceError: they cannot be read, or there are none.
+    """
+    with InputLines.open(path) as source:
+        lines = [line for line in source if line.text.strip()]
+        source.check()
+    if not lines:
+        raise InferenceError(f"--input-path {path}: holds no sentence")
+    return lines
+
+
+def comparisons(
+    args: argparse.Namespace, lines: list[Line]
+) -> Iterator[tuple[str, list[Tokens], list[Tokens], bool]]:
+    """What is compared: a title, both outputs, and whether only rounding within one precision may
+    tell them apart."""
+
+    @cache
+    def decoded(
+        strategy: str, dtype: str = args.dtype, batch: int = 1, controller: str = "constant"
+    ) -> list[Tokens]:
+        translator = load(args.model, strategy, dtype, batch, controller)
+        bar = tqdm(
+            translator.translate(lines), total=len(lines), desc=strategy, leave=False, disable=None
+        )
+        return [translation.text.split() for translation in bar]
+
+    ar, stock = decoded("AR"), STOCK in args.against
+    for controller, batch in product(args.controller, args.batch):
+        found = decoded("specdec", args.dtype, batch, controller)
+        yield f"strict, {controller}, batch {batch}: AR", found, ar, True
+        if stock:
+            title = f"strict, {controller}, batch {batch}: stock beam 1"
+            yield title, found, decoded("fairseq"), True
+    for batch in args.batch:
+        if batch != 1:
+            yield f"AR, batch {batch}: AR, batch 1", decoded("AR", args.dtype, batch), ar, True
+    if stock:
+        yield "AR: stock beam 1", ar, decoded("fairseq"), True
+    for dtype in args.against:
+        if dtype not in (STOCK, args.dtype):
+            yield f"AR: AR in {dtype}", ar, decoded("AR", dtype), False
+
+
+def load(
+    model: Path, strategy: str, dtype: str, batch: int = 1, controller: str = "constant"
+) -> Translator:
+    return load_translator(
+        Settings(
+            data=str(model),
+            path=str(model / "drafter.pt"),
+            ar_path=str(model / "verifier.pt"),
+            strategy=strategy,
+            batch=batch,
+            beam=1,
+            dtype=dtype,
+            tokenizer="moses",
+            bpe="subword_nmt",
+            keep_bpe=True,
+            controller=ControllerOptions(controller),
+        )
+    )
+
+
+def row(title: str, gaps: list[float], lines: int) -> str:
+    rate = f"{len(gaps)} ({100 * len(gaps) / lines:.1f} %)"
+    told = f"{max(gaps):8.2g} | {statistics.median(gaps):6.2g}" if gaps else f"{'':8} | {'':6}"
+    return f"{title:{WIDTH}} | {rate:>17} | {told}".rstrip()
+
+
+def gap(judge: Translator, line: Line, a: Tokens, b: Tokens) -> float:
+    """By how much the verifier prefers one of two outputs at their first difference, in nats."""
+    generator: Any = judge.generator
+    dictionary = judge.codec.target
+    source = judge.codec.encode(line)
+    assert source is not None
+    first = next(i for i, (x, y) in enumerate(zip([*a, ""], [*b, ""])) if x != y)
+    prefix = [dictionary.eos()] + [dictionary.index(token) for token in a[:first]]
+    options = [dictionary.index(t[first]) if first < len(t) else dictionary.eos() for t in (a, b)]
+    with torch.no_grad():
+        logits, _ = generator.model(
+            source[None], torch.tensor([len(source)]), torch.tensor([prefix])
+        )
+    scores = logits[0, -1].log_softmax(-1)
+    return abs(float(scores[options[0]] - scores[options[1]]))

@@ -1,0 +1,161 @@
+"""Translate text speculatively, line by line.
+
+    scripts/inference.py DATA_DIR --path drafter.pt --AR-path verifier.pt \\
+        --input-path FILE --output-path FILE
+
+DATA_DIR holds dict.{source,target}.txt and may hold the BPE `codes`. Text is taken as it is, in
+tokens with `@@ ` markers, and put out in tokens without them; with `--tokenizer moses --bpe
+subword_nmt` it is ordinary text on both sides.
+
+An empty line gives an empty line; a line longer than the encoder has positions for is cut, with a
+warning; unknown words become <unk>; invalid UTF-8 ends the run after all lines before it. Every
+line is written as soon as it is known, in input order: a run that was stopped leaves complete
+lines, and goes on with --resume; OUTPUT.resume, which lies beside them until all are written, tells
+how it was begun. At batch 1 every line is answered at once; at a larger batch, 64 batches of lines
+are read ahead and sorted by length, unless the input is typed.
+
+Times are those of decoding alone: no loading, no text work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from itertools import chain, islice
+
+import torch
+from tqdm import tqdm
+
+from specdec_plugins.archive import CheckpointError
+from specdec_plugins.cli.terminal import prepare_terminal
+from specdec_plugins.inference import (
+    InferenceError,
+    Settings,
+    Translation,
+    load_translator,
+)
+from specdec_plugins.inference.flags import TranslationParser, fail, make_settings
+from specdec_plugins.inference.output import OutputLines
+from specdec_plugins.inference.paths import check_run, check_writable
+from specdec_plugins.inference.report import format_report, full_report, write_json
+from specdec_plugins.inference.resume import ResumeFile, resume_path
+from specdec_plugins.inference.streams import tell
+from specdec_plugins.inference.text import STANDARD, InputLines
+from specdec_plugins.inference.trace_file import open_trace
+
+PROG = "inference.py"
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = TranslationParser(PROG, __doc__, argv)
+    add = parser.group.add_argument
+    add("--input-path", metavar="FILE", default="-", help="text, one sentence a line; -: stdin")
+    add("--output-path", metavar="FILE", default="-", help="a translation a line; -: stdout")
+    add("--resume", action="store_true", help="go on after the lines that the output has")
+    add("--stats-json", metavar="FILE", help="write statistics, settings and versions there")
+    add(
+        "--trace", metavar="FILE", help="write what every step did: a JSON line a sentence (slower)"
+    )
+    add("--warmup", metavar="N", type=int, default=0, help="decode N lines before, untimed (0)")
+    add("--no-progress-bar", action="store_true", help="no progress bar on a terminal")
+    return parser.parse(argv)
+
+
+def translate(args: argparse.Namespace, settings: Settings) -> None:
+    """Translate the input to the output, and report.
+
+    Raises:
+        CheckpointError, InferenceError: what stopped it.
+        ValueError: a setting that does not fit the models.
+        BrokenPipeError: nobody reads the output.
+    """
+    if args.warmup < 0:
+        raise ValueError(f"--warmup {args.warmup}: must be 0 or more")
+    output = OutputLines(args.output_path, args.resume)
+    check_files(args, settings, output)
+    with InputLines.open(args.input_path) as lines:
+        trace = open_trace(args.trace, output, args.resume) if args.trace else None
+        translator = load_translator(settings)
+        translator.check_input(lines)
+        resume = ResumeFile(output, settings, args.seed)
+        window = 1 if lines.typed else settings.window
+        known = resume.check(lines, window)
+        first = list(islice(lines, args.warmup))
+        translator.warm_up(first)
+        with output, resume, trace or nullcontext():
+            new = resume.follow(chain(first, lines))
+            results = translator.translate(chain(known, new), window, len(known), args.seed)
+            for result in progress(results, args, lines, output.done):
+                if trace is not None:
+                    assert result.trace is not None
+                    trace.write(result.trace.to_json())
+                output.write(result.text)
+        check_read(lines, output)
+        resume.finish()
+    report = full_report(translator, seed=args.seed, warmup=args.warmup)
+    if not args.quiet:
+        tell(format_report(report))
+    if args.stats_json:
+        write_json(report, args.stats_json)
+
+
+def check_read(lines: InputLines, output: OutputLines) -> None:
+    """
+    Raises:
+        InferenceError: the input could not be read to its end.
+    """
+    try:
+        lines.check()
+    except InferenceError as error:
+        after = "; lines before are kept, go on with --resume" if output.resumable else ""
+        raise InferenceError(f"{error}{after}") from error
+
+
+def check_files(args: argparse.Namespace, settings: Settings, output: OutputLines) -> None:
+    """See to it that all files of the run are different ones.
+
+    Raises:
+        InferenceError: they are not, or the statistics cannot be written.
+    """
+    if args.stats_json:
+        check_writable(args.stats_json, "--stats-json")
+    outputs = [
+        ("--output-path", args.output_path),
+        ("--trace", args.trace),
+        ("--stats-json", args.stats_json),
+        ("the file for --resume,", resume_path(output)),
+    ]
+    check_run(settings, outputs, [("--input-path", args.input_path)])
+
+
+def progress(
+    results: Iterable[Translation], args: argparse.Namespace, lines: InputLines, done: int
+) -> Iterable[Translation]:
+    """A progress bar, where somebody sees it and it is in nobody's way."""
+    hidden = args.no_progress_bar or lines.typed or not sys.stderr.isatty()
+    if hidden or (args.output_path == STANDARD and sys.stdout.isatty()):
+        return results
+    return tqdm(results, unit="line", initial=done, total=lines.total())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status: 0, 1 for what the run met with, 2 for the command line."""
+    prepare_terminal(PROG)
+    args = parse(sys.argv[1:] if argv is None else argv)
+    try:
+        translate(args, replace(make_settings(args), trace=bool(args.trace)))
+    except BrokenPipeError:
+        return 0
+    except KeyboardInterrupt:
+        return fail(PROG, 130, "interrupted; the lines written so far are complete (see --resume)")
+    except torch.cuda.OutOfMemoryError:
+        return fail(PROG, 1, f"--batch {args.batch}: the GPU's memory does not suffice; give fewer")
+    except (CheckpointError, InferenceError) as error:
+        return fail(PROG, 1, str(error))
+    except ValueError as error:
+        return fail(PROG, 2, str(error))
+    return 0

@@ -1,0 +1,117 @@
+"""Translate a large file, or a folder of files, with a pool of workers.
+
+    scripts/translate_corpus.py DATA_DIR --path drafter.pt --AR-path verifier.pt \\
+        --input-path FILE_OR_FOLDER --output-path FOLDER --workers N
+
+The output folder gets a file of the same name for every input file, line for line. It is written
+shard by shard, a shard being --shard-lines lines of a file. A worker that dies is replaced. A run
+that was stopped or killed goes on where it was by the same command; with other input, models or
+settings it refuses. DATA_DIR and the other flags are those of inference.py.
+
+Empty lines stay empty and empty files too; a last line without a line feed gets one; input that
+is not UTF-8 is refused before anything is translated; hidden files are passed over.
+
+Needs Ray: pip install 'specdec-plugins[ray]'. By itself it uses this machine. With RAY_ADDRESS it
+uses that cluster, whose machines must see the models, the input and the output by the same paths.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tqdm import tqdm
+
+from specdec_plugins.archive import CheckpointError
+from specdec_plugins.cli.terminal import prepare_terminal
+from specdec_plugins.inference import InferenceError, load_translator
+from specdec_plugins.inference.corpus import FOLDER, find_files, read_corpus
+from specdec_plugins.inference.flags import TranslationParser, fail, make_settings
+from specdec_plugins.inference.job import Job, describe_job
+from specdec_plugins.inference.paths import check_outside, check_run, files_below
+from specdec_plugins.inference.streams import tell
+from specdec_plugins.inference.text import InputLines
+
+PROG = "translate_corpus.py"
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = TranslationParser(PROG, __doc__, argv)
+    add = parser.group.add_argument
+    add("--input-path", metavar="PATH", type=Path, required=True, help="text file, or folder")
+    add("--output-path", metavar="FOLDER", type=Path, required=True, help="for the translations")
+    add("--workers", metavar="N", type=int, default=1, help="processes, one a GPU if any (1)")
+    add("--threads", metavar="N", type=int, default=1, help="CPUs of each worker (1)")
+    add("--shard-lines", metavar="N", type=int, default=1000, help="lines of a shard (1000)")
+    add("--no-progress-bar", action="store_true", help="no progress bar on a terminal")
+    args = parser.parse(argv)
+    for name in ("workers", "threads", "shard_lines"):
+        if getattr(args, name) < 1:
+            parser.error(f"--{name.replace('_', '-')} {getattr(args, name)}: must be at least 1")
+    return args
+
+
+def translate(args: argparse.Namespace) -> None:
+    """Translate what is still to be translated, and put it together.
+
+    Raises:
+        CheckpointError, InferenceError: what stopped it.
+        ValueError: a setting that cannot be.
+    """
+    try:
+        from specdec_plugins.inference.pool import translate_shards
+    except ImportError as error:
+        raise InferenceError(f"{error}; pip install 'specdec-plugins[ray]' brings it") from error
+    settings = make_settings(args)
+    files = find_files(args.input_path)
+    check_outside(args.input_path, args.output_path)
+    own = [*(args.output_path / name for name in files)]
+    own += files_below(args.output_path / FOLDER, "**/*")
+    outputs = [("--output-path", path) for path in own]
+    check_run(settings, outputs, [("--input-path", path) for path in files.values()])
+    # Whatever is wrong with the models is best said here, once, and before any worker starts.
+    translator = load_translator(replace(settings, device="cpu", dtype="float32"))
+    for file in files.values():
+        with InputLines.open(str(file)) as lines:
+            translator.check_input(lines)
+    corpus = read_corpus(files, args.output_path, args.shard_lines)
+    description = describe_job(corpus, settings, args.seed, args.shard_lines)
+    total = sum(file.lines for file in corpus)
+    start = time.monotonic()
+    with Job(args.output_path, corpus, description) as job:
+        pending = job.pending()
+        before = total - sum(shard.lines for shard in pending)
+        hidden = args.no_progress_bar or not sys.stderr.isatty()
+        with tqdm(total=total, initial=before, unit="line", disable=hidden) as bar:
+            if pending:
+                for count in translate_shards(
+                    pending, settings, args.seed, args.workers, args.threads
+                ):
+                    bar.update(count)
+        job.finish()
+    if not args.quiet:
+        seconds = time.monotonic() - start
+        tell(
+            f"{total} lines of {len(corpus)} files: {total - before} translated in {seconds:.1f} s "
+            f"by {args.workers} workers, {before} were there already"
+        )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status: 0, 1 for what the run met with, 2 for the command line."""
+    prepare_terminal(PROG)
+    args = parse(sys.argv[1:] if argv is None else argv)
+    try:
+        translate(args)
+    except KeyboardInterrupt:
+        return fail(PROG, 130, "interrupted; what is done is kept, the same command goes on")
+    except (CheckpointError, InferenceError) as error:
+        return fail(PROG, 1, str(error))
+    except ValueError as error:
+        return fail(PROG, 2, str(error))
+    return 0

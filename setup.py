@@ -28,6 +28,19 @@ with open(__file__, encoding="utf-8") as _file:
     exec(compile(_file.read(), __file__, "exec"))
 '''
 
+COMMANDS = {
+    "specdec-calibrate-head": "calibrate_head",
+    "specdec-encoder-initial": "encoder_initial",
+    "specdec-evaluate": "evaluate",
+    "specdec-exactness": "exactness",
+    "specdec-export": "export_checkpoint",
+    "specdec-recombine": "recombine",
+    "specdec-trace-report": "trace_report",
+    "specdec-train": "train",
+    "specdec-translate": "inference",
+    "specdec-translate-corpus": "translate_corpus",
+}
+
 
 class EditableWheel(editable_wheel):
     """An editable install in which fairseq finds ``--user-dir specdec_plugins`` from anywhere.
@@ -68,6 +81,11 @@ setup(
     packages=find_packages(include=["specdec_plugins", "specdec_plugins.*"]),
     package_data={"specdec_plugins": ["py.typed"], "specdec_plugins.inference": ["*.html"]},
     zip_safe=False,
+    entry_points={
+        "console_scripts": [
+            f"{command} = specdec_plugins.cli.{module}:main" for command, module in COMMANDS.items()
+        ]
+    },
     cmdclass={"editable_wheel": EditableWheel},
     install_requires=[
         "torch>=2.4",

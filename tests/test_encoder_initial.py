@@ -128,9 +128,7 @@ def test_what_the_published_script_keeps_and_copies(tmp_path: Path) -> None:
     assert trained == set(expected["copied_from_verifier"])
 
 
-def test_errors_are_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     verifier = save_checkpoint(tmp_path / "verifier.pt", make_verifier().float())
     (tmp_path / "junk.pt").write_bytes(b"junk")
     (tmp_path / "folder").mkdir()

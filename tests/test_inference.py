@@ -1011,8 +1011,8 @@ def one_error(capfd: pytest.CaptureFixture[str]) -> str:
             "--min-len 64: is above the maximum length, 63",
         ),
         (["--strategy", "fairseq", "--lenpen", "1e20"], 2, "--lenpen 1e+20: is too large"),
-        (["--beta", "9" * 20], 2, f"--beta {'9' * 20}: must be from "),
-        (["--max-len-b", "9" * 20], 2, f"--max-len-b {'9' * 20}: must be from "),
+        (["--beta", "9" * 20], 2, f"--beta {'9' * 20}: must be from -2147483647 to"),
+        (["--max-len-b", "9" * 20], 2, f"--max-len-b {'9' * 20}: must be from -2147483647 to"),
         (
             ["--controller", "tree", "--tree-nodes", "100000"],
             2,
@@ -1260,7 +1260,8 @@ def command(world: Path, *flags: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1"}
+    # These models do not say which dictionaries they have, of which there would be a warning.
+    return {**os.environ, "OMP_NUM_THREADS": "1", "LOGLEVEL": "ERROR"}
 
 
 def test_typed_lines_are_answered_at_once(world: Path, tmp_path: Path, greedy: list[str]) -> None:

@@ -18,7 +18,7 @@ BUILD = "import sys; from setuptools import build_meta as b; print(getattr(b, sy
 
 
 def run(
-    folder: Path, *command: object, path: Path | None = None
+    folder: Path, *command: object, path: Path | None = None, status: int = 0
 ) -> subprocess.CompletedProcess[str]:
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     if path is not None:
@@ -31,7 +31,7 @@ def run(
         cwd=folder,
         env=variables,
     )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    assert done.returncode == status, (done.stdout + done.stderr)[-3000:]
     return done
 
 
@@ -97,3 +97,17 @@ def test_the_example_for_hydra_runs_by_its_own_command(site: Path, tmp_path: Pat
         path=site,
     )
     assert (tmp_path / "out" / "checkpoint_last.pt").is_file()
+
+
+def test_console_commands(site: Path, tmp_path: Path) -> None:
+    """All are there, and messages name a command as it was called."""
+    script = (
+        "import sys; from importlib.metadata import distribution; "
+        "sys.argv[0] = '/bin/specdec-translate'; "
+        "mains = {e.name: e.load() for e in distribution('specdec-plugins').entry_points}; "
+        "print(len(mains)); sys.exit(mains['specdec-translate']())"
+    )
+    done = run(tmp_path, "-c", script, "nowhere", path=site, status=2)
+    assert done.stdout == "10\n"
+    assert done.stderr.startswith("specdec-translate: --path: give the drafter")
+    assert done.stderr.count("\n") == 1

@@ -22,7 +22,7 @@ from specdec_plugins.calibration import (
     plot_reliability,
     report,
 )
-from specdec_plugins.cli.terminal import prepare_terminal
+from specdec_plugins.cli.terminal import prepare_terminal, program
 from specdec_plugins.head_file import save_head
 from specdec_plugins.head_predictions import TrainedHead
 from specdec_plugins.inference import InferenceError
@@ -30,9 +30,11 @@ from specdec_plugins.inference.corpus import write_whole
 from specdec_plugins.inference.paths import check_paths, check_writable
 from specdec_plugins.inference.streams import put, tell
 
+PROG = program("calibrate_head.py")
+
 
 def main(argv: Sequence[str] | None = None) -> int:
-    prepare_terminal("calibrate_head.py")
+    prepare_terminal(PROG)
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -76,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.plot:
             plot_reliability(calibrated, args.plot, args.output)
     except (CheckpointError, InferenceError, OSError, ValueError) as error:
-        tell(f"calibrate_head.py: {error}")
+        tell(f"{PROG}: {error}")
         return 1
     return 0
 

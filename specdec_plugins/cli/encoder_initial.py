@@ -15,15 +15,17 @@ import argparse
 from collections.abc import Sequence
 
 from specdec_plugins.archive import CheckpointError
-from specdec_plugins.cli.terminal import prepare_terminal
+from specdec_plugins.cli.terminal import prepare_terminal, program
 from specdec_plugins.inference import InferenceError
 from specdec_plugins.inference.paths import check_paths, check_writable
 from specdec_plugins.inference.streams import put, tell
 from specdec_plugins.models.encoder_init import write_initial_checkpoint
 
+PROG = program("encoder_initial.py")
+
 
 def main(argv: Sequence[str] | None = None) -> int:
-    prepare_terminal("encoder_initial.py")
+    prepare_terminal(PROG)
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -36,6 +38,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         names = write_initial_checkpoint(args.verifier, args.output)
         put(f"{args.output}: {len(names)} entries of the encoder, none of the decoder\n")
     except (CheckpointError, InferenceError) as error:
-        tell(f"encoder_initial.py: {error}")
+        tell(f"{PROG}: {error}")
         return 1
     return 0

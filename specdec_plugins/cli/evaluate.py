@@ -35,7 +35,7 @@ import torch
 from tqdm import tqdm
 
 from specdec_plugins.archive import CheckpointError
-from specdec_plugins.cli.terminal import prepare_terminal
+from specdec_plugins.cli.terminal import prepare_terminal, program
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.evaluation.folder import SweepFolder
 from specdec_plugins.evaluation.outputs import own_files, write_outputs
@@ -56,7 +56,7 @@ from specdec_plugins.inference.paths import check_run
 from specdec_plugins.inference.streams import put
 from specdec_plugins.inference.text import InputLines, Line
 
-PROG = "evaluate.py"
+PROG = program("evaluate.py")
 logger = logging.getLogger(PROG)
 
 

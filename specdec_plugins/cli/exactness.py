@@ -28,7 +28,7 @@ import torch
 from tqdm import tqdm
 
 from specdec_plugins.archive import CheckpointError
-from specdec_plugins.cli.terminal import prepare_terminal
+from specdec_plugins.cli.terminal import prepare_terminal, program
 from specdec_plugins.decoding.controllers import NAMES, ControllerOptions
 from specdec_plugins.inference import (
     InferenceError,
@@ -39,13 +39,15 @@ from specdec_plugins.inference import (
 from specdec_plugins.inference.settings import DTYPES
 from specdec_plugins.inference.text import InputLines, Line
 
+PROG = program("exactness.py")
+
 STOCK = "stock"
 WIDTH = 48
 Tokens = list[str]
 
 
 def main() -> int:
-    prepare_terminal("exactness.py")
+    prepare_terminal(PROG)
     args = parse()
     try:
         lines = read_lines(args.input_path)
@@ -58,7 +60,7 @@ def main() -> int:
             print(row(title, gaps, len(lines)), flush=True)
             inexact += exact * len(gaps)
     except (CheckpointError, InferenceError, OSError, ValueError) as error:
-        print(f"exactness.py: {error}", file=sys.stderr)
+        print(f"{PROG}: {error}", file=sys.stderr)
         return 2
     return int(inexact > 0 and args.dtype == "float64")
 

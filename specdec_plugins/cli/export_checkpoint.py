@@ -6,15 +6,17 @@ import argparse
 from collections.abc import Sequence
 
 from specdec_plugins.archive import CheckpointError
-from specdec_plugins.cli.terminal import prepare_terminal
+from specdec_plugins.cli.terminal import prepare_terminal, program
 from specdec_plugins.export import export_checkpoint
 from specdec_plugins.inference import InferenceError
 from specdec_plugins.inference.paths import check_paths, check_writable
 from specdec_plugins.inference.streams import put, tell
 
+PROG = program("export_checkpoint.py")
+
 
 def main(argv: Sequence[str] | None = None) -> int:
-    prepare_terminal("export_checkpoint.py")
+    prepare_terminal(PROG)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("source", help="a checkpoint of fairseq-train")
     parser.add_argument("target", help="the file to write")
@@ -32,6 +34,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         put(f"{args.target}: {size / 1e6:.1f} MB\n")
     except (CheckpointError, InferenceError) as error:
-        tell(f"export_checkpoint.py: {error}")
+        tell(f"{PROG}: {error}")
         return 1
     return 0

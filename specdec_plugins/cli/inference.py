@@ -30,7 +30,7 @@ import torch
 from tqdm import tqdm
 
 from specdec_plugins.archive import CheckpointError
-from specdec_plugins.cli.terminal import prepare_terminal
+from specdec_plugins.cli.terminal import prepare_terminal, program
 from specdec_plugins.inference import (
     InferenceError,
     Settings,
@@ -46,7 +46,7 @@ from specdec_plugins.inference.streams import tell
 from specdec_plugins.inference.text import STANDARD, InputLines
 from specdec_plugins.inference.trace_file import open_trace
 
-PROG = "inference.py"
+PROG = program("inference.py")
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

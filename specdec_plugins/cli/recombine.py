@@ -17,23 +17,25 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from specdec_plugins.cli.terminal import prepare_terminal
+from specdec_plugins.cli.terminal import prepare_terminal, program
+
+PROG = program("recombine.py")
 
 LONGEST = 60
 
 
 def main() -> int:
-    prepare_terminal("recombine.py")
+    prepare_terminal(PROG)
     if len(sys.argv) != 3 or not sys.argv[2].isdigit():
         print(__doc__, file=sys.stderr)
         return 2
     try:
         lines = Path(sys.argv[1]).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        print(f"recombine.py: {sys.argv[1]}: cannot be read ({error})", file=sys.stderr)
+        print(f"{PROG}: {sys.argv[1]}: cannot be read ({error})", file=sys.stderr)
         return 1
     if not any(line.strip() for line in lines):
-        print(f"recombine.py: {sys.argv[1]}: holds no sentence; name a text", file=sys.stderr)
+        print(f"{PROG}: {sys.argv[1]}: holds no sentence; name a text", file=sys.stderr)
         return 1
     new = recombine([line.split() for line in lines], int(sys.argv[2]))
     try:
@@ -44,7 +46,7 @@ def main() -> int:
         # Or Python would try again when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         fault = f"cannot be written to ({error.strerror}); make room"
-        print(f"recombine.py: standard output: {fault}", file=sys.stderr)
+        print(f"{PROG}: standard output: {fault}", file=sys.stderr)
         return 1
     return 0
 

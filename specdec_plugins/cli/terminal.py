@@ -7,10 +7,17 @@ import logging
 import os
 import sys
 import warnings
+from pathlib import Path
 
 from specdec_plugins.inference.streams import open_standard_streams
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+def program(script: str) -> str:
+    """A command's name in messages: that of its script, unless it was called by its own."""
+    called = Path(sys.argv[0]).name
+    return called if called.startswith("specdec-") else script
 
 
 def prepare_terminal(prog: str) -> None:

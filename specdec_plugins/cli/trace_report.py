@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from specdec_plugins.cli.terminal import prepare_terminal
+from specdec_plugins.cli.terminal import prepare_terminal, program
 from specdec_plugins.inference import InferenceError
 from specdec_plugins.inference.paths import check_paths, check_writable
 from specdec_plugins.inference.streams import tell
@@ -24,10 +24,12 @@ from specdec_plugins.inference.trace_file import read_trace
 from specdec_plugins.inference.trace_report import build_report
 from specdec_plugins.whole_file import whole_file
 
+PROG = program("trace_report.py")
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0, or 1 for files that cannot be read or written."""
-    prepare_terminal("trace_report.py")
+    prepare_terminal(PROG)
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -47,13 +49,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         with whole_file(args.output) as file:
             file.write(page.encode("utf-8", errors="xmlcharrefreplace"))
     except InferenceError as error:
-        tell(f"trace_report.py: {error}")
+        tell(f"{PROG}: {error}")
         return 1
     except OSError as error:
         fault = f"cannot be written to ({error.strerror}); name another file"
-        tell(f"trace_report.py: OUTPUT.html {args.output}: {fault}")
+        tell(f"{PROG}: OUTPUT.html {args.output}: {fault}")
         return 1
     except KeyboardInterrupt:
-        tell("trace_report.py: interrupted; nothing was written")
+        tell(f"{PROG}: interrupted; nothing was written")
         return 130
     return 0

@@ -10,7 +10,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from specdec_plugins.cli.terminal import log_level
+from specdec_plugins.cli.terminal import log_level, program
+
+PROG = program("train.py")
 
 PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -26,7 +28,7 @@ def with_plugin(argv: Sequence[str]) -> list[str]:
 
 def main() -> None:
     """Train; fairseq reads the command line itself."""
-    log_level("train.py")
+    log_level(PROG)
     # Here, since this sets up the logging of a training.
     from fairseq_cli.train import cli_main
 

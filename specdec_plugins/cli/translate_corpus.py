@@ -27,7 +27,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from specdec_plugins.archive import CheckpointError
-from specdec_plugins.cli.terminal import prepare_terminal
+from specdec_plugins.cli.terminal import prepare_terminal, program
 from specdec_plugins.inference import InferenceError, load_translator
 from specdec_plugins.inference.corpus import FOLDER, find_files, read_corpus
 from specdec_plugins.inference.flags import TranslationParser, fail, make_settings
@@ -36,7 +36,7 @@ from specdec_plugins.inference.paths import check_outside, check_run, files_belo
 from specdec_plugins.inference.streams import tell
 from specdec_plugins.inference.text import InputLines
 
-PROG = "translate_corpus.py"
+PROG = program("translate_corpus.py")
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

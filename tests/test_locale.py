@@ -62,6 +62,7 @@ def test_inference(locale: dict[str, str]) -> None:
     assert "Mädchen" in output
 
 
+@pytest.mark.slow
 def test_recombine(locale: dict[str, str], tmp_path: Path) -> None:
     source = tmp_path / "train.en"
     source.write_text("ein Mädchen läuft schnell\nein Hund läuft weg\n", encoding="utf-8")
@@ -86,6 +87,7 @@ def test_fairseqs_own_commands_cut_alike_and_warn(locale: dict[str, str]) -> Non
     assert warned == [False, True]
 
 
+@pytest.mark.slow
 def test_prepare_data(locale: dict[str, str], tmp_path: Path) -> None:
     raw = tmp_path / "raw"
     raw.mkdir()

@@ -141,7 +141,8 @@ def table(
     for name, system in systems.items():
         texts = [t.text for t in outputs[name]]
         bleu = sacrebleu.corpus_bleu(texts, [references]).score
-        length = system.statistics.acceptance_length if "specdec" in name else 1.0
+        drafts = "specdec" in name
+        length = f"{system.statistics.acceptance_length:.2f}" if drafts else "-"
         ratios = [
             statistics.median(base / own for base, own in zip(seconds[baseline], seconds[name]))
             for baseline in baselines
@@ -149,7 +150,7 @@ def table(
         same = sum(a == b for a, b in zip(texts, greedy))
         milliseconds = 1000 * statistics.median(seconds[name]) / len(references)
         print(
-            f"| {name:15} | {bleu:4.1f} | {length:17.2f} | {milliseconds:11.1f} "
+            f"| {name:15} | {bleu:4.1f} | {length:>17} | {milliseconds:11.1f} "
             f"| {ratios[0]:15.2f}x | {ratios[1]:10.2f}x | {same:2}/{len(texts)} |"
         )
     k = systems[STRICT].block_size

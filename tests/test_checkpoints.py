@@ -366,7 +366,7 @@ class TestLoadModel:
     ) -> None:
         extra = {
             "encoder.embed_positions._float_tensor": torch.zeros(1),
-            "encoder.layers.0.in_proj_weight": torch.zeros(24, 8),
+            "encoder.layers.0.in_proj_weight": torch.full((24, 8), float("nan")),
             "encoder.layers.0.fc1_bias": torch.zeros(8),
         }
         weights = load_state(checkpoint)["model"]

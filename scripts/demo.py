@@ -25,8 +25,7 @@ import sacrebleu  # noqa: E402
 import torch  # noqa: E402
 from tqdm import tqdm  # noqa: E402
 
-import specdec_plugins  # noqa: E402, F401
-from specdec_plugins.checkpoints import CheckpointError  # noqa: E402
+from specdec_plugins.checkpoints.archive import CheckpointError  # noqa: E402
 from specdec_plugins.cli.terminal import prepare_terminal  # noqa: E402
 from specdec_plugins.decoding.acceptance import AcceptanceRule  # noqa: E402
 from specdec_plugins.decoding.controllers import ControllerOptions  # noqa: E402

@@ -14,14 +14,15 @@ import pytest
 import torch
 from dummy_data import SIZES, make_data, run_train, train_verifier
 
-from specdec_plugins.checkpoints import CheckpointError, load_state
+from specdec_plugins.checkpoints.archive import CheckpointError
+from specdec_plugins.checkpoints.export import export_checkpoint
+from specdec_plugins.checkpoints.head_file import find_head, load_head
+from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.cli import calibrate_head
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.probabilities import Sampling
-from specdec_plugins.export import export_checkpoint
-from specdec_plugins.head_file import find_head, load_head
-from specdec_plugins.head_predictions import TrainedHead
+from specdec_plugins.evaluation.head_predictions import TrainedHead
 
 ROOT = Path(__file__).resolve().parent.parent
 DRAFTER = (

@@ -13,11 +13,11 @@ import torch
 from drafters import save_pair
 from models.test_acceptance_head import make_head
 
+from specdec_plugins.checkpoints.head_file import save_head
 from specdec_plugins.cli import evaluate as script
 from specdec_plugins.evaluation import plots, sweep
 from specdec_plugins.evaluation.folder import SweepFolder, read_runs
 from specdec_plugins.evaluation.runs import Run
-from specdec_plugins.head_file import save_head
 from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.models.acceptance_head import fingerprint
 

@@ -17,10 +17,10 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models.transformer import TransformerModel
 from fairseq_cli import generate
 
-from specdec_plugins.checkpoints import load_state
+from specdec_plugins.checkpoints.export import export_checkpoint
+from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.export import export_checkpoint
 from specdec_plugins.inference import Settings, load_translator
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -22,13 +22,13 @@ from conftest import make_dictionary, make_task, make_verifier, vary_output
 from drafters import make_block, make_causal, save_checkpoint
 from models.test_acceptance_head import make_head
 
-from specdec_plugins.checkpoints import CheckpointError
+from specdec_plugins.checkpoints.archive import CheckpointError
+from specdec_plugins.checkpoints.head_file import save_head
 from specdec_plugins.cli import inference as script
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import PHASES
-from specdec_plugins.head_file import save_head
 from specdec_plugins.inference import InferenceError, Settings, load_translator
 from specdec_plugins.inference.output import OutputLines
 from specdec_plugins.inference.resume import ResumeFile

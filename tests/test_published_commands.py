@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from dummy_data import make_data, train_verifier
 
-from specdec_plugins.checkpoints import load_state
+from specdec_plugins.checkpoints.loading import load_state
 
 ROOT = Path(__file__).resolve().parent.parent
 TRAIN = """

@@ -1,1 +1,5 @@
 """Command lines: parse, call, print."""
+
+from specdec_plugins import register
+
+register()

@@ -15,16 +15,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from specdec_plugins.archive import CheckpointError
-from specdec_plugins.calibration import (
+from specdec_plugins.checkpoints.archive import CheckpointError
+from specdec_plugins.checkpoints.head_file import save_head
+from specdec_plugins.cli.terminal import prepare_terminal, program
+from specdec_plugins.evaluation.calibration import (
     check_plotting,
     fit_calibration,
     plot_reliability,
     report,
 )
-from specdec_plugins.cli.terminal import prepare_terminal, program
-from specdec_plugins.head_file import save_head
-from specdec_plugins.head_predictions import TrainedHead
+from specdec_plugins.evaluation.head_predictions import TrainedHead
 from specdec_plugins.inference import InferenceError
 from specdec_plugins.inference.corpus import write_whole
 from specdec_plugins.inference.paths import check_paths, check_writable

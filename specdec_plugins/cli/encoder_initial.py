@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from specdec_plugins.archive import CheckpointError
+from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.cli.terminal import prepare_terminal, program
 from specdec_plugins.inference import InferenceError
 from specdec_plugins.inference.paths import check_paths, check_writable

@@ -34,7 +34,8 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from specdec_plugins.archive import CheckpointError
+from specdec_plugins.checkpoints.archive import CheckpointError
+from specdec_plugins.checkpoints.head_file import find_head
 from specdec_plugins.cli.terminal import prepare_terminal, program
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.evaluation.folder import SweepFolder
@@ -49,7 +50,6 @@ from specdec_plugins.evaluation.systems import (
     System,
     list_systems,
 )
-from specdec_plugins.head_file import find_head
 from specdec_plugins.inference import InferenceError, Settings, load_translator
 from specdec_plugins.inference.flags import TranslationParser, fail, make_settings
 from specdec_plugins.inference.paths import check_run

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from specdec_plugins.archive import CheckpointError
+from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.cli.terminal import prepare_terminal, program
 from specdec_plugins.decoding.controllers import NAMES, ControllerOptions
 from specdec_plugins.inference import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from specdec_plugins.archive import CheckpointError
+from specdec_plugins.checkpoints.archive import CheckpointError
+from specdec_plugins.checkpoints.export import export_checkpoint
 from specdec_plugins.cli.terminal import prepare_terminal, program
-from specdec_plugins.export import export_checkpoint
 from specdec_plugins.inference import InferenceError
 from specdec_plugins.inference.paths import check_paths, check_writable
 from specdec_plugins.inference.streams import put, tell

@@ -29,7 +29,7 @@ from itertools import chain, islice
 import torch
 from tqdm import tqdm
 
-from specdec_plugins.archive import CheckpointError
+from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.cli.terminal import prepare_terminal, program
 from specdec_plugins.inference import (
     InferenceError,

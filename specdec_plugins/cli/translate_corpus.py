@@ -26,7 +26,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from specdec_plugins.archive import CheckpointError
+from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.cli.terminal import prepare_terminal, program
 from specdec_plugins.inference import InferenceError, load_translator
 from specdec_plugins.inference.corpus import FOLDER, find_files, read_corpus

@@ -12,8 +12,8 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from torch import Tensor
 
+from specdec_plugins.checkpoints.pair import unwrapped
 from specdec_plugins.decoding.labels import AcceptanceLabeller
-from specdec_plugins.pair import unwrapped
 
 
 @dataclass

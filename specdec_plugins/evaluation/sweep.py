@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 import specdec_plugins
+from specdec_plugins.checkpoints.head_file import find_head
 from specdec_plugins.decoding.cost_profile import processor_name
 from specdec_plugins.evaluation.folder import SweepFolder
 from specdec_plugins.evaluation.runs import Run, plan_batches, timed_run, warm_up
 from specdec_plugins.evaluation.systems import System
-from specdec_plugins.head_file import find_head
 from specdec_plugins.inference.job import describe_settings, file_digest
 from specdec_plugins.inference.loading import load_translator
 from specdec_plugins.inference.report import device_name

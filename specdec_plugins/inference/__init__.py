@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from specdec_plugins.inference.loading import load_translator
-from specdec_plugins.inference.settings import InferenceError, Settings
-from specdec_plugins.inference.translator import Translation, Translator
+from specdec_plugins import register
+
+register()
+
+from specdec_plugins.inference.loading import load_translator  # noqa: E402
+from specdec_plugins.inference.settings import InferenceError, Settings  # noqa: E402
+from specdec_plugins.inference.translator import Translation, Translator  # noqa: E402
 
 __all__ = ["InferenceError", "Settings", "Translation", "Translator", "load_translator"]

@@ -15,12 +15,12 @@ from fairseq.dataclass.configs import CommonConfig
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.registry import REGISTRIES
 
+from specdec_plugins.checkpoints.pair import split_pair
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.inference.settings import STRATEGIES, Settings
 from specdec_plugins.inference.streams import tell
-from specdec_plugins.pair import split_pair
 from specdec_plugins.tasks.controller_config import ControllerConfig
 
 logger = logging.getLogger(__name__)

@@ -10,18 +10,18 @@ from typing import Any
 from fairseq.data import encoders
 from fairseq.data.data_utils import infer_language_pair
 
-from specdec_plugins.checkpoints import load_state
+from specdec_plugins.checkpoints.head_file import controller_head
+from specdec_plugins.checkpoints.loading import load_state
+from specdec_plugins.checkpoints.pair import check_pair, load_drafter, load_verifier
 from specdec_plugins.decoding.beam_search import BeamSearchGenerator
 from specdec_plugins.decoding.controllers import Head
 from specdec_plugins.decoding.drafter_only import DrafterOnlyGenerator
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.trace import TraceRecorder
-from specdec_plugins.head_file import controller_head
 from specdec_plugins.inference.settings import DTYPES, InferenceError, Settings
 from specdec_plugins.inference.text import TextCodec
 from specdec_plugins.inference.translator import Generator, Translator
 from specdec_plugins.models.drafter import Drafter
-from specdec_plugins.pair import check_pair, load_drafter, load_verifier
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
 from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
 

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from specdec_plugins.head_file import find_head
+from specdec_plugins.checkpoints.head_file import find_head
 from specdec_plugins.inference.settings import InferenceError, Settings
 from specdec_plugins.inference.streams import ERROR, OUTPUT
 from specdec_plugins.inference.text import STANDARD

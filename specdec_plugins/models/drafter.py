@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from fairseq.models import BaseFairseqModel
 from torch import Tensor, nn
 
-from specdec_plugins.checkpoints import REDUNDANT
+from specdec_plugins.checkpoints.loading import REDUNDANT
 from specdec_plugins.data.block_mask import GLANCING, Blocks, glance, sentence_uniforms
 from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory
 from specdec_plugins.models.layers import DecoderLayerRunner, additive, among_themselves

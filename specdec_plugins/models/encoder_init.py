@@ -9,8 +9,8 @@ import torch
 from fairseq.models import ARCH_MODEL_REGISTRY
 from torch import nn
 
-from specdec_plugins.archive import CheckpointError
-from specdec_plugins.checkpoints import REDUNDANT, load_state, save_state
+from specdec_plugins.checkpoints.archive import CheckpointError
+from specdec_plugins.checkpoints.loading import REDUNDANT, load_state, save_state
 from specdec_plugins.models.drafter import Drafter
 
 logger = logging.getLogger(__name__)

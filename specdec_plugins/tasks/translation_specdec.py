@@ -18,7 +18,12 @@ from fairseq.tasks.translation import TranslationTask
 from omegaconf import DictConfig
 from torch import Tensor
 
-from specdec_plugins.checkpoints import use_plain_encoder
+from specdec_plugins.checkpoints.dictionaries import KEY, check_dictionaries, fingerprints
+from specdec_plugins.checkpoints.head_file import controller_head
+from specdec_plugins.checkpoints.loading import use_plain_encoder
+from specdec_plugins.checkpoints.pair import check_pair, load_drafter, load_verifier, unwrapped
+from specdec_plugins.checkpoints.safe_globals import force_weights_only
+from specdec_plugins.checkpoints.saved_config import saved_model
 from specdec_plugins.data.block_mask import (
     CUTS,
     fixed_uniforms,
@@ -31,12 +36,7 @@ from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import SHORTEST, GenerationLimits
-from specdec_plugins.dictionaries import KEY, check_dictionaries, fingerprints
-from specdec_plugins.head_file import controller_head
 from specdec_plugins.models.drafter import Drafter
-from specdec_plugins.pair import check_pair, load_drafter, load_verifier, unwrapped
-from specdec_plugins.safe_globals import force_weights_only
-from specdec_plugins.saved_config import saved_model
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
 from specdec_plugins.tasks.surroundings import refuse_tpu, warn_of_locale
 

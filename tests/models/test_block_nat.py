@@ -26,7 +26,7 @@ from drafters import (
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from fairseq.optim.adam import Adam
 
-from specdec_plugins.checkpoints import load_state
+from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.criterions.glat_loss import GlatLoss
 from specdec_plugins.models.block_nat import BlockDrafter
 

@@ -13,7 +13,7 @@ import torch
 from conftest import without_copies
 from dummy_data import COMMON, SIZES, make_data, run_train, train_verifier
 
-from specdec_plugins.checkpoints import load_state
+from specdec_plugins.checkpoints.loading import load_state
 
 PACKAGE = Path(__file__).resolve().parent.parent.parent / "specdec_plugins"
 # No dropout, whose masks depend on how sentences are batched. Adam divides a gradient by its size:

@@ -8,8 +8,8 @@ from typing import Any
 from fairseq.models import ARCH_MODEL_REGISTRY, BaseFairseqModel
 from fairseq.utils import split_paths
 
-from specdec_plugins.archive import CheckpointError
-from specdec_plugins.checkpoints import load_model, load_state
+from specdec_plugins.checkpoints.archive import CheckpointError
+from specdec_plugins.checkpoints.loading import load_model, load_state
 from specdec_plugins.decoding.verifier import UnsupportedModelError, check_supported
 from specdec_plugins.models.drafter import Drafter
 

@@ -10,12 +10,12 @@ import torch
 from drafters import make_causal
 from models.test_acceptance_head import inputs, make_head
 
-from specdec_plugins.checkpoints import CheckpointError
+from specdec_plugins.checkpoints.archive import CheckpointError
+from specdec_plugins.checkpoints.head_file import controller_head, find_head, load_head, save_head
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.linear_head import LinearHead
 from specdec_plugins.decoding.probabilities import Sampling
-from specdec_plugins.head_file import controller_head, find_head, load_head, save_head
 from specdec_plugins.models.acceptance_head import AcceptanceHead, fingerprint
 
 DRAFTER = make_causal().float()

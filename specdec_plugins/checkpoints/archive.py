@@ -2,9 +2,9 @@
 
 A file of ``torch.save`` is a pickle, and a pickle can name any function to be called while it is
 read. torch's ``weights_only`` reading refuses every global that is not on a list
-(:mod:`specdec_plugins.safe_globals`); this module reads only in that way, on every torch, finds
-damage by the archive's checksums, which torch does not look at, and turns what can go wrong into
-errors of one line.
+(:mod:`specdec_plugins.checkpoints.safe_globals`); this module reads only in that way, on every
+torch, finds damage by the archive's checksums, which torch does not look at, and turns what can go
+wrong into errors of one line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec_plugins.safe_globals import register_safe_globals
+from specdec_plugins.checkpoints.safe_globals import register_safe_globals
 
 AGAIN = "copy or download it again"
 ZIP_MAGIC = b"PK\x03\x04"

@@ -9,15 +9,15 @@ from typing import Any
 
 import torch
 
-from specdec_plugins.archive import CheckpointError, check_weights, load_archive
-from specdec_plugins.checkpoints import load_state, save_state
+from specdec_plugins.checkpoints.archive import CheckpointError, check_weights, load_archive
+from specdec_plugins.checkpoints.loading import load_state, save_state
+from specdec_plugins.checkpoints.saved_config import ConfigError, saved_fields
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.controllers import ControllerOptions, Head
 from specdec_plugins.decoding.linear_head import LinearHead
 from specdec_plugins.decoding.probabilities import Sampling
 from specdec_plugins.models.acceptance_head import AcceptanceHead, HeadSettings, fingerprint
 from specdec_plugins.models.drafter import Drafter
-from specdec_plugins.saved_config import ConfigError, saved_fields
 
 HEAD_FILE = "acceptance_head.pt"
 PREFIX = "head."

@@ -16,7 +16,7 @@ from typing import Any
 
 from fairseq.data import Dictionary
 
-from specdec_plugins.archive import CheckpointError, one_line
+from specdec_plugins.checkpoints.archive import CheckpointError, one_line
 
 logger = logging.getLogger(__name__)
 

@@ -21,11 +21,11 @@ from fairseq.data import Dictionary
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import OmegaConf
 
-from specdec_plugins import checkpoints, safe_globals
-from specdec_plugins.archive import CheckpointError
-from specdec_plugins.checkpoints import load_model, load_state
+from specdec_plugins.checkpoints import loading, safe_globals
+from specdec_plugins.checkpoints.archive import CheckpointError
+from specdec_plugins.checkpoints.loading import load_model, load_state
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ROOT.parent / "shared" / "fixtures" / "specdec_reference"
 
 
@@ -351,7 +351,7 @@ class TestLoadModel:
         ours = load_model(checkpoint, task)
         models, _, _ = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], task=task)
         theirs = models[0].eval()
-        checkpoints.use_plain_encoder(theirs)
+        loading.use_plain_encoder(theirs)
         tokens = torch.tensor([[5, 6, 7, 2], [5, 2, 1, 1]])  # the second row is padded
         inputs = (tokens, torch.tensor([4, 2]), tokens)
         assert torch.equal(ours(*inputs)[0], theirs(*inputs)[0])
@@ -395,7 +395,7 @@ class TestLoadModel:
         layer = torch.nn.Linear(1, 1)
         vars(layer)["can_use_fastpath"] = True
         layer.register_parameter("in_proj_weight", torch.nn.Parameter(torch.zeros(1)))
-        checkpoints.use_plain_encoder(torch.nn.Sequential(layer))
+        loading.use_plain_encoder(torch.nn.Sequential(layer))
         assert vars(layer)["can_use_fastpath"] is False
         trained = {name for name, p in layer.named_parameters() if p.requires_grad}
         assert trained == {"weight", "bias"}

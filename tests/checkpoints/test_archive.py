@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from test_checkpoints import complaint, make_state, make_task, save_changed
+from test_loading import complaint, make_state, make_task, save_changed
 
-from specdec_plugins.archive import CheckpointError, check_weights
-from specdec_plugins.checkpoints import load_model, load_state
+from specdec_plugins.checkpoints.archive import CheckpointError, check_weights
+from specdec_plugins.checkpoints.loading import load_model, load_state
 
 
 @pytest.fixture

@@ -14,12 +14,13 @@ from conftest import make_verifier, without_copies
 from drafters import PUBLISHED, golden, needs_published, published_task, save_checkpoint
 from dummy_data import SIZES, make_data, run_train, train_verifier
 
-from specdec_plugins.checkpoints import CheckpointError, load_state
+from specdec_plugins.checkpoints.archive import CheckpointError
+from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.cli import encoder_initial
 from specdec_plugins.models.block_nat import BlockDrafter
 from specdec_plugins.models.encoder_init import write_initial_checkpoint
 
-SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "encoder_initial.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "encoder_initial.py"
 DRAFTER = (
     "--task translation_lev_modified --arch block --noise block_mask --block-size 4 "
     "--criterion glat_loss --label-smoothing 0.1 --share-all-embeddings --src-embedding-copy "

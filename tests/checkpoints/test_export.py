@@ -12,12 +12,12 @@ import pytest
 import torch
 from conftest import make_task, make_verifier, without_copies
 
-from specdec_plugins.archive import CheckpointError
-from specdec_plugins.checkpoints import load_state
-from specdec_plugins.dictionaries import KEY, dictionary_fingerprint
-from specdec_plugins.export import export_checkpoint
+from specdec_plugins.checkpoints.archive import CheckpointError
+from specdec_plugins.checkpoints.dictionaries import KEY, dictionary_fingerprint
+from specdec_plugins.checkpoints.export import export_checkpoint
+from specdec_plugins.checkpoints.loading import load_state
 
-SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "export_checkpoint.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "export_checkpoint.py"
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from specdec_plugins.archive import CheckpointError
-from specdec_plugins.checkpoints import REDUNDANT, load_state, save_state
-from specdec_plugins.dictionaries import noted
+from specdec_plugins.checkpoints.archive import CheckpointError
+from specdec_plugins.checkpoints.dictionaries import noted
+from specdec_plugins.checkpoints.loading import REDUNDANT, load_state, save_state
 
 # Settings that name places on the machine that trained; none is needed to build the model.
 PLACES = ("data", "AR_path", "acceptance_head", "cost_profile", "drafter")

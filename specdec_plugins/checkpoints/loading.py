@@ -1,8 +1,8 @@
 """Reading fairseq checkpoints and building their models, whoever they come from.
 
-Neither the file (:mod:`specdec_plugins.archive`) nor the configuration in it
-(:mod:`specdec_plugins.saved_config`) is trusted: nothing of them is run, nothing is allocated
-that the file does not hold, and what is wrong is said in one line.
+Neither the file (:mod:`specdec_plugins.checkpoints.archive`) nor the configuration in it
+(:mod:`specdec_plugins.checkpoints.saved_config`) is trusted: nothing of them is run, nothing is
+allocated that the file does not hold, and what is wrong is said in one line.
 """
 
 from __future__ import annotations
@@ -17,9 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from specdec_plugins.archive import CheckpointError, check_weights, load_archive, one_line
-from specdec_plugins.dictionaries import check_dictionaries
-from specdec_plugins.saved_config import ConfigError, saved_model, saved_task
+from specdec_plugins.checkpoints.archive import (
+    CheckpointError,
+    check_weights,
+    load_archive,
+    one_line,
+)
+from specdec_plugins.checkpoints.dictionaries import check_dictionaries
+from specdec_plugins.checkpoints.saved_config import ConfigError, saved_model, saved_task
 from specdec_plugins.whole_file import whole_file
 
 if TYPE_CHECKING:

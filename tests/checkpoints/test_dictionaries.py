@@ -9,12 +9,12 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
-from test_checkpoints import make_state, make_task
+from test_loading import make_state, make_task
 
-from specdec_plugins import dictionaries
-from specdec_plugins.archive import CheckpointError
-from specdec_plugins.checkpoints import load_model
-from specdec_plugins.dictionaries import KEY, dictionary_fingerprint, fingerprints
+from specdec_plugins.checkpoints import dictionaries
+from specdec_plugins.checkpoints.archive import CheckpointError
+from specdec_plugins.checkpoints.dictionaries import KEY, dictionary_fingerprint, fingerprints
+from specdec_plugins.checkpoints.loading import load_model
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
 from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
 

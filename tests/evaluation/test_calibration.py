@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from specdec_plugins import calibration
-from specdec_plugins.calibration import (
+from specdec_plugins.evaluation import calibration
+from specdec_plugins.evaluation.calibration import (
     Predictions,
     auroc,
     brier_score,

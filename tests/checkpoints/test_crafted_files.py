@@ -17,16 +17,16 @@ import torch
 from models.test_acceptance_head import make_head
 from mutations import ODD, mutations, texts
 from sweeps import make_run
-from test_checkpoints import make_model_args, make_state, make_task
 from test_head_file import DRAFTER, RULE
+from test_loading import make_model_args, make_state, make_task
 from test_paths_of_commands import load
 
-from specdec_plugins.archive import CheckpointError
+from specdec_plugins.checkpoints.archive import CheckpointError
+from specdec_plugins.checkpoints.head_file import load_head, save_head
 from specdec_plugins.decoding.cost_profile import CostProfile, tabulate
 from specdec_plugins.decoding.trace import StepTrace
 from specdec_plugins.evaluation.folder import SweepFolder, read_runs
 from specdec_plugins.evaluation.summary import summarize
-from specdec_plugins.head_file import load_head, save_head
 from specdec_plugins.inference.settings import InferenceError
 from specdec_plugins.inference.trace_file import SentenceTrace, read_trace
 from specdec_plugins.inference.trace_report import build_report

@@ -1,0 +1,1 @@
+"""Checkpoints: read without running anything of them, told apart by role, exported."""

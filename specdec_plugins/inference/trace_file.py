@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+
+import msgspec
 
 from specdec_plugins.decoding.trace import StepTrace
 from specdec_plugins.inference.output import OutputLines
@@ -39,18 +40,20 @@ class SentenceTrace:
             ValueError: what is wrong with the line.
         """
         try:
+            # Not msgspec's decoder, which refuses "\ud800": text may hold half of a pair.
             given = json.loads(line)
         except UnicodeDecodeError:
             raise ValueError("is not UTF-8") from None
         except (ValueError, RecursionError) as error:
             raise ValueError(f"is not JSON ({error})") from None
-        where = "the line"
-        steps = _field(given, "steps", where, "a list", lambda value: isinstance(value, list))
-        return cls(
-            source=_field(given, "source", where, *_TEXT),
-            output=_field(given, "output", where, *_TEXT),
-            steps=[_step(step, f"step {number}") for number, step in enumerate(steps, start=1)],
-        )
+        try:
+            sentence = msgspec.convert(given, cls)
+            for number, step in enumerate(sentence.steps):
+                if fault := _fault(step):
+                    raise ValueError(f"{fault} - at `$.steps[{number}]`")
+        except (ValueError, OverflowError) as error:
+            raise ValueError(f"is no trace of a sentence ({error})") from None
+        return sentence
 
 
 def open_trace(path: str, output: OutputLines, resume: bool) -> OutputLines:
@@ -98,73 +101,19 @@ def read_trace(path: str) -> Iterator[SentenceTrace]:
         raise InferenceError(f"{path}: holds no sentence; write it with inference.py --trace")
 
 
-def _step(given: Any, where: str) -> StepTrace:
-    """
-    Raises:
-        ValueError: what is wrong with the step.
-    """
-    drafted = _field(
-        given,
-        "drafted",
-        where,
-        "a list of strings",
-        lambda value: isinstance(value, list) and all(isinstance(token, str) for token in value),
-    )
-    verify = _count(given, "verify_length", where, len(drafted))
-    accepted = _count(given, "accepted", where, verify)
-    bonus = _field(
-        given,
-        "bonus",
-        where,
-        "a string or null",
-        lambda value: isinstance(value, (str, type(None))),
-    )
-    if bonus is None and not accepted:
-        raise ValueError(f"{where} committed nothing")
-    milliseconds = _field(given, "milliseconds", where, "a number from 0 on", _is_duration)
-    parents = given.get("parents")
-    if parents is not None:
-        _field(given, "parents", where, "a tree", lambda value: _is_tree(value, len(drafted)))
-    return StepTrace(drafted, verify, accepted, bonus, milliseconds, parents)
-
-
-def _field(given: Any, name: str, where: str, what: str, fits: Callable[[Any], bool]) -> Any:
-    """
-    Raises:
-        ValueError: there is no such field, or it is of another kind.
-    """
-    if not isinstance(given, dict):
-        raise ValueError(f"{where} is not an object")
-    if name not in given:
-        raise ValueError(f'{where} has no "{name}"')
-    if not fits(given[name]):
-        raise ValueError(f'"{name}" of {where} is not {what}')
-    return given[name]
-
-
-_TEXT = ("a string", lambda value: isinstance(value, str))
-
-
-def _count(given: Any, name: str, where: str, most: int) -> int:
-    # Of its type, since True is an int too.
-    return int(
-        _field(
-            given,
-            name,
-            where,
-            f"a whole number from 0 to {most}",
-            lambda value: type(value) is int and 0 <= value <= most,
-        )
-    )
-
-
-def _is_tree(value: Any, size: int) -> bool:
-    return (
-        isinstance(value, list)
-        and len(value) == size
-        and all(type(place) is int and -1 <= place < size for place in value)
-    )
-
-
-def _is_duration(value: Any) -> bool:
-    return type(value) in (int, float) and 0 <= value <= sys.float_info.max
+def _fault(step: StepTrace) -> str | None:
+    """What is wrong with a step whose fields are of the right types."""
+    size = len(step.drafted)
+    if not 0 <= step.verify_length <= size:
+        return f"`verify_length` is not from 0 to {size}, as many as were drafted"
+    if not 0 <= step.accepted <= step.verify_length:
+        return f"`accepted` is not from 0 to {step.verify_length}, as many as were verified"
+    if not step.committed:
+        return "nothing was committed"
+    if not 0 <= step.milliseconds <= sys.float_info.max:
+        return "`milliseconds` is no duration"
+    if step.parents is not None and (
+        len(step.parents) != size or not all(-1 <= place < size for place in step.parents)
+    ):
+        return "`parents` is no tree of what was drafted"
+    return None

@@ -92,6 +92,7 @@ setup(
         # Stock fairseq stops at Python 3.10; fairseq-fixed is the same code made to run on 3.11+.
         'fairseq==0.12.2; python_version<"3.11"',
         'fairseq-fixed>=0.12.3.1,<0.13; python_version>="3.11"',
+        "filelock>=3.13",
         "jinja2>=3",
         "msgspec>=0.19",
         "numba>=0.60",

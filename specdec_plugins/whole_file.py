@@ -11,12 +11,18 @@ from typing import IO
 
 
 @contextmanager
-def whole_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+def whole_file(
+    path: str | os.PathLike[str], partial: str | os.PathLike[str] | None = None
+) -> Iterator[IO[bytes]]:
     """A file to write to, which takes the place of ``path`` when the block has ended well.
 
     If the block fails, what was there stays as it was, and nothing is left beside it. A symbolic
     link stays, and what it points to is replaced. A device or a FIFO is written to directly.
     Permissions are those that ``open`` gives: of a file that was there its own, else the umask's.
+
+    Args:
+        partial: the folder, on the same file system, that has the file until then, and keeps a part
+            of it if the process is killed; the one that it is to be in if None.
 
     Raises:
         OSError: it cannot be written.
@@ -28,19 +34,19 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         return
     target = os.path.realpath(path)
     # Short, since the name of the target may be as long as names can be.
-    partial = os.path.join(os.path.dirname(target), f".{uuid.uuid4().hex}.part")
+    unfinished = os.path.join(partial or os.path.dirname(target), f".{uuid.uuid4().hex}.part")
     try:
-        with open(partial, "xb") as file:
+        with open(unfinished, "xb") as file:
             if there is not None:
                 with there:
                     _give_likeness(file, there)
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(partial, target)
+        os.replace(unfinished, target)
     except BaseException:
         with suppress(OSError):
-            os.unlink(partial)
+            os.unlink(unfinished)
         raise
 
 

@@ -24,7 +24,7 @@ from specdec_plugins.checkpoints.loading import save_state
 from specdec_plugins.decoding.cost_profile import CostProfile
 from specdec_plugins.evaluation.calibration import Predictions, plot_reliability
 from specdec_plugins.inference import InferenceError
-from specdec_plugins.inference.corpus import write_whole
+from specdec_plugins.inference.output import write_whole
 from specdec_plugins.inference.report import write_json
 from specdec_plugins.models.encoder_init import write_initial_checkpoint
 from specdec_plugins.whole_file import whole_file
@@ -190,6 +190,20 @@ def test_whatever_stops_it_nothing_is_left(tmp_path: Path) -> None:
         write_whole(path, chunks())
     assert [*tmp_path.iterdir()] == [path]
     assert path.read_text() == "precious"
+
+
+def test_it_may_grow_in_another_folder(tmp_path: Path) -> None:
+    path, other = tmp_path / "folder" / "file", tmp_path / "other"
+
+    def chunks() -> Iterator[bytes]:
+        yield b"half"
+        assert [*path.parent.iterdir()] == []
+        assert len([*other.iterdir()]) == 1
+        yield b"whole"
+
+    write_whole(path, chunks(), partial=other)
+    assert path.read_text() == "halfwhole"
+    assert [*other.iterdir()] == []
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root")

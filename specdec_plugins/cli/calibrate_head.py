@@ -26,7 +26,7 @@ from specdec_plugins.evaluation.calibration import (
 )
 from specdec_plugins.evaluation.head_predictions import TrainedHead
 from specdec_plugins.inference import InferenceError
-from specdec_plugins.inference.corpus import write_whole
+from specdec_plugins.inference.output import write_whole
 from specdec_plugins.inference.paths import check_paths, check_writable
 from specdec_plugins.inference.streams import put, tell
 

@@ -7,14 +7,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from specdec_plugins.evaluation.comparisons import compare
-from specdec_plugins.evaluation.folder import DESCRIPTION, LOCK, RUNS
+from specdec_plugins.evaluation.folder import DESCRIPTION, RUNS
 from specdec_plugins.evaluation.plots import draw_pareto, draw_speed
 from specdec_plugins.evaluation.records import file_name, sentence_records
 from specdec_plugins.evaluation.runs import Run
 from specdec_plugins.evaluation.summary import summarize, system_figures
 from specdec_plugins.evaluation.table import format_group
-from specdec_plugins.inference.corpus import write_whole
+from specdec_plugins.inference.output import write_whole
 from specdec_plugins.inference.paths import files_below
+from specdec_plugins.inference.work_folder import LOCK
 
 SUMMARY, TABLE, SENTENCES = "summary.json", "table.md", "sentences"
 PICTURES = {"pareto": draw_pareto, "speed": draw_speed}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -20,10 +20,10 @@ from typing import IO, Any
 
 from fairseq import utils
 
+from specdec_plugins.inference.output import write_whole
 from specdec_plugins.inference.settings import InferenceError
 from specdec_plugins.inference.text import InputLines
 from specdec_plugins.inference.translator import Translator
-from specdec_plugins.whole_file import whole_file
 
 FOLDER = ".job"
 
@@ -160,17 +160,3 @@ def translate_shard(translator: Translator, shard: Shard, seed: int) -> None:
     lines.number = shard.first_line
     translations = translator.translate(lines)
     write_whole(Path(shard.output), (f"{line.text}\n".encode() for line in translations))
-
-
-def write_whole(path: Path, chunks: Iterable[bytes]) -> None:
-    """Write a file that is complete from the moment it has its name.
-
-    Raises:
-        InferenceError: it cannot be written.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as file:
-            file.writelines(chunks)
-    except OSError as error:
-        raise InferenceError(f"{path}: cannot be written ({error.strerror})") from error

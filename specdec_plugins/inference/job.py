@@ -7,20 +7,20 @@ put together, in order, as a file of the same name.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import specdec_plugins
-from specdec_plugins.inference.corpus import FOLDER, CorpusFile, Shard, shard_folder, write_whole
+from specdec_plugins.inference.corpus import FOLDER, CorpusFile, Shard, shard_folder
+from specdec_plugins.inference.output import write_whole
 from specdec_plugins.inference.paths import model_files
 from specdec_plugins.inference.settings import InferenceError, Settings
+from specdec_plugins.inference.work_folder import WorkFolder
 
 
 def describe_job(
@@ -72,68 +72,30 @@ def file_digest(path: str | os.PathLike[str]) -> str:
     return digest.hexdigest()
 
 
-class Job:
+class Job(WorkFolder):
     """The output folder of a job; one run at a time has it, from entering to leaving."""
 
     def __init__(
         self, output: Path, corpus: Sequence[CorpusFile], description: dict[str, Any]
     ) -> None:
-        self.output = output
+        super().__init__(output, output / FOLDER, "job.json", description)
         self.corpus = corpus
-        # As it is when read again: tuples are lists, keys are strings.
-        self.description = json.loads(json.dumps(description))
-        self._file: IO[str] | None = None
 
-    def __enter__(self) -> Job:
+    def go_on(self) -> None:
         """Begin the job, or go on with it.
 
         Raises:
-            InferenceError: the folder cannot be written to, or holds something else.
+            InferenceError: the folder holds something else.
         """
-        path = self.output / FOLDER / "job.json"
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(path, "a+", encoding="utf-8")
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            self.__exit__()
-            raise InferenceError(f"{self.output}: another run is at work there") from error
-        except OSError as error:
-            fault = f"cannot be written to ({error.strerror}); name a folder that can"
-            raise InferenceError(f"--output-path {self.output}: {fault}") from error
-        try:
-            self._begin_or_go_on(self._file)
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._file is not None:
-            self._file.close()
-
-    def _begin_or_go_on(self, file: IO[str]) -> None:
-        file.seek(0)
-        try:
-            before = json.loads(file.read() or "null")
-        except ValueError:
-            before = None  # killed before it was whole, and thus before any shard was
-        if before is None:
-            for name in (file.name for file in self.corpus):
-                if (self.output / name).exists():
-                    raise InferenceError(
-                        f"--output-path {self.output}: {name} is there already; name another folder"
-                    )
-            file.truncate(0)
-            json.dump(self.description, file, indent=1, ensure_ascii=False)
-            file.flush()
-            os.fsync(file.fileno())
-        elif other := list(differences(before, self.description)):
-            more = f" and {len(other) - 3} more" if len(other) > 3 else ""
-            raise InferenceError(
-                f"--output-path {self.output}: was begun with other {', '.join(other[:3])}{more}; "
-                "give what it was begun with, or another folder"
-            )
+        if self.is_begun():
+            return
+        for file in self.corpus:
+            if (self.output / file.name).exists():
+                raise InferenceError(
+                    f"--output-path {self.output}: {file.name} is there already; name another "
+                    "folder"
+                )
+        self.begin()
 
     def pending(self) -> list[Shard]:
         """The shards that are still to be translated."""
@@ -154,14 +116,8 @@ class Job:
         for index, file in enumerate(self.corpus):
             target = self.output / file.name
             if not target.exists():
-                whole = shard_folder(self.output, index) / "whole.txt"
-                write_whole(whole, _checked(file.shards))
-                try:
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    os.replace(whole, target)
-                except OSError as error:
-                    fault = f"cannot be written ({error.strerror})"
-                    raise InferenceError(f"{target}: {fault}") from error
+                folder = shard_folder(self.output, index)
+                write_whole(target, _checked(file.shards), partial=folder)
         for folder in (self.output / FOLDER).iterdir():
             if folder.is_dir():
                 shutil.rmtree(folder)
@@ -177,12 +133,3 @@ def _checked(shards: Iterable[Shard]) -> Iterator[bytes]:
                 "run the same command again"
             )
         yield data
-
-
-def differences(one: Any, other: Any, name: str = "") -> Iterator[str]:
-    """Where two descriptions differ, as dotted names."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        for key in dict.fromkeys([*one, *other]):
-            yield from differences(one.get(key), other.get(key), f"{name}.{key}" if name else key)
-    elif one != other:
-        yield name

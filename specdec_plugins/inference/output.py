@@ -1,4 +1,4 @@
-"""An output of one line a sentence that is valid whenever the run ends, and can be gone on with."""
+"""Outputs that are valid whenever the run ends: whole files, and lines to be gone on with."""
 
 from __future__ import annotations
 
@@ -6,11 +6,32 @@ import io
 import os
 import stat
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
 
 from specdec_plugins.inference.paths import check_writable
 from specdec_plugins.inference.settings import InferenceError
 from specdec_plugins.inference.text import STANDARD, complete_lines
+from specdec_plugins.whole_file import whole_file
+
+
+def write_whole(path: Path, chunks: Iterable[bytes], partial: Path | None = None) -> None:
+    """Write a file that is complete from the moment it has its name.
+
+    Args:
+        partial: as in :func:`whole_file`. This folder and that of the file are made.
+
+    Raises:
+        InferenceError: it cannot be written.
+    """
+    try:
+        for folder in (path.parent, partial or path.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        with whole_file(path, partial) as file:
+            file.writelines(chunks)
+    except OSError as error:
+        raise InferenceError(f"{path}: cannot be written ({error.strerror})") from error
 
 
 class OutputLines:

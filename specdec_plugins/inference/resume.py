@@ -18,11 +18,12 @@ from itertools import islice
 from typing import Any
 
 import specdec_plugins
-from specdec_plugins.inference.job import describe_settings, differences
+from specdec_plugins.inference.job import describe_settings
 from specdec_plugins.inference.output import OutputLines
 from specdec_plugins.inference.paths import check_writable
 from specdec_plugins.inference.settings import InferenceError, Settings
 from specdec_plugins.inference.text import InputLines, Line
+from specdec_plugins.inference.work_folder import as_read, differing
 from specdec_plugins.whole_file import whole_file
 
 logger = logging.getLogger(__name__)
@@ -52,8 +53,7 @@ class ResumeFile:
             return
         check_writable(self.path, "the file for --resume,")
         made = {"specdec_plugins": specdec_plugins.__version__, **describe_settings(settings, seed)}
-        # As it is when read again: tuples are lists, keys are strings.
-        self._description = json.loads(json.dumps(made))
+        self._description = as_read(made)
         self._before, self._digests = self._read(self.path)
 
     def _read(self, path: str) -> tuple[dict[str, Any] | None, list[str]]:
@@ -87,10 +87,10 @@ class ResumeFile:
         done = self.output.done
         kept: deque[Line] = deque(maxlen=done % window)
         number = 0
-        differing = None
+        changed = None
         for number, line in enumerate(islice(lines, done), start=1):
-            if differing is None and self._digests[number - 1 : number] != [_digest(line)]:
-                differing = number
+            if changed is None and self._digests[number - 1 : number] != [_digest(line)]:
+                changed = number
             kept.append(line)
         lines.check()
         if number < done:
@@ -99,11 +99,10 @@ class ResumeFile:
             return []
         if self._before is None:
             self._check_complete(lines)
-        elif other := list(differences(self._before, self._description)):
-            more = f" and {len(other) - 3} more" if len(other) > 3 else ""
-            raise self._refusal(f"was begun with other {', '.join(other[:3])}{more}")
-        elif differing is not None:
-            raise self._refusal(f"was begun with another line {differing} of {lines.name}")
+        elif other := differing(self._before, self._description):
+            raise self._refusal(f"was begun with other {other}")
+        elif changed is not None:
+            raise self._refusal(f"was begun with another line {changed} of {lines.name}")
         return list(kept)
 
     def _check_complete(self, lines: InputLines) -> None:

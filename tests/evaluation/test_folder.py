@@ -10,6 +10,7 @@ from sweeps import make_run
 
 from specdec_plugins.evaluation.folder import SweepFolder, read_runs
 from specdec_plugins.inference import InferenceError
+from specdec_plugins.inference.work_folder import LOCK
 
 ABOUT = {"threads": 2, "models": {"verifier": "abc"}, "systems": {"AR": {}}}
 
@@ -25,7 +26,7 @@ def test_nothing_is_begun_before_the_first_run(tmp_path: Path) -> None:
     path = tmp_path / "new" / "out"
     with SweepFolder(path, ABOUT):
         pass
-    assert [file.name for file in path.iterdir()] == [".lock"]
+    assert [file.name for file in path.iterdir() if file.name != LOCK] == []
     with SweepFolder(path, {"threads": 1}) as folder:
         folder.add(make_run())
     assert json.loads((path / "sweep.json").read_text()) == {"threads": 1}
@@ -69,9 +70,13 @@ def test_another_sweep_is_refused(tmp_path: Path) -> None:
 
 def test_runs_of_nobody_knows_what(tmp_path: Path) -> None:
     fill(tmp_path, 1)
-    (tmp_path / "sweep.json").unlink()
-    with pytest.raises(InferenceError, match=r"no sweep.json"):
-        fill(tmp_path, 2)
+    for text in ("[]", '{"threads": ', None):
+        if text is None:
+            (tmp_path / "sweep.json").unlink()
+        else:
+            (tmp_path / "sweep.json").write_text(text)
+        with pytest.raises(InferenceError, match=r"no sweep.json"):
+            fill(tmp_path, 2)
 
 
 def test_a_line_that_is_no_run(tmp_path: Path) -> None:

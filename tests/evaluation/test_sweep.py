@@ -14,8 +14,8 @@ from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.evaluation.sweep import Sweep
 from specdec_plugins.evaluation.systems import Choice, list_systems
 from specdec_plugins.inference import Settings
-from specdec_plugins.inference.job import differences
 from specdec_plugins.inference.text import Line
+from specdec_plugins.inference.work_folder import differences
 
 
 @pytest.fixture

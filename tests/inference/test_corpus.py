@@ -12,13 +12,8 @@ from hypothesis import strategies as st
 from jobs import Numberer
 
 from specdec_plugins.inference import InferenceError
-from specdec_plugins.inference.corpus import (
-    CorpusFile,
-    find_files,
-    read_corpus,
-    translate_shard,
-    write_whole,
-)
+from specdec_plugins.inference.corpus import CorpusFile, find_files, read_corpus, translate_shard
+from specdec_plugins.inference.output import write_whole
 from specdec_plugins.inference.paths import check_outside
 from specdec_plugins.inference.text import InputLines
 

@@ -16,7 +16,8 @@ from jobs import Numberer
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.inference import InferenceError, Settings
 from specdec_plugins.inference.corpus import CorpusFile, find_files, read_corpus, translate_shard
-from specdec_plugins.inference.job import FOLDER, Job, describe_job, differences
+from specdec_plugins.inference.job import FOLDER, Job, describe_job
+from specdec_plugins.inference.work_folder import LOCK, differences
 
 NOTHING: dict[str, Any] = {}
 
@@ -64,6 +65,7 @@ def check(output: Path) -> None:
     assert (output / "empty.txt").read_text() == ""
     assert (output / "more" / "b.txt").read_text() == "1:w5\n2:w6\n3:w7\n"
     files = sorted(str(path.relative_to(output)) for path in output.rglob("*") if path.is_file())
+    files = [name for name in files if name != f"{FOLDER}/{LOCK}"]
     assert files == [f"{FOLDER}/job.json", "a.txt", "empty.txt", "more/b.txt"]
 
 
@@ -104,7 +106,7 @@ def test_a_job_goes_on_wherever_it_was_stopped(
         debris = output / FOLDER / f"{lost % 3:06d}"
         debris.mkdir(exist_ok=True)
         (debris / f".00000000{lost}.txt.0123").write_text("hal")
-        (debris / "whole.txt").write_text("half a fi")
+        (debris / f".0123{lost}.part").write_text("half a fi")
     with Job(output, read(source, output), NOTHING) as job:
         assert run(job) == left
         job.finish()
@@ -179,13 +181,23 @@ def test_a_folder_that_cannot_be_written_to(source: Path, tmp_path: Path) -> Non
         pass
 
 
-def test_a_job_killed_before_it_was_described_begins_anew(source: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ['{"input": {"a.tx', "", "[]"])
+def test_a_job_that_nothing_describes_begins_anew(source: Path, tmp_path: Path, text: str) -> None:
     output = tmp_path / "out"
     (output / FOLDER).mkdir(parents=True)
-    (output / FOLDER / "job.json").write_text('{"input": {"a.tx')
+    (output / FOLDER / "job.json").write_text(text)
     with Job(output, read(source, output), {"shard_lines": 2}):
         pass
     assert json.loads((output / FOLDER / "job.json").read_text()) == {"shard_lines": 2}
+
+
+def test_a_description_that_cannot_be_read(source: Path, tmp_path: Path) -> None:
+    """Whether it is the same job is not known, so that its shards are left alone."""
+    output = tmp_path / "out"
+    (output / FOLDER / "job.json").mkdir(parents=True)
+    job = Job(output, read(source, output), NOTHING)
+    with pytest.raises(InferenceError, match=r"job.json: cannot be read \(Is a directory\)"), job:
+        pass
 
 
 class TestAnotherJobIsRefused:

@@ -1,0 +1,120 @@
+"""A folder that one run at a time works in, and that the same run may go on with later."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from filelock import FileLock, Timeout
+
+from specdec_plugins.inference.output import write_whole
+from specdec_plugins.inference.settings import InferenceError
+
+LOCK = ".lock"
+Own = TypeVar("Own", bound="WorkFolder")
+
+
+class WorkFolder:
+    """One run at a time has it, from entering to leaving; also if it is killed.
+
+    A file in it describes what it is made of. A run that another description belongs to is refused.
+    """
+
+    def __init__(self, output: Path, folder: Path, name: str, description: dict[str, Any]) -> None:
+        """
+        Args:
+            output: what ``--output-path`` named.
+            folder: the output itself, or a folder in it.
+            name: of the file that describes it.
+        """
+        self.output = output
+        self.description = as_read(description)
+        self._file = folder / name
+        self._lock = FileLock(folder / LOCK, timeout=0)
+
+    def __enter__(self: Own) -> Own:
+        """
+        Raises:
+            InferenceError: the folder cannot be written to, or holds something else.
+        """
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire()
+        except Timeout as error:
+            raise InferenceError(f"{self.output}: another run is at work there") from error
+        except OSError as error:
+            fault = f"cannot be written to ({error.strerror}); name a folder that can"
+            raise InferenceError(f"--output-path {self.output}: {fault}") from error
+        try:
+            self.go_on()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._lock.release()
+
+    def go_on(self) -> None:
+        """Look at what an earlier run left, once nobody else can change it.
+
+        Raises:
+            InferenceError: it is something else.
+        """
+        raise NotImplementedError
+
+    def is_begun(self) -> bool:
+        """Whether the folder is described: as this run describes it, then.
+
+        Raises:
+            InferenceError: it is described otherwise, or that cannot be read.
+        """
+        try:
+            before = json.loads(self._file.read_bytes())
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            fault = f"cannot be read ({error.strerror}); check its permissions"
+            raise InferenceError(f"{self._file}: {fault}") from error
+        except (ValueError, RecursionError):
+            return False
+        if not isinstance(before, dict):
+            return False
+        if other := differing(before, self.description):
+            raise InferenceError(
+                f"--output-path {self.output}: was begun with other {other}; give what it was "
+                "begun with, or another folder"
+            )
+        return True
+
+    def begin(self) -> None:
+        """Describe the folder, before there is anything that a later run could go on with.
+
+        Raises:
+            InferenceError: the description cannot be written.
+        """
+        text = json.dumps(self.description, indent=1, ensure_ascii=False)
+        write_whole(self._file, [text.encode("utf-8"), b"\n"])
+
+
+def as_read(description: dict[str, Any]) -> Any:
+    """A description as it is when read again: tuples are lists, keys are strings."""
+    return json.loads(json.dumps(description))
+
+
+def differing(one: Any, other: Any) -> str:
+    """Where two descriptions differ, as messages say it; empty if nowhere."""
+    names = list(differences(one, other))
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
+def differences(one: Any, other: Any, name: str = "") -> Iterator[str]:
+    """Where two descriptions differ, as dotted names."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in dict.fromkeys([*one, *other]):
+            yield from differences(one.get(key), other.get(key), f"{name}.{key}" if name else key)
+    elif one != other:
+        yield name

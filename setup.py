@@ -99,6 +99,7 @@ setup(
         "numpy",
         "sacrebleu>=2.3",
         "sacremoses>=0.1",
+        "scikit-learn>=1.5",
         "subword-nmt>=0.3.8",
         "tqdm",
     ],

@@ -8,13 +8,17 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-import torch
-import torch.nn.functional as F
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import brier_score_loss, roc_auc_score
 from torch import Tensor
 
 from specdec_plugins.whole_file import whole_file
 
 BINS = 15
+HOTTEST = 1e9
+"""The highest temperature that is fitted: it leaves nothing of a logit."""
 
 
 @dataclass(frozen=True)
@@ -44,29 +48,24 @@ def expected_calibration_error(predicted: Tensor, happened: Tensor, bins: int = 
     if not len(predicted):
         return math.nan
     count, mean, rate = _binned(predicted, happened, bins)
-    return float((count * (mean - rate).abs()).sum() / len(predicted))
+    return float(np.average(np.abs(mean - rate), weights=count))
 
 
 def brier_score(predicted: Tensor, happened: Tensor) -> float:
     """Mean squared error of the probabilities (Brier 1950); NaN of nothing."""
-    return float((predicted.double() - happened.double()).square().mean())
+    if not len(predicted):
+        return math.nan
+    return float(brier_score_loss(happened.long().numpy(), predicted.double().numpy()))
 
 
 def auroc(predicted: Tensor, happened: Tensor) -> float:
     """Probability that a random case that happened was given more than one that did not.
 
-    Ties count half: the Mann-Whitney U statistic over the number of pairs. NaN where all or
-    nothing happened.
+    Ties count half. NaN where all or nothing happened.
     """
-    happened = happened.bool()
-    positives, negatives = int(happened.sum()), int((~happened).sum())
-    if not positives or not negatives:
+    if happened.all() or not happened.any():
         return math.nan
-    values, places = torch.unique(predicted.double(), return_inverse=True)
-    counts = torch.bincount(places, minlength=len(values)).double()
-    ranks = counts.cumsum(0) - (counts - 1) / 2
-    u = ranks[places][happened].sum() - positives * (positives + 1) / 2
-    return float(u / (positives * negatives))
+    return float(roc_auc_score(happened.long().numpy(), predicted.double().numpy()))
 
 
 def fit_calibration(predictions: Predictions) -> tuple[float, float]:
@@ -79,22 +78,18 @@ def fit_calibration(predictions: Predictions) -> tuple[float, float]:
         ValueError: there are no decided slots, or all or none of them were accepted.
     """
     logits = predictions.logits[predictions.decided].double()
-    happened = predictions.survived[predictions.decided].double()
-    if not 0 < happened.sum() < len(happened):
+    happened = predictions.survived[predictions.decided]
+    if happened.all() or not happened.any():
         raise ValueError("calibration needs both accepted and rejected tokens; use more text")
-    # Minus the temperature's logarithm, so that it stays above 0; and the bias.
-    fitted = torch.zeros(2, dtype=torch.float64, requires_grad=True)
-    optimizer: Any = torch.optim.LBFGS([fitted], max_iter=200, line_search_fn="strong_wolfe")
-
-    def closure() -> Tensor:
-        scaled = logits * fitted[0].exp() + fitted[1]
-        loss = F.binary_cross_entropy_with_logits(scaled, happened)
-        fitted.grad = torch.autograd.grad(loss, fitted)[0]
-        return loss
-
-    with torch.enable_grad():
-        optimizer.step(closure)
-    return float((-fitted.detach()[0]).exp()), float(fitted.detach()[1])
+    # Unpenalised; the usual tolerance, 1e-4, is too much for logits that are all small.
+    model = LogisticRegression(C=math.inf, tol=1e-8, max_iter=1000)
+    model.fit(logits[:, None].numpy(), happened.numpy())
+    slope, bias = float(model.coef_[0, 0]), float(model.intercept_[0])
+    if slope < 1 / HOTTEST:
+        # What was given more happened less. A temperature cannot turn that round: the least that
+        # it can do is to tell nothing apart, and then the bias that fits is the rate's.
+        return HOTTEST, float(happened.double().mean().logit())
+    return 1 / slope, bias
 
 
 def report(predictions: Predictions) -> dict[str, Any]:
@@ -129,14 +124,17 @@ def _metrics(predicted: Tensor, happened: Tensor) -> dict[str, float]:
     }
 
 
-def _binned(predicted: Tensor, happened: Tensor, bins: int) -> tuple[Tensor, Tensor, Tensor]:
+def _binned(
+    predicted: Tensor, happened: Tensor, bins: int
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Cases, mean prediction and observed rate of the bins that hold any."""
-    place = (predicted * bins).long().clamp(max=bins - 1)
-    count = torch.bincount(place, minlength=bins).double()
-    mean = torch.bincount(place, predicted.double(), bins)
-    rate = torch.bincount(place, happened.double(), bins)
+    values = predicted.double().numpy()
+    count, predictions, events = (
+        np.histogram(values, bins, (0, 1), weights=weights)[0]
+        for weights in (None, values, happened.double().numpy())
+    )
     held = count > 0
-    return count[held], mean[held] / count[held], rate[held] / count[held]
+    return count[held], predictions[held] / count[held], events[held] / count[held]
 
 
 def check_plotting() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
-from itertools import pairwise
 from typing import Any
+
+import numpy as np
 
 from specdec_plugins.evaluation.summary import Group, SystemSummary, speed_ratio
 from specdec_plugins.evaluation.systems import AR, DRAFTER
@@ -20,11 +22,11 @@ def interpolate(points: Sequence[tuple[float, float]], at: float) -> float | Non
     Args:
         points: pairs of place and height, in any order, no two at the same place.
     """
-    points = sorted(points)
-    for (a, low), (b, high) in pairwise(points):
-        if a <= at <= b:
-            return low + (high - low) * (at - a) / (b - a)
-    return next((height for place, height in points if place == at), None)
+    if not points:
+        return None
+    places, heights = zip(*sorted(points))
+    found = float(np.interp(at, places, heights, left=math.nan, right=math.nan))
+    return None if math.isnan(found) else found
 
 
 def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -1,8 +1,8 @@
 """A job that translates a corpus, and can be stopped anywhere and gone on with.
 
-Its folder, ``OUTPUT/.job``, holds ``job.json``, by which a resumed run knows that it is the same
-job (input, models, settings), and the shards until all are done. Then those of each input file are
-put together, in order, as a file of the same name.
+Its folder, ``OUTPUT/.job``, holds a lock, ``job.json``, by which a resumed run knows that it is the
+same job (input, models, settings), and the shards until all are done. Then those of each input file
+are put together, in order, as a file of the same name.
 """
 
 from __future__ import annotations

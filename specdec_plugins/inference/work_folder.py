@@ -17,7 +17,7 @@ Own = TypeVar("Own", bound="WorkFolder")
 
 
 class WorkFolder:
-    """One run at a time has it, from entering to leaving; also if it is killed.
+    """One run at a time has it: from entering until it is left, or the run is killed.
 
     A file in it describes what it is made of. A run that another description belongs to is refused.
     """

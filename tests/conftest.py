@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -114,6 +116,23 @@ def make_batch(lengths: list[int], vocabulary: int = 24, seed: int = 0, pad: int
         "id": torch.arange(len(lengths)),
         "net_input": {"src_tokens": tokens, "src_lengths": torch.tensor(lengths)},
     }
+
+
+@pytest.fixture(scope="session")
+def session_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For what is made once, whatever the number of processes that run the tests."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    return folder
+
+
+@pytest.fixture(scope="session")
+def trained(session_folder: Path) -> Any:
+    """``trained.Trained``: a tiny pair and an acceptance head; its files are to be read only."""
+    from trained import Trained, made_once, train
+
+    return Trained(made_once(session_folder / "trained", train))
 
 
 @pytest.fixture(autouse=True)

@@ -44,9 +44,26 @@ def make_data(folder: Path, train: int = 60, valid: int = 14) -> Path:
     return folder / "bin"
 
 
-class _Logs(logging.Handler):
-    """Keeps what fairseq's JSON progress bar says, with the part of training it is about."""
+class Logs:
+    """What fairseq's JSON progress bar says, with the part of training it is about."""
 
+    def __init__(self, records: list[tuple[str, dict[str, Any]]]) -> None:
+        self.records = records
+
+    def of(self, name: str) -> list[dict[str, Any]]:
+        """All logs of ``train`` (an epoch), ``train_inner`` (an update) or ``valid``."""
+        return [stats for tag, stats in self.records if tag == name]
+
+    def save(self, folder: Path) -> None:
+        """Beside what was trained, for :meth:`load`."""
+        (folder / "logs.json").write_text(json.dumps(self.records), "utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> Logs:
+        return cls(json.loads((folder / "logs.json").read_text("utf-8")))
+
+
+class _Listener(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.INFO)
         self.records: list[tuple[str, dict[str, Any]]] = []
@@ -57,10 +74,6 @@ class _Logs(logging.Handler):
             stats = {k: _number(v) for k, v in json.loads(message).items()}
             self.records.append((record.name, stats))
 
-    def of(self, name: str) -> list[dict[str, Any]]:
-        """All logs of ``train`` (an epoch), ``train_inner`` (an update) or ``valid``."""
-        return [stats for tag, stats in self.records if tag == name]
-
 
 def _number(value: Any) -> Any:
     try:
@@ -69,7 +82,7 @@ def _number(value: Any) -> Any:
         return value
 
 
-def run_train(data: Path, save_dir: Path, flags: str) -> _Logs:
+def run_train(data: Path, save_dir: Path, flags: str) -> Logs:
     """``fairseq-train`` in this process: nothing is left behind but files and what it logged."""
     for function in (checkpoint_utils.save_checkpoint, fairseq_train.should_stop_early):
         vars(function).clear()
@@ -77,16 +90,16 @@ def run_train(data: Path, save_dir: Path, flags: str) -> _Logs:
     args = options.parse_args_and_arch(options.get_training_parser(), arguments)
     args.tpu = False  # which --bf16 stands for, on the command line
     cfg = convert_namespace_to_omegaconf(args)
-    logs, logger = _Logs(), progress_bar.logger
+    listener, logger = _Listener(), progress_bar.logger
     level = logger.level
     logger.setLevel(logging.INFO)
-    logger.addHandler(logs)
+    logger.addHandler(listener)
     try:
         fairseq_train.main(cfg)
     finally:
-        logger.removeHandler(logs)
+        logger.removeHandler(listener)
         logger.setLevel(level)
-    return logs
+    return Logs(listener.records)
 
 
 def train_verifier(data: Path, save_dir: Path, flags: str = "--max-epoch 1") -> Path:

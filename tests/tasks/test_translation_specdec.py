@@ -14,14 +14,14 @@ import pytest
 import torch
 from conftest import make_dictionary, make_verifier, without_copies
 from drafters import make_block, make_causal
-from dummy_data import COMMON, SIZES, make_data, run_train, train_verifier
+from dummy_data import COMMON, SIZES, Logs, run_train
 from fairseq import checkpoint_utils, options, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks.translation import TranslationTask
-from fairseq_cli import generate
 from fairseq_cli import train as fairseq_train
 from omegaconf import OmegaConf
+from trained import DRAFTER, Trained, made_once
 
 from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.loading import load_state
@@ -45,42 +45,28 @@ PUBLISHED_FLAGS = (
 CAUSAL_FLAGS = (
     f"--task translation_specdec --arch block_causal --block-size 4 --criterion glat_loss {SIZES}"
 )
-LENT_FLAGS = (
-    f"{CAUSAL_FLAGS} --share-verifier-encoder --verifier-features --verifier-embed-dim 16 "
-    "--verifier-labels --blocks-per-sentence 3 --slot-decay 3 "
-    "--best-checkpoint-metric acceptance_length --maximize-best-checkpoint-metric"
-)
+LENT_FLAGS = f"{DRAFTER} --AR-path VERIFIER"
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_data(tmp_path_factory.mktemp("data"))
+def data(trained: Trained) -> Path:
+    return trained.data
 
 
 @pytest.fixture(scope="module")
-def verifier(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Trained for long enough to say different things about different sentences."""
-    return train_verifier(data, tmp_path_factory.mktemp("verifier"), "--max-epoch 15")
+def verifier(trained: Trained) -> Path:
+    return trained.verifier
 
 
 @pytest.fixture(scope="module")
-def lent(data: Path, verifier: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A ``block_causal`` drafter that has all of its verifier, trained by the real command."""
-    save_dir = tmp_path_factory.mktemp("lent")
-    flags = (
-        f"{data} --save-dir {save_dir} {COMMON} {LENT_FLAGS} --AR-path {verifier} --max-epoch 2 "
-        f"--user-dir {PACKAGE} --update-freq 2 --num-workers 2 --max-tokens-valid 60"
-    )
-    command = [sys.executable, "-m", "fairseq_cli.train", *flags.split()]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return save_dir, done.stdout + done.stderr
+def published(data: Path, session_folder: Path) -> tuple[Path, Logs]:
+    """A drafter of the published kind, and what its training logged."""
 
+    def train(folder: Path) -> None:
+        run_train(data, folder, f"{PUBLISHED_FLAGS} --max-epoch 2").save(folder)
 
-@pytest.fixture(scope="module")
-def published(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    save_dir = tmp_path_factory.mktemp("published")
-    return save_dir, run_train(data, save_dir, f"{PUBLISHED_FLAGS} --max-epoch 2")
+    folder = made_once(session_folder / "published", train)
+    return folder, Logs.load(folder)
 
 
 def make_task(data: Path, **cfg: Any) -> TranslationSpecdecTask:
@@ -110,7 +96,7 @@ def assert_equal_weights(one: Path, other: Path) -> None:
 
 
 class TestTraining:
-    def test_published_flags(self, data: Path, published: tuple[Path, Any]) -> None:
+    def test_published_flags(self, data: Path, published: tuple[Path, Logs]) -> None:
         save_dir, logs = published
         drafter = load_drafter(save_dir / "checkpoint_best.pt", make_task(data))
         assert type(drafter).__name__ == "BlockDrafter"
@@ -125,7 +111,7 @@ class TestTraining:
         assert not any("acceptance" in key for key in logs.of("valid")[0])
         assert logs.of("train")[1]["train_loss"] < logs.of("train")[0]["train_loss"]
 
-    def test_the_glancing_ratio_falls_as_published(self, published: tuple[Path, Any]) -> None:
+    def test_the_glancing_ratio_falls_as_published(self, published: tuple[Path, Logs]) -> None:
         """From 0.5 by 0.2 over --total-up 8, and never in validation."""
         _, logs = published
         for log in logs.of("train_inner"):
@@ -135,40 +121,40 @@ class TestTraining:
         assert all(log["valid_glat_context_p"] == 0 for log in logs.of("valid"))
 
     def test_a_drafter_with_all_of_its_verifier(
-        self, data: Path, verifier: Path, lent: tuple[Path, str]
+        self, data: Path, trained: Trained, tmp_path: Path
     ) -> None:
-        save_dir, output = lent
+        """By ``fairseq-train`` itself, with processes that load data."""
+        before = trained.verifier.read_bytes()
+        flags = (
+            f"{data} --save-dir {tmp_path} {COMMON} {trained.drafter_flags} --max-epoch 2 "
+            f"--user-dir {PACKAGE} --update-freq 2 --num-workers 2 --max-tokens-valid 60"
+        )
+        command = [sys.executable, "-m", "fairseq_cli.train", *flags.split()]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+        output = done.stdout + done.stderr
         lines = [line.split(" | ")[-1] for line in output.splitlines() if "valid_loss" in line]
         valid = [json.loads(line) for line in lines if line.startswith("{")]
         assert len(valid) == 2
         lengths = [float(log["valid_acceptance_length"]) for log in valid]
         assert all(1.0 <= length <= 5.0 for length in lengths)
-        best = load_state(save_dir / "checkpoint_best.pt")
+        best = load_state(tmp_path / "checkpoint_best.pt")
         assert best["extra_state"]["best"] == pytest.approx(max(lengths), abs=1e-3)
-        # Nothing of the verifier is stored, and the block size is.
+        # Nothing of the verifier is stored or changed, and the block size is stored.
         assert not [key for key in best["model"] if key.startswith("encoder.")]
         assert "decoder.embed_tokens.weight" not in best["model"]
-        task = make_task(data, block_size=9, AR_path=str(verifier))
-        drafter = load_drafter(save_dir / "checkpoint_best.pt", task)
+        assert trained.verifier.read_bytes() == before
+        task = make_task(data, block_size=9, AR_path=str(trained.verifier))
+        drafter = load_drafter(tmp_path / "checkpoint_best.pt", task)
         assert drafter.block_size == 4
         # Its own validation says the same again.
-        task = make_task(data, AR_path=str(verifier), blocks_per_sentence=3)
-        last = load_drafter(save_dir / "checkpoint_last.pt", task)
+        task = make_task(data, AR_path=str(trained.verifier), blocks_per_sentence=3)
+        last = load_drafter(tmp_path / "checkpoint_last.pt", task)
         found = validate(task, last, data, max_tokens=200)
         assert found["acceptance_length"] == pytest.approx(lengths[-1], abs=1e-3)
 
-    def test_the_verifier_is_not_trained(self, data: Path, verifier: Path, tmp_path: Path) -> None:
-        before = verifier.read_bytes()
-        flags = f"{LENT_FLAGS} --AR-path {verifier} --max-update 2"
-        run_train(data, tmp_path, flags)
-        assert verifier.read_bytes() == before
-
     @pytest.mark.parametrize(
-        "flags",
-        [
-            f"{PUBLISHED_FLAGS} --dropout 0.2",
-            f"{LENT_FLAGS} --AR-path VERIFIER --update-freq 2",
-        ],
+        "flags", [f"{PUBLISHED_FLAGS} --dropout 0.2", f"{LENT_FLAGS} --update-freq 2"]
     )
     def test_resuming_is_going_on(
         self, flags: str, data: Path, verifier: Path, tmp_path: Path
@@ -203,7 +189,7 @@ class TestTraining:
         lengths = sample["target"].ne(1).sum(1, keepdim=True)
         assert bool((cuts[0] < lengths).all())
 
-    @pytest.mark.parametrize("flags", [PUBLISHED_FLAGS, f"{LENT_FLAGS} --AR-path VERIFIER"])
+    @pytest.mark.parametrize("flags", [PUBLISHED_FLAGS, LENT_FLAGS])
     def test_half_precision(self, flags: str, data: Path, verifier: Path, tmp_path: Path) -> None:
         """On a CPU fairseq offers float16 in its memory-efficient form only."""
         flags = f"{flags.replace('VERIFIER', str(verifier))} --max-update 3 --no-save"
@@ -215,7 +201,7 @@ class TestTraining:
         for half in losses[1:]:
             assert half == pytest.approx(losses[0], rel=0.05)
 
-    @pytest.mark.parametrize("flags", [PUBLISHED_FLAGS, f"{LENT_FLAGS} --AR-path VERIFIER"])
+    @pytest.mark.parametrize("flags", [PUBLISHED_FLAGS, LENT_FLAGS])
     def test_autocast_on_the_cpu(
         self, flags: str, data: Path, verifier: Path, tmp_path: Path
     ) -> None:
@@ -306,7 +292,7 @@ class TestValidation:
         assert len(batches(task, 40)) > 2
         assert validate(task, model, data, 40) == pytest.approx(first, abs=1e-5)
 
-    def test_the_published_drafter_too(self, data: Path, published: tuple[Path, Any]) -> None:
+    def test_the_published_drafter_too(self, data: Path, published: tuple[Path, Logs]) -> None:
         save_dir, logs = published
         task = make_task(data)
         drafter = load_drafter(save_dir / "checkpoint_last.pt", task)
@@ -317,7 +303,7 @@ class TestValidation:
         assert found["loss"] / 0.6931472 == pytest.approx(logged, abs=2e-3)
 
     def test_a_drafter_loaded_by_fairseq_is_the_same(
-        self, data: Path, published: tuple[Path, Any]
+        self, data: Path, published: tuple[Path, Logs]
     ) -> None:
         """As ``fairseq-validate`` loads it."""
         path = published[0] / "checkpoint_last.pt"
@@ -326,10 +312,10 @@ class TestValidation:
         assert validate(task, model, data, 10_000) == expected
 
     def test_acceptance_is_measured_against_the_verifier(
-        self, data: Path, verifier: Path, lent: tuple[Path, str]
+        self, data: Path, trained: Trained
     ) -> None:
-        task = make_task(data, AR_path=str(verifier))
-        drafter = load_drafter(lent[0] / "checkpoint_best.pt", task)
+        task = make_task(data, AR_path=str(trained.verifier))
+        drafter = load_drafter(trained.drafter, task)
         first = validate(task, drafter, data, 10_000)
         assert validate(task, drafter, data, 40) == pytest.approx(first, abs=1e-5)
         task.load_dataset("valid")
@@ -352,7 +338,7 @@ class TestValidation:
     ) -> None:
         """--eval-bleu translates with the pair; relaxed, it depends on the drafter's weights."""
         bleu = ["--eval-bleu", "--eval-bleu-args", '{"max_len_b":12}', "--eval-bleu-detok", "space"]
-        flags = f"{LENT_FLAGS} --AR-path {verifier} --max-epoch 1".split()
+        flags = f"{DRAFTER} --AR-path {verifier} --max-epoch 1".split()
         flags = [flag for flag in flags if "acceptance" not in flag and "best" not in flag]
         logs = run_train(data, tmp_path, " ".join([*flags, *bleu]))
         assert logs.of("valid")[-1]["valid_bleu"] >= 0
@@ -386,7 +372,7 @@ class TestValidation:
 
 
 class TestOptions:
-    @pytest.mark.parametrize("noise", NOISES[1:])
+    @pytest.mark.parametrize("noise", NOISES[1:2])
     def test_other_noises_are_refused_by_name(self, noise: str, data: Path, tmp_path: Path) -> None:
         flags = f"{PUBLISHED_FLAGS} --max-update 1".replace("block_mask", noise)
         with pytest.raises(ValueError, match=f"--noise {noise}: not supported; use --noise block"):
@@ -516,7 +502,7 @@ class TestRoles:
                 task.build_generator(models, Namespace())
 
     def test_swapped_files_are_refused(
-        self, data: Path, verifier: Path, published: tuple[Path, Any], tmp_path: Path
+        self, data: Path, verifier: Path, published: tuple[Path, Logs], tmp_path: Path
     ) -> None:
         drafter = published[0] / "checkpoint_best.pt"
         with pytest.raises(CheckpointError, match="is a drafter, not a verifier; give the drafter"):
@@ -524,11 +510,11 @@ class TestRoles:
         with pytest.raises(CheckpointError, match=r"is no drafter \(its architecture is"):
             load_drafter(verifier, make_task(data))
         with pytest.raises(CheckpointError, match="is a drafter, not a verifier"):
-            run_train(data, tmp_path, f"{LENT_FLAGS} --AR-path {drafter} --max-update 1")
+            run_train(data, tmp_path, f"{DRAFTER} --AR-path {drafter} --max-update 1")
 
     def test_a_lent_drafter_needs_the_flag(self, data: Path, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="--verifier-labels needs the verifier"):
-            run_train(data, tmp_path, f"{LENT_FLAGS} --max-update 1")
+            run_train(data, tmp_path, f"{DRAFTER} --max-update 1")
 
     def test_the_verifier_is_loaded_once_and_frozen(self, data: Path, verifier: Path) -> None:
         task = make_task(data, AR_path=str(verifier))
@@ -550,45 +536,8 @@ def test_training_for_a_tpu_is_refused_where_there_is_none(
         fairseq_train.main(convert_namespace_to_omegaconf(args))
 
 
-def run_generate(data: Path, results: Path, path: str, flags: str) -> list[str]:
-    """The H- and P-lines of ``fairseq-generate``."""
-    arguments = (
-        f"{data} --path {path} --gen-subset valid --source-lang en --target-lang de --cpu "
-        "--max-tokens 100 --num-workers 0 --max-len-b 12 "
-        f"--results-path {results} {flags}"
-    )
-    args = options.parse_args_and_arch(options.get_generation_parser(), arguments.split())
-    generate.main(convert_namespace_to_omegaconf(args))
-    lines = (results / "generate-valid.txt").read_text("utf-8").splitlines()
-    return sorted(line for line in lines if line.startswith("H-"))
-
-
-def test_fairseq_generate_runs_the_pair(
-    data: Path, verifier: Path, lent: tuple[Path, str], published: tuple[Path, Any], tmp_path: Path
-) -> None:
-    """Strict: what ``fairseq-generate --beam 1`` gives, however the two files are named."""
-    # A verifier alone is decoded by fairseq's own search.
-    expected = run_generate(data, tmp_path, str(verifier), "--task translation_specdec --beam 1")
-    assert len(expected) == 14
-    assert len({line.split("\t")[2] for line in expected}) > 3
-    ours = "--task translation_specdec --block-size 4"
-    for drafter in (lent[0] / "checkpoint_best.pt", published[0] / "checkpoint_best.pt"):
-        for path, flags in (
-            (str(drafter), f"--AR-path {verifier}"),
-            (f"{drafter}:{verifier}", f"--AR-path {verifier}"),
-            (f"{drafter}:{verifier}", "--controller confidence --confidence-threshold 0.1"),
-            (f"{drafter}:{verifier}", "--controller none"),
-        ):
-            found = run_generate(data, tmp_path, path, f"{ours} {flags}")
-            assert [line.split("\t")[::2] for line in found] == [
-                line.split("\t")[::2] for line in expected
-            ]
-            scores = [[float(line.split("\t")[1]) for line in part] for part in (found, expected)]
-            assert scores[0] == pytest.approx(scores[1], abs=1e-4)
-
-
-def test_a_checkpoint_names_its_architecture(lent: tuple[Path, str]) -> None:
+def test_a_checkpoint_names_its_architecture(trained: Trained) -> None:
     """fairseq's own loader, too, finds everything it needs in the file."""
-    state = checkpoint_utils.load_checkpoint_to_cpu(str(lent[0] / "checkpoint_best.pt"))
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(trained.drafter))
     assert state["cfg"]["model"]._name == "block_causal"
     assert state["cfg"]["model"].block_size == 4

@@ -440,6 +440,9 @@ def test_training_names_what_is_missing(tmp_path: Path, script: str) -> None:
         script, ["VERIFIER", "DRAFTER"]
     )
     files = [tmp_path / role for role in roles]
+    usage = run(script)
+    assert usage.returncode == 2
+    assert " ".join(["BIN_DIR", *roles, "SAVE_DIR"]) in usage.stderr
     done = run(script, tmp_path / "bin", *files, tmp_path / "save")
     assert refused(done, f"BIN_DIR {tmp_path / 'bin'}: holds no dict.*.txt")
     (tmp_path / "bin").mkdir()

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 from conftest import without_copies
-from dummy_data import COMMON, SIZES, make_data, run_train, train_verifier
+from dummy_data import COMMON, SIZES, run_train
+from trained import Trained
 
 from specdec_plugins.checkpoints.loading import load_state
 
@@ -49,14 +50,6 @@ def mean_loss(state: dict[str, Any]) -> float:
     return float(meters["loss"]["sum"] / meters["loss"]["count"])
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The data, and a verifier of it."""
-    folder = tmp_path_factory.mktemp("pair")
-    data = make_data(folder)
-    return data, train_verifier(data, folder / "verifier", "--max-epoch 15")
-
-
 def check_two_are_one(data: Path, folder: Path, flags: str, *figures: str) -> None:
     one, two = folder / "one", folder / "two"
     logs = run_train(data, one, f"{flags} --update-freq 2").of("valid")
@@ -77,22 +70,18 @@ def check_two_are_one(data: Path, folder: Path, flags: str, *figures: str) -> No
             assert float(theirs[key]) == pytest.approx(mine[key], abs=1.01e-3), key
 
 
-def test_a_drafter(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    data, verifier = pair
-    flags = f"{FLAGS} --AR-path {verifier}"
+def test_a_drafter(trained: Trained, tmp_path: Path) -> None:
+    flags = f"{FLAGS} --AR-path {trained.verifier}"
     figures = ("valid_loss", "valid_acc_0", "valid_acceptance_length")
-    check_two_are_one(data, tmp_path, flags, *figures)
+    check_two_are_one(trained.data, tmp_path, flags, *figures)
 
 
-@pytest.mark.parametrize("rule", ["", "--sampling"])
-def test_an_acceptance_head(pair: tuple[Path, Path], tmp_path: Path, rule: str) -> None:
-    """Its sampled labels, too, are drawn for the update and for each batch of sentences."""
-    data, verifier = pair
-    run_train(data, tmp_path / "drafter", f"{FLAGS} --AR-path {verifier} --max-update 2")
+def test_an_acceptance_head(trained: Trained, tmp_path: Path) -> None:
+    """Its labels, too, which are drawn here for the update and for each batch of sentences."""
     flags = (
-        f"--task translation_specdec --arch acceptance_head --head-layers 1 {rule} "
-        f"--drafter {tmp_path / 'drafter' / 'checkpoint_last.pt'} --AR-path {verifier} "
+        f"--task translation_specdec --arch acceptance_head --head-layers 1 --sampling "
+        f"--drafter {trained.drafter} --AR-path {trained.verifier} "
         "--criterion acceptance_loss --blocks-per-sentence 3 --adam-eps 1e-3 --max-tokens 50 "
         "--max-epoch 2 --save-interval-updates 1"
     )
-    check_two_are_one(data, tmp_path, flags, "valid_loss", "valid_acceptance_rate")
+    check_two_are_one(trained.data, tmp_path, flags, "valid_loss", "valid_acceptance_rate")

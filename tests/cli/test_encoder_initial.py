@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +9,9 @@ import pytest
 import torch
 from conftest import make_verifier, without_copies
 from drafters import PUBLISHED, golden, needs_published, published_task, save_checkpoint
-from dummy_data import SIZES, make_data, run_train, train_verifier
+from dummy_data import SIZES, run_train
+from trained import Trained
 
-from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.cli import encoder_initial
 from specdec_plugins.models.block_nat import BlockDrafter
@@ -29,16 +26,6 @@ DRAFTER = (
 RESETS = "--reset-optimizer --reset-meters --reset-lr-scheduler --reset-dataloader"
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_data(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture(scope="module")
-def verifier(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train_verifier(data, tmp_path_factory.mktemp("verifier"))
-
-
 def run_script(*arguments: Any, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     capsys.readouterr()
     status = encoder_initial.main([str(argument) for argument in arguments])
@@ -47,23 +34,22 @@ def run_script(*arguments: Any, capsys: pytest.CaptureFixture[str]) -> tuple[int
 
 
 def test_a_drafter_starts_from_the_verifiers_encoder(
-    data: Path, verifier: Path, tmp_path: Path
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The published workflow, its commands as written; the first as a program of its own."""
+    """The published workflow."""
     initial = tmp_path / "initial_checkpoint.pt"
-    command = [sys.executable, SCRIPT, verifier, initial]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert str(initial) in done.stdout
+    status, out, err = run_script(trained.verifier, initial, capsys=capsys)
+    assert (status, err) == (0, "")
+    assert str(initial) in out
     assert [path.name for path in tmp_path.iterdir()] == [initial.name]
-    theirs = load_state(verifier)
+    theirs = load_state(trained.verifier)
     kept = load_state(initial)
     assert set(kept) == set(theirs) - {"last_optimizer_state"}
     assert set(kept["model"]) == {key for key in theirs["model"] if key.startswith("encoder.")}
 
     # A learning rate of zero: what is saved is what was loaded.
     flags = f"--restore-file {initial} {RESETS} --lr 0"
-    logs = run_train(data, tmp_path / "drafter", f"{DRAFTER} {flags}")
+    logs = run_train(trained.data, tmp_path / "drafter", f"{DRAFTER} {flags}")
     assert logs.of("train")[-1]["train_num_updates"] == 1
     model = without_copies(load_state(tmp_path / "drafter" / "checkpoint_last.pt")["model"])
     source = theirs["model"]
@@ -77,20 +63,22 @@ def test_a_drafter_starts_from_the_verifiers_encoder(
             assert not torch.equal(tensor, source[key]), key
             assert tensor.std().item() == pytest.approx(0.02, rel=0.5), key
     # Another start without the file is another encoder.
-    run_train(data, tmp_path / "plain", f"{DRAFTER} --lr 0")
+    run_train(trained.data, tmp_path / "plain", f"{DRAFTER} --lr 0")
     plain = load_state(tmp_path / "plain" / "checkpoint_last.pt")["model"]
     assert not torch.equal(
         plain["encoder.embed_tokens.weight"], model["encoder.embed_tokens.weight"]
     )
 
 
-def test_training_can_be_resumed_afterwards(data: Path, verifier: Path, tmp_path: Path) -> None:
+def test_training_can_be_resumed_afterwards(trained: Trained, tmp_path: Path) -> None:
     """What fairseq's trainer asks of the file is in it: counts begin anew, and go on."""
     initial = str(tmp_path / "initial.pt")
-    write_initial_checkpoint(str(verifier), initial)
+    write_initial_checkpoint(str(trained.verifier), initial)
     start = f"{DRAFTER} --restore-file {initial} {RESETS}"
-    run_train(data, tmp_path / "drafter", start)
-    logs = run_train(data, tmp_path / "drafter", DRAFTER.replace("max-update 1", "max-update 3"))
+    run_train(trained.data, tmp_path / "drafter", start)
+    logs = run_train(
+        trained.data, tmp_path / "drafter", DRAFTER.replace("max-update 1", "max-update 3")
+    )
     assert [log["num_updates"] for log in logs.of("train_inner")] == [2, 3]
 
 
@@ -164,21 +152,3 @@ def test_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     code, out, err = run_script(verifier, output, capsys=capsys)
     assert (code, err) == (0, "")
     assert output.exists()
-
-
-def test_a_failed_write_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    verifier = save_checkpoint(tmp_path / "verifier.pt", make_verifier().float())
-    output = tmp_path / "initial.pt"
-    output.write_text("precious")
-
-    def fail(state: Any, file: Any) -> None:
-        file.write(b"half")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(torch, "save", fail)
-    with pytest.raises(CheckpointError, match=r"cannot be written \(No space left on device\)"):
-        write_initial_checkpoint(str(verifier), str(output))
-    assert output.read_text() == "precious"
-    assert sorted(os.listdir(tmp_path)) == ["initial.pt", "verifier.pt"]

@@ -1,0 +1,84 @@
+"""``scripts/calibrate_head.py``: from a trained head to the file that decoding reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from trained import Trained
+
+from specdec_plugins.checkpoints.archive import CheckpointError
+from specdec_plugins.checkpoints.export import export_checkpoint
+from specdec_plugins.checkpoints.head_file import find_head, load_head
+from specdec_plugins.cli import calibrate_head
+from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.evaluation.head_predictions import TrainedHead
+
+
+def calibrate(*arguments: object) -> int:
+    return int(calibrate_head.main([str(argument) for argument in arguments]))
+
+
+def test_calibrated_head_is_the_trained_one(
+    trained: Trained,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    output, figures = tmp_path / "acceptance_head.pt", tmp_path / "head.json"
+    assert calibrate(trained.head, output, "--json", figures) == 0
+    assert "uncalibrated token" in capsys.readouterr().out
+    results = json.loads(figures.read_text("utf-8"))
+    exported = tmp_path / "drafter.pt"
+    export_checkpoint(str(trained.drafter), str(exported), "en", "de")
+    assert find_head(exported, AcceptanceRule(3, 1.0)) == output
+    head_before = TrainedHead(str(trained.head))
+    drafter = head_before.task.load_drafter(str(exported))
+    head = load_head(output, drafter, AcceptanceRule(3, 2.0), 4)
+    assert head.settings.temperature == pytest.approx(results["temperature"])
+    assert head.settings.bias == pytest.approx(results["bias"])
+    torch.testing.assert_close(
+        head.state_dict()["out.weight"],
+        head_before.head.state_dict()["out.weight"],
+        rtol=1e-3,
+        atol=1e-4,
+    )
+    with pytest.raises(CheckpointError, match="trained for relaxed"):
+        load_head(output, drafter, AcceptanceRule(), 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{verifier}", "{out}"], "not an acceptance head"),
+        (["{head}", "{out}", "--drafter", "{verifier}"], "is no drafter"),
+        (["{head}", "{out}", "--drafter", "{other}"], "not the drafter that"),
+        (["{head}", "{out}", "--subset", "nothing"], "nothing"),
+        (["{head}", "{nowhere}"], "there is no folder"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(
+    trained: Trained,
+    tmp_path: Path,
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    other = tmp_path / "other.pt"
+    if "{other}" in arguments:
+        state = torch.load(trained.drafter, weights_only=True)
+        state["model"]["decoder.mask_embedding"] += 1
+        torch.save(state, other)
+    places = {
+        "verifier": trained.verifier,
+        "head": trained.head,
+        "out": tmp_path / "acceptance_head.pt",
+        "nowhere": tmp_path / "nowhere" / "acceptance_head.pt",
+        "other": other,
+    }
+    assert calibrate(*(argument.format(**places) for argument in arguments)) == 1
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert last.startswith("calibrate_head.py: ")
+    assert message in last
+    assert not (tmp_path / "acceptance_head.pt").exists()

@@ -1,0 +1,67 @@
+"""Training of an acceptance head, by fairseq's command, for every rule."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from dummy_data import Logs, run_train
+from trained import Trained
+
+from specdec_plugins.checkpoints.archive import CheckpointError
+from specdec_plugins.checkpoints.head_file import load_head
+from specdec_plugins.checkpoints.loading import load_state
+from specdec_plugins.cli import calibrate_head
+from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.probabilities import Sampling
+from specdec_plugins.evaluation.head_predictions import TrainedHead
+
+
+def test_the_loss_falls_and_only_the_head_is_saved(trained: Trained) -> None:
+    valid = Logs.load(trained.head.parent).of("valid")
+    assert valid[-1]["valid_loss"] < valid[0]["valid_loss"]
+    assert 0 < valid[-1]["valid_acceptance_rate"] < 1
+    assert all(name.startswith("head.") for name in load_state(trained.head)["model"])
+
+
+def test_training_resumes_for_the_same_rule_alone(trained: Trained, tmp_path: Path) -> None:
+    save = tmp_path / "head"
+    shutil.copytree(trained.head.parent, save)
+    logs = run_train(trained.data, save, f"{trained.head_flags} {trained.rule} --max-epoch 7")
+    assert len(logs.of("train")) == 1
+    before = (save / "checkpoint_last.pt").read_bytes()
+    with pytest.raises(Exception, match="Cannot load model parameters") as caught:
+        run_train(trained.data, save, f"{trained.head_flags} --max-epoch 9")
+    assert "trained with beta 3, not 1" in str(caught.value.__context__)
+    assert (save / "checkpoint_last.pt").read_bytes() == before
+
+
+def test_a_head_for_sampling(trained: Trained, tmp_path: Path) -> None:
+    """It is calibrated with the labels that it was trained with, and used with no others."""
+    save, output = tmp_path / "save", tmp_path / "acceptance_head.sampling.pt"
+    sampling = "--sampling --sampling-topp 0.8 --temperature 0.7"
+    logs = run_train(trained.data, save, f"{trained.head_flags} {sampling} --max-update 3")
+    assert 0 < logs.of("valid")[-1]["valid_acceptance_rate"] < 1
+    assert calibrate_head.main([str(save / "checkpoint_last.pt"), str(output)]) == 0
+    head = TrainedHead(str(save / "checkpoint_last.pt"))
+    drafter, rule = head.labeller.drafter.model, AcceptanceRule(sampling=Sampling(topp=0.8))
+    assert head.labeller.rule == rule
+    first, again = head.predict("valid"), head.predict("valid")
+    assert torch.equal(first.logits, again.logits)
+    assert torch.equal(first.survived, again.survived)
+    assert load_head(output, drafter, rule, 4, 0.7).settings.rule_temperature == 0.7
+    with pytest.raises(
+        CheckpointError, match=r"give --sampling --sampling-topp 0\.8 --temperature 0\.7"
+    ):
+        load_head(output, drafter, rule, 4)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [("--drafter=", "--drafter"), ("--head-layers -1", "--head-layers -1")],
+)
+def test_bad_training_flags(trained: Trained, tmp_path: Path, flags: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        run_train(trained.data, tmp_path, f"{trained.head_flags} {flags}")

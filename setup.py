@@ -65,7 +65,8 @@ class EditableWheel(editable_wheel):
 PLOT = ["matplotlib>=3.8"]
 # Half a gigabyte with what it needs, for one script: not for everyone who runs the tests.
 RAY = ["ray[data]>=2.60"]
-TEST = [*PLOT, "hypothesis>=6.100", "pytest>=8", "pytest-cov>=5", "pytest-xdist>=3.5"]
+TEST = [*PLOT, "filelock>=3.13", "hypothesis>=6.100", "pytest>=8"]
+TEST += ["pytest-cov>=5", "pytest-xdist>=3.5"]
 DEV = [*TEST, *RAY, "mypy>=1.10", "ruff>=0.6"]
 
 setup(

@@ -18,6 +18,7 @@ from specdec_plugins import register
 from specdec_plugins.checkpoints.loading import REDUNDANT, use_plain_encoder
 
 register()
+pytest.register_assert_rewrite("inference_runs")
 
 # A busy machine makes an example slow, not wrong.
 hypothesis.settings.register_profile("untimed", deadline=None)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +77,20 @@ class _Listener(logging.Handler):
             self.records.append((record.name, stats))
 
 
+@contextmanager
+def listening() -> Iterator[Logs]:
+    """What fairseq's commands say here with ``--log-format json``."""
+    listener, logger = _Listener(), progress_bar.logger
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(listener)
+    try:
+        yield Logs(listener.records)
+    finally:
+        logger.removeHandler(listener)
+        logger.setLevel(level)
+
+
 def _number(value: Any) -> Any:
     try:
         return float(value)
@@ -90,16 +106,9 @@ def run_train(data: Path, save_dir: Path, flags: str) -> Logs:
     args = options.parse_args_and_arch(options.get_training_parser(), arguments)
     args.tpu = False  # which --bf16 stands for, on the command line
     cfg = convert_namespace_to_omegaconf(args)
-    listener, logger = _Listener(), progress_bar.logger
-    level = logger.level
-    logger.setLevel(logging.INFO)
-    logger.addHandler(listener)
-    try:
+    with listening() as logs:
         fairseq_train.main(cfg)
-    finally:
-        logger.removeHandler(listener)
-        logger.setLevel(level)
-    return Logs(listener.records)
+    return logs
 
 
 def train_verifier(data: Path, save_dir: Path, flags: str = "--max-epoch 1") -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import importlib.util
 import sys
 from pathlib import Path
 
@@ -11,10 +11,16 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.mark.parametrize("flag", ["--repeats", "--lines"])
-@pytest.mark.parametrize("value", ["-3", "0"])
-def test_counts_that_are_none_are_refused(flag: str, value: str) -> None:
-    command = [sys.executable, str(ROOT / "scripts" / "demo.py"), flag, value]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr == f"demo.py: {flag} {value}: must be at least 1\n"
+@pytest.mark.parametrize(("flag", "value"), [("--repeats", "-3"), ("--lines", "0")])
+def test_counts_that_are_none_are_refused(
+    flag: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    spec = importlib.util.spec_from_file_location("demo", ROOT / "scripts" / "demo.py")
+    assert spec is not None
+    assert spec.loader is not None
+    demo = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(demo)
+    monkeypatch.setattr(sys, "argv", ["demo.py", flag, value])
+    assert demo.main() == 1
+    assert capsys.readouterr().err == f"demo.py: {flag} {value}: must be at least 1\n"

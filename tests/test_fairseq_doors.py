@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -25,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "specdec_plugins"
 
 
-def run(command: str, arguments: str, stdin: str = "", cwd: Path = ROOT) -> str:
+def run(command: str, arguments: str, stdin: str = "") -> str:
     """What one of fairseq's commands prints."""
     done = subprocess.run(
         [sys.executable, "-m", f"fairseq_cli.{command}", *arguments.split()],
@@ -33,10 +34,11 @@ def run(command: str, arguments: str, stdin: str = "", cwd: Path = ROOT) -> str:
         capture_output=True,
         text=True,
         check=False,
-        cwd=cwd,
+        env={**os.environ, "PYTHONUTF8": "1"},
+        cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+    return done.stdout + done.stderr
 
 
 def run_generate(arguments: str, results: Path) -> str:
@@ -173,6 +175,7 @@ def test_interactive(trained: Trained) -> None:
     lines = by_letter(output)
     assert in_order(lines["D"]) == trained.translate()
     assert len(lines["P"]) == len(lines["W"]) == len(trained.source)
+    assert "the locale is not UTF-8" not in output
 
 
 def test_hub(trained: Trained, tmp_path: Path) -> None:

@@ -11,7 +11,13 @@ from zipfile import ZipFile
 
 import fairseq
 import pytest
-from dummy_data import make_data, train_verifier
+from dummy_data import listening
+from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq_cli import validate
+from trained import Trained
+
+from specdec_plugins.checkpoints.loading import load_state
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = "import sys; from setuptools import build_meta as b; print(getattr(b, sys.argv[1])('out'))"
@@ -58,27 +64,35 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return site
 
 
-def test_user_dir_is_found_by_name(site: Path, tmp_path: Path) -> None:
-    code = (
-        "from fairseq import options, tasks; options.get_generation_parser(); "
-        "assert 'translation_specdec' in tasks.TASK_REGISTRY"
+def test_commands_and_the_plugin_are_found_by_name(site: Path, tmp_path: Path) -> None:
+    """All commands are there, and messages name a command as it was called."""
+    script = (
+        "import sys; from fairseq import options, tasks; options.get_generation_parser(); "
+        "assert 'translation_specdec' in tasks.TASK_REGISTRY; "
+        "from importlib.metadata import distribution; "
+        "sys.argv = ['/bin/specdec-translate', 'nowhere']; "
+        "mains = {e.name: e.load() for e in distribution('specdec-plugins').entry_points}; "
+        "print(len(mains)); sys.exit(mains['specdec-translate']())"
     )
-    run(tmp_path, "-c", code, "--user-dir", "specdec_plugins", path=site)
+    done = run(tmp_path, "-c", script, "--user-dir", "specdec_plugins", path=site, status=2)
+    assert done.stdout == "10\n"
+    assert done.stderr.splitlines()[-1].startswith("specdec-translate: --path: give the drafter")
 
 
-def test_user_dir_may_be_given_after_an_import(site: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("site", ["build_wheel"], indirect=True)
+def test_user_dir_may_be_given_after_registering(site: Path, tmp_path: Path) -> None:
     code = (
-        "import specdec_plugins; from argparse import Namespace; from fairseq import utils; "
+        "import specdec_plugins; specdec_plugins.register(); "
+        "from argparse import Namespace; from fairseq import utils; "
         "utils.import_user_module(Namespace(user_dir='specdec_plugins')); "
         "import specdec_plugins.inference.loading"
     )
     assert run(tmp_path, "-c", code, path=site).stderr == ""
 
 
-def test_the_example_for_hydra_runs_by_its_own_command(site: Path, tmp_path: Path) -> None:
-    """From any folder; hydra changes to another one."""
-    data = make_data(tmp_path)
-    verifier = train_verifier(data, tmp_path / "verifier")
+@pytest.mark.parametrize("site", ["build_wheel"], indirect=True)
+def test_the_example_for_hydra_trains(site: Path, trained: Trained, tmp_path: Path) -> None:
+    """By its own command, from any folder; what it says of the result, validation says."""
     small = {
         "encoder_embed_dim": 16,
         "verifier_embed_dim": 16,
@@ -90,24 +104,24 @@ def test_the_example_for_hydra_runs_by_its_own_command(site: Path, tmp_path: Pat
     run(
         tmp_path / "empty",
         *("-m", "fairseq_cli.hydra_train", "--config-dir", ROOT / "config"),
-        *("--config-name", "drafter", f"task.data={data}", f"task.AR_path={verifier}"),
-        *(f"checkpoint.save_dir={tmp_path}/out", "task.source_lang=en", "task.target_lang=de"),
-        *(f"model.{name}={value}" for name, value in small.items()),
-        *("common.cpu=true", "optimization.max_update=2", "dataset.num_workers=0"),
+        *("--config-name", "drafter", f"task.data={trained.data}"),
+        *(f"task.AR_path={trained.verifier}", "task.source_lang=en", "task.target_lang=de"),
+        *(f"checkpoint.save_dir={tmp_path}/out", *(f"model.{n}={v}" for n, v in small.items())),
+        *("common.cpu=true", "optimization.max_update=4", "dataset.max_tokens=100"),
+        "dataset.num_workers=0",
         path=site,
     )
-    assert (tmp_path / "out" / "checkpoint_last.pt").is_file()
-
-
-def test_console_commands(site: Path, tmp_path: Path) -> None:
-    """All are there, and messages name a command as it was called."""
-    script = (
-        "import sys; from importlib.metadata import distribution; "
-        "sys.argv[0] = '/bin/specdec-translate'; "
-        "mains = {e.name: e.load() for e in distribution('specdec-plugins').entry_points}; "
-        "print(len(mains)); sys.exit(mains['specdec-translate']())"
+    best = tmp_path / "out" / "checkpoint_best.pt"
+    state = load_state(best)
+    assert state["cfg"]["model"].block_size == 8
+    parser = options.get_validation_parser()
+    flags = f"{trained.data} --task translation_specdec --path {best} --cpu --valid-subset valid"
+    flags += " --max-tokens 100 --num-workers 0 --log-format json"
+    override = options.parse_args_and_arch(
+        options.get_validation_parser(), flags.split(), suppress_defaults=True
     )
-    done = run(tmp_path, "-c", script, "nowhere", path=site, status=2)
-    assert done.stdout == "10\n"
-    assert done.stderr.startswith("specdec-translate: --path: give the drafter")
-    assert done.stderr.count("\n") == 1
+    cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, flags.split()))
+    with listening() as logs:
+        validate.main(cfg, override_args=override)
+    found = logs.of("valid")[-1]["valid_acceptance_length"]
+    assert found == pytest.approx(state["extra_state"]["best"], abs=1e-3)

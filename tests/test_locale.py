@@ -10,6 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from fairseq.data import Dictionary
+from subword_nmt.apply_bpe import BPE
+
+from specdec_plugins.cli import inference
+from specdec_plugins.inference import Settings, load_translator
 
 ROOT = Path(__file__).resolve().parent.parent
 PAIR = ROOT / "checkpoints" / "multi30k.en-de"
@@ -41,50 +46,46 @@ def run(
     )
 
 
-def same(*command: object, locale: dict[str, str], stdin: str = TEXT) -> str:
-    """What a command prints, in a UTF-8 locale as in another."""
-    outputs = []
-    for variables in ({"PYTHONUTF8": "1"}, locale):
-        done = run(*command, stdin=stdin, **variables)
-        assert done.returncode == 0, done.stderr.decode(errors="replace")[-2000:]
-        outputs.append(done.stdout)
-    assert outputs[0] == outputs[1]
-    return outputs[0].decode("utf-8")
-
-
 def test_inference(locale: dict[str, str]) -> None:
-    output = same(
+    pair = {"path": str(PAIR / "drafter.pt"), "ar_path": str(PAIR / "verifier.pt")}
+    settings = Settings(str(PAIR), **pair, tokenizer="moses", bpe="subword_nmt")
+    (expected,) = load_translator(settings).translate([TEXT.rstrip("\n")])
+    assert "Mädchen" in expected.text
+    done = run(
         *(sys.executable, "scripts/inference.py", PAIR, "--path", PAIR / "drafter.pt"),
         *("--AR-path", PAIR / "verifier.pt", "--tokenizer", "moses", "--bpe", "subword_nmt"),
         *("--cpu", "--quiet"),
-        locale=locale,
+        **locale,
     )
-    assert "Mädchen" in output
+    assert done.returncode == 0, done.stderr.decode(errors="replace")[-2000:]
+    assert done.stdout.decode("utf-8") == expected.text + "\n"
 
 
 @pytest.mark.slow
 def test_recombine(locale: dict[str, str], tmp_path: Path) -> None:
     source = tmp_path / "train.en"
     source.write_text("ein Mädchen läuft schnell\nein Hund läuft weg\n", encoding="utf-8")
-    assert "läuft" in same(sys.executable, "scripts/recombine.py", source, 3, locale=locale)
+    done = run(sys.executable, "scripts/recombine.py", source, 3, **locale)
+    assert done.returncode == 0, done.stderr.decode(errors="replace")[-2000:]
+    assert "läuft" in done.stdout.decode("utf-8")
 
 
 def test_fairseqs_own_commands_cut_alike_and_warn(locale: dict[str, str]) -> None:
     """They read and print in the locale's encoding, unless Python is told another."""
-    done = [
-        run(
-            *(sys.executable, "-m", "fairseq_cli.interactive", PAIR),
-            *("--user-dir", "specdec_plugins", "--task", "translation_specdec", "--cpu"),
-            *("--path", f"{PAIR / 'drafter.pt'}:{PAIR / 'verifier.pt'}", "-s", "en", "-t", "de"),
-            *("--beam", 1, "--bpe", "subword_nmt", "--bpe-codes", PAIR / "codes"),
-            **variables,
-        )
-        for variables in ({"PYTHONUTF8": "1"}, {**locale, "PYTHONIOENCODING": "utf-8"})
-    ]
-    sources = [re.findall(r"^S-0.*$", one.stdout.decode("utf-8"), re.M) for one in done]
-    assert sources[0] == sources[1] != []
-    warned = [b"the locale is not UTF-8" in one.stdout + one.stderr for one in done]
-    assert warned == [False, True]
+    with open(PAIR / "codes", encoding="utf-8") as codes:
+        cut = BPE(codes).process_line(TEXT.rstrip("\n"))
+    done = run(
+        *(sys.executable, "-m", "fairseq_cli.interactive", PAIR),
+        *("--user-dir", "specdec_plugins", "--task", "translation_specdec", "--cpu"),
+        *("--path", f"{PAIR / 'drafter.pt'}:{PAIR / 'verifier.pt'}", "-s", "en", "-t", "de"),
+        *("--beam", 1, "--bpe", "subword_nmt", "--bpe-codes", PAIR / "codes"),
+        **{**locale, "PYTHONIOENCODING": "utf-8"},
+    )
+    (source,) = re.findall(r"^S-0\t(.*)$", done.stdout.decode("utf-8"), re.M)
+    words = Dictionary.load(str(PAIR / "dict.en.txt"))
+    known = [word if words.index(word) != words.unk() else "<unk>" for word in cut.split()]
+    assert source.split() == known
+    assert b"the locale is not UTF-8" in done.stdout + done.stderr
 
 
 @pytest.mark.slow
@@ -110,12 +111,11 @@ def test_prepare_data(locale: dict[str, str], tmp_path: Path) -> None:
         assert (tmp_path / "utf" / file).read_bytes() == (tmp_path / "other" / file).read_bytes()
 
 
-def test_codes_that_are_not_utf8_are_named(tmp_path: Path) -> None:
+def test_codes_that_are_not_utf8_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     codes = tmp_path / "codes"
     codes.write_bytes("#version: 0.2\nä u</w>\n".encode("latin-1"))
-    done = run(
-        *(sys.executable, "scripts/inference.py", PAIR, "--AR-path", PAIR / "verifier.pt"),
-        *("--strategy", "AR", "--bpe", "subword_nmt", "--bpe-codes", codes, "--cpu"),
-    )
-    assert done.returncode == 1
-    assert f"{codes} is not UTF-8" in done.stderr.decode("utf-8").splitlines()[-1]
+    flags = f"--strategy AR --bpe subword_nmt --bpe-codes {codes} --cpu"
+    assert inference.main([str(PAIR), "--AR-path", str(PAIR / "verifier.pt"), *flags.split()]) == 1
+    assert f"{codes} is not UTF-8" in capsys.readouterr().err.splitlines()[-1]

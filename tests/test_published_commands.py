@@ -11,9 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from dummy_data import make_data, train_verifier
+from trained import Trained
 
 from specdec_plugins.checkpoints.loading import load_state
+from specdec_plugins.cli import encoder_initial, inference
 
 ROOT = Path(__file__).resolve().parent.parent
 TRAIN = """
@@ -50,31 +51,29 @@ def run(*command: object) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("published")
-
-
-def test_the_whole_workflow(folder: Path) -> None:
+def test_the_whole_workflow(
+    trained: Trained,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Initialise, train, translate, score."""
-    data = make_data(folder)
-    verifier = train_verifier(data, folder / "verifier", "--max-epoch 15")
-    initial, save_dir = folder / "initial_checkpoint.pt", folder / "drafter"
-    run(sys.executable, "encoder_initial.py", verifier, initial)
+    monkeypatch.chdir(ROOT / "scripts")
+    initial, save_dir = tmp_path / "initial_checkpoint.pt", tmp_path / "drafter"
+    assert encoder_initial.main([str(trained.verifier), str(initial)]) == 0
     output = run(
-        *(sys.executable, "train.py", data, "--save-dir", save_dir),
+        *(sys.executable, "train.py", trained.data, "--save-dir", save_dir),
         *("--restore-file", initial, *TRAIN.split()),
     )
     assert "--mse-lambda does nothing" in output
     drafter = save_dir / "checkpoint_last.pt"
     assert load_state(drafter)["optimizer_history"][-1]["num_updates"] == 4
 
-    found = folder / "found.de"
-    output = run(
-        *(sys.executable, "inference.py", data, "--path", drafter, "--AR-path", verifier),
-        *("--input-path", folder / "valid.en", "--output-path", found, *INFERENCE.split()),
-    )
-    assert "these flags do nothing here: --remove-bpe --max-sentences" in output
+    found, source = tmp_path / "found.de", trained.folder / "valid.en"
+    pair = [str(trained.data), "--path", str(drafter), "--AR-path", str(trained.verifier)]
+    files = ["--input-path", str(source), "--output-path", str(found)]
+    assert inference.main([*pair, *files, *INFERENCE.split()]) == 0
+    assert "these flags do nothing here: --remove-bpe --max-sentences" in caplog.text
     assert len(found.read_text("utf-8").splitlines()) == 14
-    output = run("./ref.sh", found, folder / "valid.de")
+    output = run("./ref.sh", found, trained.folder / "valid.de")
     assert "BLEU4 = " in output

@@ -1,7 +1,8 @@
-"""What commands do with the terminal, in processes of their own."""
+"""What commands do with the terminal, and that every script opens its command."""
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -9,17 +10,22 @@ from pathlib import Path
 
 import pytest
 
+from specdec_plugins.cli.terminal import prepare_terminal
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-def run(*command: object, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+def run(
+    *command: object, folder: Path = ROOT, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    environment = {name: v for name, v in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(
         [sys.executable, *map(str, command)],
         capture_output=True,
         text=True,
         check=False,
-        env=environment,
+        cwd=folder,
+        env={**environment, **variables},
     )
 
 
@@ -28,42 +34,73 @@ def test_importing_the_package_leaves_logging_alone_and_says_nothing() -> None:
         "import specdec_plugins, logging; root = logging.getLogger(); "
         "assert not root.handlers and root.level == logging.WARNING, (root.handlers, root.level)"
     )
-    for variables in ({}, {"LOGLEVEL": "bogus"}):
-        done = run("-c", code, **variables)
-        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    done = run("-c", code, LOGLEVEL="bogus")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "calibrate_head",
-        "demo",
-        "encoder_initial",
-        "evaluate",
-        "exactness",
-        "export_checkpoint",
-        "inference",
-        "recombine",
-        "train",
-        "trace_report",
-    ],
+NAMES = (
+    "calibrate_head",
+    "demo",
+    "encoder_initial",
+    "evaluate",
+    "exactness",
+    "export_checkpoint",
+    "inference",
+    "recombine",
+    "train",
+    "trace_report",
+    "translate_corpus",
 )
-def test_a_log_level_that_is_none_is_named(name: str) -> None:
-    done = run(ROOT / "scripts" / f"{name}.py", "--help", LOGLEVEL="bogus")
+
+
+def wrong_level(name: str) -> str:
+    return f"{name}.py: LOGLEVEL=bogus: must be one of DEBUG, INFO, WARNING, ERROR, CRITICAL"
+
+
+OPEN_ALL = """
+import os, runpy, sys
+import fairseq, numba
+for script in sys.argv[1:]:
+    if not os.fork():
+        sys.argv[:] = [script, "--help"]
+        sys.path[0] = os.path.dirname(script)
+        runpy.run_path(script, run_name="__main__")
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+"""
+"""Every script in a fork of one process, which has what takes long to import."""
+
+
+def test_every_script_opens_its_command(tmp_path: Path) -> None:
+    """From any folder, and where nothing is installed; a log level that is none is named."""
+    scripts = [ROOT / "scripts" / f"{name}.py" for name in NAMES]
+    done = run("-c", OPEN_ALL, *scripts, folder=tmp_path, LOGLEVEL="bogus")
+    assert done.stderr.splitlines()[-len(NAMES) :] == [wrong_level(name) for name in NAMES]
+    assert done.stdout.split() == ["2"] * len(NAMES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_every_script_is_a_program(name: str, tmp_path: Path) -> None:
+    done = run(ROOT / "scripts" / f"{name}.py", "--help", folder=tmp_path, LOGLEVEL="bogus")
     assert done.returncode == 2
-    assert done.stderr.splitlines() == [
-        f"{name}.py: LOGLEVEL=bogus: must be one of DEBUG, INFO, WARNING, ERROR, CRITICAL"
-    ]
+    assert done.stderr.splitlines() == [wrong_level(name)]
 
 
-def test_log_levels_are_heeded(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("level", "told"), [("info", "name.py: told\n"), ("error", ""), ("", "")])
+def test_log_levels_are_heeded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], level: str, told: str
+) -> None:
     """In any case, and for our own lines under the command's name."""
-    script = ROOT / "scripts" / "export_checkpoint.py"
-    quiet = run(script, tmp_path / "none.pt", tmp_path / "out.pt", LOGLEVEL="error")
-    assert len(quiet.stderr.splitlines()) == 1
-    code = (
-        "from specdec_plugins.cli.terminal import prepare_terminal; import logging; "
-        "prepare_terminal('name.py'); logging.info('told')"
-    )
-    assert run("-c", code, LOGLEVEL="info").stderr == "name.py: told\n"
-    assert run("-c", code).stderr == ""
+    root = logging.getLogger()
+    before, handlers = root.level, root.handlers[:]
+    monkeypatch.setenv("LOGLEVEL", level)
+    monkeypatch.setattr(sys, "warnoptions", ["default"])
+    root.handlers[:] = []
+    try:
+        prepare_terminal("name.py")
+        logging.info("told")
+        assert root.level == getattr(logging, level.upper() or "WARNING")
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(before)
+    assert capsys.readouterr().err == told

@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from specdec_plugins.decoding.trace import StepTrace
 from specdec_plugins.inference.trace_file import SentenceTrace
 from specdec_plugins.inference.trace_report import Bar, TraceTotals, build_report, reached_slots
 
-SCRIPT = Path(__file__).resolve().parent.parent.parent / "scripts" / "trace_report.py"
 BROWSERS = ("chromium", "google-chrome", "chrome")
 BROWSER = next((path for name in BROWSERS if (path := shutil.which(name))), None)
 needs_browser = pytest.mark.skipif(
@@ -165,15 +163,10 @@ def write_trace(path: Path, sentences: list[SentenceTrace]) -> Path:
     return path
 
 
-def test_script(tmp_path: Path) -> None:
+def test_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace, page = write_trace(tmp_path / "run.jsonl", SENTENCES), tmp_path / "run.html"
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(trace), str(page), "--limit", "2"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert script.main([str(trace), str(page), "--limit", "2"]) == 0
+    assert capsys.readouterr() == ("", "")
     assert page.read_text("utf-8") == build_report(SENTENCES, 2, "run.jsonl")
 
 
@@ -299,8 +292,7 @@ def apart(boxes: list[dict[str, float]]) -> bool:
 
 
 @needs_browser
-@pytest.mark.parametrize("width", [1200, 500])
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize(("width", "dark"), [(1200, False), (500, True)], ids=["light", "dark"])
 def test_look_in_a_browser(tmp_path: Path, width: int, dark: bool) -> None:
     page = build_report(SENTENCES, 1000, "run.jsonl")
     scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"

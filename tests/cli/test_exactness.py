@@ -13,7 +13,7 @@ import pytest
 from specdec_plugins.cli import exactness as script
 from specdec_plugins.inference.text import Line
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "checkpoints" / "multi30k.en-de"
 Run = Callable[..., int]
 

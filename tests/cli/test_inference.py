@@ -6,104 +6,26 @@ import hashlib
 import io
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+import threading
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from conftest import make_dictionary, make_task, make_verifier, vary_output
-from drafters import make_block, make_causal, save_checkpoint
-from models.test_acceptance_head import make_head
+from conftest import make_dictionary
+from inference_runs import SENTENCES, RunScript, lines_of, one_error
 
-from specdec_plugins.checkpoints.archive import CheckpointError
-from specdec_plugins.checkpoints.head_file import save_head
 from specdec_plugins.cli import inference as script
-from specdec_plugins.decoding.acceptance import AcceptanceRule
-from specdec_plugins.decoding.controllers import ControllerOptions
-from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import PHASES
-from specdec_plugins.inference import InferenceError, Settings, load_translator
-from specdec_plugins.inference.output import OutputLines
-from specdec_plugins.inference.resume import ResumeFile
-from specdec_plugins.inference.text import InputLines, Line, TextCodec
-from specdec_plugins.inference.trace_file import SentenceTrace, read_trace
-from specdec_plugins.inference.translator import Translator
-from specdec_plugins.models.acceptance_head import fingerprint
 
-SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "inference.py"
-SENTENCES = [
-    "w3 w4 w5 w6",
-    "w7",
-    "w1 w2 w3 w4 w5 w6 w7 w8 w9",
-    "w19 w18 w17",
-    "w0 w0 w0 w0 w0 w1",
-    "w11 w12",
-    "w5 w4 w3 w2 w1 w0 w9 w8 w7 w6 w5",
-    "w14 w13 w16",
-    "w2 w9",
-]
-RunScript = Callable[..., int]
+pytest_plugins = ["inference_runs"]
 
-
-@pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with dictionaries, BPE codes, a verifier and drafters."""
-    folder = tmp_path_factory.mktemp("world")
-    for language in ("en", "de"):
-        make_dictionary().save(str(folder / f"dict.{language}.txt"))
-    merges = [f"w {digit}</w>" for digit in range(10)]
-    (folder / "codes").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
-    languages = {"source_lang": "en", "target_lang": "de"}
-    task = make_task()
-    verifier = vary_output(make_verifier(task, seed=3))
-    save_checkpoint(folder / "verifier.pt", verifier, **languages)
-    save_checkpoint(folder / "nameless.pt", verifier)
-    save_checkpoint(folder / "drafter.pt", make_causal(task, seed=5), **languages)
-    learned = {"encoder_learned_pos": True, "decoder_learned_pos": True}
-    block = make_block(make_task(block_size=3), seed=6, **learned)
-    save_checkpoint(folder / "block.pt", block, **languages, block_size=3)
-    shared = make_causal(task, share_verifier_encoder=True, verifier_features=True, seed=7)
-    save_checkpoint(folder / "shared.pt", shared, **languages)
-    wide = make_verifier(task, decoder_embed_dim=32, encoder_embed_dim=32)
-    save_checkpoint(folder / "wide.pt", wide, **languages)
-    (folder / "in.txt").write_text("\n".join(SENTENCES) + "\n")
-    return folder
-
-
-@pytest.fixture
-def run(world: Path, tmp_path: Path) -> RunScript:
-    """``run(flag, …)`` in this process; flags given replace the usual ones."""
-
-    def run_script(*flags: str, data: Path = world, **usual: str | None) -> int:
-        given = {
-            "--path": str(world / "drafter.pt"),
-            "--AR-path": str(world / "verifier.pt"),
-            "--input-path": str(world / "in.txt"),
-            "--output-path": str(tmp_path / "out.txt"),
-            "--max-len-b": "15",
-            **{f"--{name.replace('_', '-')}": value for name, value in usual.items()},
-        }
-        pairs = (pair for pair in given.items() if pair[1] is not None)
-        try:
-            return int(script.main([str(data), *(w for pair in pairs for w in pair), *flags]))
-        except SystemExit as stop:
-            return int(stop.code or 0)
-
-    return run_script
-
-
-@pytest.fixture(scope="session")
-def greedy(world: Path) -> list[str]:
-    """What the verifier says to ``SENTENCES``."""
-    translator = load_translator(make_settings(world, strategy="AR"))
-    return [result.text for result in translator.translate(SENTENCES)]
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+TOOLS = Path(sys.executable).parent
 
 
 def test_both_checkpoints_as_fairseq_takes_them(
@@ -140,66 +62,27 @@ def test_what_is_no_pair(
     assert error.count("\n") == 1
 
 
-def make_settings(world: Path, **settings: Any) -> Settings:
-    limits = GenerationLimits(max_len_b=15)
-    files = {"path": str(world / "drafter.pt"), "ar_path": str(world / "verifier.pt")}
-    return Settings(data=str(world), limits=limits, **{**files, **settings})
-
-
-def lines_of(path: Path) -> list[str]:
-    text = path.read_text(encoding="utf-8")
-    assert text == "" or text.endswith("\n")
-    return text.split("\n")[:-1]
-
-
-def test_the_head_beside_the_drafter_is_used(world: Path, tmp_path: Path) -> None:
-    """Strict output is the same, of which less is verified; for another rule it is refused."""
-    for name in ("verifier.pt", "drafter.pt"):
-        (tmp_path / name).symlink_to(world / name)
-    files = {"path": str(tmp_path / "drafter.pt"), "ar_path": str(tmp_path / "verifier.pt")}
-    plain = load_translator(make_settings(world, **files))
-    expected = [result.text for result in plain.translate(SENTENCES)]
-    head = make_head(drafter=fingerprint(plain.generator.drafter.model), bias=-1.0)
-    save_head(tmp_path / "acceptance_head.pt", head)
-    options = ControllerOptions("acceptance-head", stop_threshold=0.9)
-    found = load_translator(make_settings(world, controller=options, **files))
-    assert [result.text for result in found.translate(SENTENCES)] == expected
-    assert found.statistics.verified_tokens < found.statistics.drafted_tokens
-    relaxed = {"controller": options, "rule": AcceptanceRule(3, 1.0), **files}
-    with pytest.raises(CheckpointError, match="trained for strict acceptance, not relaxed"):
-        load_translator(make_settings(world, **relaxed))
-    # Only where it is named: asking it takes time.
-    for given in (None, str(tmp_path / "acceptance_head.pt")):
-        options = ControllerOptions("cost-aware", acceptance_head=given, cost_profile="unused")
-        translator = load_translator(make_settings(world, controller=options, **files))
-        assert translator.generator.controller.cuts is (given is not None)
-
-
-# What it puts out
-
-
-@pytest.mark.parametrize("batch", ["1", "4"])
 @pytest.mark.parametrize(
     "flags",
     [
-        ["--strategy", "AR"],
+        ["--strategy", "AR", "--batch", "4"],
         ["--strategy", "fairseq", "--beam", "1"],
-        ["--strategy", "specdec"],
         ["--strategy", "specdec", "--block-size", "2"],
-        ["--strategy", "specdec", "--path", "block.pt"],
-        ["--controller", "none"],
+        ["--strategy", "specdec", "--path", "block.pt", "--batch", "4"],
+        ["--controller", "none", "--batch", "4"],
         ["--controller", "heuristic", "--max-draft", "3"],
         ["--controller", "confidence", "--confidence-threshold", "0.05", "--refit-threshold"],
+        ["--controller", "tree", "--batch", "4"],
         ["--controller", "oracle", "--path", "block.pt"],
         ["--strategy", "specdec", "--path", "shared.pt", "--fp64"],
     ],
     ids=" ".join,
 )
 def test_strict_strategies_agree(
-    world: Path, tmp_path: Path, run: RunScript, greedy: list[str], flags: list[str], batch: str
+    world: Path, tmp_path: Path, run: RunScript, greedy: list[str], flags: list[str]
 ) -> None:
     flags = [str(world / flag) if flag.endswith(".pt") else flag for flag in flags]
-    assert run(*flags, batch=batch) == 0
+    assert run(*flags) == 0
     assert lines_of(tmp_path / "out.txt") == greedy
     assert len(set(greedy)) > 4
 
@@ -230,8 +113,10 @@ def test_published_command_line(
 
 
 def test_used_flags_are_not_called_useless(
-    run: RunScript, caplog: pytest.LogCaptureFixture
+    run: RunScript, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    (source := tmp_path / "in.txt").write_text("w1 w2\n")
+    run = partial(run, input_path=str(source))
     assert run("--strategy", "AR", "--lenpen=0.5", "--min-len", "2", "--quiet", "--seed=3") == 0
     assert run("--strategy", "fairseq", "--no-repeat-ngram-size", "2") == 0
     assert not caplog.records
@@ -253,43 +138,14 @@ def test_used_flags_are_not_called_useless(
     ]
 
 
-@pytest.mark.parametrize("strategy", ["specdec", "drafter", "fairseq"])
-def test_order_is_that_of_the_input(run: RunScript, tmp_path: Path, strategy: str) -> None:
+@pytest.mark.parametrize("strategy", ["specdec", "fairseq"])
+def test_order_is_that_of_the_input(
+    run: RunScript, tmp_path: Path, strategy: str, greedy: list[str]
+) -> None:
     source = tmp_path / "in.txt"
-    source.write_text("\n".join(["", *SENTENCES * 3, " ", "w1 w2"] * 2))
-    results = []
-    for batch in ("1", "5"):
-        assert run("--strategy", strategy, batch=batch, input_path=str(source)) == 0
-        results.append(lines_of(tmp_path / "out.txt"))
-    assert results[0] == results[1]
-    assert [i for i, line in enumerate(results[0]) if not line] == [0, 28, 30, 58]
-
-
-def test_lines_come_as_soon_as_they_are_known(world: Path) -> None:
-    translator = load_translator(make_settings(world, batch=2))
-    read: list[int] = []
-
-    def lines() -> Iterator[Line]:
-        for number, text in enumerate(SENTENCES, start=1):
-            read.append(number)
-            yield Line(number, text)
-
-    translated = translator.translate(lines(), window=4)
-    next(translated)
-    assert read == [1, 2, 3, 4]
-    assert len(list(translated)) == len(SENTENCES) - 1
-
-
-@pytest.mark.parametrize("window", [1, 3, 64])
-def test_windows_change_nothing(world: Path, greedy: list[str], window: int) -> None:
-    translator = load_translator(make_settings(world, batch=3))
-    lines = [line for sentence in SENTENCES for line in (sentence, "")]
-    results = list(translator.translate(lines, window))
-    assert [result.text for result in results[::2]] == greedy
-    assert all(r.text == "" and r.tokens == 0 and not r.accepted for r in results[1::2])
-    for result in results[::2]:
-        assert result.tokens - sum(result.accepted) in range(len(result.accepted) + 1)
-    assert translator.statistics.sentences == len(SENTENCES)
+    source.write_text("\n".join(["", *SENTENCES, " ", *SENTENCES[::-1]]))
+    assert run(strategy=strategy, batch="5", beam="1", input_path=str(source)) == 0
+    assert lines_of(tmp_path / "out.txt") == ["", *greedy, "", *greedy[::-1]]
 
 
 def test_unusual_lines(
@@ -334,52 +190,12 @@ def test_raw_text(run: RunScript, tmp_path: Path) -> None:
     assert lines_of(tmp_path / "a") == lines_of(tmp_path / "b")
 
 
-class Brackets:
-    """A tokenizer or BPE whose work can be seen."""
-
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-
-    def encode(self, text: str) -> str:
-        return f"{self.kind} {text}"
-
-    def decode(self, text: str) -> str:
-        return f"{self.kind}({text})"
-
-
-def test_codec_decodes_in_the_reverse_order() -> None:
-    dictionary = make_dictionary(1)
-    for symbol in ("b@@", "c", "tok", "bpe"):
-        dictionary.add_symbol(symbol)
-    ids = dictionary.encode_line("b@@ c b@@ <unk>", add_if_not_exist=False)
-
-    def codec(**settings: Any) -> TextCodec:
-        return TextCodec(dictionary, dictionary, 64, **settings)
-
-    assert codec(markers="subword_nmt").decode(ids) == "bc b<unk>"
-    last = dictionary.encode_line("c b@@", add_if_not_exist=False)
-    assert codec(markers="subword_nmt").decode(last) == "c b"
-    assert codec(markers="subword_nmt", keep_bpe=True).decode(ids) == "b@@ c b@@ <unk>"
-    encoders = {"tokenizer": Brackets("tok"), "bpe": Brackets("bpe")}
-    assert codec(**encoders).decode(ids) == "tok(bpe(b@@ c b@@ <unk>))"
-    assert codec(**encoders, keep_bpe=True).decode(ids) == "b@@ c b@@ <unk>"
-    encoded = codec(**encoders).encode(Line(1, "c"))
-    assert encoded is not None
-    assert dictionary.string(encoded) == "bpe tok c"
-    assert codec(tokenizer=SimpleNamespace(encode=lambda _: " ")).encode(Line(1, "x")) is None
-    with pytest.raises(ValueError, match="--post-process nonsense"):
-        codec(markers="nonsense")
-
-
 def test_bfloat16_on_the_cpu(run: RunScript, tmp_path: Path) -> None:
     stats = tmp_path / "stats.json"
-    for strategy in ("specdec", "AR", "fairseq", "drafter"):
+    for strategy in ("specdec", "fairseq"):
         assert run("--bf16", "--cpu", "--strategy", strategy, "--stats-json", str(stats)) == 0
         assert len(lines_of(tmp_path / "out.txt")) == len(SENTENCES)
         assert json.loads(stats.read_text())["dtype"] == "bfloat16"
-
-
-# What it reports
 
 
 @pytest.mark.parametrize(("below", "drafts_anew"), [("inf", True), ("0", False)])
@@ -431,12 +247,10 @@ def test_sampling(
     assert run(*flags, "--sampling-topk", "1", strategy=strategy) == 0
     assert lines_of(out) == greedy
     assert "sampling (top 1) at temperature 3" in capfd.readouterr().err
-    for more in (["--sampling-topk", "9999"], *(["--seed", seed] for seed in "112")):
+    for more in (["--seed", "1"], ["--warmup", "3"], ["--seed", "2"]):
         assert run(*flags, *more, strategy=strategy) == 0
         outputs.append(lines_of(out))
-    assert outputs[1] == outputs[2] != outputs[3]
-    assert run(*flags, "--seed", "2", "--warmup", "3", strategy=strategy) == 0
-    assert lines_of(out) == outputs[3]
+    assert outputs[0] == outputs[1] != outputs[2]
     settings = json.loads(path.read_text())["settings"]
     assert settings["seed"] == 2
     if strategy == "fairseq":
@@ -446,10 +260,13 @@ def test_sampling(
         assert settings["rule"]["sampling"] == {"topk": -1, "topp": -1.0}
     assert f"{strategy}, batch 1" in (report := capfd.readouterr().err)
     assert "sampling at temperature 3" in report
+    assert run(*flags, "--sampling-topk", "9999", strategy=strategy) == 0
 
 
-@pytest.mark.parametrize("strategy", ["specdec", "AR", "fairseq", "drafter"])
-@pytest.mark.parametrize("batch", ["1", "4"])
+@pytest.mark.parametrize(
+    ("strategy", "batch"),
+    [("specdec", "1"), ("specdec", "4"), ("AR", "4"), ("fairseq", "4"), ("drafter", "1")],
+)
 def test_stats_json(run: RunScript, tmp_path: Path, strategy: str, batch: str, capfd: Any) -> None:
     path = tmp_path / "stats.json"
     assert run("--stats-json", str(path), "--beam", "2", strategy=strategy, batch=batch) == 0
@@ -502,7 +319,7 @@ def test_cost_aware(run: RunScript, tmp_path: Path, greedy: list[str]) -> None:
     """It measures, keeps what it measured, and translates as ever."""
     costs, stats = tmp_path / "costs.json", tmp_path / "stats.json"
     flags = ["--controller", "cost-aware", "--cost-profile", str(costs), "--fp64"]
-    for batch in ("1", "4"):
+    for batch in ("1", "2"):
         assert run(*flags, "--stats-json", str(stats), batch=batch) == 0
         assert lines_of(tmp_path / "out.txt") == greedy
         report = json.loads(stats.read_text())
@@ -510,7 +327,7 @@ def test_cost_aware(run: RunScript, tmp_path: Path, greedy: list[str]) -> None:
         digest = hashlib.sha256(costs.read_bytes()).hexdigest()
         assert report["files"]["cost_profile"] == {"path": str(costs), "sha256": digest}
         assert report["sentences"] == len(SENTENCES)
-    assert set(json.loads(costs.read_text())["costs"]) == {"1", "2", "4"}
+    assert set(json.loads(costs.read_text())["costs"]) == {"1", "2"}
 
 
 def test_a_controller_that_needs_a_file_of_its_own(
@@ -528,15 +345,6 @@ def test_an_oracle_is_called_one(run: RunScript, capfd: pytest.CaptureFixture[st
     assert "not a real decoder" in capfd.readouterr().err
 
 
-def test_beam_search_is_counted_by_sentence(world: Path) -> None:
-    translator = load_translator(make_settings(world, strategy="fairseq", beam=1, batch=4))
-    results = list(translator.translate(SENTENCES))
-    statistics = translator.statistics
-    # Greedy search makes one pass a token.
-    assert statistics.steps == statistics.committed_tokens == sum(r.tokens for r in results)
-    assert translator.block_size is None
-
-
 def test_warm_up_is_not_counted(run: RunScript, tmp_path: Path, greedy: list[str]) -> None:
     path = tmp_path / "stats.json"
     for strategy in ("specdec", "fairseq"):
@@ -546,13 +354,6 @@ def test_warm_up_is_not_counted(run: RunScript, tmp_path: Path, greedy: list[str
         report = json.loads(path.read_text())
         assert report["sentences"] == len(SENTENCES)
         assert report["settings"]["warmup"] == 5
-
-
-def test_quiet(run: RunScript, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run("--quiet", output_path=None) == 0
-    captured = capfd.readouterr()
-    assert len(captured.out.splitlines()) == len(SENTENCES)
-    assert captured.err == ""
 
 
 def test_progress_bar_only_where_it_is_seen(
@@ -567,372 +368,9 @@ def test_progress_bar_only_where_it_is_seen(
     assert capfd.readouterr().err == ""
 
 
-# Going on
-
-
-@pytest.fixture
-def unfinished(run: RunScript, monkeypatch: pytest.MonkeyPatch) -> RunScript:
-    """``run``, killed at the very end: what it did is there, and how it did it."""
-
-    def run_and_die(*flags: str, **usual: str | None) -> int:
-        with monkeypatch.context() as patch:
-            patch.setattr(ResumeFile, "finish", lambda self: None)
-            return run(*flags, **usual)
-
-    return run_and_die
-
-
-@pytest.mark.parametrize("batch", ["1", "4"])
-@pytest.mark.parametrize("cut", [0, 1, 40, -30, -1, None])
-def test_resume(
-    run: RunScript,
-    unfinished: RunScript,
-    tmp_path: Path,
-    greedy: list[str],
-    batch: str,
-    cut: int | None,
-) -> None:
-    out = tmp_path / "out.txt"
-    whole = ("\n".join(greedy) + "\n").encode()
-    assert unfinished(batch=batch) == 0
-    assert out.read_bytes() == whole
-    out.write_bytes(whole[:cut])
-    stats = tmp_path / "stats.json"
-    assert run("--resume", "--stats-json", str(stats), batch=batch) == 0
-    assert out.read_bytes() == whole
-    left = len(SENTENCES) - whole[:cut].count(b"\n")
-    # A batch that has a line to be done is decoded whole.
-    decoded = json.loads(stats.read_text())["sentences"]
-    assert decoded == left if batch == "1" else left <= decoded <= len(SENTENCES)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.txt", "stats.json"]
-
-
-@pytest.mark.parametrize("strategy", ["specdec", "AR", "fairseq"])
-@pytest.mark.parametrize("batch", ["1", "2"])
-@pytest.mark.parametrize("lines", [1, 4, 8])
-def test_what_is_drawn_does_not_depend_on_where_a_run_was_stopped(
-    run: RunScript, unfinished: RunScript, tmp_path: Path, strategy: str, batch: str, lines: int
-) -> None:
-    out = tmp_path / "out.txt"
-    flags = ["--sampling", "--temperature", "3", "--beam", "1", "--seed", "2"]
-    assert unfinished(*flags, strategy=strategy, batch=batch) == 0
-    whole = out.read_bytes()
-    out.write_bytes(b"".join(whole.splitlines(keepends=True)[:lines]))
-    assert run(*flags, "--resume", "--warmup", "1", strategy=strategy, batch=batch) == 0
-    assert out.read_bytes() == whole
-
-
-@pytest.mark.parametrize("stop", [1, 5, 127, 128, 129, 200])
-def test_batches_of_a_resumed_run_are_those_of_the_first(
-    run: RunScript,
-    unfinished: RunScript,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    stop: int,
-) -> None:
-    """Else low precision gives other lines."""
-    source, out = tmp_path / "in.txt", tmp_path / "out.txt"
-    rows = [f"w{i % 20} w{i // 20}" + " w3" * (i * 5 % 8) for i in range(205)]
-    source.write_text("\n".join(rows) + "\n")
-    batches: list[list[str]] = []
-    decode = Translator._decode
-
-    def noted(self: Translator, texts: list[str], sources: Any) -> Any:
-        batches.append(texts)
-        return decode(self, texts, sources)
-
-    monkeypatch.setattr(Translator, "_decode", noted)
-    usual = {"batch": "2", "input_path": str(source), "strategy": "AR"}
-    assert unfinished("--bf16", **usual) == 0
-    whole, first = out.read_bytes(), [*batches]
-    assert len(first) == 103
-    batches.clear()
-    out.write_bytes(b"".join(whole.splitlines(keepends=True)[:stop]))
-    assert run("--bf16", "--resume", "--warmup", "0", **usual) == 0
-    assert out.read_bytes() == whole
-    assert batches == [rows for rows in first if rows in batches]
-    assert len(batches) <= (205 - stop // 128 * 128 + 1) // 2
-
-
 @pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"batch": "4"}, "was begun with other settings.batch; give what it was begun with, or"),
-        ({"AR_path": "nameless.pt"}, "was begun with other models.verifier"),
-        ({"path": "block.pt", "beta": "3"}, "other models.drafter, settings.rule.beta"),
-        ({"seed": "3"}, "was begun with other settings.seed"),
-        ({"input_path": "other.txt"}, "was begun with another line 3 of other.txt"),
-        ({"input_path": "short.txt"}, "has 5 lines, short.txt only 4"),
-        ({"trace": "trace.jsonl"}, "trace.jsonl: has 0 lines"),
-    ],
+    ("strategy", "batch"), [("specdec", "1"), ("AR", "4"), ("fairseq", "4"), ("drafter", "1")]
 )
-@pytest.mark.parametrize("there", [True, False])
-def test_another_run_is_not_gone_on_with(
-    run: RunScript,
-    unfinished: RunScript,
-    world: Path,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    changes: dict[str, str],
-    message: str,
-    there: bool,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("nameless.pt", "block.pt"):
-        (tmp_path / name).symlink_to(world / name)
-    Path("other.txt").write_text("\n".join([*SENTENCES[:2], "w1", *SENTENCES[3:]]) + "\n")
-    Path("short.txt").write_text("\n".join(SENTENCES[:4]) + "\n")
-    assert unfinished("-s", "en", "-t", "de") == 0
-    out = Path("out.txt")
-    out.write_bytes(b"".join(out.read_bytes().splitlines(keepends=True)[:5]) + b"w1 w")
-    if not there:
-        Path("out.txt.resume").unlink()
-        if "trace" not in changes and "short" not in str(changes):
-            message = "has 5 lines, and there is no"
-    capfd.readouterr()
-    before = {path: path.read_bytes() for path in Path().iterdir()}
-    assert run("--resume", "-s", "en", "-t", "de", **changes) == 1
-    assert message in one_error(capfd)
-    assert {path: path.read_bytes() for path in Path().iterdir()} == before
-
-
-def test_input_may_have_grown_and_changed_after_what_is_translated(
-    run: RunScript, tmp_path: Path, greedy: list[str]
-) -> None:
-    source, out = tmp_path / "in.txt", tmp_path / "out.txt"
-    source.write_bytes("\n".join([*SENTENCES[:6], ""]).encode() + b"w1 \xff")
-    assert run(input_path=str(source)) == 1
-    source.write_text("\n".join(SENTENCES) + "\n")
-    assert run("--resume", input_path=str(source)) == 0
-    assert lines_of(out) == greedy
-    assert not (tmp_path / "out.txt.resume").exists()
-
-
-def test_a_complete_output_is_left_as_it_is(
-    run: RunScript, tmp_path: Path, greedy: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    assert run() == 0
-    assert run("--resume", batch="2") == 0
-    assert "has as many lines as" in caplog.text
-    assert lines_of(tmp_path / "out.txt") == greedy
-    assert [path.name for path in tmp_path.iterdir()] == ["out.txt"]
-
-
-@pytest.mark.parametrize("text", ["", "precious\n", "[]\n", "{}\n", "\udcff"])
-def test_a_file_in_the_place_of_the_resume_file_stays(
-    run: RunScript, tmp_path: Path, text: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "out.txt.resume"
-    path.write_text(text, errors="surrogateescape")
-    before = path.read_bytes()
-    assert run() == 1
-    assert "out.txt is to be described; move it away" in one_error(capfd)
-    assert path.read_bytes() == before
-
-
-def test_a_link_to_an_output_is_resumed_as_the_output_itself(
-    run: RunScript, unfinished: RunScript, tmp_path: Path, greedy: list[str]
-) -> None:
-    (tmp_path / "far").mkdir()
-    (tmp_path / "out.txt").symlink_to(tmp_path / "far" / "real")
-    assert unfinished() == 0
-    real = tmp_path / "far" / "real"
-    real.write_text("\n".join(greedy[:4]) + "\nw1")
-    assert run("--resume", output_path=str(real)) == 0
-    assert lines_of(tmp_path / "out.txt") == greedy
-    assert [path.name for path in (tmp_path / "far").iterdir()] == ["real"]
-
-
-def test_resume_without_an_output_begins(run: RunScript, tmp_path: Path, greedy: list[str]) -> None:
-    assert run("--resume") == 0
-    assert lines_of(tmp_path / "out.txt") == greedy
-
-
-def test_without_resume_the_output_is_overwritten(
-    run: RunScript, tmp_path: Path, greedy: list[str]
-) -> None:
-    (tmp_path / "out.txt").write_text("old\n" * 50)
-    assert run() == 0
-    assert lines_of(tmp_path / "out.txt") == greedy
-
-
-def test_resume_refuses_a_longer_output(
-    run: RunScript, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "out.txt"
-    out.write_text("x\n" * 10 + "unfinished")
-    assert run("--resume") == 1
-    assert "has 10 lines" in one_error(capfd)
-    assert out.read_text() == "x\n" * 10 + "unfinished"
-
-
-def test_interrupted_and_resumed(
-    run: RunScript,
-    tmp_path: Path,
-    greedy: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    write, written = OutputLines.write, []
-
-    def interrupt(self: OutputLines, text: str) -> None:
-        if self.path == str(tmp_path / "out.txt"):
-            if len(written) == 5:
-                raise KeyboardInterrupt
-            written.append(text)
-        write(self, text)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(OutputLines, "write", interrupt)
-        assert run() == 130
-    assert "--resume" in one_error(capfd)
-    assert lines_of(tmp_path / "out.txt") == greedy[:5]
-    assert run("--resume") == 0
-    assert lines_of(tmp_path / "out.txt") == greedy
-
-
-@pytest.mark.parametrize("batch", ["1", "4"])
-def test_invalid_utf8_after_valid_lines(
-    run: RunScript,
-    tmp_path: Path,
-    greedy: list[str],
-    capfd: pytest.CaptureFixture[str],
-    batch: str,
-) -> None:
-    source = tmp_path / "bad.txt"
-    lines = [sentence.encode() for sentence in SENTENCES]
-    source.write_bytes(b"\n".join([*lines[:6], b"w1 \xff w2", *lines[7:], b""]))
-    assert run("--warmup", "8", batch=batch, input_path=str(source)) == 1
-    message = one_error(capfd)
-    assert "line 7" in message
-    assert "byte 4" in message
-    assert lines_of(tmp_path / "out.txt") == greedy[:6]
-    assert run("--resume", batch=batch) == 0
-    assert lines_of(tmp_path / "out.txt") == greedy
-
-
-# What it traces
-
-
-@pytest.mark.parametrize("batch", ["1", "4"])
-@pytest.mark.parametrize("strategy", ["specdec", "AR"])
-def test_trace(
-    run: RunScript, tmp_path: Path, greedy: list[str], strategy: str, batch: str
-) -> None:
-    lines = [line for sentence in SENTENCES for line in (sentence, " ")]
-    (tmp_path / "in").write_text("\n".join(lines) + "\n")
-    path, stats = tmp_path / "trace.jsonl", tmp_path / "stats.json"
-    flags = ["--trace", str(path), "--stats-json", str(stats), "--warmup", "3"]
-    assert run(*flags, strategy=strategy, batch=batch, input_path=str(tmp_path / "in")) == 0
-    traced = list(read_trace(str(path)))
-    assert [sentence.source for sentence in traced] == lines
-    outputs = lines_of(tmp_path / "out.txt")
-    assert [sentence.output for sentence in traced] == outputs
-    assert outputs[::2] == greedy
-    assert not any(sentence.steps for sentence in traced[1::2])
-    for sentence in traced[::2]:
-        tokens: list[str] = []
-        for step in sentence.steps:
-            tokens += step.drafted[: step.accepted] + [step.bonus] * (step.bonus is not None)
-        assert tokens.pop() == "</s>"
-        # fairseq leaves <s> out of text.
-        assert " ".join(token for token in tokens if token != "<s>") == sentence.output
-    steps = [step for sentence in traced for step in sentence.steps]
-    report = json.loads(stats.read_text())
-    assert len(steps) == report["steps"]
-    assert sum(len(step.drafted) for step in steps) == (report["drafted_tokens"] or 0)
-    assert sum(step.accepted for step in steps) == (report["accepted_tokens"] or 0)
-    assert sum(step.committed for step in steps) == report["committed_tokens"]
-
-
-def without_times(path: Path) -> list[SentenceTrace]:
-    sentences = read_trace(str(path))
-    return [
-        replace(sentence, steps=[replace(step, milliseconds=0) for step in sentence.steps])
-        for sentence in sentences
-    ]
-
-
-@pytest.mark.parametrize("batch", ["1", "4"])
-@pytest.mark.parametrize("further", [0, 1, 2])
-@pytest.mark.parametrize("torn", [b"", b'{"source": "w'])
-def test_trace_is_resumed_with_its_output(
-    run: RunScript,
-    unfinished: RunScript,
-    tmp_path: Path,
-    greedy: list[str],
-    batch: str,
-    further: int,
-    torn: bytes,
-) -> None:
-    path, out = tmp_path / "trace.jsonl", tmp_path / "out.txt"
-    assert unfinished("--trace", str(path), batch=batch) == 0
-    whole, first = without_times(path), path.read_bytes().splitlines(keepends=True)
-    out.write_bytes("\n".join(greedy[:4]).encode() + b"\nw1 w")
-    path.write_bytes(b"".join(first[: 4 + further]) + torn)
-    assert run("--resume", "--trace", str(path), batch=batch) == 0
-    assert lines_of(out) == greedy
-    assert without_times(path) == whole
-    assert path.read_bytes().splitlines(keepends=True)[:4] == first[:4]
-
-
-def test_interrupted_trace(
-    run: RunScript, tmp_path: Path, greedy: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, out = tmp_path / "trace.jsonl", tmp_path / "out.txt"
-    write, written = OutputLines.write, []
-
-    def interrupt(self: OutputLines, text: str) -> None:
-        if not self.path.endswith(".resume"):
-            if len(written) == 9:
-                raise KeyboardInterrupt
-            written.append(text)
-        write(self, text)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(OutputLines, "write", interrupt)
-        assert run("--trace", str(path)) == 130
-    assert lines_of(out) == greedy[:4]
-    assert [sentence.output for sentence in read_trace(str(path))] == greedy[:5]
-    assert run("--resume", "--trace", str(path)) == 0
-    assert lines_of(out) == greedy
-    assert [sentence.output for sentence in read_trace(str(path))] == greedy
-
-
-def test_trace_of_another_output(
-    run: RunScript, tmp_path: Path, greedy: list[str], capfd: pytest.CaptureFixture[str]
-) -> None:
-    path, out = tmp_path / "trace.jsonl", tmp_path / "out.txt"
-    out.write_text("\n".join(greedy[:4]) + "\n")
-    path.write_text("{}\n" * 3 + "{}")
-    assert run("--resume", "--trace", str(path)) == 1
-    assert f"--trace {path}: has 3 lines, {out} already 4" in one_error(capfd)
-    assert lines_of(out) == greedy[:4]
-    assert path.read_text() == "{}\n" * 3 + "{}"
-
-
-@pytest.mark.parametrize("strategy", ["fairseq", "drafter"])
-def test_strategies_without_a_trace(
-    run: RunScript, tmp_path: Path, capfd: pytest.CaptureFixture[str], strategy: str
-) -> None:
-    path = tmp_path / "trace.jsonl"
-    assert run("--trace", str(path), strategy=strategy) == 2
-    assert f"--trace: --strategy {strategy} has no" in one_error(capfd)
-    assert not path.exists()
-
-
-def test_nothing_is_recorded_unasked(world: Path) -> None:
-    translator = load_translator(make_settings(world))
-    assert all(result.trace is None for result in translator.translate(["", *SENTENCES]))
-    assert translator.generator.recorder is None  # type: ignore[attr-defined]
-
-
-# What goes wrong
-
-
-@pytest.mark.parametrize("strategy", ["specdec", "AR", "fairseq", "drafter"])
-@pytest.mark.parametrize("batch", ["1", "4"])
 def test_a_line_too_short_for_the_minimum(
     run: RunScript, tmp_path: Path, strategy: str, batch: str, monkeypatch: Any, capfd: Any
 ) -> None:
@@ -952,15 +390,6 @@ def test_a_line_too_short_for_the_minimum(
     assert all(lines_of(out)[i] for i in (0, 2))
 
 
-def one_error(capfd: pytest.CaptureFixture[str]) -> str:
-    """The one line on stderr."""
-    captured = capfd.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("inference.py: ")
-    assert captured.err.count("\n") == 1
-    return captured.err
-
-
 @pytest.mark.parametrize(
     ("flags", "status", "message"),
     [
@@ -974,7 +403,6 @@ def one_error(capfd: pytest.CaptureFixture[str]) -> str:
         (["--path", "block.pt", "--block-size", "4"], 2, "blocks of 1 to 3"),
         (["--beta", "0"], 2, "--beta 0: must be between 1"),
         (["--tau", "-1"], 2, "--tau -1.0: must be 0 or more"),
-        (["--tau", "nan"], 2, "--tau nan"),
         (["--controller", "clever"], 2, "--controller: invalid choice: 'clever'"),
         (["--controller", "acceptance-head"], 2, "acceptance-head: there is no acceptance head"),
         (["--controller", "heuristic", "--strategy", "AR"], 2, "heuristic: there is nothing to"),
@@ -982,9 +410,7 @@ def one_error(capfd: pytest.CaptureFixture[str]) -> str:
         (["--stop-threshold", "-1"], 2, "--stop-threshold -1.0: must be between 0 and 1"),
         (["--min-draft", "3", "--max-draft", "2"], 2, "--min-draft 3: is above --max-draft 2"),
         (["--max-draft", "5"], 2, "--max-draft 5: is above the block size, 4"),
-        (["--strategy", "greedy"], 2, "--strategy: invalid choice: 'greedy'"),
         (["--batch", "0"], 2, "--batch 0: must be at least 1"),
-        (["--batch", "many"], 2, "--batch: invalid int value: 'many'"),
         (["--strategy", "fairseq", "--beam", "0"], 2, "--beam 0: must be at least 1"),
         (["--warmup", "-1"], 2, "--warmup -1"),
         (["--fp16", "--cpu"], 2, "--fp16: needs a GPU; on the CPU use --bf16"),
@@ -992,7 +418,6 @@ def one_error(capfd: pytest.CaptureFixture[str]) -> str:
         (["--sampling-topk", "3"], 2, "--sampling-topk, --sampling-topp: give --sampling too"),
         (["--sampling", "--sampling-topp", "2"], 2, "--sampling-topp 2.0: must be at most 1"),
         (["--sampling", "--beta", "3"], 2, "--beta 3 --tau 0.0: go without --sampling"),
-        (["--sampling", "--tau", "2"], 2, "--beta 1 --tau 2.0: go without --sampling"),
         (["--strategy", "AR", "--acceptance-head", "x"], 2, "--acceptance-head x: --strategy AR"),
         (["--temperature", "nan"], 2, "--temperature nan: must be a number from 1e-06 on"),
         (["--sampling", "--strategy", "drafter"], 2, "--sampling: the drafter alone takes"),
@@ -1011,8 +436,6 @@ def one_error(capfd: pytest.CaptureFixture[str]) -> str:
             "--min-len 64: is above the maximum length, 63",
         ),
         (["--strategy", "fairseq", "--lenpen", "1e20"], 2, "--lenpen 1e+20: is too large"),
-        (["--beta", "9" * 20], 2, f"--beta {'9' * 20}: must be from -2147483647 to"),
-        (["--max-len-b", "9" * 20], 2, f"--max-len-b {'9' * 20}: must be from -2147483647 to"),
         (
             ["--controller", "tree", "--tree-nodes", "100000"],
             2,
@@ -1026,7 +449,6 @@ def one_error(capfd: pytest.CaptureFixture[str]) -> str:
         (["--user-dir", "no_such_folder"], 2, "--user-dir no_such_folder: cannot be imported"),
         (["--source-lang", "fr"], 1, "dict.fr.txt: no such file; the data directory must hold"),
         (["--input-path", "missing"], 1, "missing: cannot be read"),
-        (["--input-path", "."], 1, "cannot be read"),
         (["--output-path", "."], 1, "is a directory"),
         (["--output-path", "nowhere/out"], 1, "nowhere; create it"),
         (["--output-path", "-", "--resume"], 1, "--resume: needs a file"),
@@ -1064,12 +486,9 @@ def test_errors_are_one_line(
     ("strategy", "missing", "message"),
     [
         ("specdec", "path", "--path: give the drafter"),
-        ("drafter", "path", "--path: give the drafter"),
         ("specdec", "AR_path", "--AR-path: give the verifier"),
         ("AR", "AR_path", "--AR-path: give the verifier"),
-        ("fairseq", "AR_path", "--AR-path: give the verifier"),
         ("AR", "path", None),
-        ("fairseq", "path", None),
         ("drafter", "AR_path", None),
     ],
 )
@@ -1144,8 +563,7 @@ def test_truncated_checkpoint(
     assert "damaged.pt" in one_error(capfd)
 
 
-@pytest.mark.parametrize("flag", ["--batch", "--warmup", "--seed", "--beam", "--max-len-b"])
-@pytest.mark.parametrize("value", ["99999999999999999999", "-99999999999999999999"])
+@pytest.mark.parametrize(("flag", "value"), [("--beta", "9" * 20), ("--seed", "-" + "9" * 20)])
 def test_numbers_beyond_all_use_are_refused_by_their_flag(
     run: RunScript, capsys: pytest.CaptureFixture[str], flag: str, value: str
 ) -> None:
@@ -1189,15 +607,6 @@ def test_memory_of_the_gpu(
     assert "--batch 7" in one_error(capfd)
 
 
-def test_closed_standard_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(InferenceError, match="standard input is closed"):
-        InputLines.open("-")
-    monkeypatch.setattr(sys, "stdout", None)
-    with pytest.raises(InferenceError, match="standard output is closed"):
-        OutputLines("-")
-
-
 def test_nobody_listens(
     run: RunScript, tmp_path: Path, greedy: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1207,56 +616,10 @@ def test_nobody_listens(
     assert json.loads((tmp_path / "stats.json").read_text())["sentences"] == len(greedy)
 
 
-def test_a_full_disk_leaves_whole_lines(
-    run: RunScript, tmp_path: Path, greedy: list[str], capfd: pytest.CaptureFixture[str]
-) -> None:
-    source, out = tmp_path / "in.txt", tmp_path / "out.txt"
-    source.write_text("\n".join(SENTENCES * 30) + "\n")
-    most = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (6000, most[1]))
-    try:
-        assert run(input_path=str(source)) == 1
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, most)
-        signal.signal(signal.SIGXFSZ, handler)
-    assert f"{out}: cannot be written to (File too large); lines before" in one_error(capfd)
-    kept = out.read_text()
-    assert kept.endswith("\n")
-    assert 6000 - max(map(len, greedy)) <= len(kept) <= 6000
-    assert run("--resume", input_path=str(source)) == 0
-    assert lines_of(out) == greedy * 30
-    assert out.read_text().startswith(kept)
-
-
-def test_input_that_breaks_off() -> None:
-    class Broken(io.BytesIO):
-        def readline(self, size: int | None = -1) -> bytes:
-            line = super().readline()
-            if not line:
-                raise OSError(5, "Input/output error")
-            return line
-
-    lines = InputLines(Broken(b"one\ntwo\n"))
-    assert [line.text for line in lines] == ["one", "two"]
-    with pytest.raises(InferenceError, match=r"standard input: cannot be read .*Input/output"):
-        lines.check()
-    assert lines.total() is None
-
-
-def test_settings_are_checked_without_a_command_line(world: Path) -> None:
-    with pytest.raises(ValueError, match="--strategy beam: must be one of"):
-        make_settings(world, strategy="beam")
-    with pytest.raises(ValueError, match="dtype int8"):
-        make_settings(world, dtype="int8")
-
-
-# As a program
-
-
 def command(world: Path, *flags: str) -> list[str]:
+    script = [sys.executable, str(SCRIPTS / "inference.py"), str(world)]
     pair = ["--path", str(world / "drafter.pt"), "--AR-path", str(world / "verifier.pt")]
-    return [sys.executable, str(SCRIPT), str(world), *pair, "--max-len-b", "15", *flags]
+    return [*script, *pair, "--max-len-b", "15", *flags]
 
 
 def environment() -> dict[str, str]:
@@ -1292,24 +655,30 @@ def test_typed_lines_are_answered_at_once(world: Path, tmp_path: Path, greedy: l
     ]
 
 
-def test_a_reader_that_has_had_enough(world: Path, tmp_path: Path, greedy: list[str]) -> None:
+def test_a_reader_that_has_had_enough(
+    run: RunScript,
+    tmp_path: Path,
+    greedy: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     source = tmp_path / "in.txt"
     source.write_text("\n".join(SENTENCES * 400) + "\n")
-    process = subprocess.Popen(
-        command(world, "--input-path", str(source)),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=tmp_path,
-        env=environment(),
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == greedy[0] + "\n"
-    process.stdout.close()
-    assert process.stderr is not None
-    assert process.stderr.read() == ""
-    process.stderr.close()
-    assert process.wait(timeout=60) == 0
+    ours, theirs = os.pipe()
+    first: list[str] = []
+
+    def read() -> None:
+        with open(ours) as lines:
+            first.append(lines.readline())
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    with open(theirs, "w") as stdout, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", stdout)
+        assert run(input_path=str(source), output_path=None) == 0
+    reader.join(timeout=60)
+    assert first == [greedy[0] + "\n"]
+    assert capfd.readouterr().err == ""
 
 
 def test_distillation(world: Path, tmp_path: Path, greedy: list[str]) -> None:
@@ -1320,21 +689,21 @@ def test_distillation(world: Path, tmp_path: Path, greedy: list[str]) -> None:
             (text / f"{split}.{language}").write_text("\n".join(SENTENCES) + "\n")
     (out / "bpe").mkdir(parents=True)
 
-    def distill(*flags: str) -> subprocess.CompletedProcess[str]:
+    def distill(*flags: str, tools: Path = TOOLS) -> subprocess.CompletedProcess[str]:
         arguments = ["--keep-valid", world / "verifier.pt", world, text, out, "en", "de", *flags]
         return subprocess.run(
-            [SCRIPT.parent / "distill.sh", *arguments],
-            env={**environment(), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+            [SCRIPTS / "distill.sh", *arguments],
+            env={**environment(), "PATH": f"{tools}:{TOOLS}:{os.environ['PATH']}"},
             capture_output=True,
             text=True,
             check=False,
         )
 
     # A mistyped flag leaves the folder as good as new.
-    for flag in ("--beam-size", "--max-len-a"):
-        mistyped = distill("--max-len-b", "15", "--batch", "2", flag, "many")
-        assert mistyped.returncode == 2
-        assert not (out / "bpe" / "train.de").exists()
+    (tmp_path / "python3").write_text("#!/bin/sh\nexit 2\n")
+    (tmp_path / "python3").chmod(0o755)
+    assert distill("--max-len-a", "many", tools=tmp_path).returncode == 2
+    assert not (out / "bpe" / "train.de").exists()
     done = distill("--max-len-b", "15", "--batch", "2")
     assert done.returncode == 0, done.stderr
     assert lines_of(out / "bpe" / "train.de") == greedy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 
 from specdec_plugins.evaluation.outputs import own_files
 
-SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 MODELS = ("drafter.pt", "verifier.pt", "dict.en.txt", "dict.de.txt", "codes", "head.pt")
 
 
@@ -98,9 +98,17 @@ def test_inference(folder: Path, refused: Callable[..., None], way: Any) -> None
         refused(main, *models(folder), *(word for pair in given.items() for word in pair))
 
 
+INPUTS = (*MODELS, "in.txt", "costs")
+
+
+def each_once(outputs: Sequence[Any], inputs: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Pairs in which every output and every input is met with."""
+    count = max(len(outputs), len(inputs))
+    return [(outputs[i % len(outputs)], inputs[i % len(inputs)]) for i in range(count)]
+
+
 @pytest.mark.parametrize("way", LINKS)
-@pytest.mark.parametrize("name", [*MODELS, "in.txt", "costs"])
-def test_evaluate(folder: Path, refused: Callable[..., None], way: Any, name: str) -> None:
+def test_evaluate(folder: Path, refused: Callable[..., None], way: Any) -> None:
     main = load("evaluate").main
     (folder / "out" / "sentences").mkdir()
     own = [
@@ -108,7 +116,7 @@ def test_evaluate(folder: Path, refused: Callable[..., None], way: Any, name: st
         folder / "out/sentences/AR.jsonl",
         folder / "out/speed-x.svg",
     ]
-    for path in own:
+    for path, name in each_once(own, INPUTS):
         way(path, folder / name)
         flags = ["--input-path", folder / "in.txt", "--output-path", folder / "out", "--no-plots"]
         refused(main, *models(folder), *flags)
@@ -117,10 +125,10 @@ def test_evaluate(folder: Path, refused: Callable[..., None], way: Any, name: st
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 @pytest.mark.parametrize("way", LINKS)
-@pytest.mark.parametrize("name", [*MODELS, "in.txt", "costs"])
-def test_translate_corpus(folder: Path, refused: Callable[..., None], way: Any, name: str) -> None:
+def test_translate_corpus(folder: Path, refused: Callable[..., None], way: Any) -> None:
     main = load("translate_corpus").main
-    for path in (folder / "out/in.txt", folder / "out/.job/job.json", folder / "out/.job/0/0.txt"):
+    own = [folder / "out" / name for name in ("in.txt", ".job/job.json", ".job/0/0.txt")]
+    for path, name in each_once(own, INPUTS):
         path.parent.mkdir(parents=True, exist_ok=True)
         way(path, folder / name)
         flags = ["--input-path", folder / "in.txt", "--output-path", folder / "out"]
@@ -202,9 +210,9 @@ def test_distill(folder: Path, refused: Callable[..., None], way: Any) -> None:
     inputs = [folder / "verifier.pt", *dictionaries.iterdir(), *text.iterdir()]
     (folder / "out" / "bpe").mkdir()
     (folder / "out" / "bin").mkdir()
-    for target in inputs:
-        for name in ("made_with", "preprocess.log", "bpe/train.de", "bin/dict.en.txt"):
-            path = folder / "out" / name
-            way(path, target)
-            distill(folder / "out")
-            path.unlink()
+    names = ("made_with", "preprocess.log", "bpe/train.de", "bin/dict.en.txt")
+    for name, target in each_once(names, inputs):
+        path = folder / "out" / name
+        way(path, target)
+        distill(folder / "out")
+        path.unlink()

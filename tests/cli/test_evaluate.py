@@ -21,7 +21,6 @@ from specdec_plugins.evaluation.runs import Run
 from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.models.acceptance_head import fingerprint
 
-SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "evaluate.py"
 TEXT = "w3 w4 w5 w6\n\nw7\nw1 w2 w3 w4 w5 w6 w7\nw11 w12\n"
 SMALL = ["--controller", "constant", "--constant-k", "2", "--repeats", "2"]
 SYSTEMS = ["AR", "drafter", "constant k 2"]
@@ -50,7 +49,7 @@ def out(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(world: Path, out: Path, tmp_path: Path) -> Evaluate:
+def run(world: Path, out: Path) -> Evaluate:
     """``run(flag, …)`` in this process; flags given replace the usual ones."""
 
     def run_script(*flags: str, **usual: str | None) -> int:
@@ -61,7 +60,7 @@ def run(world: Path, out: Path, tmp_path: Path) -> Evaluate:
             "--output-path": str(out),
             "--max-len-b": "15",
             "--warmup": "1",
-            "--cost-profile": str(tmp_path / "costs.json"),
+            "--cost-profile": str(world / "costs.json"),
             **{f"--{name.replace('_', '-')}": value for name, value in usual.items()},
         }
         pairs = (word for pair in given.items() if pair[1] is not None for word in pair)
@@ -87,7 +86,7 @@ def one_error(capfd: pytest.CaptureFixture[str]) -> str:
 
 def test_all_controllers(run: Evaluate, out: Path, capfd: pytest.CaptureFixture[str]) -> None:
     flags = ["--confidence-threshold", "0.1", "0.6", "--stop-threshold", "0.9", "--repeats", "2"]
-    flags += ["--tree-nodes", "3", "9"]
+    flags += ["--tree-nodes", "9"]
     assert run(*flags, "--batch", "1", "3", "--fp64") == 0
     printed = capfd.readouterr().out
     assert printed == (out / "table.md").read_text()
@@ -95,7 +94,7 @@ def test_all_controllers(run: Evaluate, out: Path, capfd: pytest.CaptureFixture[
     names = [
         *("AR", "drafter", "constant k 1", "constant k 2", "constant k 3", "constant k 4"),
         *("heuristic k 4", "confidence 0.1 k 4", "confidence 0.6 k 4"),
-        *("acceptance-head 0.9 k 4", "tree 3 k 4", "tree 9 k 4", "cost-aware k 4", "oracle k 4"),
+        *("acceptance-head 0.9 k 4", "tree 9 k 4", "cost-aware k 4", "oracle k 4"),
     ]
     assert [group["conditions"] for group in summary["groups"]] == [
         f"cpu, float64, 1 thread, batch {batch}, strict (β 1)" for batch in (1, 3)
@@ -193,26 +192,18 @@ def test_another_sweep_is_refused(
 
 BAD = [
     (["--stop-threshold", "0.5", "1.5"], "--stop-threshold 1.5: must be between 0 and 1"),
-    (["--confidence-threshold", "-0.1"], "--confidence-threshold -0.1: must be between 0 and 1"),
-    (["--stop-threshold", "nan"], "--stop-threshold nan: must be between 0 and 1"),
     (["--stop-threshold", "high"], "--stop-threshold: invalid float value: 'high'"),
     (["--min-draft", "3", "--max-draft", "2"], "--min-draft 3: is above --max-draft 2"),
-    (["--max-draft", "5"], "--max-draft 5: is above the block size, 4"),
-    (["--min-draft", "-1"], "--min-draft -1: must be 0 or more"),
     (["--block-size", "2", "5"], "--block-size 5: the drafter was trained for blocks of 1 to 4"),
     (["--constant-k", "9"], "--constant-k 9: the drafter was trained for blocks of 1 to 4"),
     (["--controller", "none"], "--controller: invalid choice: 'none'"),
-    (["--controller", "constant", "magic"], "--controller: invalid choice: 'magic'"),
     (["--batch", "2", "0"], "--batch 0: must be at least 1"),
     (["--repeats", "0"], "--repeats 0: must be at least 1"),
     (["--warmup", "-1"], "--warmup -1: must be 0 or more"),
     (["--threads", "0"], "--threads 0: must be at least 1"),
     (["--lines", "0"], "--lines 0: must be at least 1"),
-    (["--beta", "0"], "--beta 0: must be between 1"),
     (["--strategy", "AR"], "--strategy, --beam: are not for a sweep"),
     (["--sampling"], "--sampling: a sweep is of systems that say the same"),
-    (["--sampling-topk", "3"], "--sampling: a sweep is of systems that say the same"),
-    (["--fp16"], "--fp16: needs a GPU"),
     (["--device", "tpu"], "--device: invalid choice: 'tpu'"),
     (["--device", "cuda"], "--cpu and --device cuda: give one of them"),
 ]
@@ -344,13 +335,12 @@ def test_pictures_are_drawn(
     monkeypatch.setattr(
         script, "main", lambda argv: main([word for word in argv if word != "--no-plots"])
     )
-    assert run(*SMALL, "--batch", "1", "2") == 0
-    for batch in (1, 2):
-        for kind in ("pareto", "speed"):
-            png = (out / f"{kind}-cpu-batch{batch}.png").read_bytes()
-            assert png.startswith(b"\x89PNG")
-            assert len(png) > 10_000
-            assert b"</svg>" in (out / f"{kind}-cpu-batch{batch}.svg").read_bytes()
+    assert run(*SMALL) == 0
+    for kind in ("pareto", "speed"):
+        png = (out / f"{kind}-cpu-batch1.png").read_bytes()
+        assert png.startswith(b"\x89PNG")
+        assert len(png) > 10_000
+        assert b"</svg>" in (out / f"{kind}-cpu-batch1.svg").read_bytes()
 
 
 def test_without_matplotlib_it_says_so_at_once(

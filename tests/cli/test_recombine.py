@@ -1,0 +1,102 @@
+"""Sources made of sources: new, cut only where both have the same word, the same every time."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from specdec_plugins.cli import recombine as module
+
+OLD = [
+    ["a", "man", "in", "a", "hat", "sits", "on", "a", "wall", "."],
+    ["two", "dogs", "sleep", "on", "a", "red", "so@@", "fa", "."],
+    ["a", "girl", "in", "a", "red", "dress", "runs", "."],
+]
+
+
+def test_every_new_sentence_is_two_old_ones_joined_at_a_shared_word() -> None:
+    made = module.recombine(OLD, 15)
+    assert made
+    assert len({tuple(words) for words in made}) == len(made)
+    for words in made:
+        assert words not in OLD
+        assert any(
+            words[: j + 1] == first[: j + 1] and words[j:] == second[len(second) - len(words) + j :]
+            for j in range(1, len(words))
+            for first in OLD
+            for second in OLD
+        )
+
+
+def test_joints_inside_words_are_not_cut() -> None:
+    for words in module.recombine(OLD, 15):
+        for left, right in pairwise(words):
+            assert (left == "so@@") == (right == "fa")
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    def run_script(*arguments: object) -> int:
+        monkeypatch.setattr(sys, "argv", ["recombine.py", *map(str, arguments)])
+        return module.main()
+
+    return run_script
+
+
+def test_the_script_writes_the_same_lines_every_time(
+    run: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "train.en"
+    source.write_text("".join(" ".join(words) + "\n" for words in OLD), encoding="utf-8")
+    outputs = set()
+    for _ in range(2):
+        assert run(source, 6) == 0
+        outputs.add(capsys.readouterr().out)
+    assert len(outputs) == 1
+    assert 0 < len(outputs.pop().splitlines()) <= 6
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "cannot be read ("),
+        ("", "holds no sentence; name a text\n"),
+        ("\n \n", "holds no sentence; name a text\n"),
+    ],
+)
+def test_a_file_without_sentences_is_named(
+    run: Callable[..., int],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    text: str | None,
+    message: str,
+) -> None:
+    path = tmp_path / "none.en"
+    if text is not None:
+        path.write_text(text, encoding="utf-8")
+    assert run(path, 5) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"recombine.py: {path}: {message}")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_one_line(
+    run: Callable[..., int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source = tmp_path / "in.en"
+    source.write_text("".join(f"a{i} b{i} on c{i} d{i}\n" for i in range(99)))
+    # Closed like standard output at the end of Python, when nothing is to be left to write.
+    with open("/dev/full", "w") as full, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", full)
+        assert run(source, 9) == 1
+    assert capsys.readouterr().err == (
+        "recombine.py: standard output: cannot be written to (No space left on device); make room\n"
+    )

@@ -1,0 +1,383 @@
+"""``scripts/inference.py``: runs that were stopped go on where they were; traces go with them."""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inference_runs import SENTENCES, RunScript, lines_of, one_error
+
+from specdec_plugins.inference.output import OutputLines
+from specdec_plugins.inference.trace_file import SentenceTrace, read_trace
+from specdec_plugins.inference.translator import Translator
+
+pytest_plugins = ["inference_runs"]
+
+
+@pytest.mark.parametrize(
+    ("batch", "cut"), [("1", 0), ("1", 40), ("1", -1), ("1", None), ("4", 1), ("4", -30)]
+)
+def test_resume(
+    run: RunScript,
+    unfinished: RunScript,
+    tmp_path: Path,
+    greedy: list[str],
+    batch: str,
+    cut: int | None,
+) -> None:
+    out = tmp_path / "out.txt"
+    whole = ("\n".join(greedy) + "\n").encode()
+    assert unfinished(batch=batch) == 0
+    assert out.read_bytes() == whole
+    out.write_bytes(whole[:cut])
+    stats = tmp_path / "stats.json"
+    assert run("--resume", "--stats-json", str(stats), batch=batch) == 0
+    assert out.read_bytes() == whole
+    left = len(SENTENCES) - whole[:cut].count(b"\n")
+    # A batch that has a line to be done is decoded whole.
+    decoded = json.loads(stats.read_text())["sentences"]
+    assert decoded == left if batch == "1" else left <= decoded <= len(SENTENCES)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.txt", "stats.json"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "batch", "lines"),
+    [("specdec", "1", 4), ("specdec", "2", 1), ("AR", "2", 4), ("fairseq", "2", 8)],
+)
+def test_what_is_drawn_does_not_depend_on_where_a_run_was_stopped(
+    run: RunScript, unfinished: RunScript, tmp_path: Path, strategy: str, batch: str, lines: int
+) -> None:
+    out = tmp_path / "out.txt"
+    flags = ["--sampling", "--temperature", "3", "--beam", "1", "--seed", "2"]
+    assert unfinished(*flags, strategy=strategy, batch=batch) == 0
+    whole = out.read_bytes()
+    out.write_bytes(b"".join(whole.splitlines(keepends=True)[:lines]))
+    assert run(*flags, "--resume", "--warmup", "1", strategy=strategy, batch=batch) == 0
+    assert out.read_bytes() == whole
+
+
+def test_batches_of_a_resumed_run_are_those_of_the_first(
+    run: RunScript, unfinished: RunScript, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else low precision gives other lines. A window is 128 lines here."""
+    source, out = tmp_path / "in.txt", tmp_path / "out.txt"
+    rows = [f"w{i % 20} w{i // 20}" + " w3" * (i * 5 % 8) for i in range(205)]
+    source.write_text("\n".join(rows) + "\n")
+    batches: list[list[str]] = []
+    decode = Translator._decode
+
+    def noted(self: Translator, texts: list[str], sources: Any) -> Any:
+        batches.append(texts)
+        return decode(self, texts, sources)
+
+    monkeypatch.setattr(Translator, "_decode", noted)
+    usual = {"batch": "2", "input_path": str(source), "strategy": "AR", "max_len_b": "3"}
+    assert unfinished("--bf16", **usual) == 0
+    whole, first = out.read_bytes(), [*batches]
+    assert len(first) == 103
+    resume = tmp_path / "out.txt.resume"
+    begun = resume.read_bytes()
+    for stop in (1, 127, 128, 129, 200):
+        batches.clear()
+        resume.write_bytes(begun)
+        out.write_bytes(b"".join(whole.splitlines(keepends=True)[:stop]))
+        assert run("--bf16", "--resume", "--warmup", "0", **usual) == 0
+        assert out.read_bytes() == whole
+        assert batches == [rows for rows in first if rows in batches]
+        assert len(batches) <= (205 - stop // 128 * 128 + 1) // 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message", "there"),
+    [
+        (
+            {"batch": "4"},
+            "was begun with other settings.batch; give what it was begun with, or",
+            True,
+        ),
+        ({"AR_path": "nameless.pt"}, "was begun with other models.verifier", True),
+        ({"path": "block.pt", "beta": "3"}, "other models.drafter, settings.rule.beta", True),
+        ({"seed": "3"}, "was begun with other settings.seed", True),
+        ({"input_path": "other.txt"}, "was begun with another line 3 of other.txt", True),
+        ({"input_path": "short.txt"}, "has 5 lines, short.txt only 4", True),
+        ({"trace": "trace.jsonl"}, "trace.jsonl: has 0 lines", True),
+        ({}, "has 5 lines, and there is no", False),
+        ({"input_path": "short.txt"}, "has 5 lines, short.txt only 4", False),
+    ],
+)
+def test_another_run_is_not_gone_on_with(
+    run: RunScript,
+    unfinished: RunScript,
+    world: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, str],
+    message: str,
+    there: bool,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("nameless.pt", "block.pt"):
+        (tmp_path / name).symlink_to(world / name)
+    Path("other.txt").write_text("\n".join([*SENTENCES[:2], "w1", *SENTENCES[3:]]) + "\n")
+    Path("short.txt").write_text("\n".join(SENTENCES[:4]) + "\n")
+    assert unfinished("-s", "en", "-t", "de") == 0
+    out = Path("out.txt")
+    out.write_bytes(b"".join(out.read_bytes().splitlines(keepends=True)[:5]) + b"w1 w")
+    if not there:
+        Path("out.txt.resume").unlink()
+    capfd.readouterr()
+    before = {path: path.read_bytes() for path in Path().iterdir()}
+    assert run("--resume", "-s", "en", "-t", "de", **changes) == 1
+    assert message in one_error(capfd)
+    assert {path: path.read_bytes() for path in Path().iterdir()} == before
+
+
+def test_input_may_have_grown_and_changed_after_what_is_translated(
+    run: RunScript, tmp_path: Path, greedy: list[str]
+) -> None:
+    source, out = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_bytes("\n".join([*SENTENCES[:6], ""]).encode() + b"w1 \xff")
+    assert run(input_path=str(source)) == 1
+    source.write_text("\n".join(SENTENCES) + "\n")
+    assert run("--resume", input_path=str(source)) == 0
+    assert lines_of(out) == greedy
+    assert not (tmp_path / "out.txt.resume").exists()
+
+
+def test_a_complete_output_is_left_as_it_is(
+    run: RunScript, tmp_path: Path, greedy: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert run() == 0
+    assert run("--resume", batch="2") == 0
+    assert "has as many lines as" in caplog.text
+    assert lines_of(tmp_path / "out.txt") == greedy
+    assert [path.name for path in tmp_path.iterdir()] == ["out.txt"]
+
+
+@pytest.mark.parametrize("text", ["", "{}\n", "\udcff"])
+def test_a_file_in_the_place_of_the_resume_file_stays(
+    run: RunScript, tmp_path: Path, text: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "out.txt.resume"
+    path.write_text(text, errors="surrogateescape")
+    before = path.read_bytes()
+    assert run() == 1
+    assert "out.txt is to be described; move it away" in one_error(capfd)
+    assert path.read_bytes() == before
+
+
+def test_a_link_to_an_output_is_resumed_as_the_output_itself(
+    run: RunScript, unfinished: RunScript, tmp_path: Path, greedy: list[str]
+) -> None:
+    (tmp_path / "far").mkdir()
+    (tmp_path / "out.txt").symlink_to(tmp_path / "far" / "real")
+    assert unfinished() == 0
+    real = tmp_path / "far" / "real"
+    real.write_text("\n".join(greedy[:4]) + "\nw1")
+    assert run("--resume", output_path=str(real)) == 0
+    assert lines_of(tmp_path / "out.txt") == greedy
+    assert [path.name for path in (tmp_path / "far").iterdir()] == ["real"]
+
+
+def test_resume_without_an_output_begins(run: RunScript, tmp_path: Path, greedy: list[str]) -> None:
+    assert run("--resume") == 0
+    assert lines_of(tmp_path / "out.txt") == greedy
+
+
+def test_without_resume_the_output_is_overwritten(
+    run: RunScript, tmp_path: Path, greedy: list[str]
+) -> None:
+    (tmp_path / "out.txt").write_text("old\n" * 50)
+    assert run() == 0
+    assert lines_of(tmp_path / "out.txt") == greedy
+
+
+def test_resume_refuses_a_longer_output(
+    run: RunScript, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.txt"
+    out.write_text("x\n" * 10 + "unfinished")
+    assert run("--resume") == 1
+    assert "has 10 lines" in one_error(capfd)
+    assert out.read_text() == "x\n" * 10 + "unfinished"
+
+
+def test_interrupted_and_resumed(
+    run: RunScript,
+    tmp_path: Path,
+    greedy: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    write, written = OutputLines.write, []
+
+    def interrupt(self: OutputLines, text: str) -> None:
+        if self.path == str(tmp_path / "out.txt"):
+            if len(written) == 5:
+                raise KeyboardInterrupt
+            written.append(text)
+        write(self, text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OutputLines, "write", interrupt)
+        assert run() == 130
+    assert "--resume" in one_error(capfd)
+    assert lines_of(tmp_path / "out.txt") == greedy[:5]
+    assert run("--resume") == 0
+    assert lines_of(tmp_path / "out.txt") == greedy
+
+
+@pytest.mark.parametrize("batch", ["1", "4"])
+def test_invalid_utf8_after_valid_lines(
+    run: RunScript,
+    tmp_path: Path,
+    greedy: list[str],
+    capfd: pytest.CaptureFixture[str],
+    batch: str,
+) -> None:
+    source = tmp_path / "bad.txt"
+    lines = [sentence.encode() for sentence in SENTENCES]
+    source.write_bytes(b"\n".join([*lines[:6], b"w1 \xff w2", *lines[7:], b""]))
+    assert run("--warmup", "8", batch=batch, input_path=str(source)) == 1
+    message = one_error(capfd)
+    assert "line 7" in message
+    assert "byte 4" in message
+    assert lines_of(tmp_path / "out.txt") == greedy[:6]
+    assert run("--resume", batch=batch) == 0
+    assert lines_of(tmp_path / "out.txt") == greedy
+
+
+@pytest.mark.parametrize(("strategy", "batch"), [("specdec", "1"), ("specdec", "4"), ("AR", "4")])
+def test_trace(
+    run: RunScript, tmp_path: Path, greedy: list[str], strategy: str, batch: str
+) -> None:
+    lines = [line for sentence in SENTENCES for line in (sentence, " ")]
+    (tmp_path / "in").write_text("\n".join(lines) + "\n")
+    path, stats = tmp_path / "trace.jsonl", tmp_path / "stats.json"
+    flags = ["--trace", str(path), "--stats-json", str(stats), "--warmup", "3"]
+    assert run(*flags, strategy=strategy, batch=batch, input_path=str(tmp_path / "in")) == 0
+    traced = list(read_trace(str(path)))
+    assert [sentence.source for sentence in traced] == lines
+    outputs = lines_of(tmp_path / "out.txt")
+    assert [sentence.output for sentence in traced] == outputs
+    assert outputs[::2] == greedy
+    assert not any(sentence.steps for sentence in traced[1::2])
+    for sentence in traced[::2]:
+        tokens: list[str] = []
+        for step in sentence.steps:
+            tokens += step.drafted[: step.accepted] + [step.bonus] * (step.bonus is not None)
+        assert tokens.pop() == "</s>"
+        # fairseq leaves <s> out of text.
+        assert " ".join(token for token in tokens if token != "<s>") == sentence.output
+    steps = [step for sentence in traced for step in sentence.steps]
+    report = json.loads(stats.read_text())
+    assert len(steps) == report["steps"]
+    assert sum(len(step.drafted) for step in steps) == (report["drafted_tokens"] or 0)
+    assert sum(step.accepted for step in steps) == (report["accepted_tokens"] or 0)
+    assert sum(step.committed for step in steps) == report["committed_tokens"]
+
+
+def without_times(path: Path) -> list[SentenceTrace]:
+    sentences = read_trace(str(path))
+    return [
+        replace(sentence, steps=[replace(step, milliseconds=0) for step in sentence.steps])
+        for sentence in sentences
+    ]
+
+
+@pytest.mark.parametrize(
+    ("batch", "further", "torn"),
+    [("1", 0, b'{"source": "w'), ("1", 2, b""), ("4", 0, b""), ("4", 1, b'{"source": "w')],
+)
+def test_trace_is_resumed_with_its_output(
+    run: RunScript,
+    unfinished: RunScript,
+    tmp_path: Path,
+    greedy: list[str],
+    batch: str,
+    further: int,
+    torn: bytes,
+) -> None:
+    path, out = tmp_path / "trace.jsonl", tmp_path / "out.txt"
+    assert unfinished("--trace", str(path), batch=batch) == 0
+    whole, first = without_times(path), path.read_bytes().splitlines(keepends=True)
+    out.write_bytes("\n".join(greedy[:4]).encode() + b"\nw1 w")
+    path.write_bytes(b"".join(first[: 4 + further]) + torn)
+    assert run("--resume", "--trace", str(path), batch=batch) == 0
+    assert lines_of(out) == greedy
+    assert without_times(path) == whole
+    assert path.read_bytes().splitlines(keepends=True)[:4] == first[:4]
+
+
+def test_interrupted_trace(
+    run: RunScript, tmp_path: Path, greedy: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, out = tmp_path / "trace.jsonl", tmp_path / "out.txt"
+    write, written = OutputLines.write, []
+
+    def interrupt(self: OutputLines, text: str) -> None:
+        if not self.path.endswith(".resume"):
+            if len(written) == 9:
+                raise KeyboardInterrupt
+            written.append(text)
+        write(self, text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OutputLines, "write", interrupt)
+        assert run("--trace", str(path)) == 130
+    assert lines_of(out) == greedy[:4]
+    assert [sentence.output for sentence in read_trace(str(path))] == greedy[:5]
+    assert run("--resume", "--trace", str(path)) == 0
+    assert lines_of(out) == greedy
+    assert [sentence.output for sentence in read_trace(str(path))] == greedy
+
+
+def test_trace_of_another_output(
+    run: RunScript, tmp_path: Path, greedy: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    path, out = tmp_path / "trace.jsonl", tmp_path / "out.txt"
+    out.write_text("\n".join(greedy[:4]) + "\n")
+    path.write_text("{}\n" * 3 + "{}")
+    assert run("--resume", "--trace", str(path)) == 1
+    assert f"--trace {path}: has 3 lines, {out} already 4" in one_error(capfd)
+    assert lines_of(out) == greedy[:4]
+    assert path.read_text() == "{}\n" * 3 + "{}"
+
+
+@pytest.mark.parametrize("strategy", ["fairseq", "drafter"])
+def test_strategies_without_a_trace(
+    run: RunScript, tmp_path: Path, capfd: pytest.CaptureFixture[str], strategy: str
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    assert run("--trace", str(path), strategy=strategy) == 2
+    assert f"--trace: --strategy {strategy} has no" in one_error(capfd)
+    assert not path.exists()
+
+
+def test_a_full_disk_leaves_whole_lines(
+    run: RunScript, tmp_path: Path, greedy: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    source, out = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_text("\n".join(SENTENCES * 12) + "\n")
+    usual = {"input_path": str(source), "strategy": "AR", "batch": "8"}
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, most[1]))
+    try:
+        assert run(**usual) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, most)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert f"{out}: cannot be written to (File too large); lines before" in one_error(capfd)
+    kept = out.read_text()
+    assert kept.endswith("\n")
+    assert 4000 - max(map(len, greedy)) <= len(kept) <= 4000
+    assert run("--resume", **usual) == 0
+    assert lines_of(out) == greedy * 12
+    assert out.read_text().startswith(kept)

@@ -1,0 +1,92 @@
+"""The translator as a library: what it is given, and what it gives when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from inference_runs import SENTENCES, make_settings
+from models.test_acceptance_head import make_head
+
+from specdec_plugins.checkpoints.archive import CheckpointError
+from specdec_plugins.checkpoints.head_file import save_head
+from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.inference import load_translator
+from specdec_plugins.inference.text import Line
+from specdec_plugins.models.acceptance_head import fingerprint
+
+pytest_plugins = ["inference_runs"]
+
+
+def test_the_head_beside_the_drafter_is_used(world: Path, tmp_path: Path) -> None:
+    """Strict output is the same, of which less is verified; for another rule it is refused."""
+    for name in ("verifier.pt", "drafter.pt"):
+        (tmp_path / name).symlink_to(world / name)
+    files = {"path": str(tmp_path / "drafter.pt"), "ar_path": str(tmp_path / "verifier.pt")}
+    plain = load_translator(make_settings(world, **files))
+    expected = [result.text for result in plain.translate(SENTENCES)]
+    head = make_head(drafter=fingerprint(plain.generator.drafter.model), bias=-1.0)
+    save_head(tmp_path / "acceptance_head.pt", head)
+    options = ControllerOptions("acceptance-head", stop_threshold=0.9)
+    found = load_translator(make_settings(world, controller=options, **files))
+    assert [result.text for result in found.translate(SENTENCES)] == expected
+    assert found.statistics.verified_tokens < found.statistics.drafted_tokens
+    relaxed = {"controller": options, "rule": AcceptanceRule(3, 1.0), **files}
+    with pytest.raises(CheckpointError, match="trained for strict acceptance, not relaxed"):
+        load_translator(make_settings(world, **relaxed))
+    # Only where it is named: asking it takes time.
+    for given in (None, str(tmp_path / "acceptance_head.pt")):
+        options = ControllerOptions("cost-aware", acceptance_head=given, cost_profile="unused")
+        translator = load_translator(make_settings(world, controller=options, **files))
+        assert translator.generator.controller.cuts is (given is not None)
+
+
+def test_lines_come_as_soon_as_they_are_known(world: Path) -> None:
+    translator = load_translator(make_settings(world, batch=2))
+    read: list[int] = []
+
+    def lines() -> Iterator[Line]:
+        for number, text in enumerate(SENTENCES, start=1):
+            read.append(number)
+            yield Line(number, text)
+
+    translated = translator.translate(lines(), window=4)
+    next(translated)
+    assert read == [1, 2, 3, 4]
+    assert len(list(translated)) == len(SENTENCES) - 1
+
+
+@pytest.mark.parametrize("window", [1, 3])
+def test_windows_change_nothing(world: Path, greedy: list[str], window: int) -> None:
+    translator = load_translator(make_settings(world, batch=3))
+    lines = [line for sentence in SENTENCES for line in (sentence, "")]
+    results = list(translator.translate(lines, window))
+    assert [result.text for result in results[::2]] == greedy
+    assert all(r.text == "" and r.tokens == 0 and not r.accepted for r in results[1::2])
+    for result in results[::2]:
+        assert result.tokens - sum(result.accepted) in range(len(result.accepted) + 1)
+    assert translator.statistics.sentences == len(SENTENCES)
+
+
+def test_beam_search_is_counted_by_sentence(world: Path) -> None:
+    translator = load_translator(make_settings(world, strategy="fairseq", beam=1, batch=4))
+    results = list(translator.translate(SENTENCES))
+    statistics = translator.statistics
+    # Greedy search makes one pass a token.
+    assert statistics.steps == statistics.committed_tokens == sum(r.tokens for r in results)
+    assert translator.block_size is None
+
+
+def test_nothing_is_recorded_unasked(world: Path) -> None:
+    translator = load_translator(make_settings(world))
+    assert all(result.trace is None for result in translator.translate(["", *SENTENCES]))
+    assert translator.generator.recorder is None  # type: ignore[attr-defined]
+
+
+def test_settings_are_checked_without_a_command_line(world: Path) -> None:
+    with pytest.raises(ValueError, match="--strategy beam: must be one of"):
+        make_settings(world, strategy="beam")
+    with pytest.raises(ValueError, match="dtype int8"):
+        make_settings(world, dtype="int8")

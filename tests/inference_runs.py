@@ -1,0 +1,116 @@
+"""``inference.py`` in this process, and the random pair that it runs with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import make_dictionary, make_task, make_verifier, vary_output
+from drafters import make_block, make_causal, save_checkpoint
+
+from specdec_plugins.cli import inference as script
+from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.inference import Settings, load_translator
+from specdec_plugins.inference.resume import ResumeFile
+
+SENTENCES = [
+    "w3 w4 w5 w6",
+    "w7",
+    "w1 w2 w3 w4 w5 w6 w7 w8 w9",
+    "w19 w18 w17",
+    "w0 w0 w0 w0 w0 w1",
+    "w11 w12",
+    "w5 w4 w3 w2 w1 w0 w9 w8 w7 w6 w5",
+    "w14 w13 w16",
+    "w2 w9",
+]
+RunScript = Callable[..., int]
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with dictionaries, BPE codes, a verifier and drafters."""
+    folder = tmp_path_factory.mktemp("world")
+    for language in ("en", "de"):
+        make_dictionary().save(str(folder / f"dict.{language}.txt"))
+    merges = [f"w {digit}</w>" for digit in range(10)]
+    (folder / "codes").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
+    languages = {"source_lang": "en", "target_lang": "de"}
+    task = make_task()
+    verifier = vary_output(make_verifier(task, seed=3))
+    save_checkpoint(folder / "verifier.pt", verifier, **languages)
+    save_checkpoint(folder / "nameless.pt", verifier)
+    save_checkpoint(folder / "drafter.pt", make_causal(task, seed=5), **languages)
+    learned = {"encoder_learned_pos": True, "decoder_learned_pos": True}
+    block = make_block(make_task(block_size=3), seed=6, **learned)
+    save_checkpoint(folder / "block.pt", block, **languages, block_size=3)
+    shared = make_causal(task, share_verifier_encoder=True, verifier_features=True, seed=7)
+    save_checkpoint(folder / "shared.pt", shared, **languages)
+    wide = make_verifier(task, decoder_embed_dim=32, encoder_embed_dim=32)
+    save_checkpoint(folder / "wide.pt", wide, **languages)
+    (folder / "in.txt").write_text("\n".join(SENTENCES) + "\n")
+    return folder
+
+
+@pytest.fixture
+def run(world: Path, tmp_path: Path) -> RunScript:
+    """``run(flag, …)`` in this process; flags given replace the usual ones."""
+
+    def run_script(*flags: str, data: Path = world, **usual: str | None) -> int:
+        given = {
+            "--path": str(world / "drafter.pt"),
+            "--AR-path": str(world / "verifier.pt"),
+            "--input-path": str(world / "in.txt"),
+            "--output-path": str(tmp_path / "out.txt"),
+            "--max-len-b": "15",
+            **{f"--{name.replace('_', '-')}": value for name, value in usual.items()},
+        }
+        pairs = (pair for pair in given.items() if pair[1] is not None)
+        try:
+            return int(script.main([str(data), *(w for pair in pairs for w in pair), *flags]))
+        except SystemExit as stop:
+            return int(stop.code or 0)
+
+    return run_script
+
+
+@pytest.fixture(scope="session")
+def greedy(world: Path) -> list[str]:
+    """What the verifier says to ``SENTENCES``."""
+    translator = load_translator(make_settings(world, strategy="AR"))
+    return [result.text for result in translator.translate(SENTENCES)]
+
+
+@pytest.fixture
+def unfinished(run: RunScript, monkeypatch: pytest.MonkeyPatch) -> RunScript:
+    """``run``, killed at the very end: what it did is there, and how it did it."""
+
+    def run_and_die(*flags: str, **usual: str | None) -> int:
+        with monkeypatch.context() as patch:
+            patch.setattr(ResumeFile, "finish", lambda self: None)
+            return run(*flags, **usual)
+
+    return run_and_die
+
+
+def make_settings(world: Path, **settings: Any) -> Settings:
+    limits = GenerationLimits(max_len_b=15)
+    files = {"path": str(world / "drafter.pt"), "ar_path": str(world / "verifier.pt")}
+    return Settings(data=str(world), limits=limits, **{**files, **settings})
+
+
+def lines_of(path: Path) -> list[str]:
+    text = path.read_text(encoding="utf-8")
+    assert text == "" or text.endswith("\n")
+    return text.split("\n")[:-1]
+
+
+def one_error(capfd: pytest.CaptureFixture[str]) -> str:
+    """The one line on stderr."""
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("inference.py: ")
+    assert captured.err.count("\n") == 1
+    return captured.err

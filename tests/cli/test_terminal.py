@@ -64,10 +64,14 @@ for script in sys.argv[1:]:
     if not os.fork():
         sys.argv[:] = [script, "--help"]
         sys.path[0] = os.path.dirname(script)
-        runpy.run_path(script, run_name="__main__")
+        try:
+            runpy.run_path(script, run_name="__main__")
+        except SystemExit as stop:
+            os._exit(stop.code)
+        os._exit(70)
     print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 """
-"""Every script in a fork of one process, which has what takes long to import."""
+"""Every script in a fork of one process, which has what takes long to import and to clear away."""
 
 
 def test_every_script_opens_its_command(tmp_path: Path) -> None:

@@ -1,15 +1,18 @@
 """scripts/ref.sh: the paper's compound-split BLEU, and sacreBLEU beside it."""
 
 import importlib.util
+import io
 import random
 import re
 import shutil
 import subprocess
-import sys
+from contextlib import redirect_stdout
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import sacrebleu
+from fairseq_cli import score
 from sacremoses import MosesTokenizer
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -56,11 +59,11 @@ def pair() -> tuple[list[str], list[str]]:
 
 def fairseq_score(hyp: Path, ref: Path) -> str:
     pytest.importorskip("fairseq.libbleu", reason="fairseq's C++ BLEU is not built")
-    program = Path(sys.executable).with_name("fairseq-score")
-    done = subprocess.run(
-        [program, "--sys", hyp, "--ref", ref], capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip().splitlines()[-1]
+    said = io.StringIO()
+    command = ["fairseq-score", "--sys", str(hyp), "--ref", str(ref)]
+    with redirect_stdout(said), patch.object(sys, "argv", command):
+        score.cli_main()
+    return said.getvalue().strip().splitlines()[-1]
 
 
 def moses(lines: list[str], **options: bool) -> list[str]:

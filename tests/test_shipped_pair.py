@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.probabilities import Sampling
+from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.inference import Settings, Translator, load_translator
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,25 +59,36 @@ def test_the_folder_is_complete_and_small() -> None:
     assert sum(path.stat().st_size for path in MODEL.iterdir()) <= 16_000_000
 
 
-@pytest.mark.parametrize("controller", ["constant", "acceptance-head"])
-@pytest.mark.parametrize("batch", [1, 16])
+@cache
+def decoded(
+    strategy: str,
+    batch: int,
+    rule: AcceptanceRule | None = None,
+    controller: str = "constant",
+    lines: int = len(SOURCES),
+) -> tuple[list[str], DecodingStatistics]:
+    """What is said to the first so many sentences, and what it took."""
+    torch.manual_seed(1)
+    pair = translator(strategy, batch, rule, controller)
+    return [t.text for t in pair.translate(SOURCES[:lines])], pair.statistics
+
+
+@pytest.mark.parametrize(("batch", "controller"), [(1, "acceptance-head"), (8, "constant")])
 def test_strict_output_is_beam_1(batch: int, controller: str) -> None:
     """With the shipped head, too, which is found beside the drafter."""
-    expected = [t.text for t in translator("fairseq").translate(SOURCES)]
-    strict = translator("specdec", batch, controller=controller)
-    assert [t.text for t in strict.translate(SOURCES)] == expected
+    expected, _ = decoded("fairseq", 8)
+    strict, _ = decoded("specdec", batch, AcceptanceRule(), controller, len(SOURCES))
+    assert strict == expected
     assert all(expected)
 
 
-@pytest.mark.parametrize("rule", [RELAXED, AcceptanceRule(sampling=Sampling())])
-def test_the_rules_head_is_found_beside_the_drafter(rule: AcceptanceRule) -> None:
+@pytest.mark.parametrize(
+    ("rule", "lines"), [(RELAXED, len(SOURCES)), (AcceptanceRule(sampling=Sampling()), 16)]
+)
+def test_the_rules_head_is_found_beside_the_drafter(rule: AcceptanceRule, lines: int) -> None:
     """Stopping early, it discards less, and accepts not much less."""
-    torch.manual_seed(1)
-    whole = translator("specdec", 8, rule)
-    cut = translator("specdec", 8, rule, "acceptance-head")
-    for pair in (whole, cut):
-        list(pair.translate(SOURCES))
-    told, other = cut.statistics, whole.statistics
+    _, other = decoded("specdec", 8, rule, "constant", lines)
+    _, told = decoded("specdec", 8, rule, "acceptance-head", lines)
     assert told.verified_tokens < 0.6 * other.verified_tokens
     assert told.acceptance_length > 0.8 * other.acceptance_length
 
@@ -83,14 +96,10 @@ def test_the_rules_head_is_found_beside_the_drafter(rule: AcceptanceRule) -> Non
 # Measured on data/example.en when the pair was made; see the card.
 @pytest.mark.parametrize(("rule", "length"), [(AcceptanceRule(), 3.673), (RELAXED, 4.247)])
 def test_acceptance_length_has_not_changed(rule: AcceptanceRule, length: float) -> None:
-    pair = translator("specdec", 8, rule)
-    list(pair.translate(SOURCES))
-    assert pair.statistics.acceptance_length == pytest.approx(length, rel=0.05)
+    _, statistics = decoded("specdec", 8, rule, "constant", len(SOURCES))
+    assert statistics.acceptance_length == pytest.approx(length, rel=0.05)
 
 
 def test_relaxed_output_does_not_depend_on_the_batch() -> None:
-    outputs = [
-        [t.text for t in translator("specdec", batch, RELAXED, "tree").translate(SOURCES)]
-        for batch in (1, 8)
-    ]
+    outputs = [decoded("specdec", batch, RELAXED, "tree", 16)[0] for batch in (1, 8)]
     assert outputs[0] == outputs[1]

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 import torch
+from kills import load
 from models.test_acceptance_head import make_head
 from mutations import ODD, mutations, texts
 from sweeps import make_run
 from test_head_file import DRAFTER, RULE
 from test_loading import make_model_args, make_state, make_task
-from test_paths_of_commands import load
 
 from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.head_file import load_head, save_head

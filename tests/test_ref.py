@@ -6,6 +6,7 @@ import random
 import re
 import shutil
 import subprocess
+import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 from unittest.mock import patch

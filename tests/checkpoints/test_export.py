@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -16,8 +14,7 @@ from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.dictionaries import KEY, dictionary_fingerprint
 from specdec_plugins.checkpoints.export import export_checkpoint
 from specdec_plugins.checkpoints.loading import load_state
-
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "export_checkpoint.py"
+from specdec_plugins.cli import export_checkpoint as export_script
 
 
 @pytest.fixture
@@ -114,10 +111,10 @@ def test_an_unwritable_target_is_named(trained: Path, tmp_path: Path) -> None:
         export_checkpoint(str(trained), str(tmp_path / "nowhere" / "small.pt"))
 
 
-def test_the_script_reports_errors_in_one_line(tmp_path: Path) -> None:
-    command = [sys.executable, str(SCRIPT), str(tmp_path / "missing.pt"), str(tmp_path / "x.pt")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("export_checkpoint.py: ")
-    assert "missing.pt" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_the_script_reports_errors_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert export_script.main([str(tmp_path / "missing.pt"), str(tmp_path / "x.pt")]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"export_checkpoint.py: {tmp_path}/missing.pt: no such file")
+    assert error.count("\n") == 1

@@ -27,7 +27,7 @@ from tqdm import tqdm  # noqa: E402
 
 from specdec_plugins.checkpoints.archive import CheckpointError  # noqa: E402
 from specdec_plugins.cli.terminal import prepare_terminal  # noqa: E402
-from specdec_plugins.decoding.acceptance import AcceptanceRule  # noqa: E402
+from specdec_plugins.decoding.acceptance import RelaxedRule  # noqa: E402
 from specdec_plugins.decoding.controllers import ControllerOptions  # noqa: E402
 from specdec_plugins.inference import (  # noqa: E402
     InferenceError,
@@ -37,7 +37,7 @@ from specdec_plugins.inference import (  # noqa: E402
     load_translator,
 )
 
-RELAXED = AcceptanceRule(beta=3, tau=1.0)
+RELAXED = RelaxedRule(beta=3, tau=1.0)
 TREES = ControllerOptions("tree")
 STRICT = "specdec strict"
 BASELINE = "fairseq beam 1"

@@ -8,6 +8,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+import fairseq.utils
 import hypothesis
 import pytest
 import torch
@@ -134,6 +135,14 @@ def trained(session_folder: Path) -> Any:
     from trained import Trained, made_once, train
 
     return Trained(made_once(session_folder / "trained", train))
+
+
+@pytest.fixture(scope="module")
+def exact_softmax() -> Any:
+    """fairseq's cross-attention rounds its weights to float32, whatever the model's type."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fairseq.utils, "softmax", lambda x, dim, **_: torch.softmax(x, dim))
+        yield
 
 
 @pytest.fixture(autouse=True)

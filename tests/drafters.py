@@ -44,6 +44,18 @@ SIZES: dict[str, Any] = {
     "dropout": 0.0,
 }
 
+CAUSAL: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "learned": {"decoder_learned_pos": True},
+    "pre-norm": {"decoder_normalize_before": True, "encoder_normalize_before": True},
+    "gelu": {"activation_fn": "gelu", "share_all_embeddings": True},
+    "unscaled": {"no_scale_embedding": True, "share_decoder_input_output_embed": True},
+    "shared encoder": {"share_verifier_encoder": True},
+    "features": {"verifier_features": True},
+    "all of the verifier": {"share_verifier_encoder": True, "verifier_features": True},
+}
+"""Kinds of ``block_causal`` drafters."""
+
 
 def make_block(task: Namespace | None = None, seed: int = 0, **overrides: Any) -> BlockDrafter:
     """A random ``block`` drafter in float64."""

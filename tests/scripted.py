@@ -4,75 +4,95 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from conftest import make_dictionary
+from torch import Tensor
 
-from specdec_plugins.decoding.batch import Prefixes
-from specdec_plugins.decoding.controllers import Bounds, Constant, Draft
-from specdec_plugins.decoding.draft_tree import Path
-from specdec_plugins.decoding.tree_source import TreeSource
+from specdec_plugins.decoding import generator as generator_module
+from specdec_plugins.decoding.controllers import Controller
+from specdec_plugins.decoding.controllers.constant import Constant
+from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.decoding.step_result import StepResult
+from specdec_plugins.decoding.steps.drafter import Prefixes
 from specdec_plugins.models.lattice import Lattice
 
 DICTIONARY = make_dictionary()
 
 
 class ScriptedHead:
-    """An acceptance head that says what it is told to, of states and probabilities."""
+    """An acceptance head that says what it is told to, of states and confidences."""
 
-    def __init__(self, says: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+    def __init__(self, says: Callable[[Tensor, Tensor], Tensor]) -> None:
         self.says = says
 
-    def __call__(self, states: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
-        assert states.shape[:-1] == probabilities.shape
-        return self.says(states, probabilities)
-
-    def survivors(
-        self, states: torch.Tensor, probabilities: torch.Tensor, least: float
-    ) -> torch.Tensor:
-        return (self(states, probabilities).cumprod(-1) >= least).sum(-1)
+    def __call__(self, states: Tensor, confidences: Tensor) -> Tensor:
+        assert states.shape[:-1] == confidences.shape
+        return self.says(states, confidences)
 
 
 class ScriptedDrafter:
-    """Proposes given tokens for every position of every row, through compaction."""
+    """Proposes given tokens for every position of every row, through compaction.
+
+    It stands for a drafter's model, its decoder and what caches it. Its states are the tokens.
+    """
 
     causal = False
     reads_features = False
+    eos, padding = DICTIONARY.eos(), DICTIONARY.pad()
 
-    def __init__(self, script: torch.Tensor) -> None:
+    def __init__(self, script: Tensor) -> None:
+        """``script``: ``(rows, positions)`` tokens."""
         self.script = script
+        self.model = self.decoder = self
 
-    def encode(self, net_input: Any, verifier_out: Any) -> Any:
-        return verifier_out
+    def eval(self) -> None:
+        pass
 
-    def start(self, encoder_out: Any, capacity: int) -> None:
+    def attach_verifier(self, verifier: Any) -> None:
+        pass
+
+    def start(self, net_input: Any, verifier_out: Any, capacity: int) -> None:
         self.rows = torch.arange(len(self.script))
 
-    def draft(
-        self,
-        prefixes: Prefixes,
-        last: Any,
-        k: int,
-        with_probabilities: bool,
-        propose: Any,
-    ) -> Draft:
-        drafted = self._scripted(prefixes, k)
-        return Draft(drafted, torch.zeros(*drafted.shape, 1), torch.rand(drafted.shape))
-
-    def trees(self, prefixes: Prefixes, last: Any, k: int) -> TreeSource:
-        lattice = make_lattice(self._scripted(prefixes, k))
-        return TreeSource(lattice, DICTIONARY.eos(), DICTIONARY.pad(), prefixes.slots)
-
-    def _scripted(self, prefixes: Prefixes, k: int) -> torch.Tensor:
+    def states(self, prefixes: Prefixes, k: int) -> Tensor:
         rows = self.rows if prefixes.rows is None else self.rows[prefixes.rows]
-        index = (prefixes.lengths[:, None] + torch.arange(k)).clamp(max=self.script.size(1) - 1)
-        return self.script[rows].gather(1, index)
+        index = prefixes.lengths_on_device[:, None] + torch.arange(k)
+        index = index.clamp(max=self.script.size(1) - 1)
+        return self.script[rows].gather(1, index)[..., None]
 
-    def keep(self, rows: torch.Tensor, width: int) -> None:
+    def choose(self, states: Tensor, last: Tensor) -> Tensor:
+        return states[..., 0]
+
+    def choose_with_confidence(self, states: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+        return states[..., 0], torch.rand(states.shape[:2])
+
+    def lattice(self, states: Tensor, last: Tensor) -> Lattice:
+        return make_lattice(states[..., 0])
+
+    def keep(self, rows: Tensor, width: int) -> None:
         self.rows = self.rows[rows]
 
 
-def make_lattice(tokens: torch.Tensor, others: tuple[int, ...] = (1, 2)) -> Lattice:
+def scripted_generator(
+    verifier: Any, script: Tensor | ScriptedDrafter, controller: Controller | int, **given: Any
+) -> SpeculativeGenerator:
+    """A generator whose drafter follows a script.
+
+    Args:
+        script: or a drafter that knows it.
+        controller: or the k of constant blocks.
+        given: other arguments of the generator.
+    """
+    if isinstance(controller, int):
+        controller = Constant(controller)
+    with patch.object(generator_module, "CachedDrafter", lambda model: model):
+        drafter: Any = ScriptedDrafter(script) if isinstance(script, Tensor) else script
+        return SpeculativeGenerator(verifier, drafter, DICTIONARY, controller, **given)
+
+
+def make_lattice(tokens: Tensor, others: tuple[int, ...] = (1, 2)) -> Lattice:
     """Candidates ``(rows, slots, 1 + others)``: the given tokens and some beside them, anyhow."""
     rows, slots = tokens.shape
     candidates = torch.stack([tokens, *((tokens + 4 + by) % len(DICTIONARY) for by in others)], -1)
@@ -83,22 +103,53 @@ def make_lattice(tokens: torch.Tensor, others: tuple[int, ...] = (1, 2)) -> Latt
     return Lattice(candidates.gather(-1, order), first, following)
 
 
-def make_path(nodes: torch.Tensor, accepted: torch.Tensor) -> Path:
-    """A way over ``nodes`` ``(rows, slots)``, as far as a controller looks at it."""
-    counts = torch.stack([accepted + 1, accepted, torch.zeros_like(accepted)])
-    return Path(nodes, nodes, counts, counts.tolist(), [0] * len(nodes), False)
+def make_result(
+    accepted: list[int],
+    verified: list[int],
+    drafted: list[int] | None = None,
+    *,
+    ended: tuple[int, ...] = (),
+    finished: tuple[int, ...] = (),
+    limited: tuple[int, ...] = (),
+    called: list[bool] | None = None,
+    expected: list[float] | None = None,
+    nodes: list[list[int]] | None = None,
+    lengths: list[int] | None = None,
+) -> StepResult:
+    """What a step did, as a controller is told: every row commits a token of the verifier's too.
 
-
-def attach(generator: Any, script: torch.Tensor, k: int, controller: Any = None) -> None:
-    """Let a generator draft k slots by a script, or as many as a controller says."""
-    generator.drafter = ScriptedDrafter(script)
-    generator.block_size = k
-    generator.controller = controller or Constant(Bounds(0, k))
+    Args:
+        ended: rows whose last accepted token is EOS; ``finished``: others that end;
+            ``limited``: others that the length limit ends.
+        nodes: accepted ones, where drafts are trees.
+        lengths: committed tokens in all; else those of the step.
+    """
+    rows = len(accepted)
+    done = [row in (*ended, *finished, *limited) for row in range(rows)]
+    committed = [count + (row not in ended) for row, count in enumerate(accepted)]
+    ways = [[0, *range(1, count + 1)] for count in accepted] if nodes is None else [
+        [0, *way] for way in nodes
+    ]  # fmt: skip
+    width = max(len(way) for way in ways)
+    return StepResult(
+        rows=list(range(rows)),
+        drafted=drafted or verified,
+        called=[True] * rows if called is None else called,
+        expected=[0.0] * rows if expected is None else expected,
+        verified=verified,
+        accepted=accepted,
+        committed=committed,
+        finished=done,
+        last=[DICTIONARY.eos() if end else 5 for end in done],
+        lengths=committed if lengths is None else lengths,
+        limited=[row in limited for row in range(rows)],
+        sources=torch.tensor([way + [0] * (width - len(way)) for way in ways]),
+    )
 
 
 def corrupted(
     hypotheses: list[Any], width: int, corruption: float, vocabulary: int, seed: int
-) -> torch.Tensor:
+) -> Tensor:
     """A script ``(rows, width)``: the hypotheses' tokens, a part of them replaced at random."""
     rows = [h["tokens"] for h in hypotheses]
     script = torch.stack(

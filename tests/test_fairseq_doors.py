@@ -20,7 +20,7 @@ from trained import Trained
 
 from specdec_plugins.checkpoints.export import export_checkpoint
 from specdec_plugins.checkpoints.loading import load_state
-from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.acceptance import RelaxedRule
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "specdec_plugins"
@@ -102,7 +102,7 @@ def test_generate_relaxed_with_the_verifier_first(
     relaxed = "--batch-size 3 --beta 3 --tau 2"
     files = f"{trained.verifier}:{trained.drafter}"
     output = run_generate(f"{flags} --path {files} {SHOW} {relaxed}", tmp_path)
-    check_output(output, trained, trained.translate(rule=AcceptanceRule(3, 2.0)))
+    check_output(output, trained, trained.translate(rule=RelaxedRule(3, 2.0)))
 
 
 def test_generate_by_sampling(trained: Trained, flags: str, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from drafters import PUBLISHED, needs_published
 from fairseq.data import Dictionary
 
-from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.acceptance import choose_rule
 from specdec_plugins.inference import Settings, Translation, load_translator
 
 pytestmark = needs_published
@@ -71,7 +71,7 @@ def published_steps(line: str) -> list[tuple[list[str], int]]:
 )
 def test_outputs_and_steps(k: int, beta: int, tau: str, batch: int) -> None:
     name = f"specdec_k{k}_beta{beta}_tau{tau}"
-    rule = AcceptanceRule(beta, float(tau))
+    rule = choose_rule({"beta": beta, "tau": float(tau)})
     found = translate(batch, rule=rule, block_size=k, trace=True)
     traces = (PUBLISHED / "trace" / f"paper_{name}.jsonl").read_text("utf-8").splitlines()
     assert len(found) == len(traces) == 200

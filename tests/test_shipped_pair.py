@@ -8,15 +8,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.acceptance import (
+    AcceptanceRule,
+    RelaxedRule,
+    SamplingRule,
+    StrictRule,
+)
+from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.controllers import ControllerOptions
-from specdec_plugins.decoding.probabilities import Sampling
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.inference import Settings, Translator, load_translator
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "checkpoints" / "multi30k.en-de"
-RELAXED = AcceptanceRule(3, 1.0)
+RELAXED = RelaxedRule(3, 1.0)
 SOURCES = (ROOT / "data" / "example.en").read_text(encoding="utf-8").splitlines()
 
 
@@ -34,7 +39,7 @@ def translator(
             strategy=strategy,
             batch=batch,
             beam=1,
-            rule=rule or AcceptanceRule(),
+            rule=rule or StrictRule(),
             controller=ControllerOptions(controller),
             dtype="float64",
             tokenizer="moses",
@@ -77,13 +82,13 @@ def decoded(
 def test_strict_output_is_beam_1(batch: int, controller: str) -> None:
     """With the shipped head, too, which is found beside the drafter."""
     expected, _ = decoded("fairseq", 8)
-    strict, _ = decoded("specdec", batch, AcceptanceRule(), controller, len(SOURCES))
+    strict, _ = decoded("specdec", batch, StrictRule(), controller, len(SOURCES))
     assert strict == expected
     assert all(expected)
 
 
 @pytest.mark.parametrize(
-    ("rule", "lines"), [(RELAXED, len(SOURCES)), (AcceptanceRule(sampling=Sampling()), 16)]
+    ("rule", "lines"), [(RELAXED, len(SOURCES)), (SamplingRule(Sampling()), 16)]
 )
 def test_the_rules_head_is_found_beside_the_drafter(rule: AcceptanceRule, lines: int) -> None:
     """Stopping early, it discards less, and accepts not much less."""
@@ -94,7 +99,7 @@ def test_the_rules_head_is_found_beside_the_drafter(rule: AcceptanceRule, lines:
 
 
 # Measured on data/example.en when the pair was made; see the card.
-@pytest.mark.parametrize(("rule", "length"), [(AcceptanceRule(), 3.673), (RELAXED, 4.247)])
+@pytest.mark.parametrize(("rule", "length"), [(StrictRule(), 3.673), (RELAXED, 4.247)])
 def test_acceptance_length_has_not_changed(rule: AcceptanceRule, length: float) -> None:
     _, statistics = decoded("specdec", 8, rule, "constant", len(SOURCES))
     assert statistics.acceptance_length == pytest.approx(length, rel=0.05)

@@ -58,7 +58,7 @@ def load_archive(path: str | os.PathLike[str]) -> dict[str, Any]:
     return state
 
 
-def check_weights(name: str, weights: Mapping[Any, Any]) -> None:
+def check_weights(name: str, weights: Mapping[object, object]) -> None:
     """See to it that all weights are finite numbers that the file really holds.
 
     Args:
@@ -75,7 +75,7 @@ def check_weights(name: str, weights: Mapping[Any, Any]) -> None:
             raise CheckpointError(f"{name}: weight {key[:80]!a} {fault}")
 
 
-def _weight_fault(value: Any) -> str | None:
+def _weight_fault(value: object) -> str | None:
     """What is wrong with a weight, and the remedy; None if nothing is."""
     if not isinstance(value, Tensor):
         return f"is a {type(value).__name__}, not a tensor; {AGAIN}"

@@ -12,9 +12,9 @@ import logging
 import os
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
 
 from fairseq.data import Dictionary
+from fairseq.tasks import FairseqTask
 
 from specdec_plugins.checkpoints.archive import CheckpointError, one_line
 
@@ -26,7 +26,7 @@ KEY = "dictionaries"
 SIDES = ("source", "target")
 
 
-def dictionary_fingerprint(dictionary: Any) -> str:
+def dictionary_fingerprint(dictionary: Dictionary) -> str:
     """The SHA-256 of a fairseq dictionary's symbols, in their order. Counts are left out: they
     decide nothing."""
     digest = hashlib.sha256()
@@ -35,7 +35,7 @@ def dictionary_fingerprint(dictionary: Any) -> str:
     return digest.hexdigest()
 
 
-def fingerprints(task: Any) -> dict[str, str]:
+def fingerprints(task: FairseqTask) -> dict[str, str]:
     """The fingerprints of a task's dictionaries, by side."""
     return {
         side: dictionary_fingerprint(getattr(task, f"{side}_dictionary"))
@@ -45,8 +45,11 @@ def fingerprints(task: Any) -> dict[str, str]:
 
 
 def noted(
-    task_state: Mapping[str, Any], folder: str, languages: tuple[str | None, str | None], name: str
-) -> dict[str, Any]:
+    task_state: Mapping[str, object],
+    folder: str,
+    languages: tuple[str | None, str | None],
+    name: str,
+) -> dict[str, object]:
     """A checkpoint's ``task_state`` with the fingerprints of a folder's dictionaries.
 
     Args:
@@ -73,7 +76,7 @@ def noted(
     return {**task_state, KEY: found}
 
 
-def check_dictionaries(task_state: Any, task: Any, name: str) -> None:
+def check_dictionaries(task_state: object, task: FairseqTask, name: str) -> None:
     """Compare the dictionaries of a task with those that a checkpoint was trained with.
 
     Args:

@@ -16,6 +16,9 @@ from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.dictionaries import noted
 from specdec_plugins.checkpoints.loading import REDUNDANT, load_state, save_state
 
+Settings = dict[str, Any]
+"""A part of a configuration, by name."""
+
 # Settings that name places on the machine that trained; none is needed to build the model.
 PLACES = ("data", "AR_path", "acceptance_head", "cost_profile", "drafter")
 
@@ -56,7 +59,7 @@ def export_checkpoint(
     if dictionaries:
         languages = (task.get("source_lang"), task.get("target_lang"))
         state["task_state"] = noted(state["task_state"], dictionaries, languages, source)
-    exported = {
+    exported: dict[str, object] = {
         # fairseq's hub interface asks for all groups of settings; of this model are these two.
         "cfg": {**_settings(FairseqConfig), "model": _as_fairseq_saves(model), "task": task},
         "args": None,
@@ -76,7 +79,7 @@ def export_checkpoint(
     return save_state(exported, target)
 
 
-def _defaults(task: str) -> dict[str, Any]:
+def _defaults(task: str) -> Settings:
     """The defaults of a task's options, where they are known. fairseq's hub interface sets no
     option that a checkpoint does not name, such as those that are younger than it."""
     config = TASK_DATACLASS_REGISTRY.get(task)
@@ -88,18 +91,18 @@ def _defaults(task: str) -> dict[str, Any]:
     }
 
 
-def _settings(config: type) -> dict[str, Any]:
+def _settings(config: type) -> Settings:
     """The defaults of a configuration's dataclass."""
     plain = OmegaConf.to_container(OmegaConf.structured(config), resolve=False, enum_to_str=True)
     return {str(name): value for name, value in dict(plain).items()}
 
 
-def _as_fairseq_saves(model: dict[str, Any]) -> Any:
+def _as_fairseq_saves(model: Settings) -> Settings | Namespace:
     """Old architectures of fairseq have no dataclass, and then their settings are a namespace."""
     return model if model["arch"] in MODEL_DATACLASS_REGISTRY else Namespace(**model)
 
 
-def _without_places(settings: dict[str, Any]) -> dict[str, Any]:
+def _without_places(settings: Settings) -> Settings:
     return {name: None if name in PLACES else value for name, value in settings.items()}
 
 

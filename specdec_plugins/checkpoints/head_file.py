@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
+from argparse import Namespace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from specdec_plugins.checkpoints.archive import CheckpointError, check_weights, load_archive
 from specdec_plugins.checkpoints.loading import load_state, save_state
 from specdec_plugins.checkpoints.saved_config import ConfigError, saved_fields
-from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.acceptance import RULE_OPTIONS, AcceptanceRule, choose_rule
 from specdec_plugins.decoding.controllers import ControllerOptions, Head
-from specdec_plugins.decoding.linear_head import LinearHead
-from specdec_plugins.decoding.probabilities import Sampling
+from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD
 from specdec_plugins.models.acceptance_head import AcceptanceHead, HeadSettings, fingerprint
 from specdec_plugins.models.drafter import Drafter
 
@@ -27,13 +25,12 @@ Location = str | os.PathLike[str]
 
 def head_rule(settings: HeadSettings) -> AcceptanceRule:
     """The acceptance rule that a head was trained for."""
-    sampling = Sampling(settings.sampling_topk, settings.sampling_topp)
-    return AcceptanceRule(settings.beta, settings.tau, sampling if settings.sampling else None)
+    return choose_rule(settings.rule)
 
 
 def _described(rule: AcceptanceRule, temperature: float) -> str:
     """A rule and the temperature, where that matters to it and is not 1."""
-    scaled = rule.name != "strict" and temperature != 1
+    scaled = rule.takes_temperature and temperature != 1
     return f"{rule} at temperature {temperature:g}" if scaled else str(rule)
 
 
@@ -58,7 +55,7 @@ def save_head(path: Location, head: AcceptanceHead) -> int:
         CheckpointError: the file cannot be written; one of that name is left as it was.
     """
     weights = {name: tensor.detach().half().cpu() for name, tensor in head.named_parameters()}
-    return save_state({"acceptance_head": asdict(head.settings), "model": weights}, path)
+    return save_state({"acceptance_head": head.settings.to_file(), "model": weights}, path)
 
 
 def load_head(
@@ -91,8 +88,8 @@ def load_head(
     trained = _described(theirs, settings.rule_temperature)
     asked = _described(rule, temperature)
     if trained != asked:
-        scale = "" if theirs.name == "strict" else f" --temperature {settings.rule_temperature:g}"
-        instead = " instead of --sampling" if rule.sampling and not theirs.sampling else ""
+        scale = f" --temperature {settings.rule_temperature:g}" if theirs.takes_temperature else ""
+        instead = " instead of --sampling" if rule.draws and not theirs.draws else ""
         raise CheckpointError(
             f"{path}: trained for {trained} acceptance, not {asked}; give {theirs.flags}{scale}"
             f"{instead}, or train one with your flags with scripts/train_head.sh"
@@ -123,18 +120,17 @@ def controller_head(
     Raises:
         CheckpointError: as :func:`load_head`.
     """
-    path: Location | None = options.acceptance_head
+    path: Location | None = options[ACCEPTANCE_HEAD]
     if path is None and options.needs_head and drafter_path:
         path = find_head(drafter_path, rule)
     if path is None or not options.reads_head:
         return None
     head = load_head(path, drafter, rule, block_size or drafter.block_size, temperature)
-    if torch.device(device).type == "cpu" and not head.settings.layers:
-        return LinearHead(head)
-    return head.to(device)
+    head = head.to(device)
+    return head if head.settings.layers else head.folded()
 
 
-def load_trained_head(path: Location) -> tuple[AcceptanceHead, Any]:
+def load_trained_head(path: Location) -> tuple[AcceptanceHead, dict[str, Namespace]]:
     """The head of a checkpoint of ``fairseq-train``, and the checkpoint's ``cfg``.
 
     Raises:
@@ -154,20 +150,23 @@ def load_trained_head(path: Location) -> tuple[AcceptanceHead, Any]:
 REMEDY = "train one with scripts/train_head.sh and scripts/calibrate_head.py"
 
 
-def _settings(path: Location, saved: Any) -> HeadSettings:
+def _settings(path: Location, saved: object) -> HeadSettings:
     if not isinstance(saved, dict):
         raise CheckpointError(f"{path}: not an acceptance head; {REMEDY}")
     try:
-        settings = HeadSettings(**saved_fields(saved, HeadSettings))
+        kinds = {name: option.kind for name, option in RULE_OPTIONS.items()}
+        settings = HeadSettings.from_file(saved_fields(saved, HeadSettings, kinds))
         if settings.temperature <= 0 or settings.rule_temperature <= 0:
             raise ConfigError("a temperature in it is not above 0")
+        if min(settings.channels, settings.block_size) < 1 or settings.layers < 0:
+            raise ConfigError("it is of no size that can be")
         head_rule(settings)
     except (ValueError, TypeError) as error:  # of a value, of one that is missing
         raise CheckpointError(f"{path}: not an acceptance head ({error}); {REMEDY}") from error
     return settings
 
 
-def _with_weights(path: Location, settings: HeadSettings, weights: Any) -> AcceptanceHead:
+def _with_weights(path: Location, settings: HeadSettings, weights: object) -> AcceptanceHead:
     """The head of these settings and weights; first without memory of its own, since settings may
     describe one of any size."""
     if not isinstance(weights, dict):
@@ -182,5 +181,5 @@ def _with_weights(path: Location, settings: HeadSettings, weights: Any) -> Accep
             "scripts/calibrate_head.py"
         )
     head = AcceptanceHead(settings)
-    head.load_state_dict({**weights, "_extra_state": asdict(settings)})
+    head.load_state_dict({**weights, "_extra_state": settings.to_file()})
     return head.eval().requires_grad_(False)

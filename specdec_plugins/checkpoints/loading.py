@@ -13,7 +13,7 @@ import re
 import warnings
 from argparse import Namespace
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 import torch
 
@@ -39,13 +39,22 @@ SAVED = "give a checkpoint that fairseq-train has saved"
 OTHER_DICTIONARIES = "check that the data directory holds the dictionaries it was trained with"
 
 
-def load_state(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a fairseq checkpoint onto the CPU, and check it.
+class State(TypedDict):
+    """A checkpoint that has been checked."""
 
-    Returns:
-        ``model``: weights by name, all finite; ``cfg``: the configuration's parts ``model`` and
-        ``task``, as :func:`saved_model` and :func:`saved_task` leave them; ``num_updates``;
-        ``task_state``; and as they are in the file ``optimizer_history`` and ``extra_state``.
+    model: dict[str, torch.Tensor]
+    """Weights by name, all finite."""
+    cfg: dict[str, Namespace]
+    """Parts ``model`` and ``task``, as :func:`saved_model` and :func:`saved_task` leave them."""
+    num_updates: int
+    task_state: Mapping[str, object]
+    optimizer_history: object
+    """As it is in the file, and so is what follows."""
+    extra_state: dict[str, object]
+
+
+def load_state(path: str | os.PathLike[str]) -> State:
+    """Read a fairseq checkpoint onto the CPU, and check it.
 
     Raises:
         CheckpointError: the file is missing, unreadable, damaged, not a checkpoint of fairseq's,
@@ -80,7 +89,7 @@ def load_state(path: str | os.PathLike[str]) -> dict[str, Any]:
     }
 
 
-def _num_updates(name: str, history: Any) -> int:
+def _num_updates(name: str, history: object) -> int:
     """How many updates a checkpoint's model has seen; 0 where it does not say."""
     last = history[-1] if isinstance(history, list) and history else {}
     updates = last.get("num_updates", 0) if isinstance(last, Mapping) else None
@@ -185,7 +194,7 @@ def _first_mismatches(
     return ", ".join(found[:most] + rest)
 
 
-def save_state(state: Mapping[str, Any], path: str | os.PathLike[str]) -> int:
+def save_state(state: Mapping[str, object], path: str | os.PathLike[str]) -> int:
     """Write a checkpoint, whole or not at all.
 
     Returns:

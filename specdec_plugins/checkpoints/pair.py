@@ -6,11 +6,13 @@ import os
 from typing import Any
 
 from fairseq.models import ARCH_MODEL_REGISTRY, BaseFairseqModel
+from fairseq.models.transformer import TransformerModelBase
+from fairseq.tasks import FairseqTask
 from fairseq.utils import split_paths
 
 from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.loading import load_model, load_state
-from specdec_plugins.decoding.verifier import UnsupportedModelError, check_supported
+from specdec_plugins.decoding.steps.verifier import UnsupportedModelError, check_supported
 from specdec_plugins.models.drafter import Drafter
 
 Path = str | os.PathLike[str]
@@ -46,14 +48,14 @@ def _is_drafter(path: str) -> bool:
     return issubclass(ARCH_MODEL_REGISTRY.get(architecture, object), Drafter)
 
 
-def unwrapped(model: Any) -> Any:
+def unwrapped(model: Any) -> BaseFairseqModel:
     """The model itself, without what fairseq wraps it in for several workers."""
     while not isinstance(model, BaseFairseqModel) and hasattr(model, "module"):
         model = model.module
     return model
 
 
-def load_verifier(path: Path, task: Any) -> Any:
+def load_verifier(path: Path, task: FairseqTask) -> TransformerModelBase:
     """The verifier of a checkpoint: frozen, in evaluation mode.
 
     Raises:
@@ -73,7 +75,7 @@ def load_verifier(path: Path, task: Any) -> Any:
     return model.requires_grad_(False)
 
 
-def load_drafter(path: Path, task: Any) -> Drafter:
+def load_drafter(path: Path, task: FairseqTask) -> Drafter:
     """The drafter of a checkpoint, in evaluation mode.
 
     Raises:
@@ -88,7 +90,7 @@ def load_drafter(path: Path, task: Any) -> Drafter:
     return model.requires_grad_(False)
 
 
-def check_pair(drafter: Drafter, verifier: Any) -> None:
+def check_pair(drafter: Drafter, verifier: TransformerModelBase) -> None:
     """Attach the verifier to the drafter.
 
     Raises:

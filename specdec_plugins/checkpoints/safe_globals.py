@@ -8,7 +8,7 @@ import collections
 import os
 import pickle
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -46,7 +46,7 @@ def force_weights_only() -> None:
 class _Dtype:
     """Stands for ``numpy.dtype`` in a checkpoint: plain numbers only, and in no odd layout."""
 
-    def __init__(self, code: str, *_: Any) -> None:
+    def __init__(self, code: str, *_: object) -> None:
         if not re.fullmatch(r"[biufc]\d+", code):
             raise pickle.UnpicklingError(f"a numpy type that is not a number: {code}")
         self.dtype = np.dtype(code)
@@ -55,41 +55,41 @@ class _Dtype:
         self.dtype = self.dtype.newbyteorder(state[1])
 
 
-class _Array(np.ndarray[Any, Any]):
+class _Array(np.ndarray):
     """Stands for ``numpy.ndarray`` in a checkpoint; saved again, it is an ordinary array.
 
     The real class would accept raw bytes as an array of Python objects, that is, as pointers to
     whatever the file's author likes.
     """
 
-    def __new__(cls, *_: Any) -> _Array:
+    def __new__(cls, *_: object) -> _Array:
         return super().__new__(cls, (0,), np.int8)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         version, shape, kind, fortran_order, data = state
         super().__setstate__((version, shape, kind.dtype, fortran_order, data))
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> str | tuple[object, ...]:
         return np.asarray(self).__reduce__()
 
 
-def _numpy_stand_ins() -> Iterator[Any]:
+def _numpy_stand_ins() -> Iterator[Callable[..., object]]:
     """The above, and the functions that rebuild values, by the names that checkpoints ask for."""
     yield _named(_Dtype, "numpy", "dtype")
     yield _named(_Array, "numpy", "ndarray")
     for module in ("numpy.core.multiarray", "numpy._core.multiarray"):  # numpy 1 and numpy 2
 
-        def rebuild_array(*_: Any) -> _Array:
+        def rebuild_array(*_: object) -> _Array:
             return _Array()
 
-        def rebuild_number(kind: _Dtype, data: bytes) -> Any:
+        def rebuild_number(kind: _Dtype, data: bytes) -> np.generic:
             return np.frombuffer(data, kind.dtype, count=1)[0]
 
         yield _named(rebuild_array, module, "_reconstruct")
         yield _named(rebuild_number, module, "scalar")
 
 
-def _named(stand_in: Any, module: str, name: str) -> Any:
+def _named(stand_in: Callable[..., object], module: str, name: str) -> Callable[..., object]:
     stand_in.__module__, stand_in.__name__, stand_in.__qualname__ = module, name, name
     return stand_in
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 from fairseq.models.transformer import TransformerConfig, TransformerModel
@@ -27,6 +27,8 @@ from omegaconf import DictConfig
 from omegaconf.nodes import ValueNode
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 # Read with getattr by fairseq's Transformer, and declared nowhere (NormFormer).
 UNDECLARED = {"scale_attn": bool, "scale_fc": bool, "scale_heads": bool, "scale_resids": bool}
@@ -53,7 +55,7 @@ class ConfigError(ValueError):
     """A configuration that cannot be used: the fault and the remedy, without the file's name."""
 
 
-def saved_model(config: Any) -> Namespace:
+def saved_model(config: object) -> Namespace:
     """The model's part of a checkpoint's configuration, fit to build the model from.
 
     Args:
@@ -68,14 +70,14 @@ def saved_model(config: Any) -> Namespace:
     """
     values = _values("model", config)
     name = values.get("_name") or values.get("arch")
-    known = _known_fields(_model_class(name), name)
+    known = _known_fields(_model_class(name), str(name))
     kept = _checked(values, known, "model", LIMITS, least=0)
     if not isinstance(config, Namespace):  # a namespace has all other options, too
         _say_dropped(values, {*known, *STARTING_POINTS, "_name", "arch"}, f"model {name}")
     return Namespace(**kept, arch=name, _name=name)
 
 
-def saved_task(config: Any) -> Namespace:
+def saved_task(config: object) -> Namespace:
     """The task's part of a checkpoint's configuration; of old checkpoints, its languages.
 
     Raises:
@@ -95,13 +97,18 @@ def saved_task(config: Any) -> Namespace:
     return Namespace(**_checked(values, known, "task", {}), _name=name)
 
 
-def saved_fields(values: Mapping[str, Any], config: type) -> dict[str, Any]:
+def saved_fields(
+    values: Mapping[str, object], config: type, others: Mapping[str, object]
+) -> dict[str, object]:
     """The fields of a dataclass that were saved with its type's values.
+
+    Args:
+        others: the types of what is saved beside them, by name.
 
     Raises:
         ConfigError: an unknown field, or a value that is not of its field.
     """
-    known = _hints(config)
+    known = {**_hints(config), **others}
     unknown = [name for name in values if name not in known]
     if unknown:
         raise ConfigError(f"unknown field {_shown(unknown[0])}")
@@ -113,7 +120,7 @@ _SUPPORTED = (
 )
 
 
-def _model_class(name: Any) -> type:
+def _model_class(name: object) -> type:
     # Here, since the drafters' modules read checkpoints themselves.
     from specdec_plugins.models.acceptance_head import AcceptanceHeadModel
     from specdec_plugins.models.drafter import Drafter
@@ -130,7 +137,7 @@ def _model_class(name: Any) -> type:
 
 
 @cache
-def _known_fields(model: type, name: str) -> dict[str, Any]:
+def _known_fields(model: type, name: str) -> dict[str, object]:
     """The types of an architecture's fields, by name."""
     declared = MODEL_DATACLASS_REGISTRY.get(name)
     if declared is not None:
@@ -141,22 +148,22 @@ def _known_fields(model: type, name: str) -> dict[str, Any]:
 
 
 @cache
-def _hints(config: type) -> dict[str, Any]:
+def _hints(config: type) -> dict[str, object]:
     """The types of a dataclass's fields; of a field that is a dataclass, those of its own fields,
     with its name before theirs (``encoder_layers``)."""
     hints = get_type_hints(config)
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for field in fields(config):
         hint = hints[field.name]
         if isinstance(hint, type) and is_dataclass(hint):
             inner = _hints(hint)
             found.update({f"{field.name}_{name}": inner[name] for name in inner})
-        elif not field.name.startswith("_"):
+        elif not field.name.startswith("_") and hint is not Mapping[str, Any]:
             found[field.name] = hint
     return found
 
 
-def _values(what: str, config: Any) -> dict[str, Any]:
+def _values(what: str, config: object) -> dict[str, object]:
     """A part of a configuration as plain values by name; ``encoder.layers`` is
     ``encoder_layers``."""
     values = {}
@@ -168,7 +175,7 @@ def _values(what: str, config: Any) -> dict[str, Any]:
     return values
 
 
-def _items(what: str, node: Any) -> dict[str, Any]:
+def _items(what: str, node: object) -> dict[str, object]:
     """A node's values by name. What is deeper is left as it is: a small file can describe a
     structure that, written out, is larger than any memory."""
     if isinstance(node, DictConfig):
@@ -187,12 +194,12 @@ def _items(what: str, node: Any) -> dict[str, Any]:
 
 
 def _checked(
-    values: Mapping[str, Any],
-    known: Mapping[str, Any],
+    values: Mapping[str, object],
+    known: Mapping[str, object],
     what: str,
     limits: Mapping[str, int],
     least: int = -1,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """The values of known fields that are set, each of its field's type."""
     kept = {}
     for name, hint in known.items():
@@ -217,7 +224,7 @@ def _limit(name: str, limits: Mapping[str, int]) -> int:
     return next(ends, OTHERWISE if limits else 1 << 62)
 
 
-def _typed(value: Any, hint: Any, least: int, most: int) -> Any:
+def _typed(value: object, hint: object, least: int, most: int) -> object:
     """``value``, which must be of the type ``hint``; integers are from ``least`` to ``most``.
 
     Raises:
@@ -237,38 +244,38 @@ def _typed(value: Any, hint: Any, least: int, most: int) -> Any:
             raise ConfigError(f"not between {least} and {most}")
         return number
     if hint is float:
-        number = _instance(value, (int, float), "no number")
-        if number != number or (isinstance(number, int) and abs(number) > most):  # NaN
+        real = _instance(value, (int, float), "no number")
+        if real != real or (isinstance(real, int) and abs(real) > most):  # NaN
             raise ConfigError("no number that can be")
-        return number
+        return real
     text = _instance(value, str, "no text")
     if "${" in text or "\0" in text or len(text) > LONGEST:
         raise ConfigError("no plain text")
     return text
 
 
-def _instance(value: Any, kind: type | tuple[type, ...], fault: str) -> Any:
+def _instance(value: object, kind: type[T] | tuple[type[T], ...], fault: str) -> T:
     """``value``, which must be a ``kind``; True and False are no numbers here."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise ConfigError(fault)
     return value
 
 
-def _choice(value: Any, kind: type[Enum]) -> str:
+def _choice(value: object, kind: type[Enum]) -> str:
     choices = [str(member.value) for member in kind]
     if str(getattr(value, "value", value)) not in choices:
         raise ConfigError(f"none of {', '.join(choices)}")
     return str(getattr(value, "value", value))
 
 
-def _layer_numbers(value: Any) -> str:
+def _layer_numbers(value: object) -> str:
     """The one list that is supported, of layers to keep, as fairseq's Transformer splits it."""
     if not isinstance(value, str) or not re.fullmatch(r"\d{1,4}(,\d{1,4}){0,999}|", value):
         raise ConfigError("no list of numbers")
     return value
 
 
-def _say_dropped(values: Mapping[str, Any], known: set[str], what: str) -> None:
+def _say_dropped(values: Mapping[str, object], known: set[str], what: str) -> None:
     dropped = sorted(set(values) - known)
     if dropped:
         _warn_of_dropped(what, ", ".join(_shown(name) for name in dropped))
@@ -280,7 +287,7 @@ def _warn_of_dropped(what: str, names: str) -> None:
     logger.warning("a checkpoint's %s has unknown fields, which are left out: %s", what, names)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     """A value of somebody else's, in at most 40 characters that a terminal can show."""
     if isinstance(value, int) and value.bit_length() > 64:
         return f"a number of {value.bit_length()} bits"

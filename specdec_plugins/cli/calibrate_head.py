@@ -13,7 +13,6 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.head_file import save_head
@@ -28,6 +27,7 @@ from specdec_plugins.evaluation.head_predictions import TrainedHead
 from specdec_plugins.inference import InferenceError
 from specdec_plugins.inference.output import write_whole
 from specdec_plugins.inference.paths import check_paths, check_writable
+from specdec_plugins.inference.settings import JsonObject
 from specdec_plugins.inference.streams import put, tell
 
 PROG = program("calibrate_head.py")
@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def show(results: dict[str, Any]) -> None:
+def show(results: JsonObject) -> None:
     names = f"{'slots':>8}{'observed':>10}{'predicted':>10}{'AUROC':>8}{'ECE':>8}{'Brier':>8}"
     put(f"{'':24}{names}\n")
     for stage in ("uncalibrated", "calibrated"):

@@ -37,15 +37,14 @@ from tqdm import tqdm
 from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.head_file import find_head
 from specdec_plugins.cli.terminal import prepare_terminal, program
-from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD
 from specdec_plugins.evaluation.folder import SweepFolder
 from specdec_plugins.evaluation.outputs import own_files, write_outputs
 from specdec_plugins.evaluation.plots import check_plotting
 from specdec_plugins.evaluation.sweep import Sweep, run_sweep
 from specdec_plugins.evaluation.systems import (
     CONTROLLERS,
-    THRESHOLDS,
-    TREE_NODES,
+    SWEPT,
     Choice,
     System,
     list_systems,
@@ -79,13 +78,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         help="k of controller constant (1 2 3 4 6 8 10 12 … up to the k trained for)",
     )
     add("--block-size", nargs="+", type=int, metavar="K", help="k of the others (as trained)")
-    several: dict[str, Any] = {"nargs": "+", "type": float, "metavar": "T", "default": THRESHOLDS}
-    default = " ".join(map(str, THRESHOLDS))
-    add("--confidence-threshold", **several, help=f"of controller confidence ({default})")
-    add("--stop-threshold", **several, help=f"of controller acceptance-head ({default})")
-    default = " ".join(map(str, TREE_NODES))
-    several = {"nargs": "+", "type": int, "metavar": "N", "default": TREE_NODES}
-    add("--tree-nodes", **several, help=f"of controller tree ({default}); cost-aware: at most")
+    for option in SWEPT.values():
+        default = " ".join(map(str, option.sweep))
+        several: dict[str, Any] = {"nargs": "+", "type": option.kind, "default": option.sweep}
+        add(option.flag, **several, metavar="VALUE", help=f"{option.help} ({default})")
     add("--batch", nargs="+", type=int, default=[1], metavar="N", help="sentences at a time (1)")
     add("--device", nargs="+", choices=("cpu", "cuda"), help="(cuda if there is one, else cpu)")
     add("--threads", type=int, metavar="N", help="CPU threads (torch's own choice)")
@@ -148,13 +144,12 @@ def make_base(args: argparse.Namespace) -> tuple[Settings, tuple[str, ...]]:
     if not args.path:
         raise ValueError("--path: give the drafter's checkpoint; a sweep needs it")
     # Whatever has several values is not for the settings of all; each value is checked here.
-    for name in ("confidence_threshold", "stop_threshold", "tree_nodes"):
-        for value in getattr(args, name):
-            ControllerOptions(**{name: value})
+    for option in SWEPT.values():
+        for value in getattr(args, option.name):
+            option.check(value)
     own = {"batch": 1, "block_size": None, "controller": "heuristic"}
-    thresholds = {"confidence_threshold": 0.5, "stop_threshold": 0.5}
-    nodes = {"tree_nodes": max(args.tree_nodes)}
-    base = make_settings(argparse.Namespace(**{**vars(args), **own, **thresholds, **nodes}))
+    swept = {name: max(getattr(args, name)) for name in SWEPT}
+    base = make_settings(argparse.Namespace(**{**vars(args), **own, **swept}))
     devices = tuple(dict.fromkeys(args.device or [base.device]))
     if "cuda" in devices:
         if args.cpu:
@@ -194,7 +189,7 @@ def choose_systems(args: argparse.Namespace, base: Settings) -> list[System]:
     assert trained is not None
     controllers = tuple(args.controller or CONTROLLERS)
     assert base.path is not None
-    found = base.controller.acceptance_head or find_head(base.path, base.rule)
+    found = base.controller[ACCEPTANCE_HEAD] or find_head(base.path, base.rule)
     if not args.controller and not found:
         logger.warning("no acceptance head beside the drafter: controller acceptance-head left out")
         controllers = tuple(name for name in controllers if name != "acceptance-head")
@@ -202,9 +197,7 @@ def choose_systems(args: argparse.Namespace, base: Settings) -> list[System]:
         controllers,
         tuple(args.constant_k) if args.constant_k else None,
         tuple(args.block_size) if args.block_size else None,
-        tuple(args.confidence_threshold),
-        tuple(args.stop_threshold),
-        tuple(args.tree_nodes),
+        {name: tuple(getattr(args, name)) for name in SWEPT},
     )
     return list_systems(base, choice, trained)
 

@@ -22,14 +22,14 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import torch
 from tqdm import tqdm
 
 from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.cli.terminal import prepare_terminal, program
-from specdec_plugins.decoding.controllers import NAMES, ControllerOptions
+from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
+from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.inference import (
     InferenceError,
     Settings,
@@ -51,12 +51,12 @@ def main() -> int:
     args = parse()
     try:
         lines = read_lines(args.input_path)
-        judge = load(args.model, "AR", "float64")
+        reference = load(args.model, "AR", "float64")
         title = f"{len(lines)} lines, {args.dtype}"
         print(f"{title:{WIDTH}} | lines that differ | gap: max | median", flush=True)
         inexact = 0
         for title, found, expected, exact in comparisons(args, lines):
-            gaps = [gap(judge, *of) for of in zip(lines, found, expected) if of[1] != of[2]]
+            gaps = [gap(reference, *of) for of in zip(lines, found, expected) if of[1] != of[2]]
             print(row(title, gaps, len(lines)), flush=True)
             inexact += exact * len(gaps)
     except (CheckpointError, InferenceError, OSError, ValueError) as error:
@@ -74,7 +74,7 @@ def parse() -> argparse.Namespace:
     add("--input-path", required=True)
     add("--dtype", choices=[*DTYPES], default="float64")
     add("--batch", type=int, nargs="+", default=[1, 32])
-    add("--controller", choices=NAMES, nargs="+", default=["constant"])
+    add("--controller", choices=list(POLICIES), nargs="+", default=["constant"])
     add(
         "--against",
         choices=["float32", "float64", STOCK],
@@ -160,11 +160,13 @@ def row(title: str, gaps: list[float], lines: int) -> str:
     return f"{title:{WIDTH}} | {rate:>17} | {told}".rstrip()
 
 
-def gap(judge: Translator, line: Line, a: Tokens, b: Tokens) -> float:
+def gap(reference: Translator, line: Line, a: Tokens, b: Tokens) -> float:
     """By how much the verifier prefers one of two outputs at their first difference, in nats."""
-    generator: Any = judge.generator
-    dictionary = judge.codec.target
-    source = judge.codec.encode(line)
+    generator = reference.generator
+    assert isinstance(generator, SpeculativeGenerator)
+    assert generator.model is not None
+    dictionary = reference.codec.target
+    source = reference.codec.encode(line)
     assert source is not None
     first = next(i for i, (x, y) in enumerate(zip([*a, ""], [*b, ""])) if x != y)
     prefix = [dictionary.eos()] + [dictionary.index(token) for token in a[:first]]

@@ -4,16 +4,21 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch.nn.functional as F
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
+from fairseq.models import BaseFairseqModel
 from torch import Tensor
 
 from specdec_plugins.checkpoints.pair import unwrapped
-from specdec_plugins.decoding.labels import AcceptanceLabeller
+from specdec_plugins.criterions.acceptance_labels import AcceptanceLabeller
+from specdec_plugins.fairseq_types import LogOutput, Sample
+
+if TYPE_CHECKING:
+    from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
 
 
 @dataclass
@@ -38,7 +43,7 @@ class AcceptanceLoss(FairseqCriterion):
     training and decoding: there is nothing to mix.
     """
 
-    def __init__(self, task: Any, mismatch_weight: float) -> None:
+    def __init__(self, task: "TranslationSpecdecTask", mismatch_weight: float) -> None:
         super().__init__(task)
         if not mismatch_weight > 0:
             raise ValueError(f"--mismatch-weight {mismatch_weight}: must be above 0")
@@ -49,8 +54,8 @@ class AcceptanceLoss(FairseqCriterion):
         self._labeller: AcceptanceLabeller | None = None
 
     def forward(
-        self, model: Any, sample: dict[str, Any], reduce: bool = True
-    ) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        self, model: BaseFairseqModel, sample: Sample, reduce: bool = True
+    ) -> tuple[Tensor, Tensor, LogOutput]:
         """Returns the loss (nats, summed), the sample size and summable logs on the device."""
         # Of each worker's sentences, else all would draw alike; in validation always the same.
         seeds = sample.get("seeds", sample["id"]).to(sample["target"].device)
@@ -61,7 +66,7 @@ class AcceptanceLoss(FairseqCriterion):
         logits, accepted = logits[decided], labelled.survived[decided].float()
         loss, weights = weighted_loss(logits, accepted, self.mismatch_weight)
         predicted = logits.detach().sigmoid()
-        log = {
+        log: LogOutput = {
             "loss": loss.detach(),
             "sample_size": weights.detach(),
             "ntokens": sample["ntokens"],
@@ -73,7 +78,7 @@ class AcceptanceLoss(FairseqCriterion):
         }
         return loss, weights, log
 
-    def labeller(self, model: Any) -> AcceptanceLabeller:
+    def labeller(self, model: BaseFairseqModel) -> AcceptanceLabeller:
         """Built once: the pair does not change while its head is trained."""
         if self._labeller is None:
             head = unwrapped(model)
@@ -88,10 +93,10 @@ class AcceptanceLoss(FairseqCriterion):
         return self._labeller
 
     @staticmethod
-    def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
+    def reduce_metrics(logging_outputs: list[LogOutput]) -> None:
         """Log means over decided slots; the loss in bits, as fairseq does."""
 
-        def total(key: str) -> Any:
+        def total(key: str) -> float | Tensor:
             return sum(log.get(key, 0) for log in logging_outputs)
 
         size, decided = total("sample_size"), total("decided")

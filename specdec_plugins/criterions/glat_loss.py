@@ -5,15 +5,20 @@
 import logging
 import math
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import torch
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 
-from specdec_plugins.models.drafter import DrafterOutput
+from specdec_plugins.fairseq_types import LogOutput, Sample
+from specdec_plugins.models.drafter import Drafter, DrafterOutput
+
+if TYPE_CHECKING:
+    from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +56,7 @@ class _ExpectedLogits(torch.autograd.Function):
     """``(probabilities[place] * logits).sum(-1)`` that does not keep ``probabilities[place]``."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, probabilities: Tensor, place: Tensor) -> Tensor:
+    def forward(ctx: FunctionCtx, logits: Tensor, probabilities: Tensor, place: Tensor) -> Tensor:
         ctx.save_for_backward(probabilities, place)
         pairs = zip(torch.split(logits, CHUNK), torch.split(place, CHUNK), strict=True)
         sums = [(probabilities[at] * chunk).sum(-1) for chunk, at in pairs]
@@ -83,7 +88,7 @@ class GlatLoss(FairseqCriterion):
 
     def __init__(
         self,
-        task: Any,
+        task: "TranslationSpecdecTask",
         label_smoothing: float,
         verifier_labels: bool,
         slot_decay: float,
@@ -103,8 +108,8 @@ class GlatLoss(FairseqCriterion):
         self.slot_decay = slot_decay
 
     def forward(
-        self, model: Any, sample: dict[str, Any], reduce: bool = True
-    ) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        self, model: Drafter, sample: Sample, reduce: bool = True
+    ) -> tuple[Tensor, Tensor, LogOutput]:
         """Returns the loss (nats, summed), the sample size and summable logs on the device."""
         net_input = sample["net_input"]
         output: DrafterOutput = model(
@@ -125,7 +130,7 @@ class GlatLoss(FairseqCriterion):
         sample_size = weights.sum()
         weights = weights[scored]
         loss = (losses * weights).sum()
-        log = {
+        log: LogOutput = {
             "loss": loss.detach(),
             "nll_loss": (nll * weights).sum().detach(),
             "sample_size": sample_size.detach(),
@@ -140,7 +145,7 @@ class GlatLoss(FairseqCriterion):
             log[f"total_{slot}"] = scored[..., slot].sum()
         return loss, sample_size, log
 
-    def _losses(self, model: Any, output: DrafterOutput) -> tuple[Tensor, Tensor]:
+    def _losses(self, model: Drafter, output: DrafterOutput) -> tuple[Tensor, Tensor]:
         """Loss and negative log-likelihood of every scored slot, ``(n,)``, in nats.
 
         Cross entropy with a distribution p is ``logsumexp(z) - p . z``.
@@ -155,7 +160,7 @@ class GlatLoss(FairseqCriterion):
             main = (1 - self.label_smoothing) * main + self.label_smoothing * smooth
         return main, (normalizer - gold).detach()
 
-    def _verifier_expected(self, model: Any, output: DrafterOutput, logits: Tensor) -> Tensor:
+    def _verifier_expected(self, model: Drafter, output: DrafterOutput, logits: Tensor) -> Tensor:
         """``(n,)``: each slot's logits averaged under the verifier's distribution of its token."""
         states, blocks = output.verifier_features, output.blocks
         assert states is not None
@@ -170,16 +175,16 @@ class GlatLoss(FairseqCriterion):
         return expected_logits(logits, torch.cat(scores), place)
 
     @staticmethod
-    def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
+    def reduce_metrics(logging_outputs: list[LogOutput]) -> None:
         """Log means over slots; losses in bits, as fairseq does.
 
         Where nothing was scored they are 0 with no weight, which leaves fairseq's averages alone.
         """
 
-        def total(key: str) -> Any:
+        def total(key: str) -> float | Tensor:
             return sum(log.get(key, 0) for log in logging_outputs)
 
-        def log_mean(name: str, key: str, count: Any, unit: float = 1.0) -> None:
+        def log_mean(name: str, key: str, count: float | Tensor, unit: float = 1.0) -> None:
             mean = total(key) / count / unit if count > 0 else 0.0
             metrics.log_scalar(name, mean, count, round=3)
 

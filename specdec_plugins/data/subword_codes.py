@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fairseq import file_utils
-from fairseq.data.encoders.subword_nmt_bpe import SubwordNMTBPE
+from fairseq.data.encoders.subword_nmt_bpe import SubwordNMTBPE, SubwordNMTBPEConfig
 from fairseq.registry import REGISTRIES
 
 
@@ -15,7 +13,7 @@ class Utf8SubwordBPE(SubwordNMTBPE):
     In a Latin-1 locale it cuts words otherwise than they were cut for training, and says nothing.
     """
 
-    def __init__(self, cfg: Any) -> None:
+    def __init__(self, cfg: SubwordNMTBPEConfig) -> None:
         """
         Raises:
             ImportError: there is no package ``subword_nmt``.

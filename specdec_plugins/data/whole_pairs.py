@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import numpy as np
 from fairseq.data import LanguagePairDataset
+from numpy.typing import NDArray
 
 
 class WholePairs(LanguagePairDataset):
@@ -14,7 +14,9 @@ class WholePairs(LanguagePairDataset):
     ``--required-batch-size-multiple``, which is 8 unless it is given. Older ones keep it.
     """
 
-    def batch_by_size(self, indices: Any, **kwargs: Any) -> Any:
+    def batch_by_size(
+        self, indices: NDArray[np.int64], **kwargs: object
+    ) -> list[NDArray[np.int64]]:
         """As fairseq's, and what it left out at the end as one more batch."""
         batches = super().batch_by_size(indices, **kwargs)
         kept = sum(len(batch) for batch in batches)

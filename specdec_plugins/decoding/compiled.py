@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar, cast
 
 import numba
 
@@ -12,12 +12,17 @@ import numba
 logging.getLogger("numba").setLevel(logging.WARNING)
 
 
-def compiled(function: Callable[..., Any]) -> Any:
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def compiled(function: Function) -> Function:
     """A function of numbers and arrays, compiled at its first call and then kept on disk: beside
     its module or in the user's cache folder, or where numba's ``NUMBA_CACHE_DIR`` says.
     """
     try:
-        return numba.njit(cache=True, nogil=True)(function)
+        made: object = numba.njit(cache=True, nogil=True)(function)
     except RuntimeError:
         # None of these can be written to: each process compiles for itself.
-        return numba.njit(nogil=True)(function)
+        made = numba.njit(nogil=True)(function)
+    # To its callers it is the function that was written.
+    return cast(Function, made)

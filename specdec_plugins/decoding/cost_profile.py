@@ -8,9 +8,6 @@ import logging
 import os
 import platform
 import time
-from bisect import bisect_left
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -18,24 +15,24 @@ from typing import Any
 
 import msgspec
 import torch
-from torch import Tensor
 from tqdm import tqdm
 
-from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.decoding.rehearsal import StepParts, decoded, rehearsal
+from specdec_plugins.decoding.controllers.base import Needs
+from specdec_plugins.decoding.controllers.constant import Constant
+from specdec_plugins.decoding.controllers.cost_aware import CostAware
+from specdec_plugins.decoding.controllers.costs import Points, StepCosts
+from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.fairseq_types import Sample
 from specdec_plugins.whole_file import whole_file
 
 logger = logging.getLogger(__name__)
 
-METHOD = 4
+METHOD = 5
 """Of measuring; another one's figures mean something else."""
 
-Points = dict[str, list[list[float]]]
-"""``draft`` and ``verify``: pairs of slots and seconds, by slots, for one batch size."""
 
-
-@dataclass(frozen=True)
-class _File:
+class _File(msgspec.Struct):
     """What a file of costs holds."""
 
     key: dict[str, Any]
@@ -43,38 +40,18 @@ class _File:
     """By batch size."""
 
 
-@dataclass(frozen=True)
-class StepCosts:
-    """Seconds of the parts of a step, ``(rows + 1, slots + 1)``: by batch size and slots.
-
-    Neither falls with the slots. The row of 0 rows is that of 1.
-    """
-
-    draft: Tensor
-    """Drafting n slots, or n nodes of a tree; 0 for none."""
-    verify: Tensor
-    """Scoring and committing m slots and the bonus token: all else that a step does."""
-
-
 class CostProfile:
     """Step costs, from a file where they were measured for the same machine, models and settings.
 
-    A file holds batch sizes that are powers of two; it grows by those that are first met. The steps
-    of a made-up batch are timed, with some numbers of slots. Then the batch that is at hand is
-    decoded, without drafts and with whole blocks. By how much that took longer than if all that its
-    rows did had been done in such steps, none of them finished before the others, those costs are
-    raised. So they hold what comes between and around the steps, prefixes of all lengths, and that
-    the last rows of a batch go on alone: with drafts, whose luck differs, longer than without.
+    A file holds batch sizes that are powers of two; it grows by those that are first met. They are
+    measured on the batch that is at hand: it is decoded with some fixed numbers of slots at every
+    step, and the seconds of drafting, and of all else but the encoders, are divided by the steps
+    that its rows took. So they hold what comes between and around the steps, prefixes of all
+    lengths, and that the last rows of a batch go on alone.
     """
 
-    PREFIX = 12
-    """Target tokens committed before the step that is measured."""
-    SOURCE = 24
-    """Source tokens."""
-    WARM_UP, LEAST, MOST, SECONDS = 2, 3, 15, 0.5
+    WARM_UP, LEAST, MOST, SECONDS = 1, 3, 15, 0.5
     """Rounds that do not count; the least and the most that do, as many as so many seconds hold."""
-    REPEATS = 3
-    """Steps of a kind in a row, in a round."""
 
     def __init__(self, path: str | None = None) -> None:
         """``path`` is a file of the user's; None is one in the cache folder, named by its key.
@@ -85,17 +62,31 @@ class CostProfile:
         if path is not None and os.path.exists(path) and not os.path.isfile(path):
             raise ValueError(f"--cost-profile {path}: is no ordinary file; name one, or a new one")
         self._given = path
+        self._known = 0
 
-    def costs(self, generator: Any, sample: dict[str, Any], most: int) -> StepCosts:
-        """Costs of steps with up to ``most`` slots of 1 row to as many as the ``sample`` has.
+    def __call__(self, generator: SpeculativeGenerator, sample: Sample) -> None:
+        """Tell the generator's controller what steps cost, unless it knows of so many rows.
 
         Raises:
             ValueError: the user's file is something else, or cannot be written.
         """
-        key = describe(generator, most)
-        path = Path(self._given) if self._given else default_path(key)
-        measured, device = self._load(path, key), _device(generator)
         rows = len(sample["net_input"]["src_tokens"])
+        if rows > self._known:
+            controller = generator.controller
+            assert isinstance(controller, CostAware)
+            controller.tell(self.costs(generator, sample, controller.needs))
+            self._known = rows
+
+    def costs(self, generator: SpeculativeGenerator, sample: Sample, needs: Needs) -> StepCosts:
+        """Costs of such drafts, for 1 row to as many as the ``sample`` has.
+
+        Raises:
+            ValueError: the user's file is something else, or cannot be written.
+        """
+        key = describe(generator, needs)
+        path = Path(self._given) if self._given else default_path(key)
+        measured = self._load(path, key)
+        rows, device = len(sample["net_input"]["src_tokens"]), _device(generator)
         sizes = [2**i for i in range((rows - 1).bit_length() + 1)]
         missing = [size for size in sizes if str(size) not in measured]
         if missing:
@@ -104,65 +95,35 @@ class CostProfile:
             # What is drawn in passing is not to change what is drawn later.
             with torch.random.fork_rng([device] if device.type == "cuda" else []):
                 for size in bar:
-                    measured[str(size)] = self._measure(generator, size, most)
-                    self._adjust(generator, sample, size, most, measured[str(size)])
+                    measured[str(size)] = self._measure(generator, sample, size, needs)
             self._save(path, key, measured)
-        return tabulate({size: measured[str(size)] for size in sizes}, rows, most, device)
+        return StepCosts.between({size: measured[str(size)] for size in sizes}, rows, needs.most)
 
-    def _measure(self, generator: Any, rows: int, most: int) -> Points:
-        """Medians of the steps of a made-up batch."""
-        model = generator.model
-        seed = torch.Generator().manual_seed(0)
-        width = min(self.SOURCE, int(model.max_positions()[0]))
-        vocabulary = int(model.encoder.embed_tokens.num_embeddings)
-        device = _device(generator)
-        source = torch.randint(4, max(5, vocabulary), (rows, width), generator=seed)
-        source[:, -1] = generator.eos
-        times: dict[tuple[str, int], list[float]] = {}
-        with rehearsal(generator, most, GenerationLimits()):
-            parts = StepParts(generator, source.to(device), self.PREFIX)
-            calls = [("draft", parts.draft), ("verify", parts.verify)]
-            for number in self._rounds(self.WARM_UP):
-                if number == 0:
-                    times.clear()
-                for slots in [0, *sorted({1, (most + 1) // 2, most})]:
-                    # As in decoding: the first step of a kind after another kind is slower.
-                    for name, part in calls * self.REPEATS:
-                        times.setdefault((name, slots), []).append(_timed(part, slots, device))
-        points: Points = {"draft": [], "verify": []}
-        for (name, slots), seconds in times.items():
-            points[name].append([slots, median(seconds)])
-        points["draft"][0] = [0, 0.0]
-        return points
-
-    def _rounds(self, warm_up: int) -> Iterator[int]:
-        """Numbers of rounds, from ``-warm_up``: for as long as there is time."""
-        yield from range(-warm_up, 0)
-        end = time.perf_counter() + self.SECONDS
-        for number in range(self.MOST):
-            if number >= self.LEAST and time.perf_counter() > end:
-                break
-            yield number
-
-    def _adjust(
-        self, generator: Any, sample: dict[str, Any], rows: int, most: int, points: Points
-    ) -> None:
-        """Adapt the steps of ``rows`` rows to how long it takes to decode so many."""
+    def _measure(
+        self, generator: SpeculativeGenerator, sample: Sample, rows: int, needs: Needs
+    ) -> Points:
+        """Medians of steps of batches of ``rows`` rows, some of them the same ones."""
         index = torch.arange(rows) % len(sample["net_input"]["src_tokens"])
         inputs = {name: tensor[index] for name, tensor in sample["net_input"].items()}
-        costs = tabulate({rows: points}, rows, most, torch.device("cpu"))
-        ratios: dict[int, list[float]] = {0: [], most: []}
-        for _ in self._rounds(0):
-            for slots, found in ratios.items():
-                seconds, steps = decoded(generator, {"net_input": inputs}, slots)
-                step = float(costs.draft[rows, slots] + costs.verify[rows, slots])
-                found.append(seconds / (step * sum(steps) / rows))
-        plain, drafting = (median(found) for found in ratios.values())
-        for part in points.values():
-            for point in part:
-                point[1] *= drafting if point[0] else plain
+        lengths = sorted({0, 1, (needs.most + 1) // 2, needs.most})
+        found: dict[int, list[tuple[float, float]]] = {length: [] for length in lengths}
+        end = 0.0
+        for number in range(-self.WARM_UP, self.MOST):
+            if number == 0:
+                end = time.perf_counter() + self.SECONDS
+            if number >= self.LEAST and time.perf_counter() > end:
+                break
+            for length in lengths:
+                seconds = _step_seconds(generator, {"net_input": inputs}, length, needs, rows)
+                if number >= 0:
+                    found[length].append(seconds)
+        medians = {n: [median(part) for part in zip(*seconds)] for n, seconds in found.items()}
+        return {
+            part: [[n, seconds[place]] for n, seconds in medians.items()]
+            for place, part in enumerate(("draft", "verify"))
+        }
 
-    def _load(self, path: Path, key: dict[str, Any]) -> dict[str, Points]:
+    def _load(self, path: Path, key: dict[str, object]) -> dict[str, Points]:
         """What the file holds for this key; nothing, with a warning, if it is of another."""
         try:
             found = msgspec.json.decode(path.read_bytes(), type=_File)
@@ -185,7 +146,7 @@ class CostProfile:
             return {}
         return found.costs
 
-    def _save(self, path: Path, key: dict[str, Any], costs: dict[str, Points]) -> None:
+    def _save(self, path: Path, key: dict[str, object], costs: dict[str, Points]) -> None:
         """Replace the file as a whole, so that nobody reads half of it."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -200,13 +161,28 @@ class CostProfile:
             logger.warning("%s: cannot be written (%s); not kept", path, error.strerror)
 
 
-def describe(generator: Any, most: int) -> dict[str, Any]:
+def _step_seconds(
+    generator: SpeculativeGenerator, sample: Sample, length: int, needs: Needs, rows: int
+) -> tuple[float, float]:
+    """Seconds of drafting, and of all else but the encoders, of a step of all rows in which each
+    drafts so many slots or nodes anew."""
+    statistics = DecodingStatistics()
+    controller = Constant(length, Needs(length, needs.depth, needs.confidences))
+    generator.decode(sample, controller, statistics)
+    seconds = statistics.stopwatch.seconds()
+    draft = seconds.get("draft", 0.0)
+    steps = statistics.steps / rows
+    return draft / steps, (statistics.total_seconds - seconds["encode"] - draft) / steps
+
+
+def describe(generator: SpeculativeGenerator, needs: Needs) -> dict[str, object]:
     """What costs depend on, apart from the batch size."""
     device = _device(generator)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
     shapes = [
         [(parameter, list(tensor.shape)) for parameter, tensor in model.named_parameters()]
-        for model in (generator.model, generator.drafter.model)
+        for model in (generator.model, generator.drafter)
+        if model is not None
     ]
     return {
         "method": METHOD,
@@ -214,49 +190,19 @@ def describe(generator: Any, most: int) -> dict[str, Any]:
         "processor": processor_name(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
-        "dtype": str(next(generator.model.parameters()).dtype),
+        "dtype": str(_weight(generator).dtype),
         "models": hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:16],
-        "block size": most,
-        "tree depth": generator.controller.depth,
-        "sampling": str(generator.rule.sampling) if generator.rule.sampling else None,
+        "longest draft": needs.most,
+        "tree depth": needs.depth,
+        "sampling": str(generator.rule) if generator.rule.draws else None,
     }
 
 
-def default_path(key: dict[str, Any]) -> Path:
+def default_path(key: dict[str, object]) -> Path:
     """The file of a key in the user's cache folder."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
     return Path(cache) / "specdec" / f"costs-{digest}.json"
-
-
-def tabulate(measured: dict[int, Points], rows: int, most: int, device: torch.device) -> StepCosts:
-    """Interpolate linearly, between slots and between batch sizes."""
-    tables = []
-    for part in ("draft", "verify"):
-        by_size = {
-            size: [_interpolated(points[part], slot) for slot in range(most + 1)]
-            for size, points in measured.items()
-        }
-        table = [
-            [
-                _interpolated([[size, row[slot]] for size, row in by_size.items()], max(1, count))
-                for slot in range(most + 1)
-            ]
-            for count in range(rows + 1)
-        ]
-        # What is slower than the same with more slots was disturbed.
-        costs = torch.tensor(table, device=device).flip(1).cummin(1).values
-        tables.append(costs.flip(1))
-    return StepCosts(*tables)
-
-
-def _interpolated(points: list[list[float]], at: float) -> float:
-    """The value at a place on a line through ``points``, constant beyond its ends."""
-    right = bisect_left([place for place, _ in points], at)
-    if right == 0 or right == len(points):
-        return float(points[min(right, len(points) - 1)][1])
-    (a, low), (b, high) = points[right - 1], points[right]
-    return float(low + (high - low) * (at - a) / (b - a))
 
 
 def _check_points(points: Points) -> None:
@@ -275,16 +221,14 @@ def _check_points(points: Points) -> None:
             raise ValueError(f"a number of {part} cannot be")
 
 
-def _timed(part: Callable[[int], None], slots: int, device: torch.device) -> float:
-    start = time.perf_counter()
-    part(slots)
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - start
+def _device(generator: SpeculativeGenerator) -> torch.device:
+    return _weight(generator).device
 
 
-def _device(generator: Any) -> torch.device:
-    return next(iter(generator.model.parameters())).device
+def _weight(generator: SpeculativeGenerator) -> torch.Tensor:
+    """One of the verifier, whose steps are measured."""
+    assert generator.model is not None
+    return next(generator.model.parameters())
 
 
 def processor_name() -> str:

@@ -3,58 +3,82 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.decoding.step_result import StepResult
+
+if TYPE_CHECKING:
+    from specdec_plugins.decoding.trace import StepTrace
+
+
+class Hypothesis(TypedDict, total=False):
+    """What fairseq has of a sentence, and what our generators add to it."""
+
+    tokens: Tensor
+    """``(length,)``, EOS included."""
+    score: Tensor
+    positional_scores: Tensor
+    attention: Tensor
+    alignment: Tensor
+    steps: int
+    accepted: list[int]
+    """How many drafted tokens each step committed."""
+    history: list[dict[str, Tensor]]
+    """The tokens that each step committed, as fairseq's ``--retain-iter-history`` prints them."""
+    trace: list[StepTrace]
+    """Only where it is recorded."""
 
 
 class Results:
     """What a batch comes to: gathered step by step, handed out as its rows finish."""
 
-    def __init__(
-        self, rows: int, limits: GenerationLimits, statistics: DecodingStatistics, bonus: int
-    ) -> None:
-        """The clock starts; ``bonus`` is how many tokens of its own the verifier adds a step."""
-        self.hypotheses: list[list[dict[str, Any]]] = [[] for _ in range(rows)]
+    def __init__(self, rows: int, limits: GenerationLimits, statistics: DecodingStatistics) -> None:
+        """The clock starts."""
+        self.hypotheses: list[list[Hypothesis]] = [[] for _ in range(rows)]
         self._accepted: list[list[int]] = [[] for _ in range(rows)]
+        self._committed: list[list[int]] = [[] for _ in range(rows)]
         self._limits = limits
         self._statistics = statistics
-        self._bonus = bonus
         self._start = time.perf_counter()
 
-    def step(self, rows: list[int], accepted: list[int]) -> None:
-        """A step of these rows committed so many drafted tokens of each."""
-        for row, count in zip(rows, accepted):
-            self._accepted[row].append(count)
+    def step(self, result: StepResult) -> None:
+        """A step was made."""
+        for row, accepted, committed in zip(result.rows, result.accepted, result.committed):
+            self._accepted[row].append(accepted)
+            self._committed[row].append(committed)
 
     def finish(self, row: int, tokens: Tensor, scores: Tensor) -> None:
         """A row has its EOS: ``tokens`` and ``scores`` are ``(length,)``."""
-        hypothesis = make_hypothesis(tokens, scores, self._accepted[row], self._limits, self._bonus)
+        steps = self._accepted[row], self._committed[row]
+        hypothesis = make_hypothesis(tokens, scores, *steps, self._limits)
         self.hypotheses[row].append(hypothesis)
         self._statistics.sentences += 1
         self._statistics.latencies.append(time.perf_counter() - self._start)
 
-    def end(self) -> list[list[dict[str, Any]]]:
+    def end(self) -> list[list[Hypothesis]]:
         """All rows are finished."""
         self._statistics.total_seconds += time.perf_counter() - self._start
         return self.hypotheses
 
 
 def make_hypothesis(
-    tokens: Tensor, scores: Tensor, accepted: list[int], limits: GenerationLimits, bonus: int = 1
-) -> dict[str, Any]:
+    tokens: Tensor,
+    scores: Tensor,
+    accepted: list[int],
+    committed: list[int],
+    limits: GenerationLimits,
+) -> Hypothesis:
     """The hypothesis of ``tokens`` ``(length,)``, EOS included, with log-probabilities ``scores``.
 
     The tensors are copied. ``accepted`` is the number of drafted tokens that each step committed,
-    and ``bonus`` how many the verifier added, but at the end of the sentence. ``history`` is what
-    fairseq's ``--retain-iter-history`` prints: the tokens that each step committed.
+    ``committed`` that of all. ``history`` is what fairseq's ``--retain-iter-history`` prints: the
+    tokens that each step committed.
     """
-    committed = [count + bonus for count in accepted]
-    committed[-1] = len(tokens) - sum(committed[:-1])
     # As ordinary tensors: fairseq's commands change scores in place.
     with torch.inference_mode(False):
         tokens, scores = tokens.clone(), scores.clone()

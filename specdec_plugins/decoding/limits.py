@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from argparse import Namespace
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from fairseq.dataclass import FairseqDataclass
 
 # Generation options of fairseq that change output and are not honoured here: name in the config,
 # flag, the value that asks for nothing.
@@ -99,7 +103,7 @@ class GenerationLimits:
         )
 
     @classmethod
-    def from_config(cls, args: Any) -> GenerationLimits:
+    def from_config(cls, args: FairseqDataclass | Namespace) -> GenerationLimits:
         """From fairseq's generation config or a namespace; absent options have their defaults.
 
         Raises:

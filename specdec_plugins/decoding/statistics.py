@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
+import numpy as np
 import torch
 
 PHASES = ("encode", "draft", "control", "verify")
@@ -29,12 +28,12 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
-        self._events: list[tuple[str, Any, Any]] = []
+        self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
 
     @contextmanager
     def __call__(self, phase: str, device: torch.device) -> Iterator[None]:
         if device.type == "cuda":
-            event: Any = torch.cuda.Event
+            event: Callable[..., torch.cuda.Event] = torch.cuda.Event
             begin, end = event(enable_timing=True), event(enable_timing=True)
             begin.record()
             yield
@@ -100,19 +99,17 @@ class DecodingStatistics:
         accepted: list[int],
         committed: list[int],
         drafted: list[int],
-        verified: list[int] | None,
-        drew: int | None = None,
+        verified: list[int],
+        drafter_calls: int,
+        verifier_calls: int,
     ) -> None:
         """Count one step of a batch, given each row's tokens accepted and committed, draft length
-        and verify length; ``verified`` is None where there was no verifier. ``drew``: how many rows
-        had a drafter's pass; None: all."""
-        rows = len(accepted)
-        self.steps += rows
-        self.drafter_calls += rows if drew is None else drew
+        and verify length, and for how many rows the models had a pass."""
+        self.steps += len(accepted)
+        self.drafter_calls += drafter_calls
+        self.verifier_calls += verifier_calls
         self.drafted_tokens += sum(drafted)
-        if verified is not None:
-            self.verifier_calls += rows
-            self.verified_tokens += sum(verified)
+        self.verified_tokens += sum(verified)
         self.accepted_tokens += sum(accepted)
         self.committed_tokens += sum(committed)
         missing = max(drafted) + 1 - len(self.acceptance_histogram)
@@ -145,13 +142,13 @@ class DecodingStatistics:
         """Committed tokens per wall second of decoding."""
         return self.committed_tokens / self.total_seconds if self.total_seconds else 0.0
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> dict[str, object]:
         """Everything, under the names that the documentation uses."""
         seconds = self.stopwatch.seconds()
         phases = {phase: seconds.get(phase, 0.0) for phase in PHASES}
         phases["other"] = max(0.0, self.total_seconds - sum(phases.values()))
         phases["total"] = self.total_seconds
-        milliseconds = sorted(1000 * latency for latency in self.latencies)
+        milliseconds = [1000 * latency for latency in self.latencies]
         return {
             "sentences": self.sentences,
             "committed_tokens": self.committed_tokens,
@@ -175,8 +172,6 @@ class DecodingStatistics:
         }
 
 
-def _quantile(ordered: list[float], part: float) -> float:
-    """The nearest-rank quantile of ordered numbers; 0 of none."""
-    if not ordered:
-        return 0.0
-    return ordered[math.ceil(part * len(ordered)) - 1]
+def _quantile(values: list[float], part: float) -> float:
+    """The nearest-rank quantile; 0 of nothing."""
+    return float(np.quantile(values, part, method="inverted_cdf")) if values else 0.0

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+from specdec_plugins.decoding.drafts import Draft
+from specdec_plugins.decoding.hypothesis import Hypothesis
+from specdec_plugins.decoding.step_result import StepResult
 
-from specdec_plugins.decoding.batch import StepReport
-from specdec_plugins.decoding.controllers import Draft
+if TYPE_CHECKING:
+    from fairseq.data import Dictionary
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class StepTrace:
 class TraceRecorder:
     """Writes down the steps of one batch after another. It costs a copy to the host a step."""
 
-    def __init__(self, tgt_dict: Any) -> None:
+    def __init__(self, tgt_dict: Dictionary) -> None:
         self._symbols = tgt_dict
         self._steps: list[list[StepTrace]] = []
         self._clock = 0.0
@@ -58,44 +59,29 @@ class TraceRecorder:
         self._steps = [[] for _ in range(rows)]
         self._clock = time.perf_counter()
 
-    def record(
-        self,
-        rows: list[int],
-        draft: Draft,
-        last: Tensor,
-        report: StepReport,
-    ) -> None:
-        """Note a step that has just committed its tokens.
-
-        Args:
-            rows: where each row stands in the batch that began.
-            draft: what was drafted, of which a row's own are the first.
-            last: ``(rows,)`` the last token of each row that the step committed.
-            report: what the step did.
-        """
+    def record(self, draft: Draft, result: StepResult) -> None:
+        """Note a step that has just committed its tokens."""
         milliseconds = round(1000 * (time.perf_counter() - self._clock), 3)
-        tokens = torch.cat([draft.tokens, last[:, None]], dim=1).tolist()
-        if draft.tree is not None and report.path is not None:
-            tree, ways = draft.tree.host_parents.tolist(), report.path.nodes.tolist()
-        for i, row in enumerate(rows):
-            *drafted, bonus = (self._symbols[token] for token in tokens[i])
-            accepted, parents = report.accepted[i], None
-            drafted = drafted[: report.drafted[i]]
-            if report.path is not None:
-                drafted, parents = _path_first(drafted, tree[i], ways[i][1 : accepted + 1])
+        tokens = draft.tokens.tolist()
+        for i, row in enumerate(result.rows):
+            drafted = [self._symbols[token] for token in tokens[i][: result.drafted[i]]]
+            parents = draft.parents_of(i)
+            if parents is not None:
+                drafted, parents = _path_first(drafted, parents, result.nodes[i])
+            added = result.committed[i] > result.accepted[i]
             self._steps[row].append(
                 StepTrace(
                     drafted=drafted,
-                    verify_length=report.verified[i],
-                    accepted=accepted,
-                    bonus=bonus if report.committed[i] > accepted else None,
+                    verify_length=result.verified[i],
+                    accepted=result.accepted[i],
+                    bonus=self._symbols[result.last[i]] if added else None,
                     milliseconds=milliseconds,
                     parents=parents,
                 )
             )
         self._clock = time.perf_counter()
 
-    def attach(self, hypotheses: list[list[dict[str, Any]]]) -> None:
+    def attach(self, hypotheses: list[list[Hypothesis]]) -> None:
         """Give every hypothesis of the batch its steps, as ``trace``."""
         for (hypothesis,), steps in zip(hypotheses, self._steps, strict=True):
             hypothesis["trace"] = steps

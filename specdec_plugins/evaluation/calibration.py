@@ -6,14 +6,14 @@ import math
 import os
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import brier_score_loss, roc_auc_score
 from torch import Tensor
 
+from specdec_plugins.decoding.arrays import Floats
+from specdec_plugins.inference.settings import JsonObject
 from specdec_plugins.whole_file import whole_file
 
 BINS = 15
@@ -92,7 +92,7 @@ def fit_calibration(predictions: Predictions) -> tuple[float, float]:
     return 1 / slope, bias
 
 
-def report(predictions: Predictions) -> dict[str, Any]:
+def report(predictions: Predictions) -> JsonObject:
     """All metrics: of all slots, and by slot.
 
     ``token`` is about the probability of a token given that all before it are accepted, over
@@ -100,7 +100,7 @@ def report(predictions: Predictions) -> dict[str, Any]:
     """
     token = predictions.logits.float().sigmoid()
     survival = token.cumprod(-1)
-    result: dict[str, Any] = {}
+    result: JsonObject = {}
     for name, predicted, where in (
         ("token", token, predictions.decided),
         ("survival", survival, predictions.open),
@@ -124,9 +124,7 @@ def _metrics(predicted: Tensor, happened: Tensor) -> dict[str, float]:
     }
 
 
-def _binned(
-    predicted: Tensor, happened: Tensor, bins: int
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+def _binned(predicted: Tensor, happened: Tensor, bins: int) -> tuple[Floats, Floats, Floats]:
     """Cases, mean prediction and observed rate of the bins that hold any."""
     values = predicted.double().numpy()
     count, predictions, events = (

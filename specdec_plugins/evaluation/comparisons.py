@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 
 from specdec_plugins.evaluation.summary import Group, SystemSummary, speed_ratio
 from specdec_plugins.evaluation.systems import AR, DRAFTER
+from specdec_plugins.inference.settings import JsonObject
 
 DISCARD_RATES = ("verified_discard_rate", "discard_rate")
-Comparison = dict[str, Any]
+Comparison = JsonObject
 
 
 def interpolate(points: Sequence[tuple[float, float]], at: float) -> float | None:
@@ -38,7 +38,7 @@ def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
     return best
 
 
-def compare(group: Group) -> dict[str, Any]:
+def compare(group: Group) -> JsonObject:
     """All comparisons of a group; None where a system for one is not there.
 
     What is called best is so by the median of tokens a second; of several it is the luckiest too.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from specdec_plugins.evaluation.runs import Run
-from specdec_plugins.inference.settings import InferenceError
+from specdec_plugins.inference.settings import InferenceError, JsonObject
 from specdec_plugins.inference.text import complete_lines
 from specdec_plugins.inference.work_folder import WorkFolder
 
@@ -22,7 +22,7 @@ class SweepFolder(WorkFolder):
     Nothing is written before the first run.
     """
 
-    def __init__(self, path: Path, description: dict[str, Any]) -> None:
+    def __init__(self, path: Path, description: JsonObject) -> None:
         super().__init__(path, path, DESCRIPTION, description)
         self.runs: list[Run] = []
         """Those that are there, those of earlier sweeps first."""

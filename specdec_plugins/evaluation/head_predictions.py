@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from fairseq.dataclass.configs import FairseqConfig
@@ -15,8 +14,9 @@ from tqdm import tqdm
 
 from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.head_file import head_rule, load_trained_head
-from specdec_plugins.decoding.labels import AcceptanceLabeller, LabelledBlocks
+from specdec_plugins.criterions.acceptance_labels import AcceptanceLabeller, LabelledBlocks
 from specdec_plugins.evaluation.calibration import Predictions
+from specdec_plugins.fairseq_types import Sample
 from specdec_plugins.models.acceptance_head import AcceptanceHead, fingerprint
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
 from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
@@ -51,7 +51,7 @@ class TrainedHead:
             *(("--data", path) for folder in folders for path in folder.glob("*")),
         ]
         """All that is read, after the flags that can name it."""
-        self.task: Any = TranslationSpecdecTask.setup_task(config)
+        self.task = TranslationSpecdecTask.setup_task(config)
         drafter = self.task.load_drafter(drafter_path)
         settings = self.head.settings
         if fingerprint(drafter) != settings.drafter:
@@ -96,7 +96,7 @@ class TrainedHead:
         parts = [self._predict(sample) for sample in tqdm(batches, desc=subset, leave=False)]
         return Predictions(*(torch.cat(column) for column in zip(*parts)))
 
-    def _predict(self, sample: dict[str, Any]) -> tuple[Tensor, ...]:
+    def _predict(self, sample: Sample) -> tuple[Tensor, ...]:
         target = sample["target"]
         last = target.ne(self.labeller.padding).sum(1) - 1
         cuts = torch.minimum(torch.arange(target.size(1), device=target.device), last[:, None])

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from specdec_plugins.decoding.arrays import Floats
 
 OFFSETS = tuple(
     (dx * reach, dy * reach, reach)
@@ -24,7 +30,7 @@ class Label:
     x: float
     y: float
     text: str
-    color: Any
+    color: object
     """As matplotlib takes it."""
 
 
@@ -35,7 +41,7 @@ Box = tuple[float, float, float, float]
 
 
 def place_labels(
-    figure: Any, axes: Any, labels: Sequence[Label], curves: Sequence[Curve] = ()
+    figure: Figure, axes: Axes, labels: Sequence[Label], curves: Sequence[Curve] = ()
 ) -> None:
     """Write each label at the first of ``OFFSETS`` where least of everything else is."""
     # The layout must be known to know what is near to what.
@@ -68,7 +74,7 @@ def place_labels(
         )
 
 
-def _along(line: Any) -> Iterator[Box]:
+def _along(line: Floats) -> Iterator[Box]:
     """Small boxes along a line."""
     for (x, y), (u, v) in pairwise(line):
         pieces = int(max(abs(u - x), abs(v - y)) / 2) + 1

@@ -5,26 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib.util import find_spec
 from io import BytesIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from specdec_plugins.decoding.controllers import POLICIES
 from specdec_plugins.evaluation.labels import Label, place_labels
-from specdec_plugins.evaluation.summary import Group, SystemSummary
+from specdec_plugins.evaluation.summary import Group, SystemSummary, is_real
 
-WITH_HEAD = "cost-aware with a head"
-CHAINS = "cost-aware, chains"
-STYLES = {
-    "constant": ("#1f77b4", "o"),
-    "confidence": ("#2ca02c", "s"),
-    "acceptance-head": ("#d62728", "^"),
-    "heuristic": ("#9467bd", "D"),
-    "tree": ("#17becf", "v"),
-    "cost-aware": ("#ff7f0e", "P"),
-    CHAINS: ("#e377c2", "p"),
-    WITH_HEAD: ("#8c564b", "X"),
-    "oracle": ("black", "*"),
-}
-"""Colour and marker of each kind of system, in the order in which they are drawn."""
-ORACLE = "oracle (the bound of chains, not a real decoder)"
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+STYLES = {kind: style for policy in POLICIES.values() for kind, style in policy.styles.items()}
+"""Of each kind of system, in the order in which they are drawn."""
+UNREAL = "the bound of chains, not a real decoder"
 FORMATS = ("png", "svg")
 PANELS = (
     ("verified_discard_rate", "slots that were verified"),
@@ -91,22 +83,21 @@ def draw_speed(group: Group) -> dict[str, bytes]:
     figure.suptitle(_title(group))
     axes = figure.subplots()
     for name, systems in _curves(group):
-        policy = systems[0].policy
         style = _style(systems[0], group)
         if systems[0].first.threshold is not None:
             spreads = [system.tokens_per_second for system in systems]
             medians = [spread.median for spread in spreads]
             low = [spread.median - spread.low for spread in spreads]
             high = [spread.high - spread.median for spread in spreads]
-            places = [system.first.threshold for system in systems]
+            places = [t for t in (system.first.threshold for system in systems) if t is not None]
             axes.errorbar(places, medians, (low, high), label=name, capsize=3, **style)
             continue
         best = max(systems, key=lambda system: system.tokens_per_second.median)
-        label = {
-            "constant": f"constant, the fastest: k {best.first.block_size}",
-            "tree": f"{name}, the fastest: {best.first.tree_nodes} nodes",
-        }.get(policy, name)
-        line = {**style, "marker": "", "linestyle": ":" if policy == "oracle" else "--"}
+        label = name
+        if len(systems) > 1 and _point(best):
+            unit = " nodes" if _by_nodes(best) else ""
+            label = f"{name.removesuffix(', by k')}, the fastest: {_point(best)}{unit}"
+        line = {**style, "marker": "", "linestyle": "--" if is_real(best.policy) else ":"}
         axes.axhline(best.tokens_per_second.median, label=label, **line)
     if group.ar is not None:
         axes.axhline(group.ar.tokens_per_second.median, label="AR", color="0.5", linewidth=2)
@@ -126,18 +117,19 @@ def _curves(group: Group) -> Iterator[tuple[str, list[SystemSummary]]]:
     curves: dict[tuple[str, int | None], list[SystemSummary]] = {}
     for kind in STYLES:
         for system in group.decoders():
-            if _kind(system) == kind:
+            if system.first.kind == kind:
                 k = None if kind == "constant" else system.first.block_size
                 curves.setdefault((kind, k), []).append(system)
     for (kind, k), systems in curves.items():
         systems.sort(
             key=lambda s: (s.first.threshold or 0, s.first.tree_nodes or 0, s.first.block_size or 0)
         )
-        name = ORACLE if kind == "oracle" else kind
-        if systems[0].first.threshold is not None:
+        first = systems[0].first
+        name = kind if is_real(first.policy) else f"{kind} ({UNREAL})"
+        if first.threshold is not None:
             name = f"{name}, by threshold"
-        if kind == "tree":
-            name = "tree, by nodes"
+        elif _by_nodes(systems[0]):
+            name = f"{name}, by nodes"
         yield f"{name}, by k" if k is None else f"{name}, k {k}", systems
 
 
@@ -145,28 +137,32 @@ def _point(system: SystemSummary) -> str:
     """What is written at a point: the threshold, nodes or k; nothing where the legend says all."""
     if system.first.threshold is not None:
         return f"{system.first.threshold:g}"
-    if system.policy == "tree":
-        return str(system.first.tree_nodes)
-    return f"k {system.first.block_size}" if system.policy == "constant" else ""
+    if system.policy == "constant":
+        return f"k {system.first.block_size}"
+    return str(system.first.tree_nodes) if _by_nodes(system) else ""
 
 
-def _kind(system: SystemSummary) -> str:
-    """Its key in ``STYLES``."""
-    if system.policy != "cost-aware" or system.first.tree_nodes is not None:
-        return system.policy
-    return WITH_HEAD if system.first.asks_head else CHAINS
+def _by_nodes(system: SystemSummary) -> bool:
+    """Whether several numbers of nodes are compared; what chooses by itself has as many as may be,
+    and no curve."""
+    return system.first.tree_nodes is not None and POLICIES[system.policy].variants is None
 
 
 def _style(system: SystemSummary, group: Group) -> dict[str, Any]:
     """That of its kind; the largest k in full colour, smaller ones paler."""
-    kind = _kind(system)
-    color, marker = STYLES[kind]
-    size = {"oracle": 15, "cost-aware": 10, CHAINS: 10, WITH_HEAD: 10, "heuristic": 8}.get(kind, 6)
-    face = {"markerfacecolor": "none"} if kind == "oracle" else {}
-    sizes = {s.first.block_size or 0 for s in group.systems if _kind(s) == kind}
+    kind = system.first.kind
+    style = STYLES[kind]
+    face = {} if is_real(system.policy) else {"markerfacecolor": "none"}
+    sizes = {s.first.block_size or 0 for s in group.systems if s.first.kind == kind}
     larger = sum(k > (system.first.block_size or 0) for k in sizes) if kind != "constant" else 0
-    pale = _mixed_with_white(color, 0.55**larger)
-    return {"color": pale, "marker": marker, "markersize": size, "linewidth": 1.5, **face}
+    pale = _mixed_with_white(style.color, 0.55**larger)
+    return {
+        "color": pale,
+        "marker": style.marker,
+        "markersize": style.size,
+        "linewidth": 1.5,
+        **face,
+    }
 
 
 def _mixed_with_white(color: str, share: float) -> tuple[float, ...]:
@@ -181,20 +177,20 @@ def _title(group: Group) -> str:
     return f"{group.conditions}; {group.first.sentences} sentences, medians of {rounds} rounds"
 
 
-def _figure(size: tuple[float, float]) -> Any:
+def _figure(size: tuple[float, float]) -> Figure:
     # Only here: matplotlib is an extra. Without pyplot, since that looks for a display.
     from matplotlib.figure import Figure
 
     return Figure(figsize=size, layout="constrained")
 
 
-def _legend(figure: Any, columns: int) -> None:
+def _legend(figure: Figure, columns: int) -> None:
     """Below the picture, where it hides nothing."""
     handles, names = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False)
 
 
-def _saved(figure: Any) -> dict[str, bytes]:
+def _saved(figure: Figure) -> dict[str, bytes]:
     import matplotlib
 
     pictures: dict[str, bytes] = {}
@@ -202,7 +198,7 @@ def _saved(figure: Any) -> dict[str, bytes]:
     with matplotlib.rc_context({"svg.hashsalt": "specdec"}):
         for kind in FORMATS:
             buffer = BytesIO()
-            date: dict[str, Any] = {"metadata": {"Date": None}} if kind == "svg" else {}
-            figure.savefig(buffer, format=kind, dpi=130, **date)
+            date = {"Date": None} if kind == "svg" else None
+            figure.savefig(buffer, format=kind, dpi=130, metadata=date)
             pictures[kind] = buffer.getvalue()
     return pictures

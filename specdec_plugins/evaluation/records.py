@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from statistics import median
-from typing import Any
 
 from specdec_plugins.evaluation.runs import Run
 from specdec_plugins.evaluation.summary import Group, SystemSummary
@@ -17,7 +16,7 @@ def file_name(system: SystemSummary, group: Group) -> str:
     return f"{re.sub(r'[^A-Za-z0-9.-]+', '-', system.name)}.{group.label}.jsonl"
 
 
-def sentence_records(system: SystemSummary, group: Group) -> Iterator[dict[str, Any]]:
+def sentence_records(system: SystemSummary, group: Group) -> Iterator[dict[str, object]]:
     """Every sentence, in the order of the text; times are medians over rounds, counts the last's.
 
     Under the names of SpecDec++ (Huang et al., 2024; its ``evaluate.py``): ``id`` (from 0),
@@ -56,7 +55,7 @@ def sentence_records(system: SystemSummary, group: Group) -> Iterator[dict[str, 
 
 def _their_names(
     system: SystemSummary, target: Sequence[Run], draft: Sequence[Run], i: int
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """What SpecDec++ tells of sentence ``i``, but its ``id``."""
     own = system.runs[-1].by_sentence
     speculative = system.policy not in (AR, DRAFTER)

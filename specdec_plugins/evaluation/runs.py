@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
-from typing import Any
 
 import msgspec
 import torch
@@ -14,6 +13,7 @@ import torch
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.evaluation.systems import AR, DRAFTER, System
 from specdec_plugins.inference.report import device_name
+from specdec_plugins.inference.settings import JsonObject
 from specdec_plugins.inference.text import Line, TextCodec
 from specdec_plugins.inference.translator import Translation, Translator
 
@@ -35,12 +35,12 @@ class StepLog(DecodingStatistics):
         accepted: list[int],
         committed: list[int],
         drafted: list[int],
-        verified: list[int] | None,
-        drew: int | None = None,
+        verified: list[int],
+        *calls: int,
     ) -> None:
         """As in :class:`DecodingStatistics`."""
-        super().count_step(accepted, committed, drafted, verified, drew)
-        self.lengths.append((drafted, verified or [0] * len(drafted)))
+        super().count_step(accepted, committed, drafted, verified, *calls)
+        self.lengths.append((drafted, verified))
 
     def take(self, steps: Sequence[int]) -> tuple[list[int], list[int]]:
         """Drafted and verified tokens of each row of the batch just decoded; then forget them.
@@ -91,6 +91,8 @@ class Run:
     system: str
     policy: str
     """``AR``, ``drafter``, or the controller."""
+    kind: str
+    """The policy, or which kind of it."""
     block_size: int | None
     """k."""
     threshold: float | None
@@ -98,11 +100,12 @@ class Run:
     """The most nodes of a tree; None where chains are verified."""
     asks_head: bool
     """Whether an acceptance head is asked about drafts."""
-    min_draft: int
-    max_draft: int | None
-    beta: int
-    tau: float
-    """Nats."""
+    options: dict[str, bool | int | float | str | None]
+    """All of the controller's."""
+    rule: str
+    """The acceptance rule, in words."""
+    rule_options: dict[str, bool | int | float | str | None]
+    """What to give to have it: β, and τ in nats."""
     batch: int
     device: str
     dtype: str
@@ -136,7 +139,7 @@ class Run:
     by_sentence: SentenceColumns
 
     @property
-    def conditions(self) -> dict[str, Any]:
+    def conditions(self) -> dict[str, object]:
         """What belongs beside every number."""
         return {
             "system": self.system,
@@ -145,8 +148,8 @@ class Run:
             "threshold": self.threshold,
             "tree_nodes": self.tree_nodes,
             "batch": self.batch,
-            "beta": self.beta,
-            "tau": self.tau,
+            "rule": self.rule,
+            **self.rule_options,
             "device": self.device,
             "dtype": self.dtype,
             "threads": self.threads,
@@ -168,7 +171,8 @@ class Run:
             ValueError: this is no such line.
         """
         try:
-            given = msgspec.json.decode(line)
+            # Not by msgspec, which knows no infinity: an option's value may be.
+            given = json.loads(line)
             if not isinstance(given, dict) or set(given) != {field.name for field in fields(cls)}:
                 raise ValueError("not the fields of a run of this version")
             run = msgspec.convert(given, cls)
@@ -213,18 +217,18 @@ def timed_run(system: System, translator: Translator, batches: Batches, number: 
         results = list(translator.translate(batch))
         _note(columns, batch, results, log, log.total_seconds - before, number == 1)
     columns.sort()
-    settings, options = translator.settings, system.settings.controller
+    settings = translator.settings
     return Run(
         system=system.name,
         policy=system.policy,
+        kind=system.kind,
         block_size=system.block_size,
         threshold=system.threshold,
         tree_nodes=system.tree_nodes,
         asks_head=system.asks_head,
-        min_draft=options.min_draft,
-        max_draft=options.max_draft,
-        beta=settings.rule.beta,
-        tau=settings.rule.tau,
+        options=system.describe(),
+        rule=str(settings.rule),
+        rule_options=settings.rule.values,
         batch=settings.batch,
         device=device_name(settings.device),
         dtype=settings.dtype,
@@ -256,7 +260,7 @@ def _note(
         columns.output += [result.text for result in results]
 
 
-def _figures(log: StepLog) -> dict[str, Any]:
+def _figures(log: StepLog) -> JsonObject:
     # The drafter alone accepts without verifying.
     unwanted = max(0, log.verified_tokens - log.accepted_tokens)
     return {

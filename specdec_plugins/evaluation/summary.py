@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import Any
 
+from specdec_plugins.decoding.controllers import POLICIES
 from specdec_plugins.evaluation.runs import Run
 from specdec_plugins.evaluation.systems import AR, DRAFTER
 
@@ -69,7 +69,7 @@ class Group:
 
     @property
     def first(self) -> Run:
-        """One that tells what all share: device, dtype, threads, batch, beta, tau."""
+        """One that tells what all share: device, dtype, threads, batch, rule."""
         return self.systems[0].first
 
     @property
@@ -82,10 +82,8 @@ class Group:
     def conditions(self) -> str:
         """Under which every number of the group was measured."""
         run = self.first
-        strict = run.beta == 1
-        rule = "strict (β 1)" if strict else f"β {run.beta}, τ {run.tau:g} nats"
         threads = f", {run.threads} thread{'s' * (run.threads > 1)}" if run.device == "cpu" else ""
-        return f"{run.device}, {run.dtype}{threads}, batch {run.batch}, {rule}"
+        return f"{run.device}, {run.dtype}{threads}, batch {run.batch}, {run.rule}"
 
     def of(self, *policies: str) -> list[SystemSummary]:
         """The systems of these policies."""
@@ -99,6 +97,11 @@ class Group:
     def ar(self) -> SystemSummary | None:
         """The baseline; None before its first run."""
         return next(iter(self.of(AR)), None)
+
+
+def is_real(policy: str) -> bool:
+    """False of what knows more than a decoder can."""
+    return policy not in POLICIES or POLICIES[policy].real
 
 
 def speed_ratio(system: SystemSummary, baseline: SystemSummary) -> Spread | None:
@@ -121,7 +124,7 @@ def summarize(runs: Iterable[Run], order: Sequence[str]) -> list[Group]:
         order: names of systems.
     """
     place = {name: index for index, name in enumerate(order)}
-    groups: dict[tuple[Any, ...], dict[str, dict[int, Run]]] = {}
+    groups: dict[tuple[str, str, int, int], dict[str, dict[int, Run]]] = {}
     for run in runs:
         groups.setdefault(run.group, {}).setdefault(run.system, {})[run.round] = run
     found = []
@@ -155,15 +158,14 @@ def _system(runs: list[Run], baseline: list[Run]) -> SystemSummary:
     )
 
 
-def system_figures(system: SystemSummary, ar: SystemSummary | None) -> dict[str, Any]:
+def system_figures(system: SystemSummary, ar: SystemSummary | None) -> dict[str, object]:
     """A system's part of ``summary.json``, with what each number was measured under."""
     run = system.first
     over_ar = speed_ratio(system, ar) if ar is not None else None
     return {
         **run.conditions,
         "asks_head": run.asks_head,
-        "min_draft": run.min_draft,
-        "max_draft": run.max_draft,
+        "options": run.options,
         "sentences": run.sentences,
         "acceptance_length": system.acceptance_length,
         "verification_rate": system.verification_rate,
@@ -174,5 +176,5 @@ def system_figures(system: SystemSummary, ar: SystemSummary | None) -> dict[str,
         "tokens_per_second": asdict(system.tokens_per_second),
         "speed_over_AR": asdict(over_ar) if over_ar else None,
         "same_as_AR": system.same_as_ar,
-        "real_decoder": run.policy != "oracle",
+        "real_decoder": is_real(run.policy),
     }

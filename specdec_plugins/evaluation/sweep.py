@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from random import Random
-from typing import Any
 
 import torch
 
 import specdec_plugins
 from specdec_plugins.checkpoints.head_file import find_head
+from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD
 from specdec_plugins.decoding.cost_profile import processor_name
 from specdec_plugins.evaluation.folder import SweepFolder
 from specdec_plugins.evaluation.runs import Run, plan_batches, timed_run, warm_up
@@ -20,7 +20,7 @@ from specdec_plugins.evaluation.systems import System
 from specdec_plugins.inference.job import describe_settings, file_digest
 from specdec_plugins.inference.loading import load_translator
 from specdec_plugins.inference.report import device_name
-from specdec_plugins.inference.settings import Settings
+from specdec_plugins.inference.settings import JsonObject, Settings
 from specdec_plugins.inference.text import Line
 from specdec_plugins.inference.translator import Translator
 
@@ -56,11 +56,11 @@ class Sweep:
             for device in self.devices:
                 replace(system.settings, device=device)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """All that decides a run and is not told by its own record; files by their content."""
         base = self._richest()
         described = describe_settings(base, self.seed)
-        head = base.controller.acceptance_head or (base.path and find_head(base.path, base.rule))
+        head = base.controller[ACCEPTANCE_HEAD] or (base.path and find_head(base.path, base.rule))
         if head and any(system.asks_head for system in self.systems):
             described["models"]["acceptance_head"] = file_digest(head)
         text = "\n".join(line.text for line in self.lines)
@@ -82,7 +82,7 @@ class Sweep:
         """The settings of a system that names most files."""
         return max(
             (system.settings for system in self.systems),
-            key=lambda settings: (settings.drafts, bool(settings.controller.acceptance_head)),
+            key=lambda settings: (settings.drafts, bool(settings.controller[ACCEPTANCE_HEAD])),
         )
 
     def pending(self, runs: Iterable[Run]) -> list[Round]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from specdec_plugins.evaluation.comparisons import Comparison
-from specdec_plugins.evaluation.summary import Group, Spread, SystemSummary, speed_ratio
+from specdec_plugins.evaluation.summary import Group, Spread, SystemSummary, is_real, speed_ratio
 from specdec_plugins.evaluation.systems import AR, DRAFTER
+from specdec_plugins.inference.settings import JsonObject
 
 COLUMNS = (
     "system",
@@ -32,7 +32,7 @@ NOTE = (
 )
 
 
-def format_group(group: Group, comparisons: dict[str, Any]) -> str:
+def format_group(group: Group, comparisons: JsonObject) -> str:
     """The table of a group under a heading with its conditions, then what it comes to."""
     counts = [len(system.runs) for system in group.systems]
     rounds = str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
@@ -60,10 +60,12 @@ def _row(system: SystemSummary, ar: SystemSummary | None) -> list[str]:
     run = system.first
     verified = run.policy != DRAFTER
     ratio = speed_ratio(system, ar) if ar is not None else None
-    name = {"oracle": f"*{system.name}* (not real)", DRAFTER: "*drafter alone*"}
+    names = {DRAFTER: "*drafter alone*"}
+    if not is_real(run.policy):
+        names[run.policy] = f"*{system.name}* (not real)"
     same = "" if system.same_as_ar is None else f"{system.same_as_ar}/{run.sentences}"
     return [
-        name.get(run.policy, system.name),
+        names.get(run.policy, system.name),
         "" if run.block_size is None else str(run.block_size),
         f"{system.acceptance_length:.2f}" if verified else "",
         f"{system.verification_rate:.3f}" if verified else "",
@@ -80,7 +82,7 @@ def _spread(ratio: Spread | None) -> str:
     return "" if ratio is None else f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
-def _sentences(comparisons: dict[str, Any]) -> Iterator[str]:
+def _sentences(comparisons: JsonObject) -> Iterator[str]:
     """The comparisons but those with AR, which the table holds."""
     for found in comparisons["acceptance_head_against_constant"]:
         yield f"- {_discard(found)}"

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from fairseq import utils
 
@@ -119,7 +119,7 @@ def shard_folder(output: Path, index: int) -> Path:
 
 
 def _divide(
-    file: IO[bytes], path: Path, folder: Path, number: int, shard_lines: int, whole: Any
+    file: IO[bytes], path: Path, folder: Path, number: int, shard_lines: int, whole: hashlib._Hash
 ) -> Iterator[Shard]:
     start = first_line = 0
     while lines := list(islice(file, shard_lines)):

@@ -16,18 +16,19 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.registry import REGISTRIES
 
 from specdec_plugins.checkpoints.pair import split_pair
-from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.acceptance import RULE_OPTIONS, SamplingRule, StrictRule, choose_rule
 from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.inference.settings import STRATEGIES, Settings
 from specdec_plugins.inference.streams import tell
-from specdec_plugins.tasks.controller_config import ControllerConfig
+from specdec_plugins.tasks.decoding_config import ControllerConfig, RuleConfig
 
 logger = logging.getLogger(__name__)
 
 ENCODERS = ("tokenizer", "bpe")
 LIMITS = ("max_len_a", "max_len_b", "min_len", "unkpen", "temperature", "lenpen", "unnormalized")
-SAMPLING = ("sampling", "sampling_topk", "sampling_topp")
+SAMPLING = tuple(option.name for option in SamplingRule.options)
 SEARCH = (
     *SAMPLING,
     "diverse_beam_groups",
@@ -136,14 +137,7 @@ class TranslationParser(argparse.ArgumentParser):
         add(
             "--block-size", metavar="K", type=int, help="slots drafted in a pass (what was trained)"
         )
-        add(
-            "--beta",
-            metavar="B",
-            type=int,
-            default=1,
-            help="accept the verifier's B best (1: strict)",
-        )
-        add("--tau", metavar="T", type=float, default=0.0, help="and within T nats of its best (0)")
+        gen_parser_from_dataclass(self.group, RuleConfig())
         gen_parser_from_dataclass(self.group, ControllerConfig())
         add("-s", "--source-lang", metavar="LANG", help="default: the checkpoint's")
         add("-t", "--target-lang", metavar="LANG", help="default: the checkpoint's")
@@ -167,19 +161,21 @@ class TranslationParser(argparse.ArgumentParser):
 
 def _idle(args: Namespace) -> set[str]:
     """Of our own flags, those that do nothing beside the others, and are not refused."""
-    uncontrolled = {"beta", "tau"} | ControllerOptions("none").idle
+    judging = {name for name in RULE_OPTIONS if name not in SAMPLING}
+    uncontrolled = judging | ControllerOptions("none").idle
     if args.strategy == "drafter":
-        return uncontrolled - {"acceptance_head"}
+        return uncontrolled - {ACCEPTANCE_HEAD.name}
     if args.strategy != "specdec":
-        return (uncontrolled | {"block_size"}) - {"acceptance_head"}
+        return (uncontrolled | {"block_size"}) - {ACCEPTANCE_HEAD.name}
     if args.controller == "none":
         return uncontrolled | {"block_size"}
     # A script that compares controllers has several or none, and uses the settings of all.
     if args.controller is None or isinstance(args.controller, list):
         return set()
-    survival = None if args.survival is None else str(args.survival)
-    head = args.acceptance_head
-    return ControllerOptions(str(args.controller), survival=survival, acceptance_head=head).idle
+    try:
+        return ControllerOptions.from_config(args).idle
+    except ValueError:
+        return set()  # which is said when the settings are made
 
 
 def fail(prog: str, status: int, message: str) -> int:
@@ -212,8 +208,10 @@ def make_settings(args: Namespace) -> Settings:
         path, verifier = split_pair(path, verifier)
     stock = args.strategy == "fairseq"
     # Stock search draws by its own options, of which those that cannot be are refused here too.
-    judging = Namespace(**{**vars(args), "beta": 1, "tau": 0.0}) if stock else args
-    rule = AcceptanceRule.from_config(judging)
+    judging = {option: vars(args)[option] for option in RULE_OPTIONS}
+    if stock:
+        judging = {name: judging[name] for name in SAMPLING}
+    rule = choose_rule(judging)
     limits = {name: getattr(args, name) for name in LIMITS}
     return Settings(
         data=args.data,
@@ -223,7 +221,7 @@ def make_settings(args: Namespace) -> Settings:
         batch=args.batch,
         beam=args.beam,
         block_size=args.block_size,
-        rule=AcceptanceRule() if stock else rule,
+        rule=StrictRule() if stock else rule,
         controller=ControllerOptions.from_config(args),
         limits=GenerationLimits.from_config(Namespace(**limits) if stock else args),
         source_lang=args.source_lang,

@@ -11,21 +11,19 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import specdec_plugins
 from specdec_plugins.inference.corpus import FOLDER, CorpusFile, Shard, shard_folder
 from specdec_plugins.inference.output import write_whole
 from specdec_plugins.inference.paths import model_files
-from specdec_plugins.inference.settings import InferenceError, Settings
+from specdec_plugins.inference.settings import InferenceError, JsonObject, Settings
 from specdec_plugins.inference.work_folder import WorkFolder
 
 
 def describe_job(
     corpus: Sequence[CorpusFile], settings: Settings, seed: int, shard_lines: int
-) -> dict[str, Any]:
+) -> JsonObject:
     """All that the output depends on; files by their content, wherever they are."""
     return {
         "specdec_plugins": specdec_plugins.__version__,
@@ -35,9 +33,9 @@ def describe_job(
     }
 
 
-def describe_settings(settings: Settings, seed: int) -> dict[str, Any]:
+def describe_settings(settings: Settings, seed: int) -> JsonObject:
     """``models``: the digests of the files that settings name; ``settings``: all else."""
-    described = asdict(settings)
+    described = settings.describe()
     models = model_files(settings)
     options = described.pop("encoder_options")
     for name in ("data", "path", "ar_path"):
@@ -75,9 +73,7 @@ def file_digest(path: str | os.PathLike[str]) -> str:
 class Job(WorkFolder):
     """The output folder of a job; one run at a time has it, from entering to leaving."""
 
-    def __init__(
-        self, output: Path, corpus: Sequence[CorpusFile], description: dict[str, Any]
-    ) -> None:
+    def __init__(self, output: Path, corpus: Sequence[CorpusFile], description: JsonObject) -> None:
         super().__init__(output, output / FOLDER, "job.json", description)
         self.corpus = corpus
 

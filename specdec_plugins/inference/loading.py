@@ -5,21 +5,24 @@ from __future__ import annotations
 import logging
 import os
 from argparse import Namespace
-from typing import Any
 
-from fairseq.data import encoders
+from fairseq.data import Dictionary, encoders
 from fairseq.data.data_utils import infer_language_pair
+from fairseq.models.transformer import TransformerModelBase
 
 from specdec_plugins.checkpoints.head_file import controller_head
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.checkpoints.pair import check_pair, load_drafter, load_verifier
-from specdec_plugins.decoding.beam_search import BeamSearchGenerator
+from specdec_plugins.decoding.build import (
+    build_drafter_alone,
+    build_generator,
+    checked_block_size,
+)
 from specdec_plugins.decoding.controllers import Head
-from specdec_plugins.decoding.drafter_only import DrafterOnlyGenerator
-from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.trace import TraceRecorder
+from specdec_plugins.inference.beam_search import BeamSearchGenerator
 from specdec_plugins.inference.settings import DTYPES, InferenceError, Settings
-from specdec_plugins.inference.text import TextCodec
+from specdec_plugins.inference.text import Segmenter, TextCodec
 from specdec_plugins.inference.translator import Generator, Translator
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
@@ -40,8 +43,8 @@ def load_translator(settings: Settings) -> Translator:
     tokenizer, bpe = _build_encoders(settings, task)
     verifier, drafter, head = _load_models(settings, task)
     generator = _build_generator(settings, task, verifier, drafter, head)
-    owners = (verifier, None if drafter is None or drafter.encoder is None else drafter)
-    longest = min(int(model.encoder.max_positions()) for model in owners if model is not None)
+    readers = (model.encoder for model in (verifier, drafter) if model is not None)
+    longest = min(int(encoder.max_positions()) for encoder in readers if encoder is not None)
     markers = settings.post_process or (None if bpe is not None else "subword_nmt")
     codec = TextCodec(
         task.source_dictionary,
@@ -52,7 +55,8 @@ def load_translator(settings: Settings) -> Translator:
         markers,
         settings.keep_bpe,
     )
-    return Translator(settings, generator, codec)
+    block_size = None if drafter is None else checked_block_size(drafter, settings.block_size)
+    return Translator(settings, generator, codec, block_size)
 
 
 def _build_task(settings: Settings) -> TranslationSpecdecTask:
@@ -85,7 +89,7 @@ def _languages(settings: Settings) -> tuple[str, str]:
     return source, target
 
 
-def _load_dictionary(folder: str, language: str, languages: tuple[str, str]) -> Any:
+def _load_dictionary(folder: str, language: str, languages: tuple[str, str]) -> Dictionary:
     path = os.path.join(folder, f"dict.{language}.txt")
     if not os.path.isfile(path):
         names = " and ".join(f"dict.{name}.txt" for name in languages)
@@ -99,7 +103,7 @@ def _load_dictionary(folder: str, language: str, languages: tuple[str, str]) -> 
 
 def _load_models(
     settings: Settings, task: TranslationSpecdecTask
-) -> tuple[Any, Drafter | None, Head | None]:
+) -> tuple[TransformerModelBase | None, Drafter | None, Head | None]:
     """Verifier, drafter and acceptance head, as far as the strategy has use for them."""
     verifier, drafter, head = None, None, None
     if settings.ar_path:
@@ -128,7 +132,7 @@ def _load_models(
 def _build_generator(
     settings: Settings,
     task: TranslationSpecdecTask,
-    verifier: Any,
+    verifier: TransformerModelBase | None,
     drafter: Drafter | None,
     head: Head | None,
 ) -> Generator:
@@ -138,9 +142,9 @@ def _build_generator(
     k = settings.block_size
     if settings.strategy == "drafter":
         assert drafter is not None
-        return DrafterOnlyGenerator(drafter, target, k, settings.limits, verifier)
+        return build_drafter_alone(drafter, verifier, target, k, settings.limits)
     recorder = TraceRecorder(target) if settings.trace else None
-    return SpeculativeGenerator(
+    return build_generator(
         verifier,
         drafter,
         target,
@@ -154,7 +158,7 @@ def _build_generator(
 
 
 def _build_beam_search(
-    settings: Settings, task: TranslationSpecdecTask, verifier: Any
+    settings: Settings, task: TranslationSpecdecTask, verifier: TransformerModelBase
 ) -> Generator:
     """Stock beam search, prepared as fairseq-generate prepares it."""
     limits = settings.limits
@@ -187,7 +191,9 @@ def _build_beam_search(
         raise ValueError(str(error)) from error
 
 
-def _build_encoders(settings: Settings, task: TranslationSpecdecTask) -> tuple[Any, Any]:
+def _build_encoders(
+    settings: Settings, task: TranslationSpecdecTask
+) -> tuple[Segmenter | None, Segmenter | None]:
     """fairseq's tokenizer and BPE, or None each."""
     options = Namespace(**settings.encoder_options)
     options.tokenizer, options.bpe = settings.tokenizer, settings.bpe

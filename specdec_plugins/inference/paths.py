@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from specdec_plugins.checkpoints.head_file import find_head
+from specdec_plugins.decoding.controllers.cost_aware import COST_PROFILE
+from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD
 from specdec_plugins.inference.settings import InferenceError, Settings
 from specdec_plugins.inference.streams import ERROR, OUTPUT
 from specdec_plugins.inference.text import STANDARD
@@ -57,11 +59,11 @@ def check_run(settings: Settings, outputs: NamedPaths, inputs: NamedPaths) -> No
     models = {
         "--path": settings.path,
         "--AR-path": settings.ar_path,
-        "--acceptance-head": options.acceptance_head,
+        "--acceptance-head": options[ACCEPTANCE_HEAD],
     }
     named = [(f"the model's {name}", path) for name, path in model_files(settings).items()]
     check_paths(
-        [*outputs, ("--cost-profile", options.cost_profile)], [*inputs, *named, *models.items()]
+        [*outputs, ("--cost-profile", options[COST_PROFILE])], [*inputs, *named, *models.items()]
     )
 
 
@@ -88,8 +90,8 @@ def acceptance_head(settings: Settings) -> Location | None:
     options = settings.controller
     if settings.strategy != "specdec" or not options.reads_head:
         return None
-    if options.acceptance_head is not None or settings.path is None:
-        return options.acceptance_head
+    if options[ACCEPTANCE_HEAD] is not None or settings.path is None:
+        return options[ACCEPTANCE_HEAD]
     return find_head(settings.path, settings.rule)
 
 

@@ -42,7 +42,7 @@ class ShardTranslator:
         self.seed = seed
         self.translator = load_translator(settings)
 
-    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+    def __call__(self, row: dict[str, Any]) -> dict[str, int]:
         """Translate the shard that a row describes, unless that was done before."""
         shard = Shard(**row)
         if not shard.done:
@@ -125,7 +125,7 @@ def _start() -> bool:
     # Ray makes workers nicer than their driver by 15; here they are the work itself.
     os.environ.setdefault("RAY_worker_niceness", "0")
     path = [str(Path(specdec_plugins.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
-    local: dict[str, Any] = {"include_dashboard": False, "object_store_memory": STORE_BYTES}
+    local: dict[str, object] = {"include_dashboard": False, "object_store_memory": STORE_BYTES}
     ray.init(
         # Warnings tell of Ray's own settings; what stops a job is raised.
         logging_level=logging.ERROR,

@@ -7,18 +7,18 @@ import math
 import os
 import platform
 from collections.abc import Iterator
-from dataclasses import asdict
-from typing import Any
 
 import fairseq
 import torch
 
 import specdec_plugins
-from specdec_plugins.decoding.controllers import ControllerOptions
-from specdec_plugins.decoding.probabilities import Sampling
+from specdec_plugins.decoding.acceptance import choose_rule
+from specdec_plugins.decoding.acceptance.sampling import Sampling
+from specdec_plugins.decoding.controllers import POLICIES
+from specdec_plugins.decoding.controllers.cost_aware import COST_PROFILE
 from specdec_plugins.inference.job import file_digest
 from specdec_plugins.inference.paths import model_files
-from specdec_plugins.inference.settings import InferenceError, Settings
+from specdec_plugins.inference.settings import InferenceError, JsonObject, Settings
 from specdec_plugins.inference.translator import Translator
 from specdec_plugins.whole_file import whole_file
 
@@ -34,7 +34,7 @@ UNJUDGED = (
 UNDRAFTED = ("drafted_tokens", "drafter_calls", *UNJUDGED)
 
 
-def full_report(translator: Translator, **run: Any) -> dict[str, Any]:
+def full_report(translator: Translator, **run: object) -> JsonObject:
     """The statistics, and what is needed to repeat the run; None for what there is not.
 
     Args:
@@ -64,15 +64,15 @@ def full_report(translator: Translator, **run: Any) -> dict[str, Any]:
     }
 
 
-def _settings(settings: Settings) -> dict[str, Any]:
+def _settings(settings: Settings) -> JsonObject:
     """All settings; None in place of those that the strategy has no use for."""
     judges = settings.strategy == "specdec"
-    described = asdict(settings)
+    described = settings.describe()
     if not judges:
         described["controller"] = None
     if settings.strategy != "fairseq":
         described["beam"] = None
-    depends = settings.rule.name == "relaxed" and settings.controller.looks_around
+    depends = not settings.rule.lossless and settings.controller.looks_around
     # In exact arithmetic too, by which drafts a row is given.
     return {**described, "output_depends_on_batch": depends if judges else None}
 
@@ -80,21 +80,21 @@ def _settings(settings: Settings) -> dict[str, Any]:
 def _files(settings: Settings) -> Iterator[tuple[str, str]]:
     """The files that the output depends on, and the costs by which it was decoded."""
     yield from model_files(settings).items()
-    profile = settings.controller.cost_profile
+    profile = settings.controller[COST_PROFILE]
     if profile is not None and os.path.isfile(profile):
         yield "cost_profile", profile
 
 
-def _sampling(settings: dict[str, Any]) -> Sampling | None:
+def _sampling(settings: JsonObject) -> str:
     """How tokens were drawn, if they were; stock search has options of its own for that."""
     stock = settings["search_options"]
     if stock.get("sampling"):
-        return Sampling(stock["sampling_topk"], stock["sampling_topp"])
-    drawn = settings["rule"]["sampling"]
-    return None if drawn is None else Sampling(**drawn)
+        return str(Sampling(stock["sampling_topk"], stock["sampling_topp"]))
+    rule = choose_rule(settings["rule"])
+    return str(rule) if rule.draws else ""
 
 
-def _title(settings: dict[str, Any]) -> str:
+def _title(settings: JsonObject) -> str:
     """The strategy and the most important of its settings."""
     rule, controller = settings["rule"], settings["controller"]
     title = f"{settings['strategy']}, batch {settings['batch']}"
@@ -102,23 +102,22 @@ def _title(settings: dict[str, Any]) -> str:
         title += f", beam {settings['beam']}"
     if settings["block_size"]:
         title += f", block size {settings['block_size']}"
-    if (drawn := _sampling(settings)) is not None:
+    if drawn := _sampling(settings):
         title += f", {drawn} at temperature {settings['limits']['temperature']:g}"
     elif controller is not None:
-        strict = rule["beta"] == 1
-        title += ", strict" if strict else f", beta {rule['beta']}, tau {rule['tau']}"
+        title += f", {choose_rule(rule)}"
     if controller is None:
         return title
     if controller["controller"] != "constant":
         title += f", {controller['controller']}"
-    if ControllerOptions(**controller).drafts_trees:
+    if "tree_nodes" in controller:
         title += f", {controller['tree_nodes']} nodes"
-    if controller["controller"] == "oracle":
+    if not POLICIES[controller["controller"]].real:
         title += " (told by a first pass: not a real decoder)"
     return title
 
 
-def format_report(report: dict[str, Any]) -> str:
+def format_report(report: JsonObject) -> str:
     """A report of :func:`full_report` in a few lines of text."""
     settings, seconds, latency = report["settings"], report["seconds"], report["latency_ms"]
     threads = f", {report['threads']} threads" if report["device"] == "cpu" else ""
@@ -140,7 +139,7 @@ def format_report(report: dict[str, Any]) -> str:
     return "\n".join(rows)
 
 
-def _acceptance(report: dict[str, Any]) -> list[str]:
+def _acceptance(report: JsonObject) -> list[str]:
     """What became of drafts; nothing where they are not judged."""
     if report["acceptance_length"] is None:
         return []
@@ -154,7 +153,7 @@ def _acceptance(report: dict[str, Any]) -> list[str]:
     ]
 
 
-def write_json(report: dict[str, Any], path: str) -> None:
+def write_json(report: JsonObject, path: str) -> None:
     """Write a report to a file, whole or not at all.
 
     Raises:
@@ -169,7 +168,7 @@ def write_json(report: dict[str, Any], path: str) -> None:
         ) from error
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """A value as JSON can have it, which knows no infinity: that is text."""
     if isinstance(value, dict):
         return {name: _plain(one) for name, one in value.items()}

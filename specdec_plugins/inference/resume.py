@@ -15,13 +15,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
-from typing import Any
 
 import specdec_plugins
 from specdec_plugins.inference.job import describe_settings
 from specdec_plugins.inference.output import OutputLines
 from specdec_plugins.inference.paths import check_writable
-from specdec_plugins.inference.settings import InferenceError, Settings
+from specdec_plugins.inference.settings import InferenceError, JsonObject, Settings
 from specdec_plugins.inference.text import InputLines, Line
 from specdec_plugins.inference.work_folder import as_read, differing
 from specdec_plugins.whole_file import whole_file
@@ -48,7 +47,7 @@ class ResumeFile:
         self.output = output
         self.path = resume_path(output)
         self._file: OutputLines | None = None
-        self._description: dict[str, Any] = {}
+        self._description: JsonObject = {}
         if self.path is None:
             return
         check_writable(self.path, "the file for --resume,")
@@ -56,7 +55,7 @@ class ResumeFile:
         self._description = as_read(made)
         self._before, self._digests = self._read(self.path)
 
-    def _read(self, path: str) -> tuple[dict[str, Any] | None, list[str]]:
+    def _read(self, path: str) -> tuple[JsonObject | None, list[str]]:
         """What an earlier run left: its description, and the digests of the output's lines."""
         try:
             with open(path, encoding="utf-8") as file:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import torch
 
-from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.limits import GenerationLimits
 
@@ -20,6 +20,9 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float64": torch.float64,
 }
+
+JsonObject = dict[str, Any]
+"""Settings, figures and the like by name, as JSON has them: nested, each of its own kind."""
 
 
 class InferenceError(RuntimeError):
@@ -44,7 +47,7 @@ class Settings:
     """Beam size of the strategy ``fairseq``."""
     block_size: int | None = None
     """k; None is what the drafter was trained for."""
-    rule: AcceptanceRule = field(default_factory=AcceptanceRule)
+    rule: AcceptanceRule = field(default_factory=StrictRule)
     controller: ControllerOptions = field(default_factory=ControllerOptions)
     limits: GenerationLimits = field(default_factory=GenerationLimits)
     source_lang: str | None = None
@@ -57,13 +60,13 @@ class Settings:
     """fairseq's ``--tokenizer``; None where the text is tokenised already."""
     bpe: str | None = None
     """fairseq's ``--bpe``; None where the text is segmented already."""
-    encoder_options: Mapping[str, Any] = field(default_factory=dict)
+    encoder_options: Mapping[str, object] = field(default_factory=dict)
     """Options of tokenizer and BPE under fairseq's names (``bpe_codes``, …)."""
     post_process: str | None = None
     """fairseq's ``--post-process``; None removes ``@@ `` markers, unless ``bpe`` does so."""
     keep_bpe: bool = False
     """Put out segmented text."""
-    search_options: Mapping[str, Any] = field(default_factory=dict)
+    search_options: Mapping[str, object] = field(default_factory=dict)
     """Options of stock beam search under fairseq's names, for the strategy ``fairseq``."""
     trace: bool = False
     """Record the steps of every sentence; only where a verifier takes steps of our own."""
@@ -95,7 +98,7 @@ class Settings:
             raise ValueError(
                 f"--AR-path: give the verifier's checkpoint; --strategy {self.strategy} needs one"
             )
-        if self.strategy == "drafter" and self.rule.sampling:
+        if self.strategy == "drafter" and self.rule.draws:
             raise ValueError(
                 "--sampling: the drafter alone takes its best tokens; use --strategy specdec, AR "
                 "or fairseq"
@@ -121,6 +124,18 @@ class Settings:
             raise ValueError(f"dtype {self.dtype}: must be one of {', '.join(DTYPES)}")
         if self.dtype == "float16" and torch.device(self.device).type == "cpu":
             raise ValueError("--fp16: needs a GPU; on the CPU use --bf16")
+
+    def describe(self) -> JsonObject:
+        """All settings, for reports and to know a run again."""
+        described = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {
+            **described,
+            "rule": self.rule.values,
+            "controller": self.controller.describe(),
+            "limits": asdict(self.limits),
+            "encoder_options": dict(self.encoder_options),
+            "search_options": dict(self.search_options),
+        }
 
     @property
     def drafts(self) -> bool:

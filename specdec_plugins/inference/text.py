@@ -20,9 +20,10 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, BinaryIO
+from typing import BinaryIO, Protocol
 
 import torch
+from fairseq.data import Dictionary
 from fairseq.data.data_utils import post_process
 from torch import Tensor
 
@@ -132,16 +133,28 @@ class InputLines:
             raise self._fault
 
 
+class Segmenter(Protocol):
+    """One of fairseq's tokenizers or BPEs."""
+
+    def encode(self, x: str) -> str:
+        """Words, or pieces of them, with blanks between."""
+        ...
+
+    def decode(self, x: str) -> str:
+        """The text again."""
+        ...
+
+
 class TextCodec:
     """Source text to ids and target ids to text, by a dictionary, a tokenizer and BPE."""
 
     def __init__(
         self,
-        source: Any,
-        target: Any,
+        source: Dictionary,
+        target: Dictionary,
         longest: int,
-        tokenizer: Any = None,
-        bpe: Any = None,
+        tokenizer: Segmenter | None = None,
+        bpe: Segmenter | None = None,
         markers: str | None = None,
         keep_bpe: bool = False,
     ) -> None:

@@ -52,7 +52,8 @@ class TraceTotals:
         self.statistics.sentences += bool(sentence.steps)
         for step in sentence.steps:
             lengths = [len(step.drafted)], [step.verify_length]
-            self.statistics.count_step([step.accepted], [step.committed], *lengths)
+            calls = bool(step.drafted), 1
+            self.statistics.count_step([step.accepted], [step.committed], *lengths, *calls)
             self.lengths[step.committed] += 1
             self.reached.update(range(reached_slots(step)))
             self.accepted.update(range(step.accepted))

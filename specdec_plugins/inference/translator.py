@@ -6,14 +6,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from random import Random
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from fairseq.data.data_utils import collate_tokens
+from fairseq.models import BaseFairseqModel
 from torch import Tensor
 
+from specdec_plugins.decoding.hypothesis import Hypothesis
 from specdec_plugins.decoding.limits import SHORTEST
 from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.fairseq_types import Sample
 from specdec_plugins.inference.settings import InferenceError, Settings
 from specdec_plugins.inference.text import InputLines, Line, TextCodec
 from specdec_plugins.inference.trace_file import SentenceTrace
@@ -26,7 +29,7 @@ class Generator(Protocol):
     positions: int
     """Most target tokens, EOS included, of the model that limits them."""
 
-    def generate(self, models: Any, sample: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    def generate(self, models: list[BaseFairseqModel], sample: Sample) -> list[list[Hypothesis]]:
         """Hypotheses of every sentence, best first."""
         ...
 
@@ -47,15 +50,18 @@ class Translation:
 class Translator:
     """A generator with its text work. Built by :func:`load_translator`."""
 
-    def __init__(self, settings: Settings, generator: Generator, codec: TextCodec) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        generator: Generator,
+        codec: TextCodec,
+        block_size: int | None = None,
+    ) -> None:
+        """``block_size``: the k in use; None without a drafter."""
+        self.block_size = block_size
         self.settings = settings
         self.generator = generator
         self.codec = codec
-
-    @property
-    def block_size(self) -> int | None:
-        """The k in use; None without a drafter."""
-        return getattr(self.generator, "block_size", None) if self.settings.drafts else None
 
     @property
     def statistics(self) -> DecodingStatistics:
@@ -170,14 +176,14 @@ class Translator:
         tokens = collate_tokens(sources, dictionary.pad(), left_pad=True)
         lengths = torch.tensor([len(ids) for ids in sources])
         device = self.settings.device
-        sample = {
+        sample: Sample = {
             "id": torch.arange(len(sources), device=device),
             "net_input": {"src_tokens": tokens.to(device), "src_lengths": lengths.to(device)},
         }
         best = [hypotheses[0] for hypotheses in self.generator.generate([], sample)]
         return [self._translation(*pair) for pair in zip(texts, best, strict=True)]
 
-    def _translation(self, source: str, hypothesis: dict[str, Any]) -> Translation:
+    def _translation(self, source: str, hypothesis: Hypothesis) -> Translation:
         text = self.codec.decode(hypothesis["tokens"])
         steps = hypothesis.get("trace")
         return Translation(

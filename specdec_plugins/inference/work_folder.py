@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from filelock import FileLock, Timeout
 
 from specdec_plugins.inference.output import write_whole
-from specdec_plugins.inference.settings import InferenceError
+from specdec_plugins.inference.settings import InferenceError, JsonObject
 
 LOCK = ".lock"
 Own = TypeVar("Own", bound="WorkFolder")
@@ -22,7 +22,7 @@ class WorkFolder:
     A file in it describes what it is made of. A run that another description belongs to is refused.
     """
 
-    def __init__(self, output: Path, folder: Path, name: str, description: dict[str, Any]) -> None:
+    def __init__(self, output: Path, folder: Path, name: str, description: JsonObject) -> None:
         """
         Args:
             output: what ``--output-path`` named.
@@ -99,19 +99,20 @@ class WorkFolder:
         write_whole(self._file, [text.encode("utf-8"), b"\n"])
 
 
-def as_read(description: dict[str, Any]) -> Any:
+def as_read(description: JsonObject) -> JsonObject:
     """A description as it is when read again: tuples are lists, keys are strings."""
-    return json.loads(json.dumps(description))
+    read: JsonObject = json.loads(json.dumps(description))
+    return read
 
 
-def differing(one: Any, other: Any) -> str:
+def differing(one: object, other: object) -> str:
     """Where two descriptions differ, as messages say it; empty if nowhere."""
     names = list(differences(one, other))
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more
 
 
-def differences(one: Any, other: Any, name: str = "") -> Iterator[str]:
+def differences(one: object, other: object, name: str = "") -> Iterator[str]:
     """Where two descriptions differ, as dotted names."""
     if isinstance(one, dict) and isinstance(other, dict):
         for key in dict.fromkeys([*one, *other]):

@@ -8,7 +8,8 @@ a slot survives. After SpecDec++ (Huang et al., COLM 2025, §3.2), whose residua
 # No postponed annotations: fairseq reads the config fields' types at run time.
 
 import hashlib
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -38,24 +39,35 @@ class HeadSettings:
     """It is told the drafter's probability of the token that was chosen."""
     block_size: int
     """The largest block it was trained for, k."""
-    beta: int
-    """β of the acceptance rule; 1 is strict."""
-    tau: float
-    """τ of the acceptance rule, nats; 0 where it is strict."""
     drafter: str
     """:func:`fingerprint` of the drafter whose states it reads."""
-    sampling: bool = False
-    """Whether the acceptance rule is sampling, with"""
-    sampling_topk: int = -1
-    """so many tokens, or"""
-    sampling_topp: float = -1.0
-    """so much probability."""
+    rule: Mapping[str, Any] = field(default_factory=dict)
+    """The acceptance rule: the options that ask for it, by name."""
     rule_temperature: float = 1.0
     """What the scores that the rule judges are divided by; 1 where it is strict."""
     temperature: float = 1.0
     """Its logits are divided by this,"""
     bias: float = 0.0
     """and then this is added to them."""
+
+    def to_file(self) -> dict[str, Any]:
+        """The settings in one mapping, those of the rule among them."""
+        return {
+            **{name: value for name, value in vars(self).items() if name != "rule"},
+            **self.rule,
+        }
+
+    @classmethod
+    def from_file(cls, saved: Mapping[str, Any]) -> "HeadSettings":
+        """The reverse; earlier versions wrote the options of all rules."""
+        own = {name: saved[name] for name in cls.__dataclass_fields__ if name in saved}
+        rule = {name: value for name, value in saved.items() if name not in own}
+        if rule.pop("sampling", False):
+            drawn = {n: v for n, v in rule.items() if n.startswith("sampling") and v > 0}
+            rule = {"sampling": True, **drawn}
+        else:
+            rule = {n: v for n, v in rule.items() if not n.startswith("sampling")}
+        return cls(**own, rule=rule)
 
 
 def fingerprint(drafter: Drafter) -> str:
@@ -129,13 +141,13 @@ class AcceptanceHead(nn.Module):
         logits = self.logits(states, confidences).float()
         return (logits / self.settings.temperature + self.settings.bias).sigmoid()
 
-    def survivors(self, states: Tensor, confidences: Tensor, least: float) -> Tensor:
-        """``(…)`` slots, from the first on, whose running product of these is ``least`` or more."""
-        return (self(states, confidences).cumprod(-1) >= least).sum(-1)
+    def folded(self) -> "FoldedHead":
+        """The same, quicker, of a head that has no blocks and whose weights do not change."""
+        return FoldedHead(self)
 
     def get_extra_state(self) -> dict[str, Any]:
         """The settings, for the state dict: torch's hook."""
-        return asdict(self.settings)
+        return self.settings.to_file()
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """
@@ -143,13 +155,45 @@ class AcceptanceHead(nn.Module):
             ValueError: the weights are those of a head for something else.
         """
         # Heads of before there was a setting have its default.
-        saved = asdict(HeadSettings(**state))
-        for name, value in asdict(self.settings).items():
-            if saved[name] != value:
+        saved = HeadSettings.from_file(state).to_file()
+        own = self.settings.to_file()
+        for name in {**own, **saved}:
+            if saved.get(name) != own.get(name):
                 raise ValueError(
-                    f"this acceptance head was trained with {name} {saved[name]}, not {value}; "
+                    f"this acceptance head was trained with {name} {saved.get(name)}, not "
+                    f"{own.get(name)}; "
                     "train another one in another folder"
                 )
+
+
+class FoldedHead:
+    """An :class:`AcceptanceHead` without blocks is a weighted sum: here its parts are multiplied
+    out, so that a few small calls a step are left."""
+
+    @torch.no_grad()
+    def __init__(self, head: AcceptanceHead) -> None:
+        """
+        Raises:
+            ValueError: the head has blocks.
+        """
+        settings = head.settings
+        if settings.layers:
+            raise ValueError(f"a head of {settings.layers} residual blocks is no weighted sum")
+        self._weight = (head.out.weight[0] / settings.temperature).float()
+        constant = (head.out.bias / settings.temperature + settings.bias).float()
+        self._slots = constant.expand(settings.block_size)
+        self._odds = torch.zeros(2)
+        if head.slots is not None:
+            self._slots = self._slots + head.slots.float() @ self._weight
+        if head.confidence is not None:
+            self._odds = self._weight @ head.confidence.weight.float()
+
+    def __call__(self, states: Tensor, confidences: Tensor) -> Tensor:
+        """As :class:`AcceptanceHead`."""
+        p = confidences.clamp(DOUBT, 1 - DOUBT)
+        logits = states.float() @ self._weight + self._slots[: states.size(-2)]
+        logits = torch.addcmul(logits, p.log(), self._odds[0])
+        return torch.addcmul(logits, (1 - p).log(), self._odds[1]).sigmoid()
 
 
 @dataclass
@@ -203,13 +247,9 @@ class AcceptanceHeadModel(BaseFairseqModel):
             slot_feature=not cfg.no_slot_feature,
             confidence_feature=not cfg.no_confidence_feature,
             block_size=block_size,
-            beta=rule.beta,
-            tau=rule.tau if rule.beta > 1 else 0.0,
             drafter=fingerprint(drafter),
-            sampling=rule.sampling is not None,
-            sampling_topk=rule.sampling.topk if rule.sampling else -1,
-            sampling_topp=rule.sampling.topp if rule.sampling else -1.0,
-            rule_temperature=1.0 if rule.name == "strict" else task.limits.temperature,
+            rule=rule.values,
+            rule_temperature=task.limits.temperature if rule.takes_temperature else 1.0,
         )
         return cls(AcceptanceHead(settings), drafter)
 

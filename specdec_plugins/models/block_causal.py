@@ -18,9 +18,16 @@ from typing import Any, Optional
 import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import register_model
-from fairseq.models.transformer import Embedding, TransformerConfig, TransformerEncoderBase
+from fairseq.models.transformer import (
+    Embedding,
+    TransformerConfig,
+    TransformerDecoderBase,
+    TransformerEncoderBase,
+    TransformerModelBase,
+)
 from fairseq.modules import FairseqDropout, LayerNorm, PositionalEmbedding
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
+from fairseq.tasks import FairseqTask
 from fairseq.utils import get_available_activation_fns
 from omegaconf import II
 from torch import Tensor, nn
@@ -107,8 +114,8 @@ class BlockCausalDecoder(DrafterDecoder):
     """Causal over the prefix, bidirectional inside the block."""
 
     causal = True
-    mask_embedding: Any
-    output_projection: Any
+    mask_embedding: nn.Parameter
+    output_projection: nn.Linear | None
 
     def __init__(
         self,
@@ -143,9 +150,9 @@ class BlockCausalDecoder(DrafterDecoder):
                 self.output_projection.weight = embed_tokens.weight
             else:
                 nn.init.normal_(self.output_projection.weight, std=dim**-0.5)
-        self._borrowed: Any = ()
+        self._borrowed: tuple[TransformerDecoderBase, ...] = ()
 
-    def borrow(self, verifier_decoder: Any) -> None:
+    def borrow(self, verifier_decoder: TransformerDecoderBase) -> None:
         """Read the verifier's target tables in place of own ones."""
         self._borrowed = (verifier_decoder,)
 
@@ -225,10 +232,12 @@ class BlockCausalDecoder(DrafterDecoder):
 class BlockCausalDrafter(Drafter):
     """The default drafter for new training."""
 
+    decoder: BlockCausalDecoder
+
     def __init__(
         self,
         cfg: BlockCausalConfig,
-        encoder: nn.Module | None,
+        encoder: TransformerEncoderBase | None,
         decoder: BlockCausalDecoder,
         eos: int,
     ) -> None:
@@ -239,7 +248,7 @@ class BlockCausalDrafter(Drafter):
         self.shares_verifier_encoder = cfg.share_verifier_encoder
 
     @classmethod
-    def build_model(cls, cfg: BlockCausalConfig, task: Any) -> "BlockCausalDrafter":
+    def build_model(cls, cfg: BlockCausalConfig, task: FairseqTask) -> "BlockCausalDrafter":
         """Build from the config; the task's verifier, where it has one, is attached."""
         cls.check_task(task)
         source, target = task.source_dictionary, task.target_dictionary
@@ -264,7 +273,7 @@ class BlockCausalDrafter(Drafter):
             init_encoder_from(encoder, cfg.init_encoder_from)
         return model
 
-    def attach_verifier(self, verifier: Any) -> None:
+    def attach_verifier(self, verifier: TransformerModelBase) -> None:
         """See the base class.
 
         Raises:
@@ -288,10 +297,9 @@ class BlockCausalDrafter(Drafter):
                 raise ValueError(f"{flag} {own}: the verifier's is {theirs}")
         super().attach_verifier(verifier)
         if cfg.share_verifier_encoder:
-            ours: Any = self.decoder
-            ours.borrow(decoder)
+            self.decoder.borrow(decoder)
 
 
-def vars_of(cfg: Any) -> dict[str, Any]:
+def vars_of(cfg: object) -> dict[str, object]:
     """A config's fields, whether it is a dataclass, a namespace or an omegaconf node."""
     return {name: getattr(cfg, name) for name in BlockCausalConfig.__dataclass_fields__}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from argparse import ArgumentParser, Namespace
-from typing import Any, ClassVar
+from typing import ClassVar, TypeVar
 
 import torch
 from fairseq.models import register_model, register_model_architecture
@@ -22,14 +22,18 @@ from fairseq.models.transformer import (
 )
 from fairseq.modules import FairseqDropout, LayerNorm, PositionalEmbedding
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
+from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
+from specdec_plugins.fairseq_types import EncoderOut
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory
 from specdec_plugins.models.encoder_init import init_encoder_from
 from specdec_plugins.models.layers import DecoderLayerRunner, positioned
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 UNSUPPORTED = ("no_token_positional_embeddings", "adaptive_softmax_cutoff", "cross_self_attention")
 
@@ -60,7 +64,7 @@ class BlockDecoder(DrafterDecoder):
         self.mask_token = int(args.mask_token)
 
     def memory(
-        self, encoder_out: dict[str, list[Tensor]], runners: list[DecoderLayerRunner], table: Tensor
+        self, encoder_out: EncoderOut, runners: list[DecoderLayerRunner], table: Tensor
     ) -> Memory:
         memory = super().memory(encoder_out, runners, table)
         if self.copy_attn is not None:
@@ -99,7 +103,9 @@ class BlockDecoder(DrafterDecoder):
 class BlockEncoder(TransformerEncoderBase):
     """fairseq's encoder without embedding scale; it also returns its own input states."""
 
-    def forward(self, src_tokens: Tensor, src_lengths: Tensor | None = None, **kwargs: Any) -> Any:
+    def forward(
+        self, src_tokens: Tensor, src_lengths: Tensor | None = None, **kwargs: object
+    ) -> EncoderOut:
         encoder_out = super().forward(src_tokens, src_lengths=src_lengths, **kwargs)
         words = encoder_out["encoder_embedding"][0]
         encoder_out["encoder_inputs"] = [words + self.embed_positions(src_tokens)]
@@ -120,7 +126,7 @@ class BlockDrafter(Drafter):
     def __init__(
         self,
         args: Namespace,
-        encoder: nn.Module,
+        encoder: BlockEncoder,
         decoder: BlockDecoder,
         block_size: int,
         eos: int,
@@ -151,7 +157,7 @@ class BlockDrafter(Drafter):
         )
 
     @classmethod
-    def build_model(cls, args: Namespace, task: Any) -> BlockDrafter:
+    def build_model(cls, args: Namespace, task: FairseqTask) -> BlockDrafter:
         """Build from the namespace.
 
         Raises:
@@ -219,7 +225,7 @@ def _bert_init(module: nn.Module) -> None:
 @register_model_architecture("block", "block")
 def block(args: Namespace) -> None:
     """Fill in the published defaults."""
-    defaults: dict[str, Any] = {
+    defaults: dict[str, object] = {
         "encoder_embed_dim": 512,
         "encoder_layers": 6,
         "decoder_embed_dim": 512,
@@ -236,7 +242,7 @@ def block(args: Namespace) -> None:
             setattr(args, f"{side}_{name}", _given(args, f"{side}_{name}", value))
 
 
-def _given(args: Namespace, name: str, default: Any) -> Any:
+def _given(args: Namespace, name: str, default: T) -> T:
     value = getattr(args, name, None)
     return default if value is None else value
 

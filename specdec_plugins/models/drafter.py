@@ -8,16 +8,19 @@ mask keeps the blocks apart.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from fairseq.models import BaseFairseqModel
-from torch import Tensor, nn
+from fairseq.models.transformer import TransformerEncoderBase, TransformerModelBase
+from fairseq.tasks import FairseqTask
+from torch import Tensor
 
 from specdec_plugins.checkpoints.loading import REDUNDANT
 from specdec_plugins.data.block_mask import GLANCING, Blocks, glance, sentence_uniforms
+from specdec_plugins.fairseq_types import EncoderOut
 from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory
 from specdec_plugins.models.layers import DecoderLayerRunner, additive, among_themselves
 
@@ -41,13 +44,17 @@ class DrafterOutput:
 class Drafter(BaseFairseqModel):
     """Base of ``block`` and ``block_causal``."""
 
-    encoder: Any
+    encoder: TransformerEncoderBase | None
     decoder: DrafterDecoder
     uses_verifier_features = False
     shares_verifier_encoder = False
 
     def __init__(
-        self, encoder: nn.Module | None, decoder: DrafterDecoder, block_size: int, eos: int
+        self,
+        encoder: TransformerEncoderBase | None,
+        decoder: DrafterDecoder,
+        block_size: int,
+        eos: int,
     ) -> None:
         super().__init__()
         self.eos = eos
@@ -55,10 +62,10 @@ class Drafter(BaseFairseqModel):
         self.decoder = decoder
         self.block_size = block_size
         # In a tuple, so that it is no submodule: its weights are neither trained nor saved.
-        self._verifier: tuple[BaseFairseqModel] | tuple[()] = ()
+        self._verifier: tuple[TransformerModelBase] | tuple[()] = ()
 
     @staticmethod
-    def check_task(task: Any) -> None:
+    def check_task(task: FairseqTask) -> None:
         """
         Raises:
             ValueError: ``task`` cannot generate with a drafter.
@@ -75,12 +82,12 @@ class Drafter(BaseFairseqModel):
         table = getattr(self.decoder, "embed_tokens", None)
         return None if table is None else int(table.num_embeddings)
 
-    def attach_verifier(self, verifier: BaseFairseqModel) -> None:
+    def attach_verifier(self, verifier: TransformerModelBase) -> None:
         """Let the drafter read the verifier's encoder, tables and states; it never changes them."""
         self._verifier = (verifier,)
 
     @property
-    def verifier(self) -> Any:
+    def verifier(self) -> TransformerModelBase:
         """The attached verifier.
 
         Raises:
@@ -101,7 +108,7 @@ class Drafter(BaseFairseqModel):
             if key.endswith("._float_tensor"):
                 state_dict.setdefault(key, own[key])
 
-    def _apply(self, fn: Any, *args: Any, **kwargs: Any) -> Drafter:
+    def _apply(self, fn: Callable[[Tensor], Tensor], *args: object, **kwargs: object) -> Drafter:
         # The verifier follows to every device and dtype.
         if self._verifier:
             self._verifier[0]._apply(fn)
@@ -119,7 +126,7 @@ class Drafter(BaseFairseqModel):
         source = None if encoder is None else int(encoder.max_positions())
         return source, int(self.decoder.embed_positions.max_positions) - self.block_size
 
-    def encode(self, src_tokens: Tensor, src_lengths: Tensor) -> dict[str, list[Tensor]]:
+    def encode(self, src_tokens: Tensor, src_lengths: Tensor) -> EncoderOut:
         """The encoder's output, in fairseq's form; a shared verifier encoder is frozen."""
         if self.encoder is not None:
             return self.encoder(src_tokens, src_lengths=src_lengths)
@@ -128,7 +135,7 @@ class Drafter(BaseFairseqModel):
 
     @torch.no_grad()
     def verifier_states(
-        self, src_tokens: Tensor, src_lengths: Tensor, target: Tensor, encoder_out: Any
+        self, src_tokens: Tensor, src_lengths: Tensor, target: Tensor, encoder_out: EncoderOut
     ) -> Tensor:
         """``(batch, length, channels)``: row t is the verifier's state that predicts ``y_t``.
 
@@ -207,8 +214,7 @@ class Drafter(BaseFairseqModel):
         is_mask = torch.cat([torch.zeros_like(target).bool(), ~revealed.flatten(1)], dim=1)
         x = self.decoder.embed(tokens, is_mask, positions, memory, table, features)
         mask = additive(self._allowed(length, blocks)[:, None], x.dtype)
-        layers: Any = self.decoder.layers
-        attends = [among_themselves(mask, layer.self_attn) for layer in layers]
+        attends = [among_themselves(mask, runner.layer.self_attn) for runner in runners]
         x = self.decoder.run(x, positions, table, runners, attends, memory)
         before = torch.cat([torch.full_like(target[:, :1], self.eos), target], dim=1)
         previous = before.gather(1, blocks.positions.clamp(max=length).flatten(1))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from specdec_plugins.fairseq_types import EncoderOut
 from specdec_plugins.models.lattice import CANDIDATES, Lattice
 from specdec_plugins.models.layers import (
     Attend,
@@ -17,6 +18,11 @@ from specdec_plugins.models.layers import (
     projection,
     source_mask,
 )
+
+if TYPE_CHECKING:
+    from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
+
+    from specdec_plugins.models.layers import Positions
 
 
 @dataclass
@@ -42,12 +48,12 @@ class Memory:
 class DrafterDecoder(nn.Module):
     """A non-autoregressive decoder over prefix and masks; subclasses embed and attend."""
 
-    embed_positions: Any
-    layer_norm: Any
+    embed_positions: Positions
+    layer_norm: nn.Module | None
     causal: bool
     """True where prefix slots do not see the block, so that their states can be cached."""
 
-    def __init__(self, embed_positions: nn.Module, layers: nn.ModuleList, padding: int) -> None:
+    def __init__(self, embed_positions: Positions, layers: nn.ModuleList, padding: int) -> None:
         super().__init__()
         self.embed_positions = embed_positions
         self.layers = layers
@@ -57,7 +63,7 @@ class DrafterDecoder(nn.Module):
     @property
     def channels(self) -> int:
         """Width of the states."""
-        layer: Any = self.layers[0]
+        layer: TransformerDecoderLayerBase = self.layers[0]
         return int(layer.embed_dim)
 
     def embed(
@@ -155,7 +161,7 @@ class DrafterDecoder(nn.Module):
         self._project = projection(self.tables.output_projection.weight, frozen=True)
 
     def memory(
-        self, encoder_out: dict[str, list[Tensor]], runners: list[DecoderLayerRunner], table: Tensor
+        self, encoder_out: EncoderOut, runners: list[DecoderLayerRunner], table: Tensor
     ) -> Memory:
         """Project the source once."""
         states = encoder_out["encoder_out"][0]

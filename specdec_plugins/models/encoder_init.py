@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from argparse import Namespace
 
 import torch
 from fairseq.models import ARCH_MODEL_REGISTRY
-from torch import nn
+from fairseq.models.transformer import TransformerEncoderBase
 
 from specdec_plugins.checkpoints.archive import CheckpointError
-from specdec_plugins.checkpoints.loading import REDUNDANT, load_state, save_state
+from specdec_plugins.checkpoints.loading import REDUNDANT, State, load_state, save_state
 from specdec_plugins.models.drafter import Drafter
 
 logger = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ SETTINGS = (
 ALWAYS = SETTINGS[:2]
 
 
-def init_encoder_from(encoder: nn.Module, path: str, exact: bool = True) -> list[str]:
+def init_encoder_from(encoder: TransformerEncoderBase, path: str, exact: bool = True) -> list[str]:
     """Copy the encoder weights of the verifier checkpoint ``path`` into ``encoder``.
 
     Args:
@@ -75,7 +75,9 @@ def _is_learned(name: str) -> bool:
     return not REDUNDANT.search(name) and not name.endswith(("positions.weights", "version"))
 
 
-def _check_settings(encoder: Any, verifier_cfg: Any, path: str, names: tuple[str, ...]) -> None:
+def _check_settings(
+    encoder: TransformerEncoderBase, verifier_cfg: Namespace, path: str, names: tuple[str, ...]
+) -> None:
     cfg = encoder.cfg
     ours = {
         "encoder_attention_heads": cfg.encoder.attention_heads,
@@ -122,7 +124,7 @@ def write_initial_checkpoint(verifier: str, output: str) -> list[str]:
     return list(kept)
 
 
-def _check_verifier(state: dict[str, Any], path: str) -> None:
+def _check_verifier(state: State, path: str) -> None:
     architecture = state["cfg"]["model"].arch
     if issubclass(ARCH_MODEL_REGISTRY.get(architecture, object), Drafter):
         raise CheckpointError(f"{path}: is a drafter, not a verifier")

@@ -8,11 +8,26 @@ forward serves training, drafting and verification.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from specdec_plugins.fairseq_types import EncoderOut
+
+if TYPE_CHECKING:
+    from fairseq.modules import (
+        LearnedPositionalEmbedding,
+        MultiheadAttention,
+        SinusoidalPositionalEmbedding,
+    )
+    from fairseq.modules.transformer_layer import (
+        TransformerDecoderLayerBase,
+        TransformerEncoderLayerBase,
+    )
+
+    Positions: TypeAlias = "LearnedPositionalEmbedding | SinusoidalPositionalEmbedding"
 
 Attend = Callable[[Tensor, Tensor], Tensor]
 """(queries ``(batch, slots, heads, dim)``, keys and values ``(batch, slots, 2, heads, dim)``)
@@ -65,7 +80,7 @@ def _joined(parts: tuple[nn.Linear, ...], frozen: bool) -> Projection:
     return projection(weight, bias, frozen)
 
 
-def normalization(norm: Any) -> Projection:
+def normalization(norm: nn.Module) -> Projection:
     """What a layer norm does, without a module's detours where it is torch's own."""
     if type(norm) is not nn.LayerNorm:
         return lambda x: norm(x)
@@ -80,7 +95,11 @@ class LayerRunner:
     and say then that they are ``frozen``: of a model that is not in training.
     """
 
-    def __init__(self, layer: Any, frozen: bool = False) -> None:
+    def __init__(
+        self,
+        layer: TransformerEncoderLayerBase | TransformerDecoderLayerBase,
+        frozen: bool = False,
+    ) -> None:
         attention = layer.self_attn
         self.layer = layer
         self.frozen = frozen
@@ -131,7 +150,7 @@ class EncoderLayerRunner(LayerRunner):
 class DecoderLayerRunner(LayerRunner):
     """Runs one ``TransformerDecoderLayer``."""
 
-    def __init__(self, layer: Any, frozen: bool = False) -> None:
+    def __init__(self, layer: TransformerDecoderLayerBase, frozen: bool = False) -> None:
         super().__init__(layer, frozen)
         cross = layer.encoder_attn
         self.memory_input = _joined((cross.k_proj, cross.v_proj), frozen)
@@ -167,7 +186,7 @@ class DecoderLayerRunner(LayerRunner):
         return keys, values
 
 
-def among_themselves(mask: Tensor | None, attention: Any) -> Attend:
+def among_themselves(mask: Tensor | None, attention: MultiheadAttention) -> Attend:
     """Self-attention among the slots of one pass, with an additive ``mask`` or all of them."""
     probability = dropout(attention)
 
@@ -181,7 +200,25 @@ def among_themselves(mask: Tensor | None, attention: Any) -> Attend:
     return attend
 
 
-def dropout(attention: Any) -> float:
+def attend_over(cached: Tensor, mask: Tensor | None) -> Attend:
+    """Self-attention over cached positions and new ones.
+
+    Args:
+        cached: ``(batch, width + slots, 2, heads, dim)`` keys and values, then room for those of
+            the new slots, which are written there.
+        mask: to be added to the scores.
+    """
+
+    def attend(query: Tensor, key_value: Tensor) -> Tensor:
+        cached[:, -key_value.size(1) :] = key_value
+        keys, values = cached.permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(query.transpose(1, 2), keys, values, attn_mask=mask)
+        return y.transpose(1, 2).flatten(2)
+
+    return attend
+
+
+def dropout(attention: MultiheadAttention) -> float:
     """The dropout probability of an attention's weights in its present mode."""
     return float(attention.dropout_module.p) if attention.training else 0.0
 
@@ -191,7 +228,7 @@ def additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
     return allowed.to(dtype).log_()
 
 
-def source_mask(encoder_out: dict[str, list[Tensor]], dtype: torch.dtype) -> Tensor | None:
+def source_mask(encoder_out: EncoderOut, dtype: torch.dtype) -> Tensor | None:
     """``(batch, 1, 1, source)`` additive mask of an encoder's padding, or None without padding.
 
     Looks at the padding: a device-to-host read, once a batch and model.
@@ -202,7 +239,7 @@ def source_mask(encoder_out: dict[str, list[Tensor]], dtype: torch.dtype) -> Ten
     return additive(~padding[0][:, None, None, :], dtype)
 
 
-def position_table(embed_positions: Any, length: int, padding: int) -> Tensor | None:
+def position_table(embed_positions: Positions | None, length: int, padding: int) -> Tensor | None:
     """``(length, channels)``: what the module adds at positions 0, 1, … of an unpadded row.
 
     Asks the module itself, so it holds for learned and sinusoidal positions of every fairseq. A

@@ -9,7 +9,7 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks.translation import TranslationConfig
 from omegaconf import II
 
-from specdec_plugins.tasks.controller_config import ControllerConfig
+from specdec_plugins.tasks.decoding_config import ControllerConfig, RuleConfig
 
 # Names that the published code lists; all but the first crashed there.
 NOISES = ("block_mask", "random_delete", "random_mask", "full_mask", "no_noise")
@@ -18,7 +18,7 @@ AUTOCAST = ("bfloat16",)
 
 
 @dataclass
-class TranslationSpecdecConfig(ControllerConfig, TranslationConfig):
+class TranslationSpecdecConfig(ControllerConfig, RuleConfig, TranslationConfig):
     """Options of the task: noise and glancing for training, the rest for generation."""
 
     noise: ChoiceEnum(NOISES) = field(  # type: ignore[valid-type]
@@ -54,23 +54,6 @@ class TranslationSpecdecConfig(ControllerConfig, TranslationConfig):
             "validation, verification in generation",
             "argparse_alias": "--AR-path",
         },
-    )
-    beta: int = field(
-        default=1, metadata={"help": "accept among the verifier's best BETA tokens; 1 is strict"}
-    )
-    tau: float = field(
-        default=0.0, metadata={"help": "and within TAU nats of its best (relaxed acceptance)"}
-    )
-    sampling: bool = field(
-        default=False,
-        metadata={"help": "draw tokens instead of taking the best, as the verifier alone would"},
-    )
-    sampling_topk: int = field(
-        default=-1, metadata={"help": "draw from the verifier's most probable tokens, so many"}
-    )
-    sampling_topp: float = field(
-        default=-1.0,
-        metadata={"help": "draw from the fewest tokens that together have this probability"},
     )
     temperature: float = field(
         default=1.0, metadata={"help": "divides the scores that are judged, or drawn by"}

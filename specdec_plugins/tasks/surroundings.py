@@ -7,7 +7,10 @@ import locale
 import logging
 import sys
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +24,7 @@ def warn_of_locale() -> None:
         )
 
 
-def refuse_tpu(cfg: Any) -> None:
+def refuse_tpu(cfg: TranslationSpecdecConfig) -> None:
     """End training for a TPU where there is none: ``fairseq-train`` takes ``--bf16`` for that.
 
     It ends the program, by one line: fairseq would show a traceback.

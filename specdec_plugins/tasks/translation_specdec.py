@@ -5,14 +5,21 @@ from __future__ import annotations
 import json
 import logging
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
 import torch
 from fairseq import utils
+from fairseq.criterions import FairseqCriterion
+from fairseq.data import Dictionary, FairseqDataset
+from fairseq.data.iterators import EpochBatchIterator
+from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
+from fairseq.models import BaseFairseqModel
+from fairseq.models.transformer import TransformerModelBase
+from fairseq.optim import FairseqOptimizer
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationTask
 from omegaconf import DictConfig
@@ -32,10 +39,13 @@ from specdec_plugins.data.block_mask import (
     sentence_uniforms,
 )
 from specdec_plugins.data.whole_pairs import WholePairs
-from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.acceptance import RULE_OPTIONS, choose_rule
+from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import SHORTEST, GenerationLimits
+from specdec_plugins.fairseq_types import LogOutput, Sample
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
 from specdec_plugins.tasks.surroundings import refuse_tpu, warn_of_locale
@@ -51,7 +61,9 @@ class TranslationSpecdecTask(TranslationTask):
 
     cfg: TranslationSpecdecConfig
 
-    def __init__(self, cfg: TranslationSpecdecConfig, src_dict: Any, tgt_dict: Any) -> None:
+    def __init__(
+        self, cfg: TranslationSpecdecConfig, src_dict: Dictionary, tgt_dict: Dictionary
+    ) -> None:
         super().__init__(cfg, src_dict, tgt_dict)
         if cfg.noise != "block_mask":
             raise ValueError(f"--noise {cfg.noise}: not supported; use --noise block_mask")
@@ -65,17 +77,17 @@ class TranslationSpecdecTask(TranslationTask):
             raise ValueError(f"--total-up {cfg.total_up}: must be at least 1")
         if cfg.left_pad_target:
             raise ValueError("--left-pad-target: blocks are cut from right-padded targets")
-        self.rule = AcceptanceRule.from_config(cfg)
+        self.rule = choose_rule({name: getattr(cfg, name) for name in RULE_OPTIONS})
         self.limits = GenerationLimits.from_config(cfg)
         self.controller = ControllerOptions.from_config(cfg)
         if cfg.autocast is not None:
             logger.info("training with autocast to %s", cfg.autocast)
-        self._verifier: Any = None
+        self._verifier: TransformerModelBase | None = None
         self._hidden = False
         self._validated: SpeculativeGenerator | None = None
 
     @property
-    def verifier(self) -> Any:
+    def verifier(self) -> TransformerModelBase | None:
         """The verifier of ``--AR-path``, loaded once, frozen; None without the flag."""
         path = self.cfg.AR_path
         if self._verifier is None and path and not self._hidden:
@@ -104,13 +116,15 @@ class TranslationSpecdecTask(TranslationTask):
             self._hidden = False
 
     @classmethod
-    def setup_task(cls, cfg: TranslationSpecdecConfig, **kwargs: Any) -> TranslationSpecdecTask:
+    def setup_task(cls, cfg: TranslationSpecdecConfig, **kwargs: object) -> TranslationSpecdecTask:
         """As fairseq's; from here on fairseq too reads checkpoints without running their code."""
         force_weights_only()
         warn_of_locale()
         return super().setup_task(cfg, **kwargs)
 
-    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+    def build_model(
+        self, cfg: FairseqDataclass | Namespace, from_checkpoint: bool = False
+    ) -> BaseFairseqModel:
         if from_checkpoint:
             # Its weights are about to be loaded. Where fairseq loads them, nobody looked at cfg.
             with self._verifier_hidden():
@@ -127,11 +141,11 @@ class TranslationSpecdecTask(TranslationTask):
             raise ValueError("--blocks-per-sentence: --arch block can score one block a pass")
         return model
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """What checkpoints keep of the task: which dictionaries it has."""
         return {**super().state_dict(), KEY: fingerprints(self)}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, object]) -> None:
         """Where fairseq loads a model.
 
         Raises:
@@ -140,15 +154,20 @@ class TranslationSpecdecTask(TranslationTask):
         check_dictionaries(state_dict, self, "a checkpoint of --path")
         super().load_state_dict({name: state_dict[name] for name in state_dict if name != KEY})
 
-    def load_dataset(self, split: str, *args: Any, **kwargs: Any) -> None:
+    def load_dataset(self, split: str, *args: object, **kwargs: object) -> None:
         """As fairseq's, and every sentence of it is in a batch."""
         super().load_dataset(split, *args, **kwargs)
         # fairseq's function makes it, and cannot be told another class.
         self.datasets[split].__class__ = WholePairs
 
     def get_batch_iterator(
-        self, dataset: Any, *args: Any, num_shards: int = 1, shard_id: int = 0, **kwargs: Any
-    ) -> Any:
+        self,
+        dataset: FairseqDataset,
+        *args: object,
+        num_shards: int = 1,
+        shard_id: int = 0,
+        **kwargs: object,
+    ) -> EpochBatchIterator:
         """As fairseq's; honours ``--num-shards``, which fairseq-generate 0.12 takes and ignores."""
         if num_shards == 1:
             num_shards, shard_id = self.cfg.num_shards, self.cfg.shard_id
@@ -160,19 +179,19 @@ class TranslationSpecdecTask(TranslationTask):
         """Linear from ``start_p`` to ``start_p - minus_p`` over ``total_up`` updates."""
         return self.cfg.start_p - self.cfg.minus_p * min(1.0, max(0.0, update / self.cfg.total_up))
 
-    def _cut(self, sample: dict[str, Any], uniforms: Tensor) -> None:
+    def _cut(self, sample: Sample, uniforms: Tensor) -> None:
         lengths = sample["target"].ne(self.target_dictionary.pad()).sum(1)
         sample["cuts"] = sample_cuts(lengths, uniforms)
 
     def train_step(
         self,
-        sample: dict[str, Any],
-        model: Any,
-        criterion: Any,
-        optimizer: Any,
+        sample: Sample,
+        model: BaseFairseqModel,
+        criterion: FairseqCriterion,
+        optimizer: FairseqOptimizer,
         update_num: int,
         ignore_grad: bool = False,
-    ) -> tuple[Tensor, Any, dict[str, Any]]:
+    ) -> tuple[Tensor, Tensor, LogOutput]:
         """Noise is a function of fairseq's seed of the update and of the sentence alone.
 
         Several workers, whom fairseq all gives the same seed, then draw what one process would.
@@ -184,7 +203,7 @@ class TranslationSpecdecTask(TranslationTask):
         with self._autocast(model):
             return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
 
-    def _autocast(self, model: Any) -> AbstractContextManager[Any]:
+    def _autocast(self, model: BaseFairseqModel) -> AbstractContextManager[object]:
         """What ``--autocast`` asks for.
 
         Raises:
@@ -202,8 +221,8 @@ class TranslationSpecdecTask(TranslationTask):
         return torch.autocast("cpu", dtype=getattr(torch, name))
 
     def valid_step(
-        self, sample: dict[str, Any], model: Any, criterion: Any
-    ) -> tuple[Tensor, Any, dict[str, Any]]:
+        self, sample: Sample, model: BaseFairseqModel, criterion: FairseqCriterion
+    ) -> tuple[Tensor, Tensor, LogOutput]:
         """The loss on fixed prefixes, and a drafter's acceptance length against the verifier."""
         model = unwrapped(model)
         if self.verifier is not None:
@@ -221,13 +240,15 @@ class TranslationSpecdecTask(TranslationTask):
             log["_steps"] = generator.statistics.steps
         return loss, sample_size, log
 
-    def _inference_with_bleu(self, generator: Any, sample: dict[str, Any], model: Any) -> Any:
+    def _inference_with_bleu(
+        self, generator: object, sample: Sample, model: BaseFairseqModel
+    ) -> LogOutput:
         # fairseq built one together with the model, which packed the weights of that moment.
         settings = Namespace(**json.loads(self.cfg.eval_bleu_args))
         self._validated = self.build_generator([model], settings)
         return super()._inference_with_bleu(self._validated, sample, model)
 
-    def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
+    def reduce_metrics(self, logging_outputs: list[LogOutput], criterion: FairseqCriterion) -> None:
         super().reduce_metrics(logging_outputs, criterion)
         steps = sum(log.get("_steps", 0) for log in logging_outputs)
         if steps > 0:
@@ -243,11 +264,11 @@ class TranslationSpecdecTask(TranslationTask):
 
     def build_generator(
         self,
-        models: list[Any],
-        args: Any,
-        seq_gen_cls: Any = None,
-        extra_gen_cls_kwargs: dict[str, Any] | None = None,
-        prefix_allowed_tokens_fn: Any = None,
+        models: list[BaseFairseqModel],
+        args: FairseqDataclass | Namespace | None,
+        seq_gen_cls: type | None = None,
+        extra_gen_cls_kwargs: dict[str, object] | None = None,
+        prefix_allowed_tokens_fn: Callable[[int, Tensor], list[int]] | None = None,
     ) -> Any:
         """A :class:`SpeculativeGenerator` where the models include a drafter, else fairseq's own.
 
@@ -272,16 +293,16 @@ class TranslationSpecdecTask(TranslationTask):
             )
         _warn_of_beam(getattr(args, "beam", 1))
         given = self._with_own(args)
-        rule, limits = AcceptanceRule.from_config(given), GenerationLimits.from_config(given)
+        rule, limits = choose_rule(given), GenerationLimits.from_config(given)
         self._check_sources(limits, int(verifiers[0].max_decoder_positions()))
-        return SpeculativeGenerator(
+        return build_generator(
             verifiers[0],
             drafters[0],
             self.target_dictionary,
             block_size=self.cfg.block_size,
             rule=rule,
             limits=limits,
-            controller=self.controller,
+            options=self.controller,
             head=controller_head(
                 self.controller,
                 drafters[0],
@@ -309,17 +330,16 @@ class TranslationSpecdecTask(TranslationTask):
         """Without a drafter there is nothing to control."""
         name = self.controller.controller
         flag = f"--controller {name}" if name not in ("constant", "none") else ""
-        if flag or self.controller.acceptance_head:
+        if flag or self.controller[ACCEPTANCE_HEAD]:
             raise ValueError(
                 f"{flag or '--acceptance-head'}: there is no drafter; give both checkpoints, "
                 "--path drafter.pt:verifier.pt"
             )
 
-    def _with_own(self, args: Any) -> Namespace:
+    def _with_own(self, args: FairseqDataclass | Namespace | None) -> Namespace:
         """fairseq's generation options, and the task's own where there are none of that name:
         ``--eval-bleu-args`` are few, and may be missing."""
-        names = ("beta", "tau", "sampling", "sampling_topk", "sampling_topp", "temperature")
-        own = {name: getattr(self.cfg, name) for name in names}
+        own = {name: getattr(self.cfg, name) for name in (*RULE_OPTIONS, "temperature")}
         given = dict(args) if isinstance(args, DictConfig) else vars(args) if args else {}
         return Namespace(**{**own, **given})
 

@@ -12,8 +12,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from conftest import make_batch, make_verifier
+from conftest import make_task as plain_task
+from drafters import make_causal
 from kills import load
 from models.test_acceptance_head import make_head
 from mutations import ODD, mutations, texts
@@ -23,7 +27,11 @@ from test_loading import make_model_args, make_state, make_task
 
 from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.head_file import load_head, save_head
-from specdec_plugins.decoding.cost_profile import CostProfile, tabulate
+from specdec_plugins.decoding import cost_profile
+from specdec_plugins.decoding.build import build_generator
+from specdec_plugins.decoding.controllers import Needs
+from specdec_plugins.decoding.cost_profile import CostProfile
+from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.trace import StepTrace
 from specdec_plugins.evaluation.folder import SweepFolder, read_runs
 from specdec_plugins.evaluation.summary import summarize
@@ -93,7 +101,7 @@ def test_traces(tmp_path: Path) -> None:
     check(path, texts(good, COUNT), reported, InferenceError)
 
 
-def test_cost_profiles(tmp_path: Path) -> None:
+def test_cost_profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "costs.json"
     points = {
         "draft": [[0, 0.0], [1, 0.1], [4, 0.2]],
@@ -101,11 +109,21 @@ def test_cost_profiles(tmp_path: Path) -> None:
     }
     key = {"threads": 1}
 
+    monkeypatch.setattr(cost_profile, "describe", lambda *_: key)
+    for name, rounds in (("WARM_UP", 0), ("LEAST", 1), ("MOST", 1)):
+        monkeypatch.setattr(CostProfile, name, rounds)
+    limits = GenerationLimits(max_len_b=2)
+    task = plain_task()
+    generator = build_generator(
+        make_verifier(task), make_causal(task), task.target_dictionary, limits=limits
+    )
+    batch = make_batch([3, 3])
+
     def tabulated() -> None:
-        costs = CostProfile(str(path))._load(path, key)
-        for found in costs.values():
-            table = tabulate({1: found}, 2, 4, torch.device("cpu"))
-            assert bool(torch.isfinite(table.draft).all() and torch.isfinite(table.verify).all())
+        """What is not there, or of another machine, is measured."""
+        found = CostProfile(str(path)).costs(generator, batch, Needs(4))
+        assert np.isfinite(found.draft).all()
+        assert np.isfinite(found.verify).all()
 
     check(
         path, texts({"key": key, "costs": {"1": points, "2": points}}, COUNT), tabulated, ValueError
@@ -116,7 +134,7 @@ class TestHeads:
     @pytest.fixture
     def path(self, tmp_path: Path) -> Path:
         path = tmp_path / "acceptance_head.pt"
-        save_head(path, make_head(beta=3, tau=1.0, drafter=fingerprint(DRAFTER)))
+        save_head(path, make_head(rule=RULE.values, drafter=fingerprint(DRAFTER)))
         return path
 
     def load(self, path: Path) -> str | None:

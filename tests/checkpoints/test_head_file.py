@@ -12,28 +12,36 @@ from models.test_acceptance_head import inputs, make_head
 
 from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.head_file import controller_head, find_head, load_head, save_head
-from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.acceptance import (
+    AcceptanceRule,
+    RelaxedRule,
+    SamplingRule,
+    StrictRule,
+)
+from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.controllers import ControllerOptions
-from specdec_plugins.decoding.linear_head import LinearHead
-from specdec_plugins.decoding.probabilities import Sampling
 from specdec_plugins.models.acceptance_head import AcceptanceHead, fingerprint
 
 DRAFTER = make_causal().float()
-RULE = AcceptanceRule(3, 1.0)
+RULE = RelaxedRule(3, 1.0)
+SETTINGS: dict[str, Any] = {
+    "rule": RULE.values,
+    "temperature": 1.25,
+    "bias": 0.5,
+    "drafter": fingerprint(DRAFTER),
+}
 
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     path = tmp_path / "acceptance_head.pt"
-    save_head(
-        path, make_head(beta=3, tau=1.0, temperature=1.25, bias=0.5, drafter=fingerprint(DRAFTER))
-    )
+    save_head(path, make_head(**SETTINGS))
     return path
 
 
 def test_a_head_is_read_as_it_was_written(saved: Path) -> None:
     head = load_head(saved, DRAFTER, RULE, 4)
-    expected = make_head(beta=3, tau=1.0, temperature=1.25, bias=0.5, drafter=fingerprint(DRAFTER))
+    expected = make_head(**SETTINGS)
     assert head.settings == expected.settings
     states, confidences = inputs()
     torch.testing.assert_close(
@@ -48,30 +56,24 @@ def test_a_head_of_the_shipped_size_is_under_a_megabyte(tmp_path: Path) -> None:
 
 
 def test_the_head_beside_a_drafter_is_found(saved: Path) -> None:
-    for rule in (RULE, AcceptanceRule()):
+    for rule in (RULE, StrictRule()):
         assert find_head(saved.parent / "drafter.pt", rule) == saved
         assert find_head(saved.parent / "elsewhere" / "drafter.pt", rule) is None
     relaxed = saved.rename(saved.with_name("acceptance_head.relaxed.pt"))
     assert find_head(saved.parent / "drafter.pt", RULE) == relaxed
-    assert find_head(saved.parent / "drafter.pt", AcceptanceRule()) is None
+    assert find_head(saved.parent / "drafter.pt", StrictRule()) is None
     saved.write_bytes(b"")
     assert find_head(saved.parent / "drafter.pt", RULE) == relaxed
-    assert find_head(saved.parent / "drafter.pt", AcceptanceRule()) == saved
+    assert find_head(saved.parent / "drafter.pt", StrictRule()) == saved
 
 
 def test_a_controllers_head_is_for_its_device(saved: Path) -> None:
-    """On the CPU one without blocks is read by compiled code; elsewhere there are only tensors."""
-    options = ControllerOptions("acceptance-head")
-    drafter_path = saved.parent / "drafter.pt"
-    given = (options, DRAFTER, RULE, 4)
-    assert isinstance(controller_head(*given, "cpu", drafter_path), AcceptanceHead)
+    given = (ControllerOptions("acceptance-head"), DRAFTER, RULE, 4)
+    for device in ("cpu", "meta"):
+        head = controller_head(*given, device, saved.parent / "drafter.pt")
+        assert isinstance(head, AcceptanceHead)
+        assert head.out.weight.device.type == device
     assert controller_head(*given, "cpu") is None
-    settings = {"layers": 0, "beta": 3, "tau": 1.0, "drafter": fingerprint(DRAFTER)}
-    save_head(saved, make_head(**settings))
-    assert isinstance(controller_head(*given, "cpu", drafter_path), LinearHead)
-    elsewhere = controller_head(*given, "meta", drafter_path)
-    assert isinstance(elsewhere, AcceptanceHead)
-    assert elsewhere.out.weight.is_meta
 
 
 def test_smaller_blocks_are_no_problem(saved: Path) -> None:
@@ -80,37 +82,44 @@ def test_smaller_blocks_are_no_problem(saved: Path) -> None:
 
 def test_heads_of_before_sampling_are_read(saved: Path) -> None:
     state = torch.load(saved, weights_only=True)
-    for name in ("sampling", "sampling_topk", "sampling_topp", "rule_temperature"):
-        del state["acceptance_head"][name]
+    assert (state["acceptance_head"]["beta"], state["acceptance_head"]["tau"]) == (3, 1.0)
+    del state["acceptance_head"]["rule_temperature"]
     torch.save(state, saved)
-    assert not load_head(saved, DRAFTER, RULE, 4).settings.sampling
+    assert load_head(saved, DRAFTER, RULE, 4).settings == make_head(**SETTINGS).settings
 
 
 class TestSampling:
-    RULE = AcceptanceRule(sampling=Sampling(topk=3))
+    RULE = SamplingRule(Sampling(topk=3))
 
     @pytest.fixture
     def saved(self, tmp_path: Path) -> Path:
         path = tmp_path / "acceptance_head.sampling.pt"
-        settings = {"sampling": True, "sampling_topk": 3, "rule_temperature": 0.5}
+        settings = {"rule": self.RULE.values, "rule_temperature": 0.5}
         save_head(path, make_head(**settings, drafter=fingerprint(DRAFTER)))
         return path
 
     def test_it_is_found_and_read(self, saved: Path) -> None:
         assert find_head(saved.parent / "drafter.pt", self.RULE) == saved
-        assert find_head(saved.parent / "drafter.pt", AcceptanceRule()) is None
-        assert load_head(saved, DRAFTER, self.RULE, 4, 0.5).settings.sampling_topk == 3
+        assert find_head(saved.parent / "drafter.pt", StrictRule()) is None
+        assert load_head(saved, DRAFTER, self.RULE, 4, 0.5).settings.rule == self.RULE.values
+
+    def test_one_that_states_the_options_of_all_rules(self, saved: Path) -> None:
+        """As earlier versions wrote it."""
+        state = torch.load(saved, weights_only=True)
+        state["acceptance_head"].update(beta=1, tau=0.0, sampling_topp=-1.0)
+        torch.save(state, saved)
+        load_head(saved, DRAFTER, self.RULE, 4, 0.5)
 
     @pytest.mark.parametrize(
         ("rule", "temperature", "message"),
         [
             (
-                AcceptanceRule(),
+                StrictRule(),
                 0.5,
                 r"for sampling \(top 3\) at temperature 0.5 acceptance, not strict; give",
             ),
             (
-                AcceptanceRule(sampling=Sampling()),
+                SamplingRule(),
                 0.5,
                 "give --sampling --sampling-topk 3 --temperature 0.5, or",
             ),
@@ -126,10 +135,10 @@ class TestSampling:
 
 def test_a_strict_head_does_for_every_temperature(tmp_path: Path) -> None:
     path = tmp_path / "acceptance_head.pt"
-    save_head(path, make_head(beta=1, tau=0.0, drafter=fingerprint(DRAFTER)))
-    load_head(path, DRAFTER, AcceptanceRule(), 4, 0.3)
+    save_head(path, make_head(drafter=fingerprint(DRAFTER)))
+    load_head(path, DRAFTER, StrictRule(), 4, 0.3)
     with pytest.raises(CheckpointError, match=r"give --beta 1 --tau 0\.0 instead of --sampling"):
-        load_head(path, DRAFTER, AcceptanceRule(sampling=Sampling()), 4)
+        load_head(path, DRAFTER, SamplingRule(), 4)
 
 
 @pytest.mark.parametrize(
@@ -137,10 +146,10 @@ def test_a_strict_head_does_for_every_temperature(tmp_path: Path) -> None:
     [
         ({"drafter": make_causal(seed=1).float()}, "another drafter"),
         (
-            {"rule": AcceptanceRule()},
+            {"rule": StrictRule()},
             r"for relaxed \(beta 3, tau 1.0\) acceptance, not strict",
         ),
-        ({"rule": AcceptanceRule(3, 2.0)}, "--beta 3 --tau 1.0"),
+        ({"rule": RelaxedRule(3, 2.0)}, "--beta 3 --tau 1.0"),
         ({"block_size": 5}, "--block-size 4 or less"),
     ],
 )
@@ -172,6 +181,15 @@ def test_files_that_are_no_heads(
     with pytest.raises(CheckpointError, match=why):
         load_head(saved, DRAFTER, RULE, 4)
     assert "was run" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("change", [{"channels": -1}, {"layers": -1}, {"block_size": 0}])
+def test_sizes_that_cannot_be(saved: Path, change: dict[str, int]) -> None:
+    state = torch.load(saved, weights_only=True)
+    state["acceptance_head"].update(change)
+    torch.save(state, saved)
+    with pytest.raises(CheckpointError, match="it is of no size that can be"):
+        load_head(saved, DRAFTER, RULE, 4)
 
 
 def test_weights_that_do_not_fit_their_settings(saved: Path) -> None:

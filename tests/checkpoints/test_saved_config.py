@@ -267,9 +267,9 @@ class TestTask:
 
 
 def test_fields_of_a_file_must_be_known() -> None:
-    assert saved_fields({"dropout": 0.5}, BlockCausalConfig) == {"dropout": 0.5}
+    assert saved_fields({"dropout": 0.5}, BlockCausalConfig, {}) == {"dropout": 0.5}
     with pytest.raises(ConfigError, match="unknown field 'x'"):
-        saved_fields({"x": 0.5}, BlockCausalConfig)
+        saved_fields({"x": 0.5}, BlockCausalConfig, {})
 
 
 def test_where_fairseq_loads_the_task_looks(trace: Path) -> None:

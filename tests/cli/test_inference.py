@@ -108,7 +108,8 @@ def test_published_command_line(
     ]
     captured = capfd.readouterr()
     assert captured.out == ""
-    assert "specdec, batch 1, block size 3, beta 5, tau 3.0; float32 on cpu" in captured.err
+    title = "specdec, batch 1, block size 3, relaxed (beta 5, tau 3.0); float32 on cpu"
+    assert title in captured.err
     assert "acceptance length" in captured.err
 
 
@@ -257,7 +258,7 @@ def test_sampling(
         stock = settings["search_options"]
         assert (stock["sampling"], stock["sampling_topk"], stock["sampling_topp"]) == (True, -1, -1)
     else:
-        assert settings["rule"]["sampling"] == {"topk": -1, "topp": -1.0}
+        assert settings["rule"] == {"sampling": True}
     assert f"{strategy}, batch 1" in (report := capfd.readouterr().err)
     assert "sampling at temperature 3" in report
     assert run(*flags, "--sampling-topk", "9999", strategy=strategy) == 0
@@ -279,7 +280,7 @@ def test_stats_json(run: RunScript, tmp_path: Path, strategy: str, batch: str, c
     assert settings["limits"]["max_len_b"] == 15
     assert (settings["batch"], settings["seed"], settings["warmup"]) == (int(batch), 1, 0)
     if strategy == "specdec":
-        assert settings["rule"] == {"beta": 1, "tau": 0.0, "sampling": None}
+        assert settings["rule"] == {"beta": 1, "tau": 0.0}
         assert settings["controller"]["controller"] == "constant"
         assert settings["output_depends_on_batch"] is False
     else:

@@ -14,11 +14,15 @@ from fairseq.logging import metrics
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specdec_plugins.criterions.acceptance_labels import AcceptanceLabeller
 from specdec_plugins.criterions.acceptance_loss import AcceptanceLoss, weighted_loss
-from specdec_plugins.decoding.acceptance import AcceptanceRule
-from specdec_plugins.decoding.labels import AcceptanceLabeller
+from specdec_plugins.decoding.acceptance import (
+    AcceptanceRule,
+    RelaxedRule,
+    SamplingRule,
+    StrictRule,
+)
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.decoding.probabilities import Sampling
 from specdec_plugins.models.acceptance_head import AcceptanceHeadConfig, AcceptanceHeadModel
 
 
@@ -46,7 +50,7 @@ def make_sample() -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("rule", [AcceptanceRule(), AcceptanceRule(4, 3.0)])
+@pytest.mark.parametrize("rule", [StrictRule(), RelaxedRule(4, 3.0)])
 @pytest.mark.parametrize("weight", [1.0, 6.0])
 def test_loss_is_the_weighted_cross_entropy_of_decided_slots(
     rule: AcceptanceRule, weight: float
@@ -79,7 +83,7 @@ def test_loss_is_the_weighted_cross_entropy_of_decided_slots(
 
 
 def test_only_the_head_gets_gradients() -> None:
-    model, task = make_model(AcceptanceRule(4, 3.0))
+    model, task = make_model(RelaxedRule(4, 3.0))
     before = [p.clone() for p in (*model.drafter.parameters(), *task.verifier.parameters())]
     AcceptanceLoss(task, 6.0)(model, make_sample())[0].backward()
     after = [*model.drafter.parameters(), *task.verifier.parameters()]
@@ -89,7 +93,7 @@ def test_only_the_head_gets_gradients() -> None:
 
 def test_sampled_labels_depend_on_the_sentences_and_the_update_alone() -> None:
     """As fairseq's seed of the update makes them; in validation, on the sentences."""
-    model, task = make_model(AcceptanceRule(sampling=Sampling()))
+    model, task = make_model(SamplingRule())
     criterion, sample = AcceptanceLoss(task, 6.0), make_sample()
 
     def losses(**changes: Any) -> set[float]:

@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
+import math
+from argparse import Namespace
 from typing import Any
 
 import pytest
 import torch
-from conftest import make_batch, make_dictionary, make_verifier, vary_output
-from fairseq.sequence_generator import SequenceGenerator
+from conftest import make_batch, make_dictionary, make_task, make_verifier, vary_output
+from drafters import SIZES, make_block, make_causal
+from fairseq.models import ARCH_CONFIG_REGISTRY
+from fairseq.models.transformer import TransformerModel
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted import attach, corrupted
+from scripted import corrupted, scripted_generator
+from strict import (
+    BOS,
+    DICTIONARY,
+    DRAFTERS,
+    EOS,
+    PAD,
+    UNK,
+    K,
+    beam1,
+    check_beam1,
+    one_row,
+    specdec,
+    verifier,
+)
 
-from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.acceptance import AcceptanceRule, RelaxedRule, StrictRule
+from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 
-DICTIONARY = make_dictionary()
-VERIFIER = vary_output(make_verifier())
-
-
-def beam1(model: Any, batch: Any, **options: Any) -> list[Any]:
-    generator = SequenceGenerator([model], DICTIONARY, beam_size=1, **options)
-    return [hypotheses[0] for hypotheses in generator.generate([model], batch)]
-
-
-def scripted(script: Any, k: int, rule: AcceptanceRule | None = None, **limits: Any) -> Any:
-    generator = SpeculativeGenerator(
-        VERIFIER, None, DICTIONARY, rule=rule, limits=GenerationLimits(**limits)
-    )
-    if k:
-        attach(generator, script, k)
-    return generator
+pytestmark = pytest.mark.usefixtures("exact_softmax")
+VARIED = vary_output(make_verifier())
+ALL = RelaxedRule(len(DICTIONARY), math.inf)
 
 
 @settings(max_examples=60)
@@ -54,16 +60,13 @@ def test_strict_equals_beam_1(
     corruption: float,
 ) -> None:
     batch = make_batch(lengths, seed=seed)
-    expected = beam1(VERIFIER, batch, max_len_b=max_len_b, min_len=min_len, unk_penalty=unkpen)
+    limits = GenerationLimits(max_len_b=max_len_b, min_len=min_len, unkpen=unkpen)
+    expected = beam1(VARIED, batch, limits)
     script = corrupted(expected, max_len_b + 1, corruption, len(DICTIONARY), seed)
-    generator = scripted(script, k, max_len_b=max_len_b, min_len=min_len, unkpen=unkpen)
-    hypotheses = generator.generate([], batch)
-    for (ours,), theirs in zip(hypotheses, expected):
-        assert ours["tokens"].tolist() == theirs["tokens"].tolist()
-        torch.testing.assert_close(
-            ours["positional_scores"].float(), theirs["positional_scores"], atol=1e-4, rtol=1e-4
-        )
-        torch.testing.assert_close(ours["score"].float(), theirs["score"], atol=1e-4, rtol=1e-4)
+    generator = SpeculativeGenerator(VARIED, None, DICTIONARY, limits=limits)
+    if k:
+        generator = scripted_generator(VARIED, script, k, limits=limits)
+    found = check_beam1(generator, batch)
     statistics = generator.statistics
     assert sum(statistics.acceptance_histogram) == statistics.steps
     committed = sum(len(h["tokens"]) for h in expected)
@@ -73,18 +76,175 @@ def test_strict_equals_beam_1(
         statistics.accepted_tokens
     )
     if corruption == 0.0 and k:
-        assert all(len(h[0]["accepted"]) == -(-len(h[0]["tokens"]) // (k + 1)) for h in hypotheses)
+        assert all(len(h["accepted"]) == -(-len(h["tokens"]) // (k + 1)) for h in found)
 
 
-@pytest.mark.parametrize("batch_rows", [[5], [5, 3, 9, 1, 7]])
-def test_a_batch_is_its_rows_one_by_one(batch_rows: list[int]) -> None:
-    batch = make_batch(batch_rows)
-    together = scripted(None, 0, max_len_b=12).generate([], batch)
-    for row, length in enumerate(batch_rows):
-        net_input = batch["net_input"]
-        one = {
-            "src_tokens": net_input["src_tokens"][row : row + 1, -length:],
-            "src_lengths": net_input["src_lengths"][row : row + 1],
-        }
-        alone = scripted(None, 0, max_len_b=12).generate([], {"net_input": one})
-        assert alone[0][0]["tokens"].tolist() == together[row][0]["tokens"].tolist()
+PRE_NORM = {"encoder_normalize_before": True, "decoder_normalize_before": True}
+LEARNED = {"encoder_learned_pos": True, "decoder_learned_pos": True}
+# Of the named architectures everything but the sizes is as it comes.
+SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "post-norm, sinusoidal": ("transformer", {}),
+    "pre-norm": ("transformer", PRE_NORM),
+    "learned positions": ("transformer", LEARNED),
+    "pre-norm, learned positions": ("transformer", {**PRE_NORM, **LEARNED}),
+    "one table": ("transformer", {"share_all_embeddings": True}),
+    "tied output": ("transformer", {"share_decoder_input_output_embed": True}),
+    "two dictionaries": ("transformer", {"target_words": 27}),
+    "embedding norm": ("transformer", {"layernorm_embedding": True}),
+    "deep and shallow": ("transformer", {"encoder_layers": 5, "decoder_layers": 1}),
+    "unequal widths": (
+        "transformer",
+        {"encoder_embed_dim": 24, "encoder_ffn_embed_dim": 40, "decoder_attention_heads": 4},
+    ),
+    "transformer_wmt_en_de": ("transformer_wmt_en_de", {}),
+    "transformer_iwslt_de_en": ("transformer_iwslt_de_en", {}),
+    "transformer_tiny": ("transformer_tiny", {}),
+    "transformer_vaswani_wmt_en_de_big": ("transformer_vaswani_wmt_en_de_big", {}),
+}
+
+
+def build(arch: str, overrides: dict[str, Any]) -> Any:
+    """A random verifier in float64."""
+    torch.manual_seed(0)
+    settings = {**SIZES, **overrides}
+    target_words = settings.pop("target_words", None)
+    args = Namespace(**settings)
+    ARCH_CONFIG_REGISTRY[arch](args)
+    task = make_task()
+    if target_words:
+        task.target_dictionary = make_dictionary(target_words)
+    model = TransformerModel.build_model(args, task)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.3)
+    return model.double().eval()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("rows", [[6], [7, 2, 5, 9]])
+def test_verifiers_of_every_shape(shape: str, rows: list[int]) -> None:
+    """That stock fairseq trains."""
+    model = build(*SHAPES[shape])
+    batch, limits = make_batch(rows, seed=2), GenerationLimits(max_len_b=14)
+    words = len(model.decoder.dictionary)
+    script = corrupted(beam1(model, batch, limits), 15, 0.3, words, seed=1)
+    generator = scripted_generator(model, script, 4, limits=limits)
+    check_beam1(generator, batch)
+    assert 0 < generator.statistics.accepted_tokens < generator.statistics.drafted_tokens
+
+
+def test_the_verifier_ends_its_targets_at_many_lengths() -> None:
+    """Or else the tests below would show little."""
+    lengths, unknown = set(), 0
+    for seed in range(6):
+        batch = make_batch([5, 3, 9, 1, 7, 2, 8], seed=seed)
+        for hypothesis in beam1(verifier(), batch, GenerationLimits(max_len_b=25)):
+            lengths.add(len(hypothesis["tokens"]))
+            unknown += int(UNK in hypothesis["tokens"])
+    assert len(lengths) > 5
+    assert unknown > 5
+
+
+@settings(max_examples=60)
+@given(
+    name=st.sampled_from(sorted(DRAFTERS)),
+    seed=st.integers(0, 3),
+    lengths=st.sampled_from([[6], [1], [6, 2, 9, 1, 4]]),
+    sentences=st.integers(0, 999),
+    k=st.integers(1, K),
+    max_len_b=st.integers(1, 20),
+)
+def test_whatever_the_drafter(
+    name: str, seed: int, lengths: list[int], sentences: int, k: int, max_len_b: int
+) -> None:
+    generator = specdec(name, k=k, seed=seed, max_len_b=max_len_b)
+    check_beam1(generator, make_batch(lengths, seed=sentences))
+    assert generator.statistics.sentences == len(lengths)
+    assert generator.statistics.drafted_tokens == k * generator.statistics.steps
+
+
+@pytest.mark.parametrize("rule", [StrictRule(), RelaxedRule(3, 2.0)])
+@pytest.mark.parametrize("name", [None, "block", "causal", "causal, all shared"])
+def test_a_batch_is_its_rows_one_by_one(name: str | None, rule: AcceptanceRule) -> None:
+    batch = make_batch([5, 3, 9, 1, 7], seed=6)
+    generator = specdec(name, rule=rule, max_len_b=20)
+    for row, (together,) in enumerate(generator.generate([], batch)):
+        ((alone,),) = generator.generate([], one_row(batch, row))
+        assert alone["tokens"].tolist() == together["tokens"].tolist()
+        assert alone["accepted"] == together["accepted"]
+        torch.testing.assert_close(
+            alone["positional_scores"], together["positional_scores"], atol=1e-9, rtol=0
+        )
+
+
+def test_a_drafter_with_fewer_positions_than_the_verifier_only_drafts_worse() -> None:
+    for make in (make_block, make_causal):
+        short = make(make_task(block_size=K), max_target_positions=6, decoder_learned_pos=True)
+        limits = GenerationLimits(max_len_b=20)
+        generator = build_generator(verifier(), short, DICTIONARY, K, limits=limits)
+        check_beam1(generator, make_batch([5, 3, 9], seed=1))
+
+
+@pytest.mark.parametrize("token", [BOS, PAD, EOS, UNK, 5])
+@pytest.mark.parametrize("slot", [None, 0, 2])
+def test_any_token_may_be_drafted_anywhere(slot: int | None, token: int) -> None:
+    tokens = [token] * K if slot is None else [6] * slot + [token] + [7] * (K - slot - 1)
+    check_beam1(specdec(tokens, max_len_b=13), make_batch([5, 3, 9, 1], seed=4))
+
+
+def test_what_follows_a_drafted_eos_is_not_committed() -> None:
+    """However good it is: EOS ends the row."""
+    generator = specdec([6, EOS, 7, 8], rule=ALL, max_len_b=20)
+    for (hypothesis,) in generator.generate([], make_batch([5, 3])):
+        assert hypothesis["tokens"].tolist() == [6, EOS]
+        assert hypothesis["accepted"] == [2]
+    assert generator.statistics.committed_tokens == generator.statistics.accepted_tokens == 4
+    # Not even EOS, where it is not allowed yet: the verifier's own token stands there.
+    generator = specdec([6, EOS, 7, 8], rule=ALL, max_len_b=20, min_len=2)
+    for (hypothesis,) in generator.generate([], make_batch([5, 3])):
+        tokens = hypothesis["tokens"].tolist()
+        assert tokens[0] == 6
+        assert EOS not in tokens[:2]
+        assert hypothesis["accepted"][0] == 1
+
+
+@settings(max_examples=40)
+@given(
+    tokens=st.lists(st.sampled_from([BOS, PAD, EOS, UNK, 5, 9]), min_size=1, max_size=K),
+    seed=st.integers(0, 99),
+    max_len_b=st.integers(1, 12),
+    min_len=st.integers(0, 1),
+    unkpen=st.sampled_from([0.0, math.inf]),
+)
+def test_the_widest_acceptance_still_keeps_to_what_is_allowed(
+    tokens: list[int], seed: int, max_len_b: int, min_len: int, unkpen: float
+) -> None:
+    generator = specdec(tokens, rule=ALL, max_len_b=max_len_b, min_len=min_len, unkpen=unkpen)
+    hypotheses = [h for (h,) in generator.generate([], make_batch([5, 1, 7], seed=seed))]
+    for hypothesis in hypotheses:
+        found = hypothesis["tokens"].tolist()
+        assert PAD not in found
+        assert unkpen == 0.0 or UNK not in found
+        assert found.index(EOS) == len(found) - 1
+        assert min_len <= len(found) - 1 <= max_len_b
+        assert hypothesis["positional_scores"].isfinite().all()
+    # Whatever else was drafted has been taken, so the very first block is.
+    allowed = [t for t in tokens if t != PAD and not (t == UNK and unkpen)]
+    if allowed == tokens and EOS not in tokens and len(tokens) <= max_len_b:
+        assert all(hypothesis["accepted"][0] == len(tokens) for hypothesis in hypotheses)
+
+
+@pytest.mark.parametrize("name", ["block", "causal", "causal, all shared"])
+def test_unknown_words_and_empty_lines_are_sentences(name: str) -> None:
+    batch = make_batch([5, 1, 4], seed=5)
+    source = batch["net_input"]["src_tokens"]
+    source[0, :4] = UNK
+    assert source[1].tolist() == [PAD] * 4 + [EOS]
+    check_beam1(specdec(name, max_len_b=9), batch)
+
+
+def test_prefix_tokens_and_constraints_are_refused() -> None:
+    batch = make_batch([5])
+    for arguments in ({"prefix_tokens": torch.tensor([[5]])}, {"constraints": torch.tensor([1])}):
+        with pytest.raises(ValueError, match="prefix tokens and constraints: not supported"):
+            specdec(None).generate([], batch, **arguments)

@@ -9,9 +9,9 @@ import torch
 from conftest import make_batch, make_dictionary, make_verifier
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted import ScriptedDrafter, attach, corrupted
+from scripted import ScriptedDrafter, corrupted, scripted_generator
 
-from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.acceptance import choose_rule
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.trace import StepTrace, TraceRecorder
@@ -22,17 +22,15 @@ EOS = "</s>"
 
 
 def make_generator(script: Any, k: int, traced: bool = True, beta: int = 1) -> SpeculativeGenerator:
-    generator = SpeculativeGenerator(
-        VERIFIER,
-        None,
-        DICTIONARY,
-        rule=AcceptanceRule(beta, 2.0),
-        limits=GenerationLimits(max_len_b=12),
-        recorder=TraceRecorder(DICTIONARY) if traced else None,
-    )
-    if k:
-        attach(generator, script, k)
-    return generator
+    """``script``: tokens, or a drafter that knows them; without a drafter if ``k`` is 0."""
+    given: Any = {
+        "rule": choose_rule({"beta": beta, "tau": 2.0}),
+        "limits": GenerationLimits(max_len_b=12),
+        "recorder": TraceRecorder(DICTIONARY) if traced else None,
+    }
+    if not k:
+        return SpeculativeGenerator(VERIFIER, None, DICTIONARY, **given)
+    return scripted_generator(VERIFIER, script, k, **given)
 
 
 def make_script(batch: Any, corruption: float, seed: int) -> torch.Tensor:
@@ -99,13 +97,11 @@ def test_milliseconds_are_those_of_the_batch() -> None:
 
 def test_slow_steps_are_seen_in_their_own_time() -> None:
     class SlowDrafter(ScriptedDrafter):
-        def draft(self, *args: Any) -> Any:
+        def states(self, *args: Any) -> torch.Tensor:
             time.sleep(0.02)
-            return super().draft(*args)
+            return super().states(*args)
 
     batch = make_batch([4])
     script = make_script(batch, 0.0, 0)
-    generator = make_generator(script, 2)
-    generator.drafter = SlowDrafter(script)  # type: ignore[assignment]
-    ((hypothesis,),) = generator.generate([], batch)
+    ((hypothesis,),) = make_generator(SlowDrafter(script), 2).generate([], batch)
     assert all(step.milliseconds >= 20 for step in hypothesis["trace"])

@@ -9,6 +9,7 @@ import torch
 from dummy_data import run_train
 from trained import Trained
 
+from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.evaluation.head_predictions import TrainedHead
 
@@ -25,7 +26,7 @@ def test_predictions_are_of_the_blocks_that_decoding_drafts(
 
     def decoded(rows: list[int]) -> tuple[SpeculativeGenerator, Any, list[torch.Tensor]]:
         drafter = head.labeller.drafter.model
-        generator = SpeculativeGenerator(head.task.verifier, drafter, head.task.target_dictionary)
+        generator = build_generator(head.task.verifier, drafter, head.task.target_dictionary)
         sample = dataset.collater([dataset[row] for row in rows])
         return generator, sample, [h[0]["tokens"] for h in generator.generate(None, sample)]
 

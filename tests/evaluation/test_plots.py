@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
+from typing import Any
 
 import pytest
 from sweeps import make_run
 
+from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.evaluation import plots
 from specdec_plugins.evaluation.labels import Label, place_labels
-from specdec_plugins.evaluation.plots import check_plotting, draw_pareto, draw_speed
+from specdec_plugins.evaluation.plots import STYLES, check_plotting, draw_pareto, draw_speed
 from specdec_plugins.evaluation.runs import Run
 from specdec_plugins.evaluation.summary import Group, summarize
+from specdec_plugins.evaluation.systems import Choice, list_systems
+from specdec_plugins.inference import Settings
+
+Pictures = dict[Any, dict[str, bytes]]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def _matplotlib() -> None:
     pytest.importorskip("matplotlib", reason="matplotlib, of the extra [plot], is not here")
 
@@ -23,7 +29,7 @@ def make_runs() -> list[Run]:
     runs = [make_run("AR"), make_run("drafter")]
     for k in (1, 2, 4):
         rates = {"verification_rate": 1 / (1 + 0.8 * k), "verified_discard_rate": 0.2 * k}
-        runs.append(make_run(f"constant k {k}", block_size=k, **rates))
+        runs.append(make_run(f"constant k {k}", block_size=k, tokens_per_second=8.0 + k, **rates))
     for name in ("confidence", "acceptance-head"):
         for threshold in (0.25, 0.75):
             rates = {"verification_rate": 0.3 + threshold / 5, "threshold": threshold}
@@ -32,78 +38,89 @@ def make_runs() -> list[Run]:
     for nodes in (8, 16):
         rates = {"verification_rate": 0.2, "verified_discard_rate": nodes / 5}
         runs.append(make_run(f"tree {nodes} k 4", tree_nodes=nodes, **rates))
-    runs.append(make_run("cost-aware averages k 4", tree_nodes=None))
-    runs.append(make_run("cost-aware head k 4", asks_head=True, tree_nodes=None))
+    for name, kind in (("averages", "cost-aware, chains"), ("head", "cost-aware with a head")):
+        runs.append(make_run(f"cost-aware {name} k 4", kind=kind, tree_nodes=None))
+    # The curves of two k.
+    runs += [make_run(f"oracle k {k}", block_size=k) for k in (2, 5)]
     return runs
 
 
-def make_group(runs: list[Run] | None = None) -> Group:
-    (group,) = summarize(runs or make_runs(), [])
+def make_group(runs: list[Run]) -> Group:
+    (group,) = summarize(runs, [])
     return group
 
 
-def comments(svg: bytes) -> str:
-    """The texts of a picture, which matplotlib notes beside their outlines."""
+@pytest.fixture(scope="module")
+def pictures(_matplotlib: None) -> Pictures:
+    group = make_group(make_runs())
+    return {draw: draw(group) for draw in (draw_pareto, draw_speed)}
+
+
+def texts(svg: bytes) -> list[str]:
+    """Of a picture: matplotlib notes them beside their outlines."""
     parser = ElementTree.XMLParser(target=ElementTree.TreeBuilder(insert_comments=True))
     tree = ElementTree.fromstring(svg, parser=parser)
-    return "\n".join(e.text or "" for e in tree.iter() if callable(e.tag))
+    return [(e.text or "").strip() for e in tree.iter() if callable(e.tag)]
+
+
+def test_every_kind_has_a_style_of_its_own() -> None:
+    options = ControllerOptions("cost-aware", survival="averages", acceptance_head="head.pt")
+    base = Settings(data="d", path="d.pt", ar_path="v.pt", controller=options)
+    kinds = {system.kind for system in list_systems(base, Choice(), 4)}
+    assert set(STYLES) == kinds - {"AR", "drafter"}
+    looks = {(style.color, style.marker) for style in STYLES.values()}
+    assert len(looks) == len(STYLES)
+    # In the order in which they are drawn.
+    assert list(STYLES)[-1] == "oracle"
+
+
+@pytest.mark.parametrize("draw", [draw_pareto, draw_speed])
+def test_pictures_show_every_policy(pictures: Pictures, draw: object) -> None:
+    found = pictures[draw]
+    assert set(found) == {"png", "svg"}
+    assert found["png"].startswith(b"\x89PNG")
+    assert len(found["png"]) > 20_000
+    shown = "\n".join(texts(found["svg"]))
+    for name in ("confidence, by threshold, k 3", "acceptance-head, by threshold, k 3"):
+        assert name in shown
+    for name in ("heuristic, k 3", "tree, by nodes, k 3", "cost-aware, k 3", "AR"):
+        assert name in shown
+    for name in ("cost-aware, chains, k 3", "cost-aware with a head, k 3"):
+        assert name in shown
+    for k in (2, 3, 5):
+        assert f"oracle (the bound of chains, not a real decoder), k {k}" in shown
+    assert "cpu, float32, 1 thread, batch 1, strict" in shown
+    assert "drafter alone" not in shown
+    assert "per committed token" in shown or "tokens per second" in shown
+    # The oracle's black, and twice paler.
+    for colour in (b"#000000", b"#737373", b"#b2b2b2"):
+        assert b"stroke: " + colour in found["svg"], colour
+
+
+def test_points_are_labelled(pictures: Pictures) -> None:
+    shown = texts(pictures[draw_pareto]["svg"])
+    for label in ("k 1", "k 2", "k 4", "0.25", "0.75", "8", "16"):
+        assert shown.count(label) >= 2, label
+
+
+def test_of_a_curve_the_fastest_is_a_line(pictures: Pictures) -> None:
+    shown = texts(pictures[draw_speed]["svg"])
+    assert "constant, the fastest: k 4" in shown
+    assert "tree, by nodes, k 3, the fastest: 8 nodes" in shown
+
+
+def test_the_same_runs_give_the_same_picture(pictures: Pictures) -> None:
+    assert draw_speed(make_group(make_runs())) == pictures[draw_speed]
 
 
 @pytest.mark.usefixtures("_matplotlib")
 @pytest.mark.parametrize("draw", [draw_pareto, draw_speed])
-def test_pictures_show_every_policy(draw: object) -> None:
-    pictures = draw(make_group())  # type: ignore[operator]
-    assert set(pictures) == {"png", "svg"}
-    assert pictures["png"].startswith(b"\x89PNG")
-    assert len(pictures["png"]) > 20_000
-    texts = comments(pictures["svg"])
-    for policy in (
-        "confidence, by threshold",
-        "acceptance-head, by threshold",
-        "heuristic",
-        "tree",
-    ):
-        assert policy in texts
-    for name in ("cost-aware, k 3", "cost-aware, chains", "cost-aware with a head", "AR"):
-        assert name in texts
-    assert "oracle (the bound of chains, not a real decoder)" in texts
-    assert "cpu, float32, 1 thread, batch 1, strict" in texts
-    assert "drafter alone" not in texts
-    assert "per committed token" in texts or "tokens per second" in texts
-
-
-@pytest.mark.usefixtures("_matplotlib")
-def test_points_are_labelled() -> None:
-    texts = comments(draw_pareto(make_group())["svg"]).split("\n")
-    for label in ("k 1", "k 2", "k 4", "0.25", "0.75", "8", "16"):
-        assert sum(text.strip() == label for text in texts) >= 2, label
-
-
-@pytest.mark.usefixtures("_matplotlib")
-def test_the_same_runs_give_the_same_picture() -> None:
-    assert draw_speed(make_group()) == draw_speed(make_group())
-    faster = [*make_runs(), make_run("AR", tokens_per_second=99.0)]
-    assert draw_speed(make_group()) != draw_speed(make_group(faster))
-
-
-@pytest.mark.usefixtures("_matplotlib")
-def test_the_curves_of_two_k_can_be_told_apart() -> None:
-    smaller = [make_run(f"oracle k {k}", block_size=k) for k in (2, 5)]
-    for draw in (draw_pareto, draw_speed):
-        svg = draw(make_group([*make_runs(), *smaller]))["svg"]
-        texts = comments(svg)
-        assert "k 2" in texts
-        assert "k 5" in texts
-        # The oracle's black, and twice paler.
-        for colour in (b"#000000", b"#737373", b"#b2b2b2"):
-            assert b"stroke: " + colour in svg, colour
-
-
-@pytest.mark.usefixtures("_matplotlib")
-def test_little_is_drawn_too() -> None:
+def test_little_is_drawn_too(draw: Any) -> None:
     """Nothing but AR, as in a sweep that has just begun."""
-    for draw in (draw_pareto, draw_speed):
-        assert draw(make_group([make_run("AR")]))["png"].startswith(b"\x89PNG")
+    few, faster = ([make_run("AR", tokens_per_second=speed)] for speed in (8.0, 99.0))
+    found = draw(make_group(few))
+    assert found["png"].startswith(b"\x89PNG")
+    assert (found == draw(make_group(faster))) == (draw is draw_pareto)
 
 
 @pytest.mark.usefixtures("_matplotlib")

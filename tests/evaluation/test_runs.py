@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from drafters import save_pair
 from sweeps import make_columns, make_run
 
-from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.acceptance import RelaxedRule
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.evaluation.runs import Run, StepLog, plan_batches, timed_run, warm_up
 from specdec_plugins.evaluation.systems import Choice, System, list_systems
@@ -29,7 +29,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 
 def load(pair: Settings, name: str, batch: int) -> tuple[System, Translator]:
     controllers = ("constant", "confidence", "oracle")
-    choice = Choice(controllers, confidence_thresholds=(0.2,))
+    choice = Choice(controllers, swept={"confidence_threshold": (0.2,)})
     (system,) = (s for s in list_systems(pair, choice, 4) if s.name == name)
     return system, load_translator(replace(system.settings, batch=batch))
 
@@ -37,17 +37,14 @@ def load(pair: Settings, name: str, batch: int) -> tuple[System, Translator]:
 def test_steps_are_given_to_the_rows_that_took_them() -> None:
     """Three rows, of which the second leaves after its first step and the third after two."""
     log = StepLog()
-    log.count_step([0, 0, 0], [1, 1, 1], [4, 3, 2], [4, 2, 1])
-    log.count_step([0, 0], [1, 1], [10, 20], [5, 7])
-    log.count_step([0], [1], [100], None)
+    log.count_step([0, 0, 0], [1, 1, 1], [4, 3, 2], [4, 2, 1], 3, 3)
+    log.count_step([0, 0], [1, 1], [10, 20], [5, 7], 2, 2)
+    log.count_step([0], [1], [100], [0], 1, 1)
     assert log.take([3, 1, 2]) == ([114, 3, 22], [9, 2, 8])
     assert log.take([]) == ([], [])
-    assert log.drafted_tokens == 139
-
-
-def test_steps_that_belong_to_nobody_are_found() -> None:
-    log = StepLog()
-    log.count_step([0, 0], [1, 1], [1, 1], [1, 1])
+    assert (log.drafted_tokens, log.verified_tokens, log.drafter_calls) == (139, 19, 6)
+    # Those that belong to nobody are found.
+    log.count_step([0, 0], [1, 1], [1, 1], [1, 1], 2, 2)
     with pytest.raises(ValueError, match="zip"):
         log.take([1])
 
@@ -71,7 +68,9 @@ def test_a_run_of_every_kind(pair: Settings, name: str, batch: int) -> None:
     assert 0 <= run.control_seconds < run.seconds
     assert run.control_seconds > 0 or name == "drafter"
     assert run.verified_discard_rate <= run.discard_rate or name == "drafter"
-    assert (run.policy, run.batch, run.round) == (name.split()[0], batch, 1)
+    assert (run.policy, run.kind, run.batch, run.round) == (name.split()[0],) * 2 + (batch, 1)
+    assert (run.rule, run.rule_options) == ("strict", {"beta": 1, "tau": 0.0})
+    assert run.options == system.describe()
     # A batch's time is that of each of its sentences, and there are two batches of 3 and 2.
     distinct = {columns.seconds[columns.line.index(line.number)] for line in batches[0]}
     assert len(distinct) == 1
@@ -82,7 +81,7 @@ def test_a_run_of_every_kind(pair: Settings, name: str, batch: int) -> None:
 
 def test_a_sentence_counts_the_same_alone_and_in_a_batch(pair: Settings) -> None:
     """Verify lengths differ from row to row, so that rows that were mixed up would show."""
-    pair = replace(pair, rule=AcceptanceRule(8, 50.0))
+    pair = replace(pair, rule=RelaxedRule(8, 50.0))
     alone, together = (
         timed_run(system, translator, plan_batches(translator.codec, LINES, size), 1).by_sentence
         for size in (1, 3)
@@ -111,18 +110,24 @@ def test_warm_up_is_not_counted(pair: Settings) -> None:
 
 
 def test_json_and_back() -> None:
-    run = make_run(by_sentence=make_columns(0.5, output=["schön"]))
+    """An option may be infinite; figures may not."""
+    options = {"rule_options": {"tau": math.inf}, "options": {"redraft_below": math.inf}}
+    run = make_run(by_sentence=make_columns(0.5, output=["schön"]), **options)
     assert "\n" not in run.to_json()
     assert Run.from_json(run.to_json().encode()) == run
+    for number in (math.inf, math.nan, -1.0):
+        for changes in ({"seconds": number}, {"by_sentence": make_columns(number)}):
+            with pytest.raises(ValueError, match="a number in it cannot be"):
+                Run.from_json(make_run(**changes).to_json().encode())
 
 
-@pytest.mark.parametrize("line", ["", "[]", "{}", '{"system": 1}', '{"by_sentence": {}}'])
+COLUMNS = make_run().to_json().replace('"seconds": [', '"hours": [')
+TYPES = make_run().to_json().replace('"options": {', '"options": {"list": [], ')
+
+
+@pytest.mark.parametrize(
+    "line", ["", "[]", "{}", '{"system": 1}', '{"by_sentence": {}}', "[" * 9999, COLUMNS, TYPES]
+)
 def test_what_is_no_run(line: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011  (the reason is the JSON library's)
         Run.from_json(line.encode())
-
-
-def test_columns_that_are_none() -> None:
-    changed: Any = make_run().to_json().replace('"seconds": [', '"hours": [')
-    with pytest.raises(ValueError, match="columns"):
-        Run.from_json(changed.encode())

@@ -37,15 +37,15 @@ def test_rounds_that_only_one_has_do_not_count() -> None:
 def test_batch_sizes_and_devices_are_kept_apart() -> None:
     runs = [
         make_run("AR", batch=8),
-        make_run("AR", device="cuda (H)"),
+        make_run("AR", device="cuda (H)", rule="relaxed (beta 3, tau 1.0)"),
         make_run("AR"),
         make_run("oracle k 3"),
     ]
     groups = summarize(runs, [])
     assert [group.label for group in groups] == ["cpu-batch1", "cpu-batch8", "cuda-H-batch1"]
     assert [len(group.systems) for group in groups] == [2, 1, 1]
-    assert groups[0].conditions == "cpu, float32, 1 thread, batch 1, strict (β 1)"
-    assert groups[2].conditions == "cuda (H), float32, batch 1, strict (β 1)"
+    assert groups[0].conditions == "cpu, float32, 1 thread, batch 1, strict"
+    assert groups[2].conditions == "cuda (H), float32, batch 1, relaxed (beta 3, tau 1.0)"
 
 
 def test_the_order_is_that_of_the_sweep() -> None:

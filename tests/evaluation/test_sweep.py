@@ -10,7 +10,7 @@ import pytest
 import torch
 from sweeps import make_run
 
-from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.acceptance import RelaxedRule
 from specdec_plugins.evaluation.sweep import Sweep
 from specdec_plugins.evaluation.systems import Choice, list_systems
 from specdec_plugins.inference import Settings
@@ -30,7 +30,7 @@ def base(tmp_path: Path) -> Settings:
 def make_sweep(
     base: Settings, text: str = "a", controller: str = "constant", **changes: Any
 ) -> Sweep:
-    choice = Choice((controller,), (1,), stop_thresholds=(0.5,))
+    choice = Choice((controller,), (1,), swept={"stop_threshold": (0.5,)})
     return Sweep(list_systems(base, choice, 4), [Line(1, text)], **changes)
 
 
@@ -69,8 +69,9 @@ def test_what_decides_a_run_is_described(base: Settings) -> None:
     assert changed(make_sweep(base)) == []
     assert changed(make_sweep(base, "b")) == ["text.sha256"]
     assert changed(make_sweep(base, warmup=3)) == ["warmup"]
-    relaxed = replace(base, rule=AcceptanceRule(3, 1.0))
-    assert changed(make_sweep(relaxed)) == ["settings.rule.beta", "settings.rule.tau"]
+    relaxed = replace(base, rule=RelaxedRule(3, 1.0))
+    rule = [f"settings.rule.{part}" for part in ("beta", "tau")]
+    assert changed(make_sweep(relaxed)) == rule
     assert changed(make_sweep(replace(base, dtype="float64"))) == ["settings.dtype"]
     # These are told by the runs, and may be added to what is there.
     assert changed(make_sweep(base, batches=(1, 2), repeats=9)) == []

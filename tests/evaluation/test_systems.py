@@ -7,104 +7,121 @@ from typing import Any
 
 import pytest
 
-from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.acceptance import RelaxedRule
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.evaluation.systems import CONTROLLERS, Choice, System, list_systems
 from specdec_plugins.inference import Settings
 
-BASE = Settings(data="d", path="drafter.pt", ar_path="verifier.pt", rule=AcceptanceRule(3, 1.0))
+BASE = Settings(data="d", path="drafter.pt", ar_path="verifier.pt", rule=RelaxedRule(3, 1.0))
 
 
-def with_options(**options: Any) -> Settings:
-    return replace(BASE, controller=ControllerOptions("heuristic", **options))
+def systems(trained: int = 6, options: Any = None, **choice: Any) -> dict[str, System]:
+    """By name; ``options`` are those of all controllers, as a mapping."""
+    base = replace(BASE, controller=ControllerOptions("heuristic", **(options or {})))
+    found = list_systems(base, Choice(**choice), trained)
+    assert len({system.name for system in found}) == len(found)
+    return {system.name: system for system in found}
 
 
-def by_name(base: Settings = BASE, trained: int = 6, **choice: Any) -> dict[str, System]:
-    systems = list_systems(base, Choice(**choice), trained)
-    assert len({system.name for system in systems}) == len(systems)
-    return {system.name: system for system in systems}
+def settings(system: System) -> dict[str, Any]:
+    """Of its controller, those that are not the default."""
+    return dict(system.settings.controller.given)
 
 
 def test_everything_by_default() -> None:
-    systems = by_name()
-    assert {system.policy for system in systems.values()} == {"AR", "drafter", *CONTROLLERS}
-    constants = [s.settings.block_size for s in systems.values() if s.policy == "constant"]
+    found = systems()
+    assert {system.policy for system in found.values()} == {"AR", "drafter", *CONTROLLERS}
+    assert "none" not in CONTROLLERS
+    constants = [s.settings.block_size for s in found.values() if s.policy == "constant"]
     assert constants == [1, 2, 3, 4, 6]
-    assert systems["AR"].settings.strategy == "AR"
-    assert systems["AR"].block_size is None
-    assert systems["drafter"].settings.strategy == "drafter"
-    assert all(system.settings.rule == BASE.rule for system in systems.values())
-    assert systems["oracle k 6"].settings.block_size == 6
+    assert [found[name].settings.strategy for name in ("AR", "drafter")] == ["AR", "drafter"]
+    assert [found[name].block_size for name in ("AR", "drafter", "oracle k 6")] == [None, 6, 6]
+    assert all(system.settings.rule == BASE.rule for system in found.values())
+    thresholds = [s.threshold for s in found.values() if s.kind == "acceptance-head"]
+    assert thresholds == [0.1, 0.3, 0.5, 0.7, 0.9]
 
 
-def test_every_threshold_for_every_k() -> None:
-    systems = by_name(
+def test_every_value_for_every_k() -> None:
+    found = systems(
         controllers=("confidence", "acceptance-head", "tree", "oracle"),
         block_sizes=(6, 2),
-        confidence_thresholds=(0.25, 0.5),
-        stop_thresholds=(0.7,),
-        tree_nodes=(5,),
+        swept={"confidence_threshold": (0.25, 0.5), "stop_threshold": (0.6,), "tree_nodes": (5,)},
     )
-    assert list(systems) == [
-        "AR",
-        "drafter",
-        "confidence 0.25 k 6",
-        "confidence 0.5 k 6",
-        "acceptance-head 0.7 k 6",
-        "tree 5 k 6",
-        "oracle k 6",
-        "confidence 0.25 k 2",
-        "confidence 0.5 k 2",
-        "acceptance-head 0.7 k 2",
-        "tree 5 k 2",
-        "oracle k 2",
-    ]
-    assert systems["tree 5 k 2"].settings.controller.tree_nodes == 5
-    nodes = {name: system.tree_nodes for name, system in systems.items()}
-    assert nodes == {name: 5 if name.startswith("tree") else None for name in systems}
-    assert systems["confidence 0.25 k 2"].threshold == 0.25
-    assert systems["acceptance-head 0.7 k 2"].threshold == 0.7
-    assert systems["acceptance-head 0.7 k 2"].settings.controller.stop_threshold == 0.7
-    assert systems["oracle k 2"].threshold is None
+    names = ["confidence 0.25", "confidence 0.5", "acceptance-head 0.6", "tree 5", "oracle"]
+    every = [f"{name} k {k}" for k in (6, 2) for name in names]
+    assert list(found) == ["AR", "drafter", *every]
+    axes = [(found[name].threshold, found[name].tree_nodes) for name in every[5:]]
+    assert axes == [(0.25, None), (0.5, None), (0.6, None), (None, 5), (None, None)]
+    assert found["acceptance-head 0.6 k 2"].settings.controller.describe() == {
+        "controller": "acceptance-head",
+        "min_draft": 0,
+        "max_draft": None,
+        "stop_threshold": 0.6,
+        "acceptance_head": None,
+    }
+    assert [found[name].asks_head for name in every[5:]] == [False, False, True, False, False]
 
 
-def test_cost_aware_with_and_without_a_named_head() -> None:
-    assert list(by_name(controllers=("cost-aware",))) == ["AR", "drafter", "cost-aware k 6"]
-    named = by_name(with_options(acceptance_head="head.pt"), controllers=("cost-aware",))
-    assert not named["cost-aware k 6"].asks_head
-    assert named["cost-aware k 6"].settings.controller.acceptance_head is None
-    assert named["cost-aware head k 6"].asks_head
-    doubtful = with_options(acceptance_head="head.pt", survival="confidence")
-    both = by_name(doubtful, controllers=("cost-aware",))
-    survival = {name: system.settings.controller.survival for name, system in both.items()}
-    assert survival["cost-aware k 6"] == "tree"
-    assert both["cost-aware k 6"].tree_nodes == 24
-    assert both["cost-aware confidence k 6"].tree_nodes is None
-    assert survival["cost-aware confidence k 6"] == "confidence"
-    assert survival["cost-aware head k 6"] == "head"
-    assert not both["cost-aware confidence k 6"].asks_head
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, {"": ("cost-aware", 24, False)}),
+        (
+            {"acceptance_head": "head.pt"},
+            {"": ("cost-aware", 24, False), "head": ("cost-aware with a head", None, True)},
+        ),
+        (
+            {"acceptance_head": "head.pt", "survival": "confidence"},
+            {
+                "": ("cost-aware", 24, False),
+                "confidence": ("cost-aware, chains", None, False),
+                "head": ("cost-aware with a head", None, True),
+            },
+        ),
+        (
+            {"survival": "head"},
+            {"": ("cost-aware", 24, False), "head": ("cost-aware with a head", None, True)},
+        ),
+    ],
+)
+def test_cost_aware_is_there_with_trees_and_with_what_is_asked_for(
+    options: dict[str, str], expected: dict[str, Any]
+) -> None:
+    found = list(systems(options=options, controllers=("cost-aware",)).values())[2:]
+    names = [" ".join(f"cost-aware {label} k 6".split()) for label in expected]
+    assert [system.name for system in found] == names
+    assert [(s.kind, s.tree_nodes, s.asks_head) for s in found] == list(expected.values())
+    for system in found:
+        assert ("acceptance_head" in settings(system)) == (
+            system.asks_head and "acceptance_head" in options
+        )
+        # A head is known by its content, not by the name of its file.
+        assert "acceptance_head" not in system.describe()
 
 
 def test_bounds_are_for_all_but_constant() -> None:
-    base = with_options(min_draft=2, max_draft=5, refit_threshold=True)
-    choice = {"controllers": ("constant", "confidence"), "confidence_thresholds": (0.4,)}
-    systems = by_name(base, **choice)
-    bounded = systems["confidence 0.4 refit k 6"].settings.controller
-    assert (bounded.min_draft, bounded.max_draft, bounded.refit_threshold) == (2, 5, True)
-    assert systems["constant k 6"].settings.controller == ControllerOptions()
-
-
-def test_the_fewest_nodes() -> None:
-    systems = by_name(with_options(min_draft=3), tree_nodes=(4, 9), block_sizes=(3,))
-    assert systems["tree 4 k 3"].settings.controller.min_draft == 3
-    assert systems["cost-aware k 3"].settings.controller.tree_nodes == 9
-    with pytest.raises(ValueError, match="--min-draft 3: is above --tree-nodes 2"):
-        by_name(with_options(min_draft=3), tree_nodes=(2, 9))
+    options = {"min_draft": 2, "max_draft": 5, "refit_threshold": True}
+    chosen = {"confidence_threshold": (0.3,), "tree_nodes": (4, 9)}
+    found = systems(options=options, swept=chosen)
+    assert settings(found["constant k 6"]) == {}
+    refit = found["confidence 0.3 refit k 6"]
+    assert settings(refit).items() >= {**options, "confidence_threshold": 0.3}.items()
+    assert refit.describe() == {
+        "policy": "confidence",
+        "block_size": 6,
+        "asks_head": False,
+        "controller": "confidence",
+        "confidence_threshold": 0.3,
+        **options,
+    }
+    # Of the nodes that are swept, cost-aware has the most at most.
+    assert settings(found["tree 4 k 6"])["tree_nodes"] == 4
+    assert settings(found["cost-aware k 6"])["tree_nodes"] == 9
 
 
 def test_what_was_asked_for_twice_is_there_once() -> None:
-    systems = list_systems(BASE, Choice(("constant", "constant"), (2, 2)), 6)
-    assert [system.name for system in systems] == ["AR", "drafter", "constant k 2"]
+    found = list_systems(BASE, Choice(("constant", "constant"), (2, 2)), 6)
+    assert [system.name for system in found] == ["AR", "drafter", "constant k 2"]
 
 
 @pytest.mark.parametrize(
@@ -114,8 +131,13 @@ def test_what_was_asked_for_twice_is_there_once() -> None:
         ({"constants": (7,)}, {}, "--constant-k 7: .* 1 to 6"),
         ({"constants": (0,)}, {}, "--constant-k 0"),
         ({"block_sizes": (4, 9)}, {}, "--block-size 9"),
-        ({"confidence_thresholds": (1.5,)}, {}, "--confidence-threshold 1.5"),
-        ({"stop_thresholds": (-0.1,)}, {}, "--stop-threshold -0.1"),
+        ({"swept": {"confidence_threshold": (1.5,)}}, {}, "--confidence-threshold 1.5"),
+        ({"swept": {"stop_threshold": (-0.1,)}}, {}, "--stop-threshold -0.1"),
+        (
+            {"swept": {"tree_nodes": (2, 9)}},
+            {"min_draft": 3},
+            "--min-draft 3: is above --tree-nodes 2",
+        ),
         ({}, {"max_draft": 7}, "--max-draft 7: is above the block size, 6"),
         ({"block_sizes": (3,)}, {"min_draft": 4}, "--min-draft 4: is above the block size, 3"),
     ],
@@ -124,4 +146,4 @@ def test_what_cannot_be_is_refused_by_its_flag(
     choice: dict[str, Any], options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        by_name(with_options(**options), **choice)
+        systems(options=options, **choice)

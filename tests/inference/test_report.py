@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule
+from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.decoding.probabilities import Sampling
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.inference import Settings
 from specdec_plugins.inference.report import format_report, full_report, write_json
@@ -34,7 +34,7 @@ def settings(tmp_path: Path) -> Settings:
         batch=3,
         beam=7,
         block_size=4,
-        rule=AcceptanceRule(3, 1.5),
+        rule=RelaxedRule(3, 1.5),
         controller=ControllerOptions(
             "cost-aware",
             min_draft=1,
@@ -82,24 +82,33 @@ def check(given: Any, reported: dict[str, Any], left_out: tuple[str, ...] = ()) 
         default = field.default_factory() if field.default is MISSING else field.default  # type: ignore[misc]
         assert value != default, f"{field.name}: give another value in this test"
         if is_dataclass(value):
-            check(value, reported[field.name], ("sampling",))
+            check(value, reported[field.name])
         else:
-            assert reported[field.name] == ("inf" if value == float("inf") else value), field.name
+            assert reported[field.name] == value, field.name
 
 
 def test_every_setting_is_reported(settings: Settings, tmp_path: Path) -> None:
     found = report_of(settings, tmp_path, seed=5, warmup=2)["settings"]
     assert (found["seed"], found["warmup"], found["beam"]) == (5, 2, None)
-    required = ("data", "beam", "strategy", "device")
-    check(settings, found, required)
+    check(settings, found, ("data", "beam", "strategy", "device", "rule", "controller"))
+    assert found["rule"] == {"beta": 3, "tau": 1.5}
+    controller = settings.controller
+    values = {option.name: controller[option] for option in controller.used}
+    assert found["controller"] == {
+        "controller": "cost-aware",
+        **{name: "inf" if value == float("inf") else value for name, value in values.items()},
+    }
+    for option in controller.used:
+        assert values[option.name] != option.default, f"{option.flag}: give another value here"
     assert (found["data"], found["strategy"], found["device"]) == (str(tmp_path), "specdec", "cpu")
 
 
 def test_sampling_is_reported(tmp_path: Path, settings: Settings) -> None:
     sampling = Settings(
-        str(tmp_path), settings.ar_path, settings.path, rule=AcceptanceRule(sampling=Sampling(7))
+        str(tmp_path), settings.ar_path, settings.path, rule=SamplingRule(Sampling(7))
     )
-    assert report_of(sampling, tmp_path)["settings"]["rule"]["sampling"] == {"topk": 7, "topp": -1}
+    rule = report_of(sampling, tmp_path)["settings"]["rule"]
+    assert rule == {"sampling": True, "sampling_topk": 7}
 
 
 def test_files_are_reported_by_name_and_content(settings: Settings, tmp_path: Path) -> None:

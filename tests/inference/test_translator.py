@@ -11,7 +11,7 @@ from models.test_acceptance_head import make_head
 
 from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.head_file import save_head
-from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.acceptance import RelaxedRule
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.inference import load_translator
 from specdec_plugins.inference.text import Line
@@ -27,20 +27,20 @@ def test_the_head_beside_the_drafter_is_used(world: Path, tmp_path: Path) -> Non
     files = {"path": str(tmp_path / "drafter.pt"), "ar_path": str(tmp_path / "verifier.pt")}
     plain = load_translator(make_settings(world, **files))
     expected = [result.text for result in plain.translate(SENTENCES)]
-    head = make_head(drafter=fingerprint(plain.generator.drafter.model), bias=-1.0)
+    head = make_head(drafter=fingerprint(plain.generator.drafter), bias=-1.0)
     save_head(tmp_path / "acceptance_head.pt", head)
     options = ControllerOptions("acceptance-head", stop_threshold=0.9)
     found = load_translator(make_settings(world, controller=options, **files))
     assert [result.text for result in found.translate(SENTENCES)] == expected
     assert found.statistics.verified_tokens < found.statistics.drafted_tokens
-    relaxed = {"controller": options, "rule": AcceptanceRule(3, 1.0), **files}
+    relaxed = {"controller": options, "rule": RelaxedRule(3, 1.0), **files}
     with pytest.raises(CheckpointError, match="trained for strict acceptance, not relaxed"):
         load_translator(make_settings(world, **relaxed))
     # Only where it is named: asking it takes time.
     for given in (None, str(tmp_path / "acceptance_head.pt")):
         options = ControllerOptions("cost-aware", acceptance_head=given, cost_profile="unused")
         translator = load_translator(make_settings(world, controller=options, **files))
-        assert translator.generator.controller.cuts is (given is not None)
+        assert translator.generator.controller.needs.confidences is (given is not None)
 
 
 def test_lines_come_as_soon_as_they_are_known(world: Path) -> None:

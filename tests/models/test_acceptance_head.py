@@ -10,9 +10,9 @@ import torch
 from conftest import make_task
 from drafters import make_causal
 
-from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule, StrictRule
+from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.decoding.probabilities import Sampling
 from specdec_plugins.models.acceptance_head import (
     AcceptanceHead,
     AcceptanceHeadConfig,
@@ -30,8 +30,7 @@ def make_head(**changes: Any) -> AcceptanceHead:
         "slot_feature": True,
         "confidence_feature": True,
         "block_size": 4,
-        "beta": 1,
-        "tau": 0.0,
+        "rule": StrictRule().values,
         "drafter": "0" * 64,
     }
     head = AcceptanceHead(HeadSettings(**{**settings, **changes}))
@@ -104,7 +103,7 @@ def test_states_of_another_precision_and_sure_tokens() -> None:
 def test_weights_of_a_head_for_something_else_are_refused() -> None:
     saved = make_head().state_dict()
     with pytest.raises(ValueError, match="trained with beta 1, not 3"):
-        make_head(beta=3, tau=1.0).load_state_dict(saved)
+        make_head(rule=RelaxedRule(3, 1.0).values).load_state_dict(saved)
 
 
 class TestFingerprint:
@@ -132,7 +131,7 @@ def build(task: Namespace, **settings: Any) -> AcceptanceHeadModel:
 @pytest.fixture
 def task() -> Namespace:
     task = make_task(block_size=None)
-    task.rule, task.limits = AcceptanceRule(3, 1.5), GenerationLimits(temperature=0.5)
+    task.rule, task.limits = RelaxedRule(3, 1.5), GenerationLimits(temperature=0.5)
     drafter = make_causal()  # for blocks of 4
     task.load_drafter = lambda path: drafter
     return task
@@ -153,20 +152,19 @@ class TestModel:
 
     def test_settings_are_those_of_task_and_drafter(self, task: Namespace) -> None:
         settings = build(task).head.settings
-        assert (settings.beta, settings.tau, settings.block_size) == (3, 1.5, 4)
+        assert (settings.rule, settings.block_size) == ({"beta": 3, "tau": 1.5}, 4)
         assert settings.drafter == fingerprint(task.load_drafter("drafter.pt"))
         assert (settings.channels, settings.layers) == (16, 3)
-        assert (settings.sampling, settings.rule_temperature) == (False, 0.5)
+        assert settings.rule_temperature == 0.5
 
     def test_settings_of_sampling(self, task: Namespace) -> None:
-        task.rule = AcceptanceRule(sampling=Sampling(topp=0.9))
+        task.rule = SamplingRule(Sampling(topp=0.9))
         settings = build(task).head.settings
-        assert settings.sampling
-        assert (settings.sampling_topk, settings.sampling_topp) == (-1, 0.9)
+        assert settings.rule == {"sampling": True, "sampling_topp": 0.9}
         assert settings.rule_temperature == 0.5
 
     def test_a_strict_rule_has_no_temperature(self, task: Namespace) -> None:
-        task.rule = AcceptanceRule()
+        task.rule = StrictRule()
         assert build(task).head.settings.rule_temperature == 1.0
 
     def test_smaller_blocks(self, task: Namespace) -> None:

@@ -6,36 +6,24 @@ import copy
 from argparse import Namespace
 from typing import Any
 
-import fairseq.utils
 import pytest
 import torch
 from conftest import make_batch, make_dictionary, make_task, make_verifier, without_copies
+from drafters import CAUSAL as VARIANTS
 from drafters import every_slots_logits, make_block, make_causal, make_targets, slot_logits
 
 from specdec_plugins.data.block_mask import sample_cuts
-from specdec_plugins.decoding.batch import Prefixes
-from specdec_plugins.decoding.drafter import CachedDrafter
+from specdec_plugins.decoding.controllers.constant import Constant
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.step_result import StepResult
+from specdec_plugins.decoding.steps.drafter import CachedDrafter
+from specdec_plugins.decoding.trace import TraceRecorder
 
 PAD, EOS = 1, 2
 
-VARIANTS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "learned": {"decoder_learned_pos": True},
-    "pre-norm": {"decoder_normalize_before": True, "encoder_normalize_before": True},
-    "gelu": {"activation_fn": "gelu", "share_all_embeddings": True},
-    "unscaled": {"no_scale_embedding": True, "share_decoder_input_output_embed": True},
-    "shared encoder": {"share_verifier_encoder": True},
-    "features": {"verifier_features": True},
-    "all of the verifier": {"share_verifier_encoder": True, "verifier_features": True},
-}
 
-
-@pytest.fixture(autouse=True)
-def _exact_softmax(monkeypatch: pytest.MonkeyPatch) -> None:
-    """fairseq's cross-attention rounds its weights to float32, whatever the model's type."""
-    monkeypatch.setattr(fairseq.utils, "softmax", lambda x, dim, **_: torch.softmax(x, dim))
+pytestmark = pytest.mark.usefixtures("exact_softmax")
 
 
 def task_with_verifier(block_size: int = 4, **overrides: Any) -> Namespace:
@@ -86,86 +74,55 @@ def test_a_block_does_not_know_what_follows_the_cut(name: str) -> None:
     assert torch.equal(changed[1], found[0][1])
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("name", ["plain", "pre-norm", "features"])
-def test_prefix_states_depend_on_neither_block_nor_pieces(name: str) -> None:
-    """What the cache holds of a prefix is the same, however it got there."""
-    model = drafter_of(name)
-    source, lengths, target, _ = inputs([9], [[0]])
-    prefix = target[:, :6]
-    features = torch.randn(1, 6, 16, dtype=torch.float64) if name == "features" else None
-    stores = []
-    for pieces, block in (([6], 4), ([6], 1), ([1, 3, 2], 4), ([2, 0, 4], 3)):
-        drafter = CachedDrafter(model)
-        drafter.start(model.encode(source, lengths), 20)
-        done = 0
-        for piece in pieces:
-            part = slice(done, done + piece)
-            new, done = torch.tensor([piece]), done + piece
-            read = None if features is None else features[:, part]
-            prefixes = Prefixes(prefix[:, part], new, torch.tensor([done]), done, read)
-            states = drafter.states(prefixes, block)
-        stores.append((drafter._cache.store[:, :, :6].clone(), states))
-    for store, states in stores[1:]:
-        torch.testing.assert_close(store, stores[0][0], atol=1e-12, rtol=1e-10)
-        if states.size(1) == 4:
-            torch.testing.assert_close(states, stores[0][1], atol=1e-11, rtol=1e-10)
+class Pausing(Constant):
+    """Drafts at every other step only."""
+
+    def observe(self, result: StepResult) -> list[int]:
+        lengths = super().observe(result)
+        return [0 if drafted else most for drafted, most in zip(result.drafted, lengths)]
 
 
-def record(model: Any, verifier: Any, lengths: list[int], k: int) -> tuple[Any, Any, list[Any]]:
-    """Translate; returns the batch, the hypotheses and, for every draft, its row, cut and tokens
-    with the states that they were chosen from."""
-    limits = GenerationLimits(max_len_b=14)
-    generator = SpeculativeGenerator(verifier, model, make_dictionary(), k, limits=limits)
-    drafts: list[Any] = []
-    draft, states = generator._draft, generator.drafter.states  # type: ignore[union-attr]
-    seen: list[torch.Tensor] = []
-
-    def note_states(*args: Any) -> torch.Tensor:
-        seen.append(states(*args))
-        return seen[-1]
-
-    def note_draft(batch: Any) -> Any:
-        drafted = draft(batch)
-        for i, row in enumerate(batch.rows):
-            drafts.append((row, batch.host_lengths[i], drafted.tokens[i], seen[-1][i]))
-        return drafted
-
-    generator._draft = note_draft  # type: ignore[method-assign]
-    generator.drafter.states = note_states  # type: ignore[union-attr, method-assign]
+def decode(
+    model: Any, verifier: Any, lengths: list[int], k: int, pauses: bool = False
+) -> tuple[Any, Any, list[Any]]:
+    """Translate; returns the sources, the outputs and, of every draft, its row, cut and tokens."""
+    dictionary = make_dictionary()
+    generator = SpeculativeGenerator(
+        verifier,
+        model,
+        dictionary,
+        Pausing(k) if pauses else Constant(k),
+        limits=GenerationLimits(max_len_b=14),
+        recorder=TraceRecorder(dictionary),
+    )
     batch = make_batch(lengths, seed=3)
-    return batch, generator.generate([], batch), drafts
+    hypotheses = [hypothesis for (hypothesis,) in generator.generate([], batch)]
+    steps = []
+    for row, hypothesis in enumerate(hypotheses):
+        cut = 0
+        for step in hypothesis["trace"]:
+            if step.drafted:
+                steps.append((row, cut, [dictionary.index(symbol) for symbol in step.drafted]))
+            cut += step.committed
+    return batch["net_input"], [h["tokens"] for h in hypotheses], steps
 
 
-@pytest.mark.parametrize(
-    ("name", "k"),
-    [("plain", 1), ("block", 1), ("plain", 6), *((n, 3) for n in ["block", *VARIANTS])],
-)
-def test_cached_drafting_equals_the_training_pass(name: str, k: int) -> None:
-    if name == "block":
-        task = task_with_verifier()
-        model: Any = make_block(task, decoder_learned_pos=True)
-    else:
-        model = drafter_of(name, block_size=k)
-        task = Namespace(verifier=model.verifier)
-    model.block_size = k
-    batch, hypotheses, drafts = record(model, task.verifier, [5, 3, 9, 1, 7], k)
-    rows = [h[0]["tokens"] for h in hypotheses]
-    target = torch.full((len(rows), max(map(len, rows))), PAD)
-    for row, tokens in enumerate(rows):
-        target[row, : len(tokens)] = tokens
-    net_input = batch["net_input"]
-    assert len(drafts) == sum(h[0]["steps"] for h in hypotheses) > len(rows)
-    assert {row for row, *_ in drafts} == set(range(5))
-    index = torch.tensor([row for row, *_ in drafts])
-    cuts = torch.tensor([[cut] for _, cut, *_ in drafts])
-    source, lengths = net_input["src_tokens"][index], net_input["src_lengths"][index]
-    with torch.no_grad():
-        logits = every_slots_logits(model, source, lengths, target[index], cuts)[:, 0]
-        found = model.decoder.output_layer(torch.stack([states for *_, states in drafts]))
-    torch.testing.assert_close(found, logits, atol=1e-9, rtol=1e-8)
+@torch.no_grad()
+@pytest.mark.parametrize(("k", "pauses"), [(1, False), (3, True), (6, False)])
+@pytest.mark.parametrize("name", ["block", *VARIANTS])
+def test_decoding_drafts_what_the_training_pass_predicts(name: str, k: int, pauses: bool) -> None:
+    task = task_with_verifier(k)
+    make = make_block if name == "block" else make_causal
+    model: Any = make(task, **VARIANTS.get(name, {"decoder_learned_pos": True}))
+    net_input, outputs, steps = decode(model, task.verifier, [5, 3, 9, 1, 7], k, pauses)
+    target = torch.nn.utils.rnn.pad_sequence(outputs, batch_first=True, padding_value=PAD)
+    assert len(steps) > len(outputs) == len({row for row, *_ in steps})
+    index = torch.tensor([row for row, *_ in steps])
+    cuts = torch.tensor([[cut] for _, cut, _ in steps])
+    sources = net_input["src_tokens"][index], net_input["src_lengths"][index]
+    logits = every_slots_logits(model, *sources, target[index], cuts)[:, 0]
     logits[..., PAD] = -torch.inf
-    assert torch.equal(torch.stack([tokens for *_, tokens, _ in drafts]), logits.argmax(-1))
+    assert [drafted for *_, drafted in steps] == logits.argmax(-1).tolist()
 
 
 def test_the_decoders_input_is_the_verifiers() -> None:
@@ -464,14 +421,13 @@ class TestPreviousTokenHead:
         """With every token a candidate, each slot holds the best one after its predecessor."""
         model = drafter_of("features", previous_token_head=True)
         model.decoder.previous.CANDIDATES = 23
-        batch, hypotheses, drafts = record(model, model.verifier, [5, 3, 7], 4)
-        net_input = batch["net_input"]
-        for row, cut, tokens, _ in drafts[::3]:
-            one = {key: value[row : row + 1] for key, value in net_input.items()}
-            target = torch.cat([hypotheses[row][0]["tokens"][:cut], tokens])[None]
-            output = model(one["src_tokens"], one["src_lengths"], target, torch.tensor([[cut]]))
+        net_input, outputs, steps = decode(model, model.verifier, [5, 3, 7], 4)
+        for row, cut, drafted in steps[::3]:
+            source = (net_input[name][row : row + 1] for name in ("src_tokens", "src_lengths"))
+            target = torch.cat([outputs[row][:cut], torch.tensor(drafted)])[None]
+            output = model(*source, target, torch.tensor([[cut]]))
             output.logits[..., PAD] = -torch.inf
-            assert slot_logits(output)[0, 0].argmax(-1).tolist() == tokens.tolist()
+            assert slot_logits(output)[0, 0].argmax(-1).tolist() == drafted
 
 
 def test_uniform_cuts_reach_every_slot_of_a_cached_prefix() -> None:

@@ -27,9 +27,9 @@ from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.checkpoints.pair import load_drafter, load_verifier
 from specdec_plugins.criterions.glat_loss import GlatLoss
-from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.acceptance import StrictRule
+from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.generator import SpeculativeGenerator
-from specdec_plugins.decoding.probabilities import Sampling
 from specdec_plugins.tasks.specdec_config import NOISES, TranslationSpecdecConfig
 from specdec_plugins.tasks.translation_lev_modified import TranslationLevModifiedTask
 from specdec_plugins.tasks.translation_specdec import (
@@ -440,9 +440,8 @@ class TestRoles:
                 generator = task.build_generator(models, Namespace())
                 assert isinstance(generator, SpeculativeGenerator)
                 assert generator.model is verifier
-                assert generator.drafter is not None
-                assert generator.drafter.model is drafter
-                assert generator.block_size == 4
+                assert generator.drafter is drafter
+                assert generator.controller.needs.most == 4
 
     @pytest.mark.parametrize("args", [None, Namespace(beam=1), OmegaConf.create({"beam": 1})])
     def test_the_tasks_own_sampling_where_fairseq_says_nothing(self, args: Any) -> None:
@@ -456,7 +455,7 @@ class TestRoles:
         assert generator.limits.temperature == 0.7
         greedy = Namespace(sampling=False, sampling_topk=-1, temperature=2.0)
         generator = task.build_generator([make_causal(), make_verifier()], greedy)
-        assert generator.rule == AcceptanceRule()
+        assert generator.rule == StrictRule()
         assert generator.limits.temperature == 2.0
 
     def test_a_verifier_alone_is_fairseqs_affair(self, task: TranslationSpecdecTask) -> None:

@@ -1,29 +1,35 @@
-"""How much to draft and how much of it to verify: one protocol, one class a policy. No fairseq."""
+"""How much to draft and how much of it to verify: one file a policy. No fairseq.
 
-from specdec_plugins.decoding.controllers.base import (
-    Bounds,
-    Constant,
-    Controller,
-    Draft,
-    Head,
-    Outcome,
-)
-from specdec_plugins.decoding.controllers.options import (
-    NAMES,
-    SURVIVAL,
+A module of this folder that registers a :class:`Policy` is found by itself: its options are flags
+of every door, and it appears in sweeps, tables and plots.
+"""
+
+from specdec_plugins.decoding.controllers.base import Bounds, Controller, Needs, NoDrafts
+from specdec_plugins.decoding.controllers.registry import (
+    POLICIES,
     ControllerOptions,
-    build_controller,
+    Head,
+    Parts,
+    Policy,
+    Style,
+    controller_options,
+    load_policies,
+    register_policy,
 )
+
+load_policies()
 
 __all__ = [
-    "NAMES",
-    "SURVIVAL",
+    "POLICIES",
     "Bounds",
-    "Constant",
     "Controller",
     "ControllerOptions",
-    "Draft",
     "Head",
-    "Outcome",
-    "build_controller",
+    "Needs",
+    "NoDrafts",
+    "Parts",
+    "Policy",
+    "Style",
+    "controller_options",
+    "register_policy",
 ]

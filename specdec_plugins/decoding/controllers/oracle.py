@@ -1,72 +1,73 @@
-"""The bound of all controllers that verify chains: one that has seen the end."""
+"""``oracle``: the bound of all controllers that verify chains, one that has seen the end."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.controllers.base import Bounds, Constant, Draft, Outcome
-from specdec_plugins.decoding.rehearsal import rehearsal
+from specdec_plugins.decoding.controllers.base import Bounds, Controller, Needs
+from specdec_plugins.decoding.controllers.registry import Policy, Style, register_policy
+from specdec_plugins.decoding.drafts import Draft
+from specdec_plugins.decoding.step_result import StepResult
 
 
-class Oracle(Constant):
-    """``oracle``: verifies exactly what will be accepted. **Not a real decoder.**
+class Oracle(Controller):
+    """Verifies exactly what will be accepted. **Not a real decoder.**
 
-    Every batch is decoded twice. The first pass drafts and verifies all slots, and is neither timed
-    nor counted; the second is told what the first accepted at each position. It drafts nothing
-    where nothing would be accepted, and else the whole block, since a drafter's tokens depend on
-    how many slots there are. In low precision the second pass may reach a position that the first
-    did not; there it verifies the whole block.
+    It is told what decoding whole blocks accepted (:meth:`tell`). It drafts nothing where nothing
+    would be accepted, and else the whole block, since a drafter's tokens depend on how many slots
+    there are. In low precision it may reach a position that was not told; there it verifies the
+    whole block.
     """
 
-    cuts = weighs_all = True
+    name = "oracle"
 
     def __init__(self, bounds: Bounds) -> None:
-        super().__init__(bounds)
-        self._plan: Tensor | None = None
+        self.needs = Needs(bounds.most, whole_draft=True)
+        self._bounds = bounds
+        self._plans: list[dict[int, int]] = []
+        self._accepted: list[int] = []
 
-    def prepare(self, generator: Any, sample: dict[str, Any]) -> None:
-        """The first pass."""
-        with rehearsal(generator):
-            hypotheses = generator.generate([], sample)
-        capacity = max(len(hypothesis["tokens"]) for (hypothesis,) in hypotheses) + 1
-        plan = [
-            _plan(hypothesis["accepted"], capacity, self.length) for (hypothesis,) in hypotheses
+    def tell(self, accepted: Sequence[Sequence[int]]) -> None:
+        """Of every sentence of the next batch, the drafted tokens that each step of whole blocks
+        committed."""
+        self._plans = [
+            dict(zip(accumulate((count + 1 for count in steps), initial=0), steps))
+            for steps in accepted
         ]
-        self._plan = torch.tensor(plan, device=sample["net_input"]["src_tokens"].device)
 
-    def start(self, lengths: Tensor) -> Tensor:
-        """What will be accepted from the beginning."""
-        return self._look_up(lengths)
+    def start(self, rows: int) -> list[int]:
+        return self._lengths(range(rows), [0] * rows)
 
-    def verify_lengths(self, draft: Draft, drafted: Tensor) -> Tensor:
+    def verify_lengths(self, draft: Draft) -> Tensor:
         """What will be accepted."""
-        return self._cut(self._accepted, drafted)
+        lengths = [self._bounds.clamp(count) for count in self._accepted]
+        return torch.tensor(lengths, device=draft.tokens.device)
 
-    def draft_lengths(self, outcome: Outcome) -> Tensor:
+    def observe(self, result: StepResult) -> list[int]:
         """All slots, or none where none will be accepted."""
-        return self._look_up(outcome.lengths)
+        lengths = self._lengths(result.rows, result.lengths)
+        kept = [i for i, finished in enumerate(result.finished) if not finished]
+        self._accepted = [self._accepted[i] for i in kept]
+        return lengths
 
-    def _look_up(self, lengths: Tensor) -> Tensor:
-        assert self._plan is not None
-        places = lengths.clamp(max=self._plan.size(1) - 1)
-        self._accepted = self._plan.gather(1, places[:, None])[:, 0]
-        return self._bounded(torch.where(self._accepted > 0, self.length, 0))
-
-    def keep(self, rows: Tensor) -> None:
-        """Forget the other rows."""
-        assert self._plan is not None
-        self._plan = self._plan[rows]
-        self._accepted = self._accepted[rows]
+    def _lengths(self, rows: Sequence[int], positions: list[int]) -> list[int]:
+        most = self._bounds.most
+        self._accepted = [self._plans[row].get(at, most) for row, at in zip(rows, positions)]
+        return [self._bounds.clamp(most if count else 0) for count in self._accepted]
 
 
-def _plan(accepted: list[int], capacity: int, unknown: int) -> list[int]:
-    """What the first pass accepted, by the position where its steps began."""
-    plan = [unknown] * capacity
-    starts = accumulate((count + 1 for count in accepted), initial=0)
-    for start, count in zip(starts, accepted):
-        plan[start] = count
-    return plan
+register_policy(
+    Policy(
+        "oracle",
+        "decodes twice, to show the bound of chains: not a real decoder",
+        build=lambda options, parts: Oracle(parts.bounds),
+        prepares="lookahead",
+        styles={"oracle": Style("black", "*", 15)},
+        real=False,
+        rank=70,
+    )
+)

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from argparse import Namespace
 from typing import Any
 
 import pytest
-from conftest import make_dictionary, make_task, make_verifier
-from drafters import make_causal
-from scripted import ScriptedHead
+from conftest import make_batch
+from controlled import HEAD, drafter, verifier
+from scripted import DICTIONARY, ScriptedHead
 
-from specdec_plugins.decoding.controllers import NAMES, ControllerOptions, build_controller
-from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.decoding.build import build_generator
+from specdec_plugins.decoding.controllers import (
+    POLICIES,
+    ControllerOptions,
+    Needs,
+    controller_options,
+)
+from specdec_plugins.decoding.controllers.base import NoDrafts
+from specdec_plugins.decoding.controllers.confidence import CONFIDENCE_THRESHOLD
+from specdec_plugins.decoding.controllers.registry import TREE_NODES
+
+NAN = math.nan
 
 
 @pytest.mark.parametrize(
@@ -19,7 +30,7 @@ from specdec_plugins.decoding.generator import SpeculativeGenerator
     [
         ({"controller": "clever"}, "--controller clever: must be one of constant, heuristic"),
         ({"confidence_threshold": 1.5}, "--confidence-threshold 1.5: must be between 0 and 1"),
-        ({"confidence_threshold": float("nan")}, "--confidence-threshold nan"),
+        ({"confidence_threshold": NAN}, "--confidence-threshold nan"),
         ({"stop_threshold": -0.1}, "--stop-threshold -0.1: must be between 0 and 1"),
         ({"min_draft": 3, "max_draft": 2}, "--min-draft 3: is above --max-draft 2"),
         ({"survival": "hope"}, "--survival hope: must be one of tree, averages, confidence"),
@@ -28,7 +39,7 @@ from specdec_plugins.decoding.generator import SpeculativeGenerator
         ({"max_draft": 0}, "--max-draft 0: must be at least 1.*--controller none"),
         ({"controller": "none", "min_draft": 1}, "--controller none drafts nothing"),
         ({"redraft_below": -0.5}, "--redraft-below -0.5: must be 0 or more"),
-        ({"redraft_below": float("nan")}, "--redraft-below nan: must be 0 or more"),
+        ({"redraft_below": NAN}, "--redraft-below nan: must be 0 or more"),
         ({"tree_nodes": 0}, "--tree-nodes 0: must be between 1 and 1024"),
         ({"tree_nodes": 1025}, "--tree-nodes 1025: must be between 1 and 1024"),
         ({"controller": "tree", "min_draft": 3, "tree_nodes": 2}, "--min-draft 3: is above --tree"),
@@ -44,67 +55,132 @@ def test_what_cannot_be_is_named(given: dict[str, Any], message: str) -> None:
     [
         ({"max_draft": 5}, "--max-draft 5: is above the block size, 4"),
         ({"min_draft": 5}, "--min-draft 5: is above the block size, 4"),
+        ({"controller": "tree", "max_draft": 5}, "--max-draft 5: is above the block size, 4"),
         ({"controller": "acceptance-head"}, "acceptance-head: there is no acceptance head"),
         ({"controller": "cost-aware", "survival": "head"}, "--survival head: there is no"),
     ],
 )
 def test_what_does_not_go_with_the_drafter_is_named(given: dict[str, Any], message: str) -> None:
-    task = make_task(block_size=4)
-    task.verifier = make_verifier()
     with pytest.raises(ValueError, match=message):
-        SpeculativeGenerator(
-            task.verifier,
-            make_causal(task),
-            make_dictionary(),
-            controller=ControllerOptions(**given),
+        build_generator(
+            verifier(), drafter("causal"), DICTIONARY, options=ControllerOptions(**given)
         )
 
 
-@pytest.mark.parametrize("name", sorted({*NAMES} - {"none"}))
-def test_every_name_has_its_class(name: str) -> None:
-    survival = "averages" if name == "cost-aware" else None
-    options = ControllerOptions(name, 1, 3, tree_nodes=7, survival=survival)
-    controller = build_controller(options, 4, head=ScriptedHead(lambda s, p: p))
-    assert type(controller).__doc__.startswith(f"``{name}``")  # type: ignore[union-attr]
-    assert (controller.length, controller.depth) == ((7, 3) if name == "tree" else (3, 0))
-    assert controller.bounds.least == 1
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_every_name_has_its_controller(name: str) -> None:
+    least = 0 if name == "none" else 1
+    options = ControllerOptions(name, min_draft=least, max_draft=3, tree_nodes=7)
+    controller = options.build(4, HEAD)
+    assert controller.name == name == options.kind
+    depth = 3 if options.trees else 0
+    most = {True: 7, False: 3}[options.trees] if options.drafts else 0
+    assert (controller.needs.most, controller.needs.depth) == (most, depth)
+    assert isinstance(controller, NoDrafts) == (name == "none") == (not options.drafts)
 
 
 @pytest.mark.parametrize(
-    ("given", "reads", "needs"),
+    ("given", "reads", "kind", "needs"),
     [
-        ({}, False, False),
-        ({"acceptance_head": "head.pt"}, True, False),
-        ({"acceptance_head": "head.pt", "survival": "averages"}, False, False),
-        ({"acceptance_head": "head.pt", "survival": "confidence"}, False, False),
-        ({"survival": "head"}, True, True),
+        ({}, "", "cost-aware", Needs(16, 4)),
+        (
+            {"acceptance_head": "head.pt"},
+            "used",
+            "cost-aware with a head",
+            Needs(4, confidences=True, whole_draft=True),
+        ),
+        (
+            {"acceptance_head": "head.pt", "survival": "averages"},
+            "",
+            "cost-aware, chains",
+            Needs(4),
+        ),
+        (
+            {"acceptance_head": "head.pt", "survival": "confidence"},
+            "",
+            "cost-aware, chains",
+            Needs(4, confidences=True, whole_draft=True),
+        ),
+        (
+            {"survival": "head"},
+            "needed",
+            "cost-aware with a head",
+            Needs(4, confidences=True, whole_draft=True),
+        ),
     ],
 )
-def test_what_survival_is_told_by(given: dict[str, Any], reads: bool, needs: bool) -> None:
+def test_what_survival_is_told_by(
+    given: dict[str, Any], reads: str, kind: str, needs: Needs
+) -> None:
     options = ControllerOptions("cost-aware", **given)
-    assert (options.reads_head, options.needs_head) == (reads, needs)
+    assert (options.reads_head, options.needs_head) == (bool(reads), reads == "needed")
     assert ("acceptance_head" in options.idle) == (not reads)
-    assert ("tree_nodes" in options.idle) == (not options.drafts_trees)
-    controller = build_controller(options, 4, (lambda s, p: p) if reads else None)
-    assert controller.cuts == (reads or given.get("survival") == "confidence")
-    trees = not reads and given.get("survival", "tree") == "tree"
-    assert (controller.bounds.most, controller.depth) == ((16, 4) if trees else (4, 0))
+    assert ("tree_nodes" in options.idle) == (not options.trees)
+    assert options.kind == kind
+    assert options.build(4, HEAD if reads else None).needs == needs
+
+
+def test_a_head_is_asked() -> None:
+    """As often as there is a draft, of the drafter's states and confidences."""
+    shapes = []
+
+    def says(states: Any, confidences: Any) -> Any:
+        shapes.append(tuple(states.shape))
+        return confidences
+
+    generator = build_generator(
+        verifier(),
+        drafter("causal"),
+        DICTIONARY,
+        options=ControllerOptions("acceptance-head"),
+        head=ScriptedHead(says),
+    )
+    generator.generate([], make_batch([6]))
+    assert set(shapes) == {(1, 4, 16)}
+    assert len(shapes) == generator.statistics.steps
 
 
 def test_bounds_of_trees() -> None:
     """The fewest are nodes, which may be more than the block has slots; the most is the depth."""
     options = ControllerOptions("cost-aware", min_draft=6, max_draft=3, tree_nodes=9)
-    controller = build_controller(options, 4)
-    assert (controller.bounds.least, controller.bounds.most, controller.depth) == (6, 9, 3)
-    with pytest.raises(ValueError, match="--max-draft 5: is above the block size, 4"):
-        build_controller(ControllerOptions("tree", max_draft=5), 4)
+    assert options.build(4).needs == Needs(9, 3)
+
+
+def test_what_is_said_of_it() -> None:
+    """What it does not look at, it is the same without, and does not tell."""
+    options = ControllerOptions("confidence", confidence_threshold=0.25, max_draft=None)
+    assert options == ControllerOptions("confidence", confidence_threshold=0.25)
+    assert len({options, ControllerOptions("confidence", confidence_threshold=0.25)}) == 1
+    assert options[CONFIDENCE_THRESHOLD] == options.swept("threshold") == 0.25
+    assert options[TREE_NODES] == 16
+    assert options.swept("nodes") is None
+    assert options.describe() == {
+        "controller": "confidence",
+        "min_draft": 0,
+        "max_draft": None,
+        "confidence_threshold": 0.25,
+        "refit_threshold": False,
+    }
+    assert {*options.describe(), *options.idle} == {"controller", *controller_options()}
+    other = options.having("tree", tree_nodes=9)
+    assert (other.controller, other[TREE_NODES], other.swept("nodes")) == ("tree", 9, 9)
+    assert other[CONFIDENCE_THRESHOLD] == 0.25
 
 
 def test_from_a_task_or_a_command_line() -> None:
-    names = ("controller", "min_draft", "max_draft", "confidence_threshold")
-    names += ("refit_threshold", "stop_threshold", "tree_nodes", "redraft_below", "survival")
-    names += ("acceptance_head", "cost_profile")
-    values = ("confidence", 1, 3, 0.25, True, 0.5, 9, 2.5, "confidence")
-    values += ("head.pt", "costs.json")
-    given = dict(zip(names, values, strict=True))
-    assert vars(ControllerOptions.from_config(Namespace(**given, other=1))) == given
+    given = {
+        "min_draft": 1,
+        "max_draft": 3,
+        "confidence_threshold": 0.25,
+        "refit_threshold": True,
+        "stop_threshold": 0.5,
+        "tree_nodes": 9,
+        "redraft_below": 2.5,
+        "survival": "confidence",
+        "acceptance_head": "head.pt",
+        "cost_profile": "costs.json",
+    }
+    assert {*given} == {*controller_options()}
+    found = ControllerOptions.from_config(Namespace(controller="confidence", **given, other=1))
+    assert found == ControllerOptions("confidence", **given)
+    assert found.given == given

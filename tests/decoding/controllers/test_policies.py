@@ -1,50 +1,47 @@
-"""Each policy's rule, on tensors made by hand."""
+"""Each policy's rule, on drafts and results made by hand."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import ScriptedHead
+from scripted import ScriptedHead, make_result
 
-from specdec_plugins.decoding.controllers import Bounds, Constant, Draft, Outcome
+from specdec_plugins.decoding.controllers import Bounds, NoDrafts
+from specdec_plugins.decoding.controllers.acceptance_head import AcceptanceHead
+from specdec_plugins.decoding.controllers.base import Needs
+from specdec_plugins.decoding.controllers.confidence import Confidence, best_threshold
+from specdec_plugins.decoding.controllers.constant import Constant
+from specdec_plugins.decoding.controllers.heuristic import Heuristic
 from specdec_plugins.decoding.controllers.oracle import Oracle
-from specdec_plugins.decoding.controllers.policies import (
-    AcceptanceHead,
-    Confidence,
-    Heuristic,
-    Tree,
-    best_threshold,
+from specdec_plugins.decoding.controllers.tree import Tree
+from specdec_plugins.decoding.drafts import ChainDraft
+
+
+def draft(confidences: list[list[float]]) -> ChainDraft:
+    known = torch.tensor(confidences)
+    rows, slots = known.shape
+    tokens, lengths = torch.zeros(rows, slots).long(), torch.full((rows,), slots)
+    return ChainDraft(tokens, [slots] * rows, lengths, torch.zeros(rows, slots, 1), known)
+
+
+@pytest.mark.parametrize(
+    ("controller", "length"), [(Constant(3), 3), (Tree(9, 4, 1.5), 9), (NoDrafts(), 0)]
 )
+def test_some_have_one_length_and_verify_all(controller: Constant, length: int) -> None:
+    assert controller.needs.most == length
+    assert controller.start(2) == [length] * 2
+    assert controller.observe(make_result([2, 0], [3, 3])) == [length] * 2
+    assert controller.verify_lengths(draft([[0.0] * 3] * 2)) is None
 
 
-def tensor(*values: float) -> torch.Tensor:
-    return torch.tensor(values)
-
-
-def outcome(drafted: list[int], accepted: list[int], rejected: list[int] | None = None) -> Outcome:
-    told = [torch.tensor(values) for values in (drafted, accepted)]
-    stopped = [a < d for a, d in zip(accepted, drafted)] if rejected is None else rejected
-    refused = torch.tensor(stopped).bool()
-    ended = ~refused & (told[1] < told[0])
-    return Outcome(told[0], told[0], told[1], refused, ended, told[1] + 1)
-
-
-def draft(probabilities: list[list[float]]) -> Draft:
-    known = torch.tensor(probabilities)
-    return Draft(torch.zeros(known.shape).long(), torch.zeros(*known.shape, 1), known)
-
-
-def test_constant_says_nothing() -> None:
-    controller = Constant(Bounds(0, 3))
-    assert controller.length == 3
-    assert not controller.cuts
-    assert not controller.reads_probabilities
-    assert controller.start(torch.zeros(2).long()) is None
+def test_a_tree_of_what_is_left() -> None:
+    tree = Tree(9, 4, redraft_below=1.5)
+    assert (tree.needs, tree.reuse_above) == (Needs(9, 4), 1.5)
+    assert Constant(3).reuse_above == math.inf
 
 
 @pytest.mark.parametrize(
@@ -52,9 +49,8 @@ def test_constant_says_nothing() -> None:
 )
 def test_heuristic(bounds: tuple[int, int], following: list[int]) -> None:
     controller = Heuristic(Bounds(*bounds))
-    assert controller.start(torch.zeros(5).long()).tolist() == [bounds[1]] * 5
-    lengths = controller.draft_lengths(outcome([4, 7, 8, 4, 1], [4, 7, 8, 3, 0]))
-    assert lengths.tolist() == following
+    assert controller.start(5) == [bounds[1]] * 5
+    assert controller.observe(make_result([4, 7, 8, 3, 0], [4, 7, 8, 4, 1])) == following
 
 
 @pytest.mark.parametrize(
@@ -62,136 +58,123 @@ def test_heuristic(bounds: tuple[int, int], following: list[int]) -> None:
 )
 def test_confidence(bounds: tuple[int, int], verified: list[int]) -> None:
     controller = Confidence(Bounds(*bounds), 0.4)
-    assert controller.start(torch.zeros(5).long()) is None
+    assert controller.start(5) == controller.observe(make_result([0] * 5, [1] * 5))
+    assert controller.start(5) == [bounds[1]] * 5
+    assert controller.needs.confidences
     rows = [[0.3, 0.9, 0.9, 0.9], [0.9, 0.5, 0.3, 0.9], [0.9] * 4, [0.4] * 3 + [0.39], [0.4] * 4]
-    drafted = torch.full((5,), bounds[1])
-    assert controller.verify_lengths(draft(rows), drafted).tolist() == verified
-    few = torch.tensor([0, 1, 2, 3, 1]).clamp(max=bounds[1])
-    found = controller.verify_lengths(draft(rows), few)
-    assert (found <= few).all()
+    assert controller.verify_lengths(draft(rows)).tolist() == verified
 
 
 class TestThreshold:
-    def test_perfect_separation(self) -> None:
-        known, good = tensor(0.1, 0.7, 0.3, 0.9), tensor(0, 1, 0, 1)
-        assert float(best_threshold(known, good, 0.4)) == pytest.approx(0.7)
+    def test_by_hand(self) -> None:
+        perfect = [(0.1, False), (0.7, True), (0.3, False), (0.9, True)]
+        assert best_threshold(perfect, 0.4) == 0.7
+        # A lost good slot weighs three bad ones. Taking 0.2 too loses 2 of 3 bad slots; leaving it
+        # out loses 1 of 2 good ones.
+        mixed = [(0.9, True), (0.2, True), (0.5, False), (0.4, False), (0.1, False)]
+        assert best_threshold(mixed, 0.4) == 0.2
+        assert best_threshold(mixed, 0.4, weight=1.0) == 0.9
 
-    def test_a_lost_good_slot_weighs_three_bad_ones(self) -> None:
-        # Taking 0.2 too loses 2 of 3 bad slots; leaving it out loses 1 of 2 good ones.
-        known, good = tensor(0.9, 0.2, 0.5, 0.4, 0.1), tensor(1, 1, 0, 0, 0)
-        assert float(best_threshold(known, good, 0.4)) == pytest.approx(0.2)
-        assert float(best_threshold(known, good, 0.4, weight=1.0)) == pytest.approx(0.9)
-
-    @pytest.mark.parametrize("fate", [0.0, 1.0])
-    def test_one_fate_teaches_nothing(self, fate: float) -> None:
-        assert float(best_threshold(tensor(0.2, 0.8), tensor(fate, fate), 0.37)) == pytest.approx(
-            0.37
-        )
-
-    @given(
-        slots=st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=12),
-        unknown=st.integers(0, 3),
-    )
-    def test_brute_force(self, slots: list[tuple[int, bool]], unknown: int) -> None:
-        known = torch.tensor([p / 6 for p, _ in slots] + [torch.nan] * unknown)
-        good = torch.tensor([float(a) for _, a in slots] + [0.0] * unknown)
-        found = float(best_threshold(known, good, 0.4))
+    @given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=12))
+    def test_brute_force(self, slots: list[tuple[int, bool]]) -> None:
+        found = best_threshold([(p / 6, accepted) for p, accepted in slots], 0.4)
         goods, bads = [p / 6 for p, a in slots if a], [p / 6 for p, a in slots if not a]
         if not goods or not bads:
-            assert found == pytest.approx(0.4)
+            # One fate teaches nothing.
+            assert found == 0.4
             return
 
         def cost(threshold: float) -> float:
-            lost = sum(p < threshold - 1e-6 for p in goods) / len(goods)
-            return sum(p >= threshold - 1e-6 for p in bads) / len(bads) + 3 * lost
+            lost = sum(p < threshold for p in goods) / len(goods)
+            return sum(p >= threshold for p in bads) / len(bads) + 3 * lost
 
-        assert cost(found) == pytest.approx(min(cost(p / 6) for p, _ in slots), abs=1e-5)
+        assert cost(found) == pytest.approx(min(cost(p / 6) for p, _ in slots))
 
     def test_a_refit_follows_what_was_judged(self) -> None:
+        """Of the slots, the second is likely and wrong, the third is never judged."""
+        controller, fixed = (Confidence(Bounds(0, 3), 0.4, refit) for refit in (True, False))
+        slots = draft([[0.9, 0.8, 0.7]])
+        for one in (controller, fixed):
+            for _ in range(controller.PERIOD):
+                assert one.verify_lengths(slots).tolist() == [3]
+                assert one.observe(make_result([1], [3])) == [3]
+        assert controller.threshold == pytest.approx(0.9)
+        assert controller.verify_lengths(slots).tolist() == [1]
+        assert fixed.verify_lengths(slots).tolist() == [3]
+
+    def test_slots_after_an_accepted_end_are_not_judged(self) -> None:
+        """Nor are those before which the length limit, or what was verified, ends."""
         controller = Confidence(Bounds(0, 3), 0.4, refit=True)
-        assert controller.start(torch.zeros(1).long()) is not None
         for _ in range(controller.PERIOD):
-            # The second slot is likely and wrong, the third is never judged.
-            controller.verify_lengths(draft([[0.9, 0.8, 0.7]]), tensor(3).long())
-            assert controller.draft_lengths(outcome([3], [1])).tolist() == [3]
-        assert float(controller.threshold) == pytest.approx(0.9)
-        assert controller.verify_lengths(draft([[0.9, 0.8, 0.7]]), tensor(3).long()).tolist() == [1]
+            controller.verify_lengths(draft([[0.9, 0.8, 0.7], [0.6, 0.5, 0.7], [0.95, 0.85, 0.7]]))
+            controller.observe(make_result([2, 0, 1], [3, 3, 1], ended=(0,), limited=(1,)))
+        # All that were judged were accepted.
+        assert controller.threshold == 0.4
 
     def test_only_recent_slots_count(self) -> None:
         controller = Confidence(Bounds(0, 2), 0.4, refit=True)
-        controller.start(torch.zeros(64).long())
-        for wrong, steps in ((0.8, 8), (0.3, 16)):
+        # At first a slot of 0.8 is wrong; then, for as long as is remembered, one of 0.3.
+        for wrong, steps, threshold in ((0.8, 80, 0.9), (0.3, 8, 0.8)):
             for _ in range(steps):
-                controller.verify_lengths(draft([[0.9, wrong]] * 64), torch.full((64,), 2))
-                controller.draft_lengths(outcome([2] * 64, [1] * 64))
-        recent: Any = controller._recent
-        assert len(recent) == controller.RECENT
-        assert not (recent[:, 0] - 0.8).abs().lt(1e-6).any()
+                known = [[0.9, wrong], [0.8, wrong]] * 32
+                controller.verify_lengths(draft(known))
+                accepted = [1, 0 if wrong == 0.8 else 1] * 32
+                controller.observe(make_result(accepted, [2] * 64))
+            assert controller.threshold == pytest.approx(threshold)
 
-    def test_slots_after_an_accepted_end_are_not_judged(self) -> None:
-        controller = Confidence(Bounds(0, 3), 0.4, refit=True)
-        controller.start(torch.zeros(1).long())
-        controller.verify_lengths(draft([[0.9, 0.8, 0.7]]), tensor(3).long())
-        controller.draft_lengths(outcome([3], [2], rejected=[0]))
-        recent: Any = controller._recent
-        assert sorted(recent[~recent[:, 0].isnan()].tolist()) == [
-            pytest.approx([0.8, 1]),
-            pytest.approx([0.9, 1]),
-        ]
+
+NAN = math.nan
 
 
 @pytest.mark.parametrize(
     ("threshold", "least", "verified"),
     [
-        (0.5, 0, [2, 0, 3]),
-        (0.2, 0, [1, 0, 3]),
-        (0.2, 1, [1, 1, 3]),
-        (0.0, 0, [0, 0, 3]),
-        (1.0, 0, [3, 3, 3]),
+        (0.5, 0, [2, 0, 3, 1]),
+        (0.2, 0, [1, 0, 3, 1]),
+        (0.2, 1, [1, 1, 3, 1]),
+        (0.2, 2, [2, 2, 3, 2]),
+        (0.0, 0, [0, 0, 3, 1]),
+        (1.0, 0, [3, 3, 3, 1]),
     ],
 )
 def test_acceptance_head(threshold: float, least: int, verified: list[int]) -> None:
-    head = ScriptedHead(lambda states, probabilities: 1 - probabilities)
+    """What is no number does not survive."""
+    head = ScriptedHead(lambda states, confidences: 1 - confidences)
     controller = AcceptanceHead(Bounds(least, 3), head, threshold)
-    rows = draft([[0.125, 0.25, 0.5], [0.75, 0.0, 0.0], [0.0, 0.0, 0.0]])
-    assert controller.verify_lengths(rows, torch.full((3,), 3)).tolist() == verified
+    rows = [[0.125, 0.25, 0.5], [0.75, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, NAN, 0.0]]
+    assert controller.verify_lengths(draft(rows)).tolist() == verified
+    assert controller.start(4) == controller.observe(make_result([0] * 4, [3] * 4)) == [3] * 4
+    assert controller.needs == Needs(3, confidences=True)
 
 
-def test_a_tree_of_what_is_left() -> None:
-    """What each row promises is compared, whatever the others do; nothing is no promise."""
-    controller = Tree(Bounds(0, 9), 4, redraft_below=1.5)
-    assert controller.redrafts([1.0, 1.5, 9.0]) == [True, False, False]
-    assert controller.redrafts([1.0]) == [True]
-    assert Tree(Bounds(0, 9), 4, math.inf).redrafts([9.0]) == [True]
-    assert Tree(Bounds(0, 9), 4, 0.0).redrafts([0.0, 1e-9]) == [True, False]
-
-
-def test_oracle_knows_the_first_passes_steps() -> None:
-    class Generator:
-        controller: Any = Constant(Bounds(0, 3))
-        statistics = recorder = limits = None
-        block_size = 3
-
-        def generate(self, models: Any, sample: Any) -> Any:
-            assert type(self.controller) is Constant
-            # Committed: 3 + 1, 0 + 1, and 2 with the end among them; 0 + 1 and 1.
-            return [
-                [{"tokens": torch.zeros(7), "accepted": [3, 0, 2]}],
-                [{"tokens": torch.zeros(2), "accepted": [0, 1]}],
-            ]
-
+def test_oracle_goes_by_what_it_was_told() -> None:
+    """Committed: 3 + 1, 0 + 1, and 2 with the end among them; 0 + 1 and 1."""
     controller = Oracle(Bounds(0, 3))
-    generator = Generator()
-    controller.prepare(generator, {"net_input": {"src_tokens": torch.zeros(2, 1)}})
-    assert generator.controller is Generator.controller
-    drafted = controller.start(torch.tensor([0, 0]))
-    assert drafted.tolist() == [3, 0]
-    assert controller.verify_lengths(draft([[0.5] * 3] * 2), drafted).tolist() == [3, 0]
-    step = outcome([3, 0], [3, 0])
-    assert step.lengths.tolist() == [4, 1]
-    drafted = controller.draft_lengths(step)
-    assert drafted.tolist() == [0, 3]
-    assert controller.verify_lengths(draft([[0.5] * 3] * 2), drafted).tolist() == [0, 1]
-    controller.keep(torch.tensor([0]))
-    # Where the first pass did not stop, nothing is known.
-    assert controller.draft_lengths(outcome([0], [1])).tolist() == [3]
+    assert controller.needs.whole_draft
+    for _ in range(2):
+        controller.tell([[3, 0, 2], [0, 1]])
+        assert controller.start(2) == [3, 0]
+        block = draft([[0.5] * 3] * 2)
+        assert controller.verify_lengths(block).tolist() == [3, 0]
+        assert controller.observe(make_result([3, 0], [3, 0])) == [0, 3]
+        assert controller.verify_lengths(block).tolist() == [0, 1]
+        # The second row ends, and leaves; the first one has no draft, and then the end.
+        result = make_result([0, 1], [0, 1], ended=(1,), lengths=[5, 2])
+        assert controller.observe(result)[0] == 3
+        assert controller.verify_lengths(draft([[0.5] * 3])).tolist() == [2]
+        # Where it was told of nothing, it verifies the whole block.
+        assert controller.observe(make_result([1], [2], lengths=[7])) == [3]
+        assert controller.verify_lengths(draft([[0.5] * 3])).tolist() == [3]
+
+
+def test_the_oracle_within_bounds() -> None:
+    controller = Oracle(Bounds(1, 2))
+    controller.tell([[0, 2], [2]])
+    assert controller.start(2) == [1, 2]
+    assert controller.verify_lengths(draft([[0.5] * 2] * 2)).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(("least", "most"), [(-1, 3), (4, 3)])
+def test_bounds_that_cannot_be(least: int, most: int) -> None:
+    with pytest.raises(ValueError, match=f"--min-draft {least}: must be between 0 and --max-draft"):
+        Bounds(least, most)

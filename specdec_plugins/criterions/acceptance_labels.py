@@ -1,0 +1,182 @@
+"""Which drafted tokens the verifier accepts after given prefixes: an acceptance head's labels.
+
+The frozen pair does what it does at decoding time, on prefixes that are given instead of decoded:
+the drafted tokens are the drafter's own, and the rule is the one that decides when decoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from fairseq.models.transformer import TransformerModelBase
+from torch import Tensor
+
+from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.acceptance.sampling import log_probabilities
+from specdec_plugins.decoding.acceptance.verification import Verification
+from specdec_plugins.decoding.drafting import draw_chain
+from specdec_plugins.decoding.drafts import ChainDraft, DrawnDraft
+from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
+from specdec_plugins.decoding.steps.drafter import CachedDrafter, Prefixes
+from specdec_plugins.decoding.steps.verifier import CachedVerifier
+from specdec_plugins.fairseq_types import NetInput
+from specdec_plugins.models.drafter import Drafter
+
+
+@dataclass(frozen=True)
+class LabelledBlocks:
+    """Drafted blocks and what became of them, ``(batch, blocks, …)``."""
+
+    cuts: Tensor
+    """``(batch, blocks)`` prefix lengths, the longest first."""
+    states: Tensor
+    """``(batch, blocks, slots, channels)`` the drafter's last states."""
+    confidences: Tensor
+    """``(batch, blocks, slots)`` the drafter's probability of each token that it chose."""
+    draft: Tensor
+    """``(batch, blocks, slots)`` those tokens."""
+    accepted: Tensor
+    """``(batch, blocks)`` how many of them would be committed; none after an EOS."""
+    eos: int
+
+    @property
+    def survived(self) -> Tensor:
+        """``(batch, blocks, slots)`` True where the token and all before it are accepted."""
+        slots = torch.arange(self.draft.size(-1), device=self.draft.device)
+        return slots < self.accepted[..., None]
+
+    @property
+    def open(self) -> Tensor:
+        """``(batch, blocks, slots)`` False after an accepted EOS: there is nothing to decide."""
+        ends = (self.survived & (self.draft == self.eos)).long()
+        return ends.cumsum(-1) == ends
+
+    @property
+    def decided(self) -> Tensor:
+        """``(batch, blocks, slots)`` True where all tokens before are accepted: the slots whose
+        acceptance is a label. Those after the first rejection have none.
+        """
+        slots = torch.arange(self.draft.size(-1), device=self.draft.device)
+        return (slots <= self.accepted[..., None]) & self.open
+
+
+class AcceptanceLabeller:
+    """Drafts and verifies blocks of given targets; both models are frozen."""
+
+    def __init__(
+        self,
+        drafter: Drafter,
+        verifier: TransformerModelBase,
+        rule: AcceptanceRule,
+        block_size: int,
+        padding: int,
+        temperature: float = 1.0,
+    ) -> None:
+        """``temperature`` is what the verifier's scores are divided by, as when decoding."""
+        drafter.attach_verifier(verifier)
+        self.drafter = CachedDrafter(drafter.eval())
+        verifier.eval()
+        self.verifier = CachedVerifier(verifier, padding)
+        self.rule = rule
+        self.block_size = block_size
+        self.padding = padding
+        self.eos = drafter.eos
+        unk = verifier.decoder.dictionary.unk()
+        # As when decoding with fairseq's default limits.
+        self._temperature = temperature
+        self._bans = TokenBans(GenerationLimits(), padding, unk, self.eos)
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        net_input: NetInput,
+        target: Tensor,
+        cuts: Tensor,
+        seeds: Tensor | None = None,
+    ) -> LabelledBlocks:
+        """Draft and verify a block after every cut.
+
+        Args:
+            net_input: ``src_tokens`` ``(batch, source)`` and ``src_lengths``.
+            target: ``(batch, length)`` the prefixes come from here, best the verifier's own output;
+                right-padded.
+            cuts: ``(batch, blocks)`` prefix lengths, below the target's length.
+            seeds: ``(batch,)``; if the rule is sampling, the first one is that of all draws. None:
+                torch's generators draw on.
+        """
+        with self._drawing_by(seeds):
+            return self._label(net_input, target, cuts)
+
+    @contextmanager
+    def _drawing_by(self, seeds: Tensor | None) -> Iterator[None]:
+        """Torch's generators begin anew, and go on afterwards as if nothing had been drawn."""
+        if not self.rule.draws or seeds is None:
+            yield
+            return
+        device = seeds.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(int(seeds[0]))
+            yield
+
+    def _label(self, net_input: NetInput, target: Tensor, cuts: Tensor) -> LabelledBlocks:
+        # The longest prefix first, as :class:`LabelledBlocks` has it.
+        cuts = cuts.sort(1, descending=True).values
+        before = torch.cat([torch.full_like(target[:, :1], self.eos), target[:, :-1]], dim=1)
+        self._read(net_input, target, before)
+        blocks = [self._block(target, before, cut) for cut in cuts.unbind(1)]
+        states, confidences, draft, accepted = (torch.stack(part, 1) for part in zip(*blocks))
+        return LabelledBlocks(cuts, states, confidences, draft, accepted, self.eos)
+
+    def _read(self, net_input: NetInput, target: Tensor, before: Tensor) -> None:
+        """Fill the caches with the whole targets."""
+        source, source_lengths = net_input["src_tokens"], net_input["src_lengths"]
+        encoder_out = self.verifier.encode(source, source_lengths)
+        rows, length = target.shape
+        capacity = 2 * length + self.block_size + 1
+        self.verifier.start(encoder_out, capacity)
+        self.drafter.start(net_input, encoder_out, capacity)
+        none = source.new_zeros(rows)
+        whole = ChainDraft(target[:, 1:], [length - 1] * rows, none, none, none)
+        among = whole.attention(self.verifier.dtype)
+        nothing = [0] * rows
+        # In an empty cache the tokens are where they belong.
+        _, features = self.verifier.score(before, nothing, none, whole.depths, among)
+        if self.drafter.causal:
+            # States of prefix slots do not depend on the block that is drafted here in passing.
+            lengths = target.ne(self.padding).sum(1)
+            known = lengths.tolist()
+            self.drafter.states(Prefixes(target, known, lengths, known, lengths, features), 1)
+
+    def _block(self, target: Tensor, before: Tensor, cut: Tensor) -> tuple[Tensor, ...]:
+        """States, confidences, tokens and accepted counts of the block after each row's cut."""
+        last, cuts = before.gather(1, cut[:, None])[:, 0], cut.tolist()
+        if self.drafter.causal:
+            new, none = [0] * len(cuts), torch.zeros_like(cut)
+            prefixes = Prefixes(target[:, :0], new, none, cuts, cut, None)
+        else:
+            prefixes = Prefixes(target[:, : max(cuts)], cuts, cut, cuts, cut, None)
+        states = self.drafter.states(prefixes, self.block_size)
+        draft = self._draft(states, last)
+        inputs = torch.cat([last[:, None], draft.tokens], dim=1)
+        among = draft.attention(self.verifier.dtype)
+        logits, _ = self.verifier.score(inputs, cuts, cut, draft.depths, among)
+        precision = torch.promote_types(logits.dtype, torch.float32)
+        lprobs = log_probabilities(logits, self._temperature, precision)
+        self._bans.apply(lprobs, cut[:, None] + draft.depths, None)
+        verification = Verification(lprobs, self.eos)
+        accepted = draft.accept(self.rule, verification, None)
+        return states, draft.confidences, draft.tokens, accepted.counts[1]
+
+    def _draft(self, states: Tensor, last: Tensor) -> ChainDraft:
+        """As when decoding."""
+        rows, slots = len(last), self.block_size
+        drafted, lengths = [slots] * rows, torch.full_like(last, slots)
+        if self.rule.draws:
+            drawn = draw_chain(self.drafter, states, last, self.rule, self._temperature)
+            tokens, proposal = drawn
+            return DrawnDraft(tokens, drafted, lengths, states, proposal.drawn, proposal=proposal)
+        tokens, confidences = self.drafter.decoder.choose_with_confidence(states, last)
+        return ChainDraft(tokens, drafted, lengths, states, confidences)

@@ -1,0 +1,26 @@
+"""Which drafted tokens are accepted: all of acceptance, without fairseq."""
+
+from specdec_plugins.decoding.acceptance.rules import (
+    RULE_OPTIONS,
+    RULES,
+    AcceptAll,
+    AcceptanceRule,
+    RelaxedRule,
+    SamplingRule,
+    StrictRule,
+    choose_rule,
+)
+from specdec_plugins.decoding.acceptance.verification import Accepted, Verification
+
+__all__ = [
+    "RULES",
+    "RULE_OPTIONS",
+    "AcceptAll",
+    "AcceptanceRule",
+    "Accepted",
+    "RelaxedRule",
+    "SamplingRule",
+    "StrictRule",
+    "Verification",
+    "choose_rule",
+]

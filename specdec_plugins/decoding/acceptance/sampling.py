@@ -1,0 +1,131 @@
+"""What sampling draws from, and lossless acceptance of what was drawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+def log_probabilities(
+    scores: Tensor, temperature: float = 1.0, dtype: torch.dtype | None = None
+) -> Tensor:
+    """``(…, tokens)`` the log-softmax of scores divided by ``temperature``, in ``dtype``."""
+    if temperature == 1.0:
+        return scores.log_softmax(-1, dtype=dtype)
+    # Minus the best, so that no score can become infinity.
+    scores = scores.to(dtype or scores.dtype)
+    return ((scores - scores.amax(-1, keepdim=True)) / temperature).log_softmax(-1)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Draw tokens instead of taking the best: fairseq's ``--sampling`` and what goes with it."""
+
+    topk: int = -1
+    """``--sampling-topk``: from the k most probable only; of all if below 1."""
+    topp: float = -1.0
+    """``--sampling-topp``: from the fewest most probable ones that together have this probability
+    (Holtzman et al., ICLR 2020); from all if 0 or below, or 1."""
+
+    def __post_init__(self) -> None:
+        if not self.topp <= 1:
+            raise ValueError(f"--sampling-topp {self.topp}: must be at most 1")
+        if self.topk > 0 and self.topp > 0:
+            raise ValueError("--sampling-topk and --sampling-topp: give one of them")
+
+    def __str__(self) -> str:
+        if self.topk > 0:
+            return f"sampling (top {self.topk})"
+        return f"sampling (top {self.topp:g} of probability)" if self.topp > 0 else "sampling"
+
+    def probabilities(self, lprobs: Tensor) -> Tensor:
+        """``(…, vocab)`` probabilities to draw by.
+
+        Args:
+            lprobs: ``(…, vocab)`` log-probabilities, some of which may since have been forbidden,
+                minus infinity. As in fairseq, what is left of them need not add up to one where the
+                fewest that have ``topp`` are sought.
+        """
+        if self.topk > 0:
+            best = lprobs.topk(min(self.topk, lprobs.size(-1)), dim=-1).indices
+            kept = torch.zeros_like(lprobs, dtype=torch.bool).scatter_(-1, best, True)
+            lprobs = lprobs.masked_fill(~kept, -torch.inf)
+        elif 0 < self.topp < 1:
+            ordered, order = lprobs.sort(dim=-1, descending=True)
+            # What is before each: the one that reaches the sum is among them.
+            before = ordered.exp().cumsum(-1).roll(1, -1)
+            before[..., 0] = 0
+            dropped = torch.zeros_like(lprobs, dtype=torch.bool)
+            dropped.scatter_(-1, order, before >= self.topp)
+            lprobs = lprobs.masked_fill(dropped, -torch.inf)
+        return lprobs.softmax(-1)
+
+
+def draw(probabilities: Tensor) -> Tensor:
+    """``(…)`` tokens, each drawn by its ``(…, vocab)`` probabilities, which need not sum to one."""
+    # By the inverse of the distribution function: torch.multinomial takes ten times as long. In
+    # float64: float32 has no numbers for the rare tokens of a large vocabulary.
+    sums = probabilities.cumsum(-1, dtype=torch.float64)
+    total = sums[..., -1:].contiguous()
+    below = torch.rand_like(total) * total
+    # What is drawn has a probability, also where rounding makes that the total; and it is a token,
+    # also of probabilities that are no numbers.
+    last = torch.searchsorted(sums, total).clamp(max=sums.size(-1) - 1)
+    return torch.minimum(torch.searchsorted(sums, below, right=True), last)[..., 0]
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What the tokens of a draft were drawn from, each after the one drawn before it."""
+
+    candidates: Tensor
+    """``(rows, slots, candidates)`` tokens that each slot could have come to hold."""
+    probabilities: Tensor
+    """``(rows, slots, candidates)`` of these."""
+    drawn: Tensor
+    """``(rows, slots)`` of the tokens that were drawn."""
+
+
+def accepts(p: Tensor, q: Tensor) -> Tensor:
+    """True with probability min(1, p / q), each by itself."""
+    # As a product, since a ratio in low precision may have no denominator.
+    return torch.rand_like(p) * q < p
+
+
+def speculative_sampling(
+    probabilities: Tensor, drafted: Tensor, proposal: Proposal, lengths: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Accept drawn tokens such that what is committed is distributed as if the verifier drew it.
+
+    A token x that was drawn with probability q(x) is accepted with probability min(1, p(x) / q(x)).
+    In place of the first that is not, one is drawn from max(0, p - q), normalised; after the last
+    one, from p (Leviathan et al., ICML 2023, algorithm 1; Chen et al., 2023, algorithm 2).
+
+    Args:
+        probabilities: ``(rows, slots + 1, vocab)`` the verifier's, p.
+        drafted: ``(rows, slots)`` drawn tokens, or the first slots of them.
+        proposal: q, of as many slots or more.
+        lengths: ``(rows,)`` how many slots are each row's; None for all. To leave tokens out must
+            not depend on what they are.
+
+    Returns:
+        ``(rows,)`` how many are accepted, and ``(rows, 1)`` the token after them.
+    """
+    slots = drafted.size(1)
+    wanted = probabilities[:, :-1].gather(-1, drafted[..., None])[..., 0]
+    good = accepts(wanted, proposal.drawn[:, :slots])
+    accepted = good.long().cumprod(-1).sum(-1)
+    if lengths is not None:
+        accepted = torch.minimum(accepted, lengths)
+    last = accepted[:, None]
+    p = probabilities.gather(1, last[..., None].expand(-1, -1, probabilities.size(-1)))[:, 0]
+    if not slots:
+        return accepted, draw(p)[:, None]
+    rejected = last < (slots if lengths is None else lengths[:, None])
+    at = last.clamp(max=slots - 1)[..., None].expand(-1, -1, proposal.candidates.size(-1))
+    q = proposal.probabilities.gather(1, at)[:, 0] * rejected
+    left = p.scatter_add(1, proposal.candidates.gather(1, at)[:, 0], -q.to(p.dtype)).clamp(min=0)
+    # Rounding may leave nothing where p and q are the same.
+    return accepted, draw(torch.where(left.sum(-1, keepdim=True) > 0, left, p))[:, None]

@@ -1,0 +1,108 @@
+"""The way through a tree of drafted tokens that is accepted."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.acceptance.verification import Accepted
+from specdec_plugins.decoding.arrays import Bools, Ints
+from specdec_plugins.decoding.compiled import compiled
+
+
+def walk(
+    parents: Ints,
+    tokens: Ints,
+    good: Tensor,
+    own: Tensor,
+    eos: int,
+    lengths: list[int],
+    room: list[int] | None,
+) -> Accepted:
+    """The way from the root over nodes that are ``good``, then the verifier's own token.
+
+    With strict acceptance there is only one. With relaxed acceptance it goes to the verifier's own
+    token wherever the tree has that; else to where it goes on longest, of equals to the likeliest.
+
+    It is found on the host, by compiled code: a GPU copies there what is good and its own tokens.
+
+    Args:
+        parents: ``(rows, nodes)``: the node that each comes after; 0 is the root, node i > 0
+            holds drafted token i - 1.
+        tokens: ``(rows, nodes)`` the drafted tokens, by probability.
+        good: ``(rows, nodes)`` whether each may be committed after its parent.
+        own: ``(rows, nodes + 1)`` the verifier's own token after each node.
+        lengths: how many nodes of each row there are.
+        room: how many tokens of each row may come before an EOS is forced on it, which is then not
+            its node's; None where no node is as deep.
+    """
+    answers = good.cpu().numpy(), own.cpu().numpy()
+    width = good.size(1)
+    nodes, chosen, counts, straight = _walk(
+        parents,
+        tokens,
+        *answers,
+        eos,
+        np.array(lengths),
+        np.full(len(good), width) if room is None else np.array(room),
+    )
+    on_device = [torch.from_numpy(array).to(good.device) for array in (chosen, nodes, counts)]
+    return Accepted(on_device[0], on_device[1], on_device[2], straight, counts.tolist())
+
+
+@compiled
+def _child(
+    node: int, parents: Ints, tokens: Ints, good: Bools, own: int, beyond: Ints, length: int
+) -> int:
+    """Where the way goes on after a node: to the verifier's ``own`` token; if that is not there, to
+    where it goes on longest, of equals to the likeliest; 0 if nowhere."""
+    found = 0
+    for child in range(node + 1, length + 1):
+        if parents[child - 1] == node and good[child - 1]:
+            if tokens[child - 1] == own:
+                return child
+            if found == 0 or beyond[child] > beyond[found]:
+                found = child
+    return found
+
+
+@compiled
+def _walk(
+    parents: Ints, tokens: Ints, good: Bools, best: Ints, eos: int, lengths: Ints, room: Ints
+) -> tuple[Ints, Ints, Ints, bool]:
+    """Nodes, tokens and counts of an :class:`Accepted`, and whether it is straight."""
+    rows, most = parents.shape
+    nodes, chosen = np.zeros((2, rows, most + 1), np.int64)
+    counts = np.zeros((5, rows), np.int64)
+    straight = True
+    width = 0
+    for row in range(rows):
+        length = min(lengths[row], most)
+        # How many good tokens may follow each node, one after another.
+        beyond = np.zeros(most + 1, np.int64)
+        for node in range(length, 0, -1):
+            if good[row, node - 1]:
+                parent = parents[row, node - 1]
+                beyond[parent] = max(beyond[parent], beyond[node] + 1)
+        node, accepted = 0, 0
+        while True:
+            own = best[row, node]
+            child = _child(node, parents[row], tokens[row], good[row], own, beyond, length)
+            if child == 0:
+                break
+            accepted += 1
+            node = child
+            nodes[row, accepted], chosen[row, accepted - 1] = node, tokens[row, node - 1]
+            straight &= node == accepted
+        committed = accepted
+        if node == 0 or tokens[row, node - 1] != eos:
+            chosen[row, accepted] = best[row, node]
+            committed += 1
+        counts[0, row] = committed
+        counts[1, row] = min(accepted, room[row])
+        counts[4, row] = chosen[row, committed - 1]
+        counts[2, row] = counts[4, row] == eos
+        counts[3, row] = length
+        width = max(width, accepted + 1)
+    return nodes[:, :width].copy(), chosen[:, :width].copy(), counts, straight

@@ -1,0 +1,11 @@
+"""Arrays on the host, by what is in them. No fairseq in here."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Scores = NDArray[np.float32]
+Bools = NDArray[np.bool_]

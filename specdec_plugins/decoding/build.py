@@ -1,0 +1,103 @@
+"""The one factory of generators, for all doors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specdec_plugins.decoding.acceptance import AcceptAll, AcceptanceRule
+from specdec_plugins.decoding.controllers import ControllerOptions, Head
+from specdec_plugins.decoding.controllers.constant import Constant
+from specdec_plugins.decoding.controllers.cost_aware import COST_PROFILE
+from specdec_plugins.decoding.cost_profile import CostProfile
+from specdec_plugins.decoding.generator import Prepare, SpeculativeGenerator
+from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.prepare import look_ahead
+from specdec_plugins.decoding.trace import TraceRecorder
+from specdec_plugins.models.drafter import Drafter
+
+if TYPE_CHECKING:
+    from fairseq.data import Dictionary
+    from fairseq.models.transformer import TransformerModelBase
+
+
+def checked_block_size(drafter: Drafter, block_size: int | None) -> int:
+    """The k to be used: what was asked for, or what the drafter was trained for.
+
+    Raises:
+        ValueError: the drafter was not trained for so many slots.
+    """
+    trained = drafter.block_size
+    if block_size is not None and not 1 <= block_size <= trained:
+        raise ValueError(
+            f"--block-size {block_size}: the drafter was trained for blocks of 1 to {trained}"
+        )
+    return trained if block_size is None else block_size
+
+
+def build_generator(
+    verifier: TransformerModelBase,
+    drafter: Drafter | None,
+    tgt_dict: Dictionary,
+    block_size: int | None = None,
+    rule: AcceptanceRule | None = None,
+    limits: GenerationLimits | None = None,
+    recorder: TraceRecorder | None = None,
+    options: ControllerOptions | None = None,
+    head: Head | None = None,
+) -> SpeculativeGenerator:
+    """A generator with the controller that is asked for.
+
+    Args:
+        drafter: None for plain AR.
+        block_size: that of the drafter, if not given.
+        options: of the controller; the default drafts and verifies whole blocks.
+        head: the acceptance head of the controllers that use one.
+
+    Raises:
+        ValueError: a block size that the drafter was not trained for, or options that do not go
+            together.
+        UnsupportedModelError: a verifier that cannot be run exactly.
+    """
+    options = options or ControllerOptions()
+    if drafter is None or not options.drafts:
+        return SpeculativeGenerator(
+            verifier, None, tgt_dict, rule=rule, limits=limits, recorder=recorder
+        )
+    block_size = checked_block_size(drafter, block_size)
+    preparations: dict[str, Prepare] = {"lookahead": look_ahead}
+    if options.policy.prepares == "costs":
+        preparations["costs"] = CostProfile(options[COST_PROFILE])
+    return SpeculativeGenerator(
+        verifier,
+        drafter,
+        tgt_dict,
+        options.build(block_size, head),
+        rule,
+        limits,
+        recorder,
+        preparations.get(options.policy.prepares),
+    )
+
+
+def build_drafter_alone(
+    drafter: Drafter,
+    verifier: TransformerModelBase | None,
+    tgt_dict: Dictionary,
+    block_size: int | None = None,
+    limits: GenerationLimits | None = None,
+) -> SpeculativeGenerator:
+    """The drafter without anybody who verifies what it says.
+
+    It shows what the drafter is worth by itself: fast, and worse than its verifier. Scores are the
+    drafter's own, and pad is never drafted.
+
+    Args:
+        verifier: run only where the drafter reads its encoder or its states: then its passes are
+            counted; None for a drafter that needs none.
+
+    Raises:
+        ValueError: a block size that the drafter was not trained for, or a drafter that needs its
+            verifier and has none.
+    """
+    controller = Constant(checked_block_size(drafter, block_size))
+    return SpeculativeGenerator(verifier, drafter, tgt_dict, controller, AcceptAll(), limits)

@@ -1,0 +1,69 @@
+"""``acceptance-head``: cut where a rejection has become too likely."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from specdec_plugins.decoding.controllers.base import Bounds, Controller, Needs
+from specdec_plugins.decoding.controllers.registry import (
+    ACCEPTANCE_HEAD,
+    ControllerOptions,
+    Head,
+    Parts,
+    Policy,
+    Style,
+    register_policy,
+)
+from specdec_plugins.decoding.drafts import ChainDraft, Draft
+from specdec_plugins.decoding.options import Option
+from specdec_plugins.decoding.step_result import StepResult
+
+STOP_THRESHOLD = Option(
+    "stop_threshold", 0.7, "acceptance-head: cut where a rejection is more probable than this",
+    least=0, most=1, sweep=(0.1, 0.3, 0.5, 0.7, 0.9), axis="threshold",
+)  # fmt: skip
+
+
+class AcceptanceHead(Controller):
+    """Of the head's probabilities p_i, slots are verified as long as ``1 - p_1 p_2 … p_i``, the
+    probability that one of them is rejected, is at most the threshold (SpecDec++, Huang et al.,
+    COLM 2025, §3).
+    """
+
+    name = "acceptance-head"
+
+    def __init__(self, bounds: Bounds, head: Head, threshold: float) -> None:
+        self.needs = Needs(bounds.most, confidences=True)
+        self._bounds = bounds
+        self._head = head
+        self._least = 1 - threshold
+
+    def start(self, rows: int) -> list[int]:
+        return [self._bounds.most] * rows
+
+    def verify_lengths(self, draft: Draft) -> Tensor:
+        """The slots before the first risky one."""
+        assert isinstance(draft, ChainDraft)
+        survival = self._head(draft.states, draft.confidences).cumprod(-1)
+        return (survival >= self._least).sum(-1).clamp(self._bounds.least, self._bounds.most)
+
+    def observe(self, result: StepResult) -> list[int]:
+        return [self._bounds.most] * len(result.rows)
+
+
+def _build(options: ControllerOptions, parts: Parts) -> AcceptanceHead:
+    assert parts.head is not None
+    return AcceptanceHead(parts.bounds, parts.head, options[STOP_THRESHOLD])
+
+
+register_policy(
+    Policy(
+        "acceptance-head",
+        "cut where a rejection becomes likely",
+        build=_build,
+        options=(STOP_THRESHOLD, ACCEPTANCE_HEAD),
+        head=lambda options: "needed",
+        styles={"acceptance-head": Style("#d62728", "^")},
+        rank=40,
+    )
+)

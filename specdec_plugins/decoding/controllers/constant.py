@@ -1,0 +1,35 @@
+"""``constant``: every step drafts and verifies as many slots."""
+
+from __future__ import annotations
+
+from specdec_plugins.decoding.controllers.base import Controller, Needs
+from specdec_plugins.decoding.controllers.registry import Policy, Style, register_policy
+from specdec_plugins.decoding.step_result import StepResult
+
+
+class Constant(Controller):
+    """As published: whole blocks."""
+
+    name = "constant"
+
+    def __init__(self, length: int, needs: Needs | None = None) -> None:
+        """``needs``: for other drafts than chains of so many slots."""
+        self.needs = needs or Needs(length)
+        self._length = length
+
+    def start(self, rows: int) -> list[int]:
+        return [self._length] * rows
+
+    def observe(self, result: StepResult) -> list[int]:
+        return [self._length] * len(result.rows)
+
+
+register_policy(
+    Policy(
+        "constant",
+        "whole blocks",
+        build=lambda options, parts: Constant(parts.bounds.most),
+        styles={"constant": Style("#1f77b4", "o")},
+        rank=10,
+    )
+)

@@ -1,0 +1,52 @@
+"""What steps cost, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Points = dict[str, list[list[float]]]
+"""``draft`` and ``verify``: pairs of slots and seconds, by slots, for one batch size."""
+
+
+@dataclass(frozen=True)
+class StepCosts:
+    """Seconds of the parts of a step, ``(rows + 1, slots + 1)``: by batch size and slots.
+
+    Neither falls with the slots. The row of 0 rows is that of 1.
+    """
+
+    draft: Array
+    """Drafting n slots, or n nodes of a tree; 0 for none."""
+    verify: Array
+    """Scoring and committing m slots and the bonus token: all else that a step does."""
+
+    @property
+    def most_rows(self) -> int:
+        """The largest batch size."""
+        return len(self.draft) - 1
+
+    @classmethod
+    def between(cls, measured: Mapping[int, Points], rows: int, most: int) -> StepCosts:
+        """Interpolate linearly, between slots and between batch sizes.
+
+        Args:
+            measured: by batch size.
+            rows: the largest batch size to be known.
+            most: the most slots.
+        """
+        slots, sizes = np.arange(most + 1), sorted(measured)
+        tables = []
+        for part in ("draft", "verify"):
+            lines = [np.interp(slots, *np.array(measured[size][part]).T) for size in sizes]
+            wanted = np.maximum(1, np.arange(rows + 1))
+            table = np.stack(
+                [np.interp(wanted, sizes, column) for column in np.transpose(lines)], 1
+            )
+            # What is slower than the same with more slots was disturbed.
+            tables.append(np.minimum.accumulate(table[:, ::-1], axis=1)[:, ::-1])
+        return cls(*tables)

@@ -1,0 +1,60 @@
+"""``tree``: the most probable continuations, which branch."""
+
+from __future__ import annotations
+
+from specdec_plugins.decoding.controllers.base import Controller, Needs
+from specdec_plugins.decoding.controllers.registry import (
+    TREE_NODES,
+    Policy,
+    Style,
+    register_policy,
+)
+from specdec_plugins.decoding.options import Option
+from specdec_plugins.decoding.step_result import StepResult
+
+REDRAFT_BELOW = Option(
+    "redraft_below", 1.5,
+    "tree: draft anew where what is left of the last draft promises fewer accepted tokens a "
+    "sentence; inf: always (cost-aware decides by itself)",
+    least=0,
+)  # fmt: skip
+
+
+class Tree(Controller):
+    """So many tokens in all: broad where the drafter is unsure, deep where it is sure.
+
+    Which they are, it says itself, with every draft. The slots after a rejected token are verified
+    once more, after the verifier's own, as long as they promise enough: that costs no pass of the
+    drafter. Each row is decided by itself, so that relaxed output does not depend on what else is
+    in the batch.
+    """
+
+    name = "tree"
+
+    def __init__(self, nodes: int, depth: int, redraft_below: float) -> None:
+        """
+        Args:
+            depth: how many tokens deep trees are at most.
+            redraft_below: how many accepted tokens what is left of a draft must promise, a row.
+        """
+        self.needs = Needs(nodes, depth)
+        self.reuse_above = redraft_below
+
+    def start(self, rows: int) -> list[int]:
+        return [self.needs.most] * rows
+
+    def observe(self, result: StepResult) -> list[int]:
+        return [self.needs.most] * len(result.rows)
+
+
+register_policy(
+    Policy(
+        "tree",
+        "the most probable continuations, which branch, or what the last step left of them",
+        build=lambda options, parts: Tree(parts.bounds.most, parts.depth, options[REDRAFT_BELOW]),
+        options=(TREE_NODES, REDRAFT_BELOW),
+        trees=lambda options: True,
+        styles={"tree": Style("#17becf", "v")},
+        rank=50,
+    )
+)

@@ -1,0 +1,262 @@
+"""How drafts are made, one class a kind: by passes of the drafter, or of what is left of one."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.acceptance.sampling import Proposal, draw, log_probabilities
+from specdec_plugins.decoding.batch import Batch
+from specdec_plugins.decoding.drafts import (
+    ChainDraft,
+    Draft,
+    DrawnDraft,
+    LatticeTrees,
+    SelfScoredDraft,
+    prepare_trees,
+)
+from specdec_plugins.decoding.indices import indices
+from specdec_plugins.decoding.limits import TokenBans
+from specdec_plugins.decoding.scorers import verification_of
+from specdec_plugins.decoding.statistics import Stopwatch
+from specdec_plugins.decoding.step_result import StepResult
+from specdec_plugins.decoding.steps.drafter import CachedDrafter, Prefixes
+
+
+class Drafting:
+    """Makes the drafts of one batch after another; this one is the null object.
+
+    Without a drafter every step verifies nothing, and commits the verifier's next token.
+    """
+
+    def start(self, stopwatch: Stopwatch) -> None:
+        """Begin a batch; ``stopwatch`` times the drafter's encoder and its passes."""
+
+    def draft(self, batch: Batch, reuse_above: float) -> Draft:
+        """The next draft, of ``batch.draft_lengths``.
+
+        Args:
+            reuse_above: where what is left of a row's last draft is expected to have as many tokens
+                accepted, it is verified in place of a new one.
+        """
+        return ChainDraft.empty(len(batch.rows), batch.device)
+
+    def note(self, result: StepResult) -> None:
+        """What became of the last draft."""
+
+    def keep(self, kept: list[int], on_device: Tensor, width: int) -> None:
+        """Go on with the rows ``kept``, none longer than ``width``."""
+
+
+class ChainDrafting(Drafting):
+    """Each slot's token is chosen after the one before it."""
+
+    def __init__(self, drafter: CachedDrafter, with_confidences: bool = False) -> None:
+        """``with_confidences``: also tell how probable each token is to the drafter."""
+        self.drafter = drafter
+        self._with_confidences = with_confidences
+        self._stopwatch = Stopwatch()
+        self._started = False
+
+    def start(self, stopwatch: Stopwatch) -> None:
+        self._stopwatch, self._started = stopwatch, False
+
+    def draft(self, batch: Batch, reuse_above: float) -> Draft:
+        slots = max(batch.draft_lengths)
+        if not slots:
+            return super().draft(batch, reuse_above)
+        self._read_source(batch)
+        with self._stopwatch("draft", batch.device):
+            return self._from_states(batch, self._states(batch, slots))
+
+    def _from_states(self, batch: Batch, states: Tensor) -> Draft:
+        """The draft of a pass of the drafter."""
+        decoder, confidences = self.drafter.decoder, states.new_empty(len(states), 0)
+        if self._with_confidences:
+            tokens, confidences = decoder.choose_with_confidence(states, batch.last)
+        else:
+            tokens = decoder.choose(states, batch.last)
+        lengths = batch.on_device.draft_lengths
+        return ChainDraft(tokens, batch.draft_lengths, lengths, states, confidences)
+
+    def _read_source(self, batch: Batch) -> None:
+        """Before a batch's first draft, which may come late or never, the drafter reads the
+        source."""
+        if self._started:
+            return
+        with self._stopwatch("encode", batch.device):
+            self.drafter.start(batch.net_input, batch.encoder_out, batch.capacity)
+            if len(batch.rows) < len(batch.net_input["src_tokens"]):
+                self.drafter.keep(torch.tensor(batch.rows, device=batch.device), 0)
+        self._started = True
+
+    def _states(self, batch: Batch, slots: int, rows: list[int] | None = None) -> Tensor:
+        """``(rows, slots, channels)`` states of the next slots of all rows, or of some."""
+        return self.drafter.states(_prefixes(batch, self.drafter.causal, slots, rows), slots)
+
+    def keep(self, kept: list[int], on_device: Tensor, width: int) -> None:
+        if self._started:
+            self.drafter.keep(on_device, width)
+
+
+class DrawnDrafting(ChainDrafting):
+    """Each slot's token is drawn after the one before it, as lossless sampling wants it."""
+
+    def __init__(self, drafter: CachedDrafter, rule: AcceptanceRule, temperature: float) -> None:
+        super().__init__(drafter)
+        self._rule = rule
+        self._temperature = temperature
+
+    def _from_states(self, batch: Batch, states: Tensor) -> Draft:
+        tokens, proposal = draw_chain(
+            self.drafter, states, batch.last, self._rule, self._temperature
+        )
+        lengths = batch.on_device.draft_lengths
+        return DrawnDraft(
+            tokens, batch.draft_lengths, lengths, states, proposal.drawn, proposal=proposal
+        )
+
+
+def draw_chain(
+    drafter: CachedDrafter, states: Tensor, last: Tensor, rule: AcceptanceRule, temperature: float
+) -> tuple[Tensor, Proposal]:
+    """``(rows, slots)`` tokens, each drawn after the one drawn before it, and what they were drawn
+    from; ``states`` and ``last`` as of :meth:`~specdec_plugins.models.drafter_decoder.\
+DrafterDecoder.lattice`."""
+    lattice = drafter.decoder.lattice(states, last)
+    first = rule.propose(lattice.first, temperature)
+    following = rule.propose(lattice.following, temperature)
+    places = lattice.walk(draw(first), draw(following))
+    probabilities = torch.cat([first[:, None], lattice.after(following, places)], dim=1)
+    drawn = probabilities.gather(-1, places[..., None])[..., 0]
+    return lattice.tokens(places), Proposal(lattice.candidates, probabilities, drawn)
+
+
+class TreeDrafting(ChainDrafting):
+    """Trees of the most probable continuations, of what is left of the last draft where that will
+    do."""
+
+    def __init__(self, drafter: CachedDrafter, depth: int) -> None:
+        """``depth``: how many tokens deep trees are at most."""
+        super().__init__(drafter)
+        self._depth = depth
+        self._trees: LatticeTrees | None = None
+        prepare_trees()
+
+    def start(self, stopwatch: Stopwatch) -> None:
+        super().start(stopwatch)
+        self._trees = None
+
+    def draft(self, batch: Batch, reuse_above: float) -> Draft:
+        nodes, rows = max(batch.draft_lengths), list(range(len(batch.rows)))
+        if not nodes:
+            self._trees = None
+            return Drafting.draft(self, batch, reuse_above)
+        if self._trees is not None:
+            expected = self._trees.expected_accepted(nodes)
+            rows = [row for row in rows if expected[row] <= 0 or expected[row] < reuse_above]
+        if rows:
+            self._read_source(batch)
+        with self._stopwatch("draft", batch.device):
+            trees = self._renewed(batch, rows, min(nodes, self._depth)) if rows else self._trees
+            assert trees is not None
+            self._trees = trees
+            called = [False] * len(batch.rows)
+            for row in rows:
+                called[row] = True
+            return trees.grow(nodes, batch.draft_lengths, called)
+
+    def _renewed(self, batch: Batch, rows: list[int], slots: int) -> LatticeTrees:
+        """A new draft of some rows, with what there is of the others."""
+        old = self._trees
+        some = None if old is None or len(rows) == len(batch.rows) else rows
+        states = self._states(batch, slots, some)
+        last = batch.last
+        if some is not None:
+            last = last[torch.tensor(some, device=last.device)]
+        decoder = self.drafter.decoder
+        lattice = decoder.lattice(states, last)
+        drafted = LatticeTrees(lattice, self.drafter.model.eos, decoder.padding)
+        if old is None or some is None:
+            return drafted
+        old.replace(rows, drafted)
+        return old
+
+    def note(self, result: StepResult) -> None:
+        if self._trees is not None and not self._trees.advance(result.accepted, result.last):
+            self._trees = None
+
+    def keep(self, kept: list[int], on_device: Tensor, width: int) -> None:
+        super().keep(kept, on_device, width)
+        if self._trees is not None:
+            self._trees.keep(kept)
+
+
+class SelfScoredDrafting(ChainDrafting):
+    """Whole blocks with the drafter's own scores, which the limits have changed already: for the
+    drafter alone."""
+
+    def __init__(self, drafter: CachedDrafter, bans: TokenBans) -> None:
+        super().__init__(drafter)
+        self._bans = bans
+
+    def _from_states(self, batch: Batch, states: Tensor) -> Draft:
+        decoder = self.drafter.decoder
+        chosen = decoder.choose(states, batch.last)
+        previous = torch.cat([batch.last[:, None], chosen[:, :-1]], dim=1)
+        logits = decoder.slot_logits(states, previous)
+        lprobs = log_probabilities(logits, dtype=batch.scores.dtype)
+        lengths = batch.on_device.lengths
+        positions = lengths[:, None] + indices(chosen.size(1), batch.device)
+        verification = verification_of(lprobs, batch, positions, self._bans)
+        tokens = verification.best
+        if not self._bans.limits.unkpen:
+            # The drafter chose without knowing what the limits forbid.
+            allowed = lprobs.gather(-1, chosen[..., None])[..., 0] > -math.inf
+            tokens = torch.where(allowed, chosen, tokens)
+        return SelfScoredDraft(
+            tokens,
+            batch.draft_lengths,
+            batch.on_device.draft_lengths,
+            states,
+            states.new_empty(len(states), 0),
+            verification=verification,
+        )
+
+
+def _prefixes(batch: Batch, causal: bool, slots: int, rows: list[int] | None) -> Prefixes:
+    """What a drafter is to go on from with blocks of ``slots``.
+
+    Args:
+        causal: it has cached what it has been given.
+        rows: which it is to draft for; None for all.
+    """
+    on_device = batch.on_device
+    new, lengths = batch.uncached if causal else batch.lengths, batch.lengths
+    new_there, lengths_there = (
+        on_device.uncached if causal else on_device.lengths,
+        on_device.lengths,
+    )
+    own, index = None, None
+    if min(batch.draft_lengths) < slots:
+        own = on_device.draft_lengths.clamp(1, slots)
+    tokens = batch.tokens
+    if rows is not None:
+        index = torch.tensor(rows, device=batch.device)
+        new, lengths = [new[i] for i in rows], [lengths[i] for i in rows]
+        new_there, lengths_there = new_there[index], lengths_there[index]
+        own, tokens = None if own is None else own[index], tokens[index]
+    positions = (lengths_there - new_there)[:, None] + indices(max(new), batch.device)
+    return Prefixes(
+        tokens.gather(1, positions + 1),
+        new,
+        new_there,
+        lengths,
+        lengths_there,
+        batch.recall(positions, index),
+        own,
+        index,
+    )

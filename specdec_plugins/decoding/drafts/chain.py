@@ -1,0 +1,96 @@
+"""Drafts in which each token follows the one before it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.acceptance import AcceptanceRule, Accepted, Verification
+from specdec_plugins.decoding.acceptance.sampling import Proposal
+from specdec_plugins.decoding.indices import indices
+from specdec_plugins.models.layers import additive
+
+
+@lru_cache(maxsize=512)
+def causal(slots: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """``(slots, slots)`` additive mask: each slot sees itself and those before; not to be
+    changed."""
+    with torch.inference_mode(False):
+        return additive(torch.ones(slots, slots, dtype=torch.bool, device=device).tril(), dtype)
+
+
+@dataclass(frozen=True)
+class ChainDraft:
+    """Tokens that the drafter chose, slot by slot."""
+
+    tokens: Tensor
+    drafted: list[int]
+    lengths: Tensor
+    """``(rows,)`` how many of its tokens each row verifies."""
+    states: Tensor
+    """``(rows, slots, channels)`` the drafter's states that they were chosen from."""
+    confidences: Tensor
+    """``(rows, slots)`` float32: the drafter's probability of each token, where a controller needs
+    it or the tokens were drawn; else empty."""
+
+    @classmethod
+    def empty(cls, rows: int, device: torch.device) -> ChainDraft:
+        """Nothing is drafted: a step then commits the verifier's next token."""
+        lengths = torch.zeros(rows, dtype=torch.long, device=device)
+        nothing = torch.zeros(rows, 0, device=device)
+        return cls(lengths.new_empty(rows, 0), [0] * rows, lengths, nothing[..., None], nothing)
+
+    @property
+    def called(self) -> list[bool]:
+        return [self.tokens.size(1) > 0] * len(self.drafted)
+
+    @property
+    def expected(self) -> list[float]:
+        return [0.0] * len(self.drafted)
+
+    @property
+    def depths(self) -> Tensor:
+        return indices(self.tokens.size(1) + 1, self.tokens.device)
+
+    def attention(self, dtype: torch.dtype) -> Tensor:
+        return causal(self.tokens.size(1) + 1, dtype, self.tokens.device)
+
+    def cut(self, lengths: Tensor) -> ChainDraft:
+        lengths = torch.minimum(lengths, self.lengths)
+        return replace(self, tokens=self.tokens[:, : int(lengths.amax())], lengths=lengths)
+
+    def accept(
+        self, rule: AcceptanceRule, verification: Verification, room: list[int] | None
+    ) -> Accepted:
+        return rule.accept_chain(verification, self.tokens, self.lengths, room)
+
+    def parents_of(self, row: int) -> None:
+        return
+
+
+@dataclass(frozen=True)
+class DrawnDraft(ChainDraft):
+    """Tokens that were drawn, each after the one drawn before it."""
+
+    proposal: Proposal = field(kw_only=True)
+
+    def cut(self, lengths: Tensor) -> ChainDraft:
+        """As many as asked for and one more: to leave a token out must not depend on what it is,
+        and the one at which a controller cuts is the one that made it cut."""
+        return super().cut(lengths + 1)
+
+    def accept(
+        self, rule: AcceptanceRule, verification: Verification, room: list[int] | None
+    ) -> Accepted:
+        return rule.accept_drawn(verification, self.tokens, self.proposal, self.lengths, room)
+
+
+@dataclass(frozen=True)
+class SelfScoredDraft(ChainDraft):
+    """Tokens that nobody verifies, and the drafter's own scores of them."""
+
+    verification: Verification = field(kw_only=True)
+    """Of slots in place of tokens that were read: the first has those of the first token."""

@@ -1,0 +1,67 @@
+"""What all drafts have in common."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.acceptance import AcceptanceRule, Accepted, Verification
+
+
+class Draft(Protocol):
+    """Drafted tokens of every row, from drafting to acceptance."""
+
+    @property
+    def tokens(self) -> Tensor:
+        """``(rows, slots)`` drafted tokens; a row's own are the first of them."""
+        ...
+
+    @property
+    def drafted(self) -> list[int]:
+        """Draft lengths: how many tokens are each row's."""
+        ...
+
+    @property
+    def called(self) -> list[bool]:
+        """Which rows had a pass of the drafter, and did not reuse an earlier draft."""
+        ...
+
+    @property
+    def expected(self) -> list[float]:
+        """How many tokens of each row's tree would be accepted if each were as often as it is
+        probable to the drafter; 0 of a chain."""
+        ...
+
+    @property
+    def depths(self) -> Tensor:
+        """``(slots + 1,)`` or ``(rows, slots + 1)``: how far from the last committed token, which
+        comes first, each token stands."""
+        ...
+
+    def attention(self, dtype: torch.dtype) -> Tensor:
+        """``(slots + 1, slots + 1)`` or ``(rows, 1, slots + 1, slots + 1)``: what to add to the
+        attention scores, so that each token sees itself and those it comes after."""
+        ...
+
+    def cut(self, lengths: Tensor) -> Draft:
+        """What is verified of it where a controller asks for ``(rows,)`` tokens."""
+        ...
+
+    def accept(
+        self, rule: AcceptanceRule, verification: Verification, room: list[int] | None
+    ) -> Accepted:
+        """What is committed of it.
+
+        Args:
+            verification: of the last committed tokens and this draft.
+            room: tokens that each row may still have before an EOS is forced on it; None where no
+                draft reaches as far.
+        """
+        ...
+
+    def parents_of(self, row: int) -> list[int] | None:
+        """For a trace: the node before each drafted token, 0 being the last committed one; None
+        where each follows the one before it."""
+        ...

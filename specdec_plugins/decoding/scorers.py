@@ -1,0 +1,115 @@
+"""Who says what a draft is worth: the verifier, or nobody."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from specdec_plugins.decoding.acceptance import Verification
+from specdec_plugins.decoding.acceptance.sampling import log_probabilities
+from specdec_plugins.decoding.batch import Batch
+from specdec_plugins.decoding.drafts import Draft, SelfScoredDraft
+from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
+from specdec_plugins.decoding.steps.verifier import CachedVerifier
+from specdec_plugins.fairseq_types import EncoderOut, NetInput
+
+
+class VerifierScorer:
+    """The verifier, with what fairseq's options forbid."""
+
+    calls = 1
+    """Passes of the verifier a step and row."""
+
+    def __init__(self, verifier: CachedVerifier, limits: GenerationLimits, bans: TokenBans) -> None:
+        self.verifier = verifier
+        self.limits = limits
+        self._bans = bans
+
+    def encode(self, net_input: NetInput) -> EncoderOut:
+        """The verifier's encoder output."""
+        return self.verifier.encode(net_input["src_tokens"], net_input["src_lengths"])
+
+    def start(self, encoder_out: EncoderOut | None, capacity: int) -> None:
+        """Begin a batch, rows of which hold at most ``capacity`` tokens, drafts included."""
+        assert encoder_out is not None
+        self.verifier.start(encoder_out, capacity)
+
+    def commit(self, sources: Tensor, positions: Tensor, in_place: bool) -> None:
+        """Keep what was committed of the draft scored last; see :meth:`CachedVerifier.commit`."""
+        self.verifier.commit(sources, positions, in_place)
+
+    def keep(self, rows: Tensor, width: int) -> None:
+        """Go on with ``rows`` only."""
+        self.verifier.keep(rows, width)
+
+    def score(self, batch: Batch, draft: Draft) -> tuple[Verification, Tensor]:
+        """Scores of a draft, and the verifier's states ``(rows, slots, channels)``."""
+        inputs, depths = batch.inputs(draft), draft.depths
+        lengths = batch.on_device.lengths
+        among = draft.attention(self.verifier.dtype)
+        logits, states = self.verifier.score(inputs, batch.lengths, lengths, depths, among)
+        lprobs = log_probabilities(logits, self.limits.temperature, batch.scores.dtype)
+        return verification_of(lprobs, batch, lengths[:, None] + depths, self._bans), states
+
+
+def verification_of(
+    lprobs: Tensor, batch: Batch, positions: Tensor, bans: TokenBans
+) -> Verification:
+    """Log-probabilities ``(rows, slots, vocab)``, changed in place as fairseq's options ask for;
+    ``positions`` ``(rows, slots)``: target tokens before each."""
+    room = batch.room(lprobs.size(1))
+    bans.apply(
+        lprobs,
+        positions,
+        None if room is None else batch.on_device.max_lengths,
+        early=min(batch.lengths) < bans.limits.min_len,
+    )
+    return Verification(lprobs, bans.eos)
+
+
+class NoScorer:
+    """Nobody: drafts come with the drafter's own scores. Methods as of :class:`VerifierScorer`.
+
+    A verifier is run only where the drafter reads its encoder or its states.
+    """
+
+    def __init__(self, encoder: CachedVerifier | None, features: CachedVerifier | None) -> None:
+        """
+        Args:
+            encoder: the verifier whose encoder the drafter shares.
+            features: the verifier whose states it reads.
+        """
+        self._encoder = encoder or features
+        self._features = features
+        self.calls = int(features is not None)
+
+    def encode(self, net_input: NetInput) -> EncoderOut | None:
+        if self._encoder is None:
+            return None
+        return self._encoder.encode(net_input["src_tokens"], net_input["src_lengths"])
+
+    def start(self, encoder_out: EncoderOut | None, capacity: int) -> None:
+        if self._features is not None:
+            assert encoder_out is not None
+            self._features.start(encoder_out, capacity)
+
+    def score(self, batch: Batch, draft: Draft) -> tuple[Verification, Tensor | None]:
+        assert isinstance(draft, SelfScoredDraft)
+        states = None
+        if self._features is not None:
+            inputs = batch.inputs(draft)[:, :-1]
+            depths = draft.depths[:-1]
+            among = draft.attention(self._features.dtype)[:-1, :-1]
+            lengths = batch.on_device.lengths
+            _, states = self._features.score(inputs, batch.lengths, lengths, depths, among)
+        return draft.verification, states
+
+    def commit(self, sources: Tensor, positions: Tensor, in_place: bool) -> None:
+        if self._features is not None:
+            self._features.commit(sources, positions, in_place)
+
+    def keep(self, rows: Tensor, width: int) -> None:
+        if self._features is not None:
+            self._features.keep(rows, width)
+
+
+Scorer = VerifierScorer | NoScorer

@@ -1,0 +1,68 @@
+"""fairseq's own beam search, counted and timed like our generators: the baseline."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from fairseq.models import BaseFairseqModel
+from fairseq.sequence_generator import EnsembleModel, SequenceGenerator
+from torch import Tensor
+
+from specdec_plugins.decoding.hypothesis import Hypothesis
+from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.fairseq_types import EncoderOut, NetInput, Sample
+
+
+class BeamSearchGenerator:
+    """A stock ``SequenceGenerator`` with statistics; what it generates is left alone.
+
+    A step is one decoder pass over the beam of one sentence; nothing is drafted. A sentence's
+    latency is that of its batch, since stock fairseq returns a batch as a whole.
+    """
+
+    def __init__(self, generator: SequenceGenerator) -> None:
+        self.generator = generator
+        self.positions = int(generator.model.max_decoder_positions())
+        self.statistics = DecodingStatistics()
+        generator.model = _MeasuredEnsemble(list(generator.model.models), self)
+
+    def generate(
+        self, models: list[BaseFairseqModel], sample: Sample, **kwargs: object
+    ) -> list[list[Hypothesis]]:
+        """Translate a batch; ``models`` is fairseq's argument, the generator has its own."""
+        device = sample["net_input"]["src_tokens"].device
+        start = time.perf_counter()
+        hypotheses: list[list[Hypothesis]] = self.generator.generate(models, sample, **kwargs)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        elapsed = time.perf_counter() - start
+        statistics = self.statistics
+        statistics.total_seconds += elapsed
+        statistics.sentences += len(hypotheses)
+        statistics.latencies.extend([elapsed] * len(hypotheses))
+        statistics.committed_tokens += sum(len(best[0]["tokens"]) for best in hypotheses)
+        statistics.acceptance_histogram = [statistics.steps]
+        return hypotheses
+
+
+class _MeasuredEnsemble(EnsembleModel):
+    """The stock wrapper of a model, with a stopwatch and a count of decoder passes."""
+
+    def __init__(self, models: list[BaseFairseqModel], owner: BeamSearchGenerator) -> None:
+        super().__init__(models)
+        self._owner = owner
+
+    def forward_encoder(self, net_input: NetInput) -> list[EncoderOut]:
+        with self._owner.statistics.stopwatch("encode", net_input["src_tokens"].device):
+            return super().forward_encoder(net_input)
+
+    def forward_decoder(
+        self, tokens: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        statistics = self._owner.statistics
+        sentences = len(tokens) // self._owner.generator.beam_size
+        statistics.steps += sentences
+        statistics.verifier_calls += sentences
+        with statistics.stopwatch("verify", tokens.device):
+            return super().forward_decoder(tokens, *args, **kwargs)

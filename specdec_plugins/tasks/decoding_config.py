@@ -1,0 +1,41 @@
+"""The options of decoding as fairseq wants them, made from where each is declared."""
+
+# No postponed annotations: fairseq reads the fields' types at run time.
+
+from collections.abc import Mapping
+from dataclasses import field, make_dataclass
+from typing import Optional
+
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+
+from specdec_plugins.decoding.acceptance import RULE_OPTIONS
+from specdec_plugins.decoding.controllers import POLICIES, controller_options
+from specdec_plugins.decoding.options import Option
+
+
+def _config(name: str, options: Mapping[str, Option[object]]) -> type:
+    """A fairseq dataclass with a field for every option."""
+    fields = []
+    for option in options.values():
+        kind = ChoiceEnum(option.choices) if option.choices else option.kind
+        kind = Optional[kind] if option.optional else kind
+        metadata = {"help": option.help}
+        fields.append((option.name, kind, field(default=option.default, metadata=metadata)))
+    return make_dataclass(
+        name, fields, bases=(FairseqDataclass,), namespace={"__module__": __name__}
+    )
+
+
+CONTROLLER = Option(
+    "controller",
+    "constant",
+    "what decides how much to draft and verify: "
+    + "; ".join(f"{policy.name} ({policy.help})" for policy in POLICIES.values()),
+    str,
+    choices=tuple(POLICIES),
+)
+
+ControllerConfig = _config("ControllerConfig", {"": CONTROLLER, **controller_options()})
+"""How much to draft and to verify."""
+RuleConfig = _config("RuleConfig", RULE_OPTIONS)
+"""When drafted tokens are accepted."""

@@ -1,0 +1,105 @@
+"""A tiny pair and controllers of every kind, with whatever has to be told to them beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+from conftest import make_task, make_verifier
+from drafters import make_block, make_causal
+from scripted import DICTIONARY, ScriptedHead
+
+from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.controllers import POLICIES, Bounds, Controller, ControllerOptions
+from specdec_plugins.decoding.controllers.averages import CalibratedConfidence
+from specdec_plugins.decoding.controllers.cost_aware import CostAware
+from specdec_plugins.decoding.controllers.costs import StepCosts
+from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.prepare import look_ahead
+from specdec_plugins.decoding.trace import TraceRecorder
+
+K = 4
+DRAFTERS: dict[str, dict[str, Any]] = {
+    "block": {"src_embedding_copy": True},
+    "causal": {},
+    "causal, features": {"verifier_features": True},
+    "causal, all shared": {
+        "share_verifier_encoder": True,
+        "verifier_features": True,
+        "previous_token_head": True,
+    },
+}
+# Neither constant nor the drafter's own view.
+HEAD = ScriptedHead(lambda states, known: (states.double().mean(-1).sigmoid() + known) / 2)
+Prepare = Callable[[SpeculativeGenerator, Any], None] | None
+
+
+@cache
+def verifier() -> Any:
+    """Its targets end at many lengths."""
+    model = make_verifier(seed=1).requires_grad_(False)
+    model.decoder.output_projection.weight[2] *= 4
+    return model
+
+
+@cache
+def drafter(name: str) -> Any:
+    """One of ``DRAFTERS``."""
+    task = make_task(block_size=K)
+    task.verifier = verifier()
+    return (make_block if name == "block" else make_causal)(task, **DRAFTERS[name])
+
+
+def make_generator(
+    kind: str,
+    controller: Controller,
+    max_len_b: int,
+    prepare: Prepare = None,
+    rule: AcceptanceRule | None = None,
+) -> SpeculativeGenerator:
+    """Of the pair, with a recorder."""
+    limits, recorder = GenerationLimits(max_len_b=max_len_b), TraceRecorder(DICTIONARY)
+    return SpeculativeGenerator(
+        verifier(), drafter(kind), DICTIONARY, controller, rule, limits, recorder, prepare
+    )
+
+
+def tell_costs(slope: float) -> Prepare:
+    """Costs without a clock: 1 for a step, and for every slot and row ``slope`` as much."""
+
+    def prepare(generator: SpeculativeGenerator, sample: Any) -> None:
+        controller: Any = generator.controller
+        sizes = np.arange(len(sample["net_input"]["src_tokens"]) + 1.0)[:, None]
+        slots = slope * sizes.clip(1) * np.arange(controller.needs.most + 1.0)
+        controller.tell(StepCosts(draft=slots / 2, verify=1 + slots))
+
+    return prepare
+
+
+def make_policy(
+    name: str, k: int, seed: int = 0, least: int = 0, **given: Any
+) -> tuple[Controller, Prepare]:
+    """One of ``VARIANTS``, and how to prepare it."""
+    slope = (0.0, 0.05, 0.4)[seed % 3]
+    if name.startswith("cost-aware"):
+        heads = {"head": HEAD, "confidence": CalibratedConfidence()}
+        part = name.partition(", ")[2]
+        bounds = Bounds(least, 3 * k if part == "tree" else k)
+        policy = CostAware(bounds, heads.get(part), depth=k if part == "tree" else 0)
+        policy.PERIOD = 2  # type: ignore[misc]
+        return policy, tell_costs(slope)
+    plain, _, refit = name.partition(", ")
+    options = ControllerOptions(plain, min_draft=least, refit_threshold=bool(refit), **given)
+    controller = options.build(k, HEAD)
+    if refit:
+        controller.PERIOD = 2  # type: ignore[attr-defined]
+    return controller, look_ahead if options.policy.prepares == "lookahead" else None
+
+
+PARTS = ("head", "confidence", "tree")
+VARIANTS = sorted(
+    {*POLICIES, "confidence, refit", *(f"cost-aware, {part}" for part in PARTS)} - {"none"}
+)

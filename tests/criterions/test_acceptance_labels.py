@@ -1,0 +1,177 @@
+"""Labels are what the generator accepts after the same prefixes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from chi_square import p_value
+from conftest import make_batch, make_dictionary, make_task, make_verifier
+from drafters import make_block, make_causal
+
+from specdec_plugins.criterions.acceptance_labels import AcceptanceLabeller, LabelledBlocks
+from specdec_plugins.decoding.acceptance import (
+    AcceptanceRule,
+    RelaxedRule,
+    SamplingRule,
+    StrictRule,
+)
+from specdec_plugins.decoding.acceptance.sampling import Sampling
+from specdec_plugins.decoding.build import build_generator
+from specdec_plugins.decoding.limits import GenerationLimits
+
+EOS, PAD, K, LIMIT = 2, 1, 4, 30
+# Few words, so that random models agree now and then.
+DICTIONARY = make_dictionary(4)
+RULES = {"strict": StrictRule(), "relaxed": RelaxedRule(3, 2.0)}
+
+
+def make_pair(name: str, seed: int) -> tuple[Any, Any]:
+    task = make_task(DICTIONARY)
+    verifier = make_verifier(task, seed=seed)
+    if name == "block":
+        return make_block(task, seed=seed + 50), verifier
+    task.verifier = verifier
+    settings = {"verifier_features": True, "previous_token_head": True}
+    if name == "shared":
+        settings["share_verifier_encoder"] = True
+    return make_causal(task, seed=seed + 50, **settings), verifier
+
+
+def decode(drafter: Any, verifier: Any, rule: AcceptanceRule, batch: Any) -> list[Any]:
+    limits = GenerationLimits(max_len_b=LIMIT)
+    generator = build_generator(verifier, drafter, DICTIONARY, rule=rule, limits=limits)
+    return [hypotheses[0] for hypotheses in generator.generate(None, batch)]
+
+
+def targets_and_cuts(hypotheses: list[Any]) -> tuple[torch.Tensor, torch.Tensor, list[list[int]]]:
+    """What was decoded, where every step began, and how much it accepted; rows are padded."""
+    target = torch.nn.utils.rnn.pad_sequence(
+        [h["tokens"] for h in hypotheses], batch_first=True, padding_value=PAD
+    ).clone()
+    steps = max(len(h["accepted"]) for h in hypotheses)
+    cuts = torch.zeros(len(hypotheses), steps, dtype=torch.long)
+    for row, hypothesis in enumerate(hypotheses):
+        for step in range(1, len(hypothesis["accepted"])):
+            cuts[row, step] = cuts[row, step - 1] + hypothesis["accepted"][step - 1] + 1
+    return target, cuts, [h["accepted"] for h in hypotheses]
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("name", ["causal", "shared", "block"])
+def test_labels_equal_what_the_generator_accepts(name: str, rule: str) -> None:
+    compared = accepted_tokens = 0
+    for seed in range(4):
+        drafter, verifier = make_pair(name, seed)
+        batch = make_batch([6, 2, 9, 4, 7, 3, 8, 5], vocabulary=8, seed=seed)
+        target, cuts, accepted = targets_and_cuts(decode(drafter, verifier, RULES[rule], batch))
+        labeller = AcceptanceLabeller(drafter, verifier, RULES[rule], K, PAD)
+        blocks = labeller(batch["net_input"], target, cuts)
+        assert torch.equal(blocks.cuts, cuts.sort(1, descending=True).values)
+        for row, counts in enumerate(accepted):
+            for step, count in enumerate(counts):
+                cut = int(cuts[row, step])
+                if cut + K < LIMIT:  # the generator's length limit is not the verifier's opinion
+                    block = int((blocks.cuts[row] == cut).nonzero()[0, 0])
+                    assert int(blocks.accepted[row, block]) == count
+                    drafted = blocks.draft[row, block, :count]
+                    assert torch.equal(drafted, target[row, cut : cut + count])
+                    compared += 1
+                    accepted_tokens += count
+    assert compared > 100
+    assert accepted_tokens > (5 if rule == "strict" else 100)
+
+
+@pytest.mark.parametrize(("temperature", "sampling"), [(1.0, Sampling()), (0.5, Sampling(topk=3))])
+@pytest.mark.parametrize("name", ["causal", "block"])
+def test_sampling_labels_are_distributed_as_what_the_generator_accepts(
+    name: str, temperature: float, sampling: Sampling
+) -> None:
+    """Of the first block of a sentence."""
+    rows = 6000
+    drafter, verifier = make_pair(name, 1)
+    rule = SamplingRule(sampling)
+    source = make_batch([6], vocabulary=8)["net_input"]["src_tokens"].expand(rows, -1)
+    net_input = {"src_tokens": source, "src_lengths": torch.full((rows,), 6)}
+    # So short that few steps follow, and no EOS is forced on the first.
+    limits = GenerationLimits(max_len_b=K + 1, temperature=temperature)
+    torch.manual_seed(3)
+    generator = build_generator(verifier, drafter, DICTIONARY, rule=rule, limits=limits)
+    firsts = [h["accepted"][0] for (h,) in generator.generate(None, {"net_input": net_input})]
+    labeller = AcceptanceLabeller(drafter, verifier, rule, K, PAD, temperature)
+    target, cuts = torch.full((rows, 2), EOS), torch.zeros(rows, 1).long()
+    blocks = labeller(net_input, target, cuts)
+    expected = torch.tensor(firsts).bincount(minlength=K + 1)
+    found = blocks.accepted[:, 0].bincount(minlength=K + 1)
+    # Half of the difference comes from the counts that are expected here.
+    assert expected[1:].any()
+    assert p_value(expected + (found - expected) / 2**0.5, expected.double(), 20) > 1e-3
+
+
+def test_sampling_labels_are_those_of_their_seeds() -> None:
+    """What else draws neither changes them nor is changed by them."""
+    drafter, verifier = make_pair("causal", 1)
+    rule = SamplingRule()
+    labeller = AcceptanceLabeller(drafter, verifier, rule, K, PAD)
+    batch = make_batch([6, 2, 9, 4, 7, 3, 8, 5], vocabulary=8)
+    target, cuts = torch.full((8, 2), EOS), torch.zeros(8, 1).long()
+
+    def drafts(*seeds: int) -> list[torch.Tensor]:
+        return [
+            labeller(batch["net_input"], target, cuts, torch.tensor([seed] * 8)).draft
+            for seed in seeds
+        ]
+
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    one, other, again = drafts(-7, 8, -7)
+    assert torch.equal(torch.rand(3), expected)
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+
+
+def test_smaller_blocks_have_the_same_first_slot_label() -> None:
+    """A block of one slot is accepted or not: there is nothing else to be masked."""
+    drafter, verifier = make_pair("causal", 0)
+    batch = make_batch([6, 2, 9], vocabulary=8)
+    target = torch.tensor([[4, 5, 6, 2], [7, 2, 1, 1], [5, 5, 2, 1]])
+    cuts = torch.tensor([[3, 1, 0], [1, 0, 0], [2, 0, 1]])
+    labeller = AcceptanceLabeller(drafter, verifier, RULES["relaxed"], 1, PAD)
+    blocks = labeller(batch["net_input"], target, cuts)
+    assert blocks.draft.shape == (3, 3, 1)
+    assert blocks.decided.all()
+    assert torch.equal(blocks.survived[..., 0], blocks.accepted == 1)
+
+
+def test_what_else_is_in_the_batch_does_not_matter() -> None:
+    drafter, verifier = make_pair("causal", 1)
+    batch = make_batch([6, 2, 9], vocabulary=8)
+    target = torch.tensor([[4, 5, 6, 2], [7, 2, 1, 1], [5, 5, 2, 1]])
+    cuts = torch.tensor([[3, 1, 0], [1, 0, 0], [2, 1, 0]])
+    labeller = AcceptanceLabeller(drafter, verifier, RULES["relaxed"], K, PAD)
+    together = labeller(batch["net_input"], target, cuts)
+    for row, length in enumerate([4, 2, 3]):
+        source = batch["net_input"]["src_tokens"][row]
+        alone = {"src_tokens": source[source != PAD][None], "src_lengths": torch.tensor([length])}
+        for block in range(3):
+            cut = together.cuts[row, block].view(1, 1)
+            single = labeller(alone, target[row : row + 1, :length], cut)
+            assert torch.equal(single.draft[0, 0], together.draft[row, block])
+            assert torch.equal(single.accepted[0, 0], together.accepted[row, block])
+            torch.testing.assert_close(single.states[0, 0], together.states[row, block])
+
+
+def test_slots_after_a_rejection_or_an_accepted_eos_are_not_decided() -> None:
+    draft = torch.tensor([[[5, 6, 7, 8], [5, EOS, 7, 8], [5, EOS, 7, 8], [5, 6, 7, EOS]]])
+    accepted = torch.tensor([[1, 2, 1, 4]])
+    empty = torch.zeros(1, 4, 4)
+    blocks = LabelledBlocks(accepted, empty[..., None], empty, draft, accepted, EOS)
+    assert blocks.survived.long().tolist() == [
+        [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 1]]
+    ]
+    assert blocks.open.long().tolist() == [[[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 1], [1, 1, 1, 1]]]
+    assert blocks.decided.long().tolist() == [
+        [[1, 1, 0, 0], [1, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1]]
+    ]

@@ -1,0 +1,291 @@
+"""What the acceptance rules commit of chains, against the published loop written out."""
+
+from __future__ import annotations
+
+import math
+from argparse import Namespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from specdec_plugins.decoding.acceptance import (
+    AcceptAll,
+    AcceptanceRule,
+    Accepted,
+    RelaxedRule,
+    SamplingRule,
+    StrictRule,
+    Verification,
+    choose_rule,
+)
+from specdec_plugins.decoding.acceptance.sampling import Proposal, Sampling
+from specdec_plugins.decoding.limits import COLDEST
+
+INF = math.inf
+EOS = 0
+Step = tuple[Verification, Tensor]
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> Step:
+    """Scores with ties and bans, and drafts that are mostly good."""
+    rows, slots = draw(st.integers(1, 4)), draw(st.integers(0, 5))
+    vocab = draw(st.integers(2, 9))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 10**6)))
+    # Few values, so that tokens tie.
+    scores = torch.randint(-6, 3, (rows, slots + 1, vocab), generator=generator).double() / 2
+    banned = torch.rand(scores.shape, generator=generator) < 0.2
+    banned[..., 1] = False  # one token is always possible
+    scores = scores.masked_fill(banned, -INF)
+    near = scores[:, :-1].topk(min(3, vocab)).indices
+    pick = torch.randint(0, near.size(-1), (rows, slots, 1), generator=generator)
+    drafts = near.gather(-1, pick)[..., 0]
+    wild = torch.randint(0, vocab, (rows, slots), generator=generator)
+    is_wild = torch.rand(rows, slots, generator=generator) < 0.2
+    return Verification(scores, draw(st.sampled_from([EOS, -1]))), torch.where(
+        is_wild, wild, drafts
+    )
+
+
+betas = st.integers(1, 9)
+taus = st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.0, 3.5, INF])
+
+
+def a_rule(beta: int, tau: float) -> AcceptanceRule:
+    return choose_rule({"beta": beta, "tau": tau})
+
+
+def accept(rule: AcceptanceRule, step: Step) -> list[int]:
+    """How many tokens are accepted of every row's draft, all of which is its own."""
+    verification, drafted = step
+    whole = torch.full((len(drafted),), drafted.size(1))
+    return rule.accept_chain(verification, drafted, whole, None).on_host()[1]
+
+
+def reference(
+    scores: list[list[float]],
+    drafted: list[int],
+    beta: int,
+    tau: float,
+    eos: int,
+    room: float,
+) -> tuple[list[int], int]:
+    """What is committed, token by token, and how much of it was drafted."""
+    tokens: list[int] = []
+    for values, token in zip(scores, [*drafted, None]):
+        own = values.index(max(values))
+        good = token == own
+        if beta > 1 and token is not None:
+            better = sum(value > values[token] for value in values)
+            possible = values[token] > -INF
+            good = possible and better < beta and values[own] - values[token] <= tau
+        tokens.append(token if good and token is not None else own)
+        if not good or tokens[-1] == eos:
+            return tokens, int(min(len(tokens) - (not good), room))
+    raise AssertionError("after the draft comes the verifier's own token")
+
+
+@settings(max_examples=300)
+@given(step=steps(), beta=betas, tau=taus, data=st.data())
+def test_what_is_committed_is_that_of_the_loop(
+    step: Step, beta: int, tau: float, data: st.DataObject
+) -> None:
+    """Of drafts of any lengths, up to EOS; not counting an EOS that the length limit forces."""
+    verification, drafted = step
+    rows, slots = drafted.shape
+    some = st.lists(st.integers(0, slots), min_size=rows, max_size=rows)
+    lengths, room = data.draw(some), data.draw(st.none() | some)
+    accepted = a_rule(beta, tau).accept_chain(verification, drafted, torch.tensor(lengths), room)
+    scores = verification.log_probabilities.tolist()
+    for row, counts in enumerate(zip(*accepted.on_host())):
+        own, limit = drafted[row, : lengths[row]].tolist(), INF if room is None else room[row]
+        eos = verification.eos
+        tokens, count = reference(scores[row], own, beta, tau, eos, limit)
+        assert accepted.tokens[row, : len(tokens)].tolist() == tokens
+        assert accepted.sources[row, : len(tokens)].tolist() == list(range(len(tokens)))
+        assert counts == (len(tokens), count, tokens[-1] == eos, lengths[row], tokens[-1])
+    assert accepted.straight
+
+
+@settings(max_examples=200)
+@given(step=steps(), beta=betas, tau=taus, seed=st.integers(0, 99))
+def test_tokens_are_judged_by_the_slots_that_they_come_after(
+    step: Step, beta: int, tau: float, seed: int
+) -> None:
+    verification, drafted = step
+    torch.manual_seed(seed)
+    rows, slots = drafted.shape
+    after = torch.randint(slots + 1, (rows, 2 * slots))
+    drafted, rule = drafted.repeat(1, 2), a_rule(beta, tau)
+    found = rule.agrees(verification, rule.own(verification), drafted, after)
+    assert found.shape == drafted.shape
+    for row, place in ((row, place) for row in range(rows) for place in range(2 * slots)):
+        scores = verification.log_probabilities[row, after[row, place]].tolist()
+        token = int(drafted[row, place])
+        _, alone = reference([scores, scores], [token], beta, tau, -1, INF)
+        assert found[row, place] == bool(alone)
+
+
+@settings(max_examples=200)
+@given(step=steps(), beta=betas, more=st.integers(0, 4), tau=taus, wider=taus)
+def test_acceptance_is_monotone_in_beta_and_tau(
+    step: Step, beta: int, more: int, tau: float, wider: float
+) -> None:
+    tight = accept(a_rule(beta, min(tau, wider)), step)
+    loose = accept(a_rule(beta + more, max(tau, wider)), step)
+    assert all(a <= b for a, b in zip(tight, loose))
+
+
+@settings(max_examples=200)
+@given(step=steps(), beta=st.integers(2, 9))
+def test_tau_zero_adds_exact_ties_and_nothing_else(step: Step, beta: int) -> None:
+    found, strict = accept(RelaxedRule(beta, 0.0), step), accept(StrictRule(), step)
+    scores = step[0].log_probabilities
+    unique = ((scores == scores.amax(-1, keepdim=True)).sum(-1) == 1).all(-1).tolist()
+    for a, b, alone in zip(found, strict, unique):
+        assert a == b if alone else a >= b
+
+
+def scores_of(best: list[int], vocabulary: int = 9) -> Tensor:
+    """One row of log-probabilities by which these tokens are sure."""
+    sure = torch.nn.functional.one_hot(torch.tensor([best]), vocabulary).float()
+    return (1e4 * sure).log_softmax(-1)
+
+
+def committed(accepted: Accepted) -> list[int]:
+    """Of the only row."""
+    found: list[int] = accepted.tokens[0, : accepted.on_host()[0][0]].tolist()
+    return found
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+@pytest.mark.parametrize(
+    ("best", "draft", "length", "room", "tokens", "count"),
+    [
+        ([3, 4, 5], [3, 4], 2, None, [3, 4, 5], 2),
+        ([3, 4, 5], [3, 6], 2, None, [3, 4], 1),
+        ([3, 4, 5], [3, 4], 1, None, [3, 4], 1),
+        ([3, 4, 5], [3, 4], 0, None, [3], 0),
+        ([7], [], 0, None, [7], 0),
+        # EOS in the draft, as the verifier's own, and in what is rejected.
+        ([3, EOS, 5], [3, EOS], 2, None, [3, EOS], 2),
+        ([3, EOS, 5], [3, 4], 2, None, [3, EOS], 1),
+        ([3, 4, 5], [3, EOS], 2, None, [3, 4], 1),
+        # EOS is forced.
+        ([3, EOS, 5], [3, EOS], 2, [1], [3, EOS], 1),
+        ([EOS, 5, 5], [EOS, 5], 2, [0], [EOS], 0),
+        ([3, EOS, 5], [3, EOS], 2, [2], [3, EOS], 2),
+    ],
+)
+def test_sampling_commits_what_is_sure(
+    best: list[int],
+    draft: list[int],
+    length: int,
+    room: list[int] | None,
+    tokens: list[int],
+    count: int,
+    drawn: bool,
+) -> None:
+    rule, drafted = SamplingRule(), torch.tensor([draft], dtype=torch.long)
+    verification = Verification(scores_of(best), EOS)
+    if drawn:
+        sure = torch.ones(1, len(draft))
+        proposal = Proposal(drafted[..., None], sure[..., None], sure)
+        given: Any = (verification, drafted, proposal, torch.tensor([length]), room)
+        accepted = rule.accept_drawn(*given)
+    else:
+        accepted = rule.accept_chain(verification, drafted, torch.tensor([length]), room)
+    assert committed(accepted) == tokens
+    ends = int(tokens[-1] == EOS)
+    assert accepted.on_host() == [[len(tokens)], [count], [ends], [length], [tokens[-1]]]
+
+
+@pytest.mark.parametrize(
+    ("draft", "length", "tokens"),
+    [([3, 4, 5], 3, [3, 4, 5]), ([3, 4, 5], 2, [3, 4]), ([3, EOS, 5], 3, [3, EOS])],
+)
+def test_without_a_verifier_the_draft_is_committed(
+    draft: list[int], length: int, tokens: list[int]
+) -> None:
+    """Up to EOS; nothing is added, and nothing counts as verified."""
+    verification, drafted = Verification(scores_of([7] * len(draft)), EOS), torch.tensor([draft])
+    accepted = AcceptAll().accept_chain(verification, drafted, torch.tensor([length]), None)
+    assert committed(accepted) == tokens
+    new, ends = len(tokens), int(tokens[-1] == EOS)
+    assert accepted.on_host() == [[new], [new], [ends], [0], [tokens[-1]]]
+
+
+def test_log_probabilities_of_what_was_committed() -> None:
+    """Each after the token that it comes after."""
+    scores = torch.randn(2, 3, 5)
+    tokens, sources = torch.tensor([[1, 4], [0, 2]]), torch.tensor([[0, 2], [1, 1]])
+    found = Verification(scores, EOS).of(tokens, sources)
+    assert found.tolist() == [
+        [scores[0, 0, 1], scores[0, 2, 4]],
+        [scores[1, 1, 0], scores[1, 1, 2]],
+    ]
+
+
+def test_drafts_are_drawn_at_any_temperature() -> None:
+    """In a precision whose largest number is 65,504, too."""
+    scores = torch.tensor([[3.0, 4.0, -2.0]], dtype=torch.float16)
+    assert SamplingRule().propose(scores, COLDEST).tolist() == [[0.0, 1.0, 0.0]]
+
+
+SAMPLED = {"sampling": True, "sampling_topk": -1, "sampling_topp": -1.0}
+
+
+@pytest.mark.parametrize(
+    ("given", "rule", "says"),
+    [
+        ({}, StrictRule(), "strict"),
+        ({"beta": 1, "tau": 3.0}, StrictRule(), "strict"),
+        ({"beta": 3, "tau": 1.0}, RelaxedRule(3, 1.0), "relaxed (beta 3, tau 1.0)"),
+        (SAMPLED, SamplingRule(), "sampling"),
+        ({"sampling": True, "sampling_topk": 3}, SamplingRule(Sampling(3)), "sampling (top 3)"),
+        (
+            {"sampling": True, "sampling_topp": 0.9},
+            SamplingRule(Sampling(topp=0.9)),
+            "sampling (top 0.9 of probability)",
+        ),
+    ],
+)
+def test_options_choose_a_rule(given: dict[str, Any], rule: AcceptanceRule, says: str) -> None:
+    """By name, or of a command line; its values and flags are what to give to have it again."""
+    assert choose_rule(given) == choose_rule(Namespace(**given, other="anything")) == rule
+    assert str(rule) == says
+    assert choose_rule(rule.values) == rule
+    assert (rule.draws, rule.lossless) == ("sampling" in given, given.get("beta", 1) == 1)
+
+
+def test_flags_of_a_rule() -> None:
+    assert StrictRule().flags == "--beta 1 --tau 0.0"
+    assert RelaxedRule(3, 1.0).flags == "--beta 3 --tau 1.0"
+    assert SamplingRule().flags == "--sampling"
+    assert SamplingRule(Sampling(topk=3)).flags == "--sampling --sampling-topk 3"
+    assert SamplingRule(Sampling(topp=0.9)).flags == "--sampling --sampling-topp 0.9"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"beta": 0}, "--beta 0: must be between 1 and 2147483647"),
+        ({"beta": -1}, "--beta -1: must be between 1"),
+        ({"beta": 10**20}, f"--beta {10**20}: must be between 1"),
+        ({"beta": 2, "tau": -0.5}, r"--tau -0\.5: must be 0 or more"),
+        ({"tau": math.nan}, "--tau nan: must be 0 or more"),
+        ({"sampling": True, "sampling_topp": math.nan}, "--sampling-topp nan: must be at most 1"),
+        ({"sampling": True, "sampling_topp": 1.5}, r"--sampling-topp 1\.5: must be at most 1"),
+        ({"sampling": True, "sampling_topk": 3, "sampling_topp": 0.5}, "give one of them"),
+        ({"sampling_topk": 3}, "give --sampling too"),
+        ({"sampling": True, "beta": 2}, r"--beta 2 --tau 0\.0: go without --sampling"),
+        ({"sampling": True, "tau": 1.0}, r"--beta 1 --tau 1\.0: go without --sampling"),
+    ],
+)
+def test_impossible_rules_are_named(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        choose_rule(given)

@@ -1,0 +1,133 @@
+"""Sampled output, with real random numbers: by its distribution, which is fairseq's, and its seed.
+
+That it is exactly the verifier's is shown in ``test_exact_sampling.py``, of all whose rows are
+decided each by itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from chi_square import p_value
+from fairseq.search import Sampling as StockSampling
+from fairseq.sequence_generator import SequenceGenerator
+from scripted import ScriptedHead
+from tiny_vocabulary import DICTIONARY, DRAFTERS, VERIFIER, Output, distribution, sample_of
+
+from specdec_plugins.decoding.acceptance import SamplingRule
+from specdec_plugins.decoding.acceptance.sampling import Sampling
+from specdec_plugins.decoding.build import build_generator
+from specdec_plugins.decoding.controllers import Bounds, ControllerOptions
+from specdec_plugins.decoding.controllers.cost_aware import CostAware
+from specdec_plugins.decoding.controllers.costs import StepCosts
+from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.decoding.limits import GenerationLimits
+
+LENGTH, ROWS = 3, 6000
+LIMITS = GenerationLimits(max_len_b=LENGTH)
+HEAD = ScriptedHead(lambda states, probabilities: probabilities)
+
+
+def sampled(options: ControllerOptions) -> SpeculativeGenerator:
+    rule, drafter = SamplingRule(Sampling()), DRAFTERS["causal"]
+    return build_generator(
+        VERIFIER, drafter, DICTIONARY, None, rule, LIMITS, options=options, head=HEAD
+    )
+
+
+def outputs_of(generator: Any, rows: int = ROWS, at_once: int = 500) -> list[Output]:
+    return [
+        tuple(hypothesis["tokens"].tolist())
+        for _ in range(rows // at_once)
+        for (hypothesis,) in generator.generate(None, sample_of(at_once))
+    ]
+
+
+def fit(outputs: list[Output], sampling: Sampling) -> float:
+    """The p-value of outputs under the verifier's distribution."""
+    expected = distribution(LENGTH, 1.0, sampling)
+    assert set(outputs) <= set(expected)
+    counts = torch.tensor([outputs.count(output) for output in expected])
+    return p_value(counts, len(outputs) * torch.tensor(list(expected.values())))
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(topk=2), Sampling(topp=0.7)])
+def test_the_distribution_is_stock_samplings(sampling: Sampling) -> None:
+    torch.manual_seed(7)
+    stock = SequenceGenerator(
+        [VERIFIER],
+        DICTIONARY,
+        beam_size=1,
+        max_len_b=LENGTH,
+        search_strategy=StockSampling(DICTIONARY, sampling.topk, sampling.topp),
+    )
+    assert fit(outputs_of(stock, ROWS // 2), sampling) > 1e-3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ControllerOptions(),
+        ControllerOptions("confidence", refit_threshold=True),
+        ControllerOptions("tree", tree_nodes=5),
+    ],
+)
+def test_output_is_distributed_as_the_verifiers(options: ControllerOptions) -> None:
+    torch.manual_seed(5)
+    generator = sampled(options)
+    assert fit(outputs_of(generator), Sampling()) > 1e-3
+    assert generator.statistics.accepted_tokens > 100
+
+
+@pytest.mark.parametrize("depth", [0, 4])
+def test_cost_aware_lengths_do_not_skew_it(depth: int) -> None:
+    """They change with what was accepted before, and so with what was drawn before."""
+    rows = 40
+    slots = np.tile(np.arange(5.0), (rows + 1, 1))
+    controller = CostAware(Bounds(0, 4), depth=depth)
+    costs = StepCosts(0.02 * slots, 1 + 0.05 * slots)
+    torch.manual_seed(9)
+    rule, drafter = SamplingRule(Sampling()), DRAFTERS["causal"]
+    generator = SpeculativeGenerator(
+        VERIFIER,
+        drafter,
+        DICTIONARY,
+        controller,
+        rule,
+        LIMITS,
+        None,
+        lambda *_: controller.tell(costs),
+    )
+    assert fit(outputs_of(generator, at_once=rows), Sampling()) > 1e-3
+    assert generator.statistics.accepted_tokens > 100
+
+
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        (ControllerOptions("oracle"), True),
+        (ControllerOptions("cost-aware", survival="head"), True),
+        (ControllerOptions("cost-aware", survival="confidence"), True),
+        (ControllerOptions("cost-aware", survival="averages"), False),
+        (ControllerOptions("cost-aware"), False),
+    ],
+)
+def test_what_looks_at_tokens_that_it_leaves_out_is_refused(
+    options: ControllerOptions, refused: bool
+) -> None:
+    if not refused:
+        sampled(options)
+        return
+    with pytest.raises(ValueError, match=f"--controller {options.controller}: looks at"):
+        sampled(options)
+
+
+def test_seeds_decide() -> None:
+    outputs = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        outputs.append(outputs_of(sampled(ControllerOptions()), 50, 50))
+    assert outputs[0] == outputs[1] != outputs[2]

@@ -1,0 +1,193 @@
+"""What is drawn from, and the acceptance of what was drawn, with real random numbers.
+
+That it keeps the verifier's distribution exactly is shown in ``test_exact_sampling.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from chi_square import p_value
+from conftest import make_dictionary
+from fairseq.search import Sampling as StockSampling
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdec_plugins.decoding.acceptance.sampling import (
+    Proposal,
+    Sampling,
+    draw,
+    log_probabilities,
+    speculative_sampling,
+)
+from specdec_plugins.decoding.limits import COLDEST
+
+
+@given(
+    seed=st.integers(0, 99),
+    temperature=st.floats(COLDEST, 100.0),
+    scale=st.sampled_from([1.0, 1000.0]),
+    dtype=st.sampled_from([torch.float16, torch.bfloat16, torch.float32]),
+)
+def test_log_probabilities(seed: int, temperature: float, scale: float, dtype: torch.dtype) -> None:
+    """At any temperature, of scores in any precision."""
+    generator = torch.Generator().manual_seed(seed)
+    scores = (scale * torch.randn(3, 7, generator=generator)).to(dtype)
+    expected = (scores.double() / temperature).log_softmax(-1)
+    found = log_probabilities(scores, temperature, torch.float32)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.exp().double(), expected.exp(), rtol=1e-3, atol=1e-5)
+    assert torch.equal(
+        log_probabilities(scores, 1.0, torch.float32), scores.float().log_softmax(-1)
+    )
+
+
+def random_lprobs(vocabulary: int, seed: int, *shape: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randn(*shape, vocabulary, generator=generator, dtype=torch.float64)
+    return (2 * scores).log_softmax(-1)
+
+
+@given(seed=st.integers(0, 99), k=st.integers(1, 12))
+def test_top_k(seed: int, k: int) -> None:
+    lprobs = random_lprobs(9, seed, 3)
+    found = Sampling(topk=k).probabilities(lprobs)
+    best = lprobs.exp().topk(min(k, 9)).values
+    assert (found > 0).sum(-1).tolist() == [min(k, 9)] * 3
+    torch.testing.assert_close(found.topk(min(k, 9)).values, best / best.sum(-1, keepdim=True))
+
+
+@given(seed=st.integers(0, 99), topp=st.floats(0.01, 1.0), banned=st.booleans())
+def test_top_p_is_fairseqs(seed: int, topp: float, banned: bool) -> None:
+    """Also where something was forbidden after normalising."""
+    lprobs = random_lprobs(9, seed, 3)
+    if banned:
+        lprobs[:, 4] = -math.inf
+    stock = StockSampling(make_dictionary(5), sampling_topp=topp)
+    trimmed, tokens = stock._sample_topp(lprobs[:, None].clone())
+    expected = torch.zeros_like(lprobs).scatter_add(-1, tokens[:, 0], trimmed[:, 0])
+    expected = expected / expected.sum(-1, keepdim=True)
+    torch.testing.assert_close(Sampling(topp=topp).probabilities(lprobs), expected)
+
+
+@pytest.mark.parametrize("settings", [{}, {"topk": 0}, {"topp": 0.0}, {"topk": -3, "topp": -2.0}])
+def test_what_stands_for_all(settings: dict[str, Any]) -> None:
+    """As in fairseq."""
+    lprobs = random_lprobs(7, 0, 2, 3)
+    torch.testing.assert_close(Sampling(**settings).probabilities(lprobs), lprobs.exp())
+    assert str(Sampling(**settings)) == "sampling"
+
+
+def test_a_whole_is_all() -> None:
+    """Though the sum of all before it is, rounded, reached before the last."""
+    lprobs = torch.tensor([0.0, -30.0, -30.0]).log_softmax(-1)
+    assert (Sampling(topp=1.0).probabilities(lprobs) > 0).all()
+
+
+def test_draw() -> None:
+    """Of weights, which need not sum to one."""
+    torch.manual_seed(0)
+    weights = torch.tensor([[1.0, 0.0, 3.0], [0.0, 2.0, 0.0]])
+    drawn = draw(weights.expand(4000, 2, 3))
+    assert drawn.shape == (4000, 2)
+    assert (drawn[:, 1] == 1).all()
+    counts = drawn[:, 0].bincount(minlength=3)
+    assert counts[1] == 0
+    assert p_value(counts[[0, 2]], torch.tensor([1000.0, 3000.0])) > 1e-3
+
+
+def test_what_is_no_number_is_a_token_all_the_same() -> None:
+    """A model that overflows must not make an index that no table has."""
+    assert draw(torch.tensor([[math.nan] * 4, [0.0] * 4])).tolist() == [3, 0]
+
+
+def test_rare_tokens_of_a_large_vocabulary_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each where the distribution function passes it: float32 would have no numbers for them."""
+    lprobs = (4 * torch.randn(32000, generator=torch.Generator().manual_seed(0))).log_softmax(-1)
+    probabilities = lprobs.exp()
+    ends = probabilities.double().cumsum(-1)
+    middles = (ends - probabilities.double() / 2) / ends[-1]
+    monkeypatch.setattr(torch, "rand_like", lambda like: middles[:400, None].to(like.dtype))
+    found = draw(probabilities.expand(32000, -1)[:400])
+    assert found.tolist() == list(range(400))
+
+
+def chain(seed: int, rows: int, width: int, slots: int) -> tuple[torch.Tensor, Proposal]:
+    """Tokens ``(rows, slots)`` drawn by a random first-order chain over ``width`` of them."""
+    first = random_lprobs(width, seed).exp()
+    after = random_lprobs(width, seed + 1, width).exp()
+    by = first.expand(rows, -1)
+    tokens, probabilities = [], []
+    for _ in range(slots):
+        tokens.append(draw(by))
+        probabilities.append(by)
+        by = after[tokens[-1]]
+    drawn = [q.gather(1, token[:, None]) for q, token in zip(probabilities, tokens)]
+    candidates = torch.arange(width).expand(rows, slots, -1)
+    return torch.stack(tokens, 1), Proposal(
+        candidates, torch.stack(probabilities, 1), torch.cat(drawn, 1)
+    )
+
+
+@pytest.mark.parametrize(("slots", "limit"), [(2, None), (2, 0), (2, 1), (2, 2), (0, None), (0, 0)])
+def test_what_is_committed_is_distributed_as_the_verifiers(slots: int, limit: int | None) -> None:
+    """First token by p; second by p after it, wherever the first one was accepted.
+
+    The verifier has five tokens, of which the drafter knows three.
+    """
+    rows, width, vocabulary = 20000, 3, 5
+    torch.manual_seed(0)
+    drafted, proposal = chain(0, rows, width, 2)
+    first = random_lprobs(vocabulary, 50).exp()
+    after = random_lprobs(vocabulary, 60, vocabulary).exp()
+    p = torch.stack([first.expand(rows, -1), after[drafted[:, 0]], after[drafted[:, 1]]], 1)
+    limits = None if limit is None else torch.full((rows,), limit)
+    accepted, own = speculative_sampling(p[:, : slots + 1], drafted[:, :slots], proposal, limits)
+    assert own.shape == (rows, 1)
+    assert accepted.amax() == (slots if limit is None else limit)
+    committed = torch.where(accepted > 0, drafted[:, 0], own[:, 0])
+    assert p_value(committed.bincount(minlength=vocabulary), rows * first) > 1e-3
+    for token in range(width):
+        these = (accepted > 0) & (drafted[:, 0] == token)
+        second = torch.where(accepted > 1, drafted[:, 1], own[:, 0])[these]
+        if len(second) > 500:
+            expected = len(second) * after[token]
+            assert p_value(second.bincount(minlength=vocabulary), expected) > 1e-3
+
+
+def test_probability_of_acceptance() -> None:
+    """min(1, p / q), so that on average 1 less the total variation distance."""
+    rows = 40000
+    torch.manual_seed(0)
+    drafted, proposal = chain(3, rows, 4, 1)
+    p = random_lprobs(4, 7).exp()
+    accepted, _ = speculative_sampling(p.expand(rows, 2, -1), drafted, proposal)
+    q = proposal.probabilities[0, 0]
+    expected = float(torch.minimum(p, q).sum())
+    assert float(accepted.double().mean()) == pytest.approx(expected, abs=0.01)
+    for token in range(4):
+        part = accepted[drafted[:, 0] == token].double().mean()
+        assert float(part) == pytest.approx(min(1.0, float(p[token] / q[token])), abs=0.02)
+
+
+def test_a_draft_like_the_verifier_is_accepted_whole() -> None:
+    """However the rounding goes, and something is drawn after it."""
+    drafted, proposal = chain(0, 5000, 4, 3)
+    p = torch.cat([proposal.probabilities, proposal.probabilities[:, :1]], dim=1)
+    accepted, own = speculative_sampling(p, drafted, proposal)
+    assert (accepted == 3).all()
+    assert own.shape == (5000, 1)
+
+
+def test_where_p_leaves_nothing_over_p_is_drawn_from() -> None:
+    """All of p is below q by rounding alone: what is left must not be nothing."""
+    p = torch.tensor([[[0.5, 0.5 - 1e-6]] * 2]).expand(2000, -1, -1)
+    candidates = torch.arange(2).expand(2000, 1, 2)
+    q = torch.tensor([0.5, 0.5]).expand(2000, 1, 2)
+    proposal = Proposal(candidates, q, torch.ones(2000, 1))  # as if it were sure
+    accepted, own = speculative_sampling(p, torch.ones(2000, 1).long(), proposal)
+    assert 0 < int((accepted == 0).sum()) < 2000
+    assert set(own[accepted == 0, 0].tolist()) == {0, 1}

@@ -1,0 +1,156 @@
+"""One way through a tree is followed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdec_plugins.decoding.acceptance import Accepted, tree_walk
+
+EOS = 2
+OWN = list(range(50, 58))
+"""The verifier's own tokens after the root and seven nodes."""
+TREE = [0, 0, 1, 3, 2, 5, 2]
+"""The node that each comes after; 0 is the root."""
+
+
+def walk(
+    parents: list[list[int]],
+    good: list[list[int]],
+    tokens: list[list[int]] | None = None,
+    own: list[list[int]] | None = None,
+    lengths: list[int] | None = None,
+    room: list[int] | None = None,
+) -> Accepted:
+    """By rows; tokens are 10, 11, … if not given."""
+    nodes = len(parents[0])
+    return tree_walk.walk(
+        np.array(parents),
+        np.array(tokens or [range(10, 10 + nodes)] * len(parents)),
+        torch.tensor(good).bool(),
+        torch.tensor(own or [OWN[: nodes + 1]] * len(parents)),
+        EOS,
+        lengths or [nodes] * len(parents),
+        room,
+    )
+
+
+@pytest.mark.parametrize(
+    ("good", "length", "way"),
+    [
+        ([0, 0, 0, 0, 0, 0, 0], 7, []),
+        ([1, 0, 0, 0, 0, 0, 0], 7, [1]),
+        # Its parent is not good.
+        ([0, 0, 1, 1, 0, 0, 0], 7, []),
+        ([1, 0, 1, 1, 0, 0, 0], 7, [1, 3, 4]),
+        # Two are good: the longer way, and of ways as long the first.
+        ([1, 1, 1, 0, 1, 1, 1], 7, [2, 5, 6]),
+        ([1, 1, 0, 0, 0, 0, 0], 7, [1]),
+        ([1, 0, 1, 1, 0, 0, 0], 3, [1, 3]),
+        # What is another row's does not make a way longer.
+        ([1, 1, 1, 0, 1, 1, 1], 5, [1, 3]),
+        ([1, 0, 1, 1, 0, 0, 0], 0, []),
+    ],
+)
+def test_the_way_that_is_followed(good: list[int], length: int, way: list[int]) -> None:
+    found = walk([TREE], [good], lengths=[length])
+    own = OWN[[0, *way][-1]]
+    assert found.sources.tolist() == [[0, *way]]
+    assert found.tokens.tolist() == [[9 + node for node in way] + [own]]
+    assert found.on_host() == found.counts.tolist()
+    assert found.on_host() == [[len(way) + 1], [len(way)], [0], [length], [own]]
+    assert found.straight == (way in ([], [1]))
+
+
+def test_the_verifiers_own_token_is_preferred() -> None:
+    """Though another that is good goes on longer; and wherever the way has got to."""
+    good, own = [[1, 1, 1, 0, 1, 1, 1]], OWN.copy()
+    own[0] = 10
+    found = walk([TREE], good, own=[own])
+    assert (found.sources.tolist(), found.tokens.tolist()) == ([[0, 1, 3]], [[10, 12, 53]])
+    own[0], own[2] = 50, 16
+    assert walk([TREE], good, own=[own]).tokens.tolist() == [[11, 16, 57]]
+
+
+@pytest.mark.parametrize(("room", "accepted"), [(None, 2), (5, 2), (2, 2), (1, 1)])
+def test_where_a_sentence_ends(room: int | None, accepted: int) -> None:
+    parents, good = [[0, 1, 2, 0]], [[1, 1, 0, 0]]
+    rooms = None if room is None else [room]
+    # In the draft: nothing of the verifier's comes after it; what the limit forces is not the
+    # draft's.
+    found = walk(parents, good, [[10, EOS, 12, 13]], room=rooms)
+    assert found.on_host() == [[2], [accepted], [1], [4], [EOS]]
+    assert found.tokens[0, :2].tolist() == [10, EOS]
+    # With the verifier's own token.
+    found = walk(parents, good, own=[[50, 51, EOS, 53, 54]], room=rooms)
+    assert found.on_host() == [[3], [accepted], [1], [4], [EOS]]
+    assert found.tokens.tolist() == [[10, 11, EOS]]
+
+
+def test_rows_are_followed_apart() -> None:
+    rows = [TREE[:6], [0, 1, 2, 3, 4, 5]], [[0, 1, 0, 0, 1, 0], [1, 1, 1, 1, 0, 1]]
+    tokens = [list(range(10, 16)), list(range(20, 26))]
+    found = walk(*rows, tokens, [OWN[:7], [10 + token for token in OWN[:7]]])
+    assert found.on_host() == [[3, 5], [2, 4], [0, 0], [6, 6], [55, 64]]
+    assert found.sources[0, :3].tolist() == [0, 2, 5]
+    assert found.sources[1].tolist() == [0, 1, 2, 3, 4]
+    assert found.tokens[0, :3].tolist() == [11, 14, 55]
+    assert found.tokens[1].tolist() == [20, 21, 22, 23, 64]
+    assert not found.straight
+    rows[1][0] = [1, 0, 0, 0, 0, 0]
+    assert walk(*rows).straight
+
+
+def plain_way(parents: list[int], tokens: list[int], good: list[int], own: list[int]) -> list[int]:
+    """The way from the root, node by node."""
+
+    def children(node: int) -> list[int]:
+        after = zip(parents, good)
+        return [n for n, (parent, fine) in enumerate(after, start=1) if parent == node and fine]
+
+    def beyond(node: int) -> int:
+        return max((1 + beyond(child) for child in children(node)), default=0)
+
+    way = [0]
+    while here := children(way[-1]):
+        same = [child for child in here if tokens[child - 1] == own[way[-1]]]
+        way.append(same[0] if same else max(here, key=beyond))
+    return way
+
+
+@settings(max_examples=50)
+@given(st.data())
+def test_ways_are_those_of_a_plain_search(data: st.DataObject) -> None:
+    """Of several rows of different lengths; nothing comes after EOS."""
+    rows, nodes = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 8))
+
+    def drawn(count: int, kind: st.SearchStrategy[int]) -> list[list[int]]:
+        return [data.draw(st.lists(kind, min_size=count, max_size=count)) for _ in range(rows)]
+
+    tokens, own = (drawn(n, st.integers(EOS, 4)) for n in (nodes, nodes + 1))
+    good = drawn(nodes, st.integers(0, 1))
+    lengths = [row[0] for row in drawn(1, st.integers(0, nodes))]
+    parents = [
+        [
+            data.draw(st.sampled_from([0, *(m for m in range(1, n) if row[m - 1] != EOS)]))
+            for n in range(1, nodes + 1)
+        ]
+        for row in tokens
+    ]
+    found = walk(parents, good, tokens, own, lengths)
+    ways = [
+        plain_way(parents[row][:length], tokens[row], good[row], own[row])
+        for row, length in enumerate(lengths)
+    ]
+    for row, way in enumerate(ways):
+        said = [tokens[row][node - 1] for node in way[1:]]
+        if EOS not in said:
+            said.append(own[row][way[-1]])
+        assert found.sources[row, : len(way)].tolist() == way
+        assert found.tokens[row, : len(said)].tolist() == said
+        expected = [len(said), len(way) - 1, said[-1] == EOS, lengths[row], said[-1]]
+        assert found.counts[:, row].tolist() == expected
+    assert found.straight == all(way == list(range(len(way))) for way in ways)

@@ -1,0 +1,27 @@
+"""Costs between what was measured."""
+
+from __future__ import annotations
+
+from specdec_plugins.decoding.controllers.costs import StepCosts
+
+
+def test_between_what_was_measured() -> None:
+    measured = {
+        1: {"draft": [[0, 0.0], [2, 2.0]], "verify": [[0, 1.0], [2, 3.0], [4, 4.0]]},
+        4: {"draft": [[0, 0.0], [2, 8.0]], "verify": [[0, 4.0], [2, 6.0], [4, 7.0]]},
+    }
+    costs = StepCosts.between(measured, 4, 4)
+    assert costs.most_rows == 4
+    assert costs.draft[1].tolist() == [0, 1, 2, 2, 2]
+    assert costs.draft[3].tolist() == [0, 3, 6, 6, 6]
+    assert costs.verify[1].tolist() == [1, 2, 3, 3.5, 4]
+    assert costs.verify[4].tolist() == [4, 5, 6, 6.5, 7]
+    assert costs.verify[2].tolist() == [2, 3, 4, 4.5, 5]
+    assert costs.verify[0].tolist() == costs.verify[1].tolist()
+
+
+def test_what_was_disturbed_costs_no_more_than_more() -> None:
+    measured = {1: {"draft": [[0, 0.0], [1, 9.0], [2, 3.0]], "verify": [[0, 5.0], [2, 4.0]]}}
+    costs = StepCosts.between(measured, 1, 2)
+    assert costs.draft[1].tolist() == [0, 3, 3]
+    assert costs.verify[1].tolist() == [4, 4, 4]

@@ -1,0 +1,147 @@
+"""A new policy is known everywhere by being registered, without any other change."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import fields
+from types import ModuleType
+from typing import Any
+
+import pytest
+from conftest import make_batch
+from controlled import K, drafter, verifier
+from scripted import DICTIONARY
+from sweeps import make_run
+
+from specdec_plugins.decoding.build import build_generator
+from specdec_plugins.decoding.controllers import (
+    POLICIES,
+    Controller,
+    ControllerOptions,
+    Policy,
+    Style,
+    controller_options,
+    register_policy,
+)
+from specdec_plugins.decoding.controllers.constant import Constant
+from specdec_plugins.decoding.options import Option
+from specdec_plugins.decoding.step_result import StepResult
+from specdec_plugins.evaluation.summary import is_real, summarize
+from specdec_plugins.inference import Settings
+
+EVERY = Option(
+    "every", 2, "toy: draft in one of so many steps", int, least=1, most=9, sweep=(2, 3),
+    axis="threshold",
+)  # fmt: skip
+
+
+class Toy(Constant):
+    """Drafts in every n-th step."""
+
+    name = "toy"
+
+    def __init__(self, length: int, every: int) -> None:
+        super().__init__(length)
+        self.every, self.step = every, 0
+
+    def observe(self, result: StepResult) -> list[int]:
+        self.step += 1
+        return super().observe(result) if self.step % self.every == 0 else [0] * len(result.rows)
+
+
+def build(options: ControllerOptions, parts: Any) -> Controller:
+    return Toy(parts.bounds.most, options[EVERY])
+
+
+@pytest.fixture
+def toy() -> Iterator[Policy]:
+    styles = {"toy": Style("#123456", "h")}
+    yield register_policy(
+        Policy("toy", "now and then", build, (EVERY,), styles, real=False, rank=99)
+    )
+    del POLICIES["toy"]
+
+
+@pytest.fixture
+def fresh(toy: Policy, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Imports a module as a process does in which the policy was there before."""
+
+    def load(name: str) -> ModuleType:
+        package, _, last = f"specdec_plugins.{name}".rpartition(".")
+        known = importlib.import_module(f"{package}.{last}")
+        monkeypatch.setattr(sys.modules[package], last, known)
+        monkeypatch.delitem(sys.modules, f"{package}.{last}")
+        # Put back by monkeypatch.
+        return importlib.import_module(f"{package}.{last}")
+
+    return load
+
+
+@pytest.mark.usefixtures("toy")
+def test_it_decodes() -> None:
+    options = ControllerOptions("toy", every=3, max_draft=2)
+    assert options.describe() == {"controller": "toy", "min_draft": 0, "max_draft": 2, "every": 3}
+    assert controller_options()["every"] is EVERY
+    assert "every" in ControllerOptions("constant").idle
+    with pytest.raises(ValueError, match="--every 0: must be between 1 and 9"):
+        ControllerOptions("toy", every=0)
+    batch, found = make_batch([6, 2, 9]), []
+    for chosen in (options, ControllerOptions("none")):
+        generator = build_generator(verifier(), drafter("causal"), DICTIONARY, options=chosen)
+        found.append([h["tokens"].tolist() for (h,) in generator.generate([], batch)])
+        calls = generator.statistics.drafter_calls
+        assert (0 < calls < generator.statistics.steps) == (chosen is options)
+    assert found[0] == found[1]
+
+
+def test_its_options_are_those_of_the_task(fresh: Any) -> None:
+    config = fresh("tasks.decoding_config")
+    declared = {field.name: field for field in fields(config.ControllerConfig)}
+    assert (declared["every"].type, declared["every"].default) == (int, 2)
+    assert "toy (now and then)" in declared["controller"].metadata["help"]
+    given = {**vars(config.ControllerConfig()), "controller": "toy", "every": 3}
+    assert ControllerOptions.from_config(Namespace(**given)) == ControllerOptions("toy", every=3)
+
+
+def test_sweeps_have_it(fresh: Any) -> None:
+    systems = fresh("evaluation.systems")
+    base = Settings(data="d", path="drafter.pt", ar_path="verifier.pt")
+    found = systems.list_systems(base, systems.Choice(), K)
+    assert [(s.name, s.kind, s.threshold) for s in found if s.policy == "toy"] == [
+        ("toy 2 k 4", "toy", 2),
+        ("toy 3 k 4", "toy", 3),
+    ]
+    choice = systems.Choice(("toy",), swept={"every": (5,)})
+    assert [s.name for s in systems.list_systems(base, choice, K)][2:] == ["toy 5 k 4"]
+
+
+def test_plots_have_it(fresh: Any) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib, of the extra [plot], is not here")
+    plots = fresh("evaluation.plots")
+    runs = [make_run("AR"), *(make_run(f"toy {every} k 3", threshold=every) for every in (0.2, 3))]
+    (group,) = summarize(runs, [])
+    picture = plots.draw_pareto(group)["svg"].decode()
+    assert "#123456" in picture
+    assert "toy (the bound of chains, not a real decoder), by threshold, k 3" in picture
+    assert not is_real("toy")
+
+
+@pytest.mark.usefixtures("toy")
+def test_names_are_taken_once() -> None:
+    with pytest.raises(ValueError, match="policy toy: is registered twice"):
+        register_policy(Policy("toy", "another", build))
+    other = Option("every", 3, "another of that name", int)
+    register_policy(Policy("toy too", "with another option of that name", build, (other,)))
+    try:
+        with pytest.raises(ValueError, match="--every: is declared twice"):
+            controller_options()
+    finally:
+        del POLICIES["toy too"]
+
+
+def test_afterwards_it_is_gone() -> None:
+    with pytest.raises(ValueError, match="--controller toy: must be one of"):
+        ControllerOptions("toy")

@@ -1,0 +1,97 @@
+"""Chains: what is verified of them, and how."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule, StrictRule, Verification
+from specdec_plugins.decoding.acceptance.sampling import Proposal
+from specdec_plugins.decoding.drafts import ChainDraft, DrawnDraft
+
+EOS = 2
+TOKENS = torch.tensor([[3, 4, 5], [4, 5, 3]])
+SURE = torch.ones(2, 3)
+CHOSEN = ChainDraft(TOKENS, [3, 2], torch.tensor([3, 2]), torch.zeros(2, 3, 1), torch.zeros(2, 0))
+PROPOSAL = Proposal(TOKENS[..., None], SURE[..., None], SURE)
+DRAWN = DrawnDraft(*vars(CHOSEN).values(), proposal=PROPOSAL)
+
+
+def verify(best: list[list[int]]) -> Verification:
+    sure = torch.nn.functional.one_hot(torch.tensor(best), 9).float()
+    return Verification((1e4 * sure).log_softmax(-1), EOS)
+
+
+def test_each_token_follows_the_one_before() -> None:
+    assert CHOSEN.depths.tolist() == [0, 1, 2, 3]
+    assert (CHOSEN.attention(torch.float32) == 0).tolist() == torch.ones(
+        4, 4
+    ).tril().bool().tolist()
+    assert CHOSEN.attention(torch.float32).dtype == torch.float32
+    assert CHOSEN.parents_of(0) is None
+    assert (CHOSEN.called, CHOSEN.expected) == ([True, True], [0.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("asked", "chosen", "drawn"),
+    [
+        ([3, 3], [3, 2], [3, 2]),
+        ([1, 0], [1, 0], [2, 1]),
+        # No more than is drafted.
+        ([2, 2], [2, 2], [3, 2]),
+        ([0, 0], [0, 0], [1, 1]),
+    ],
+)
+def test_what_is_verified(asked: list[int], chosen: list[int], drawn: list[int]) -> None:
+    """Of what was drawn one token more, at which a controller cuts: that it does depends on it.
+
+    What was drafted remains what it was.
+    """
+    for draft, lengths in ((CHOSEN, chosen), (DRAWN, drawn)):
+        cut = draft.cut(torch.tensor(asked))
+        assert type(cut) is type(draft)
+        assert cut.lengths.tolist() == lengths
+        assert cut.tokens.tolist() == TOKENS[:, : max(lengths)].tolist()
+        assert cut.drafted == [3, 2]
+
+
+@pytest.mark.parametrize(("draft", "rule"), [(CHOSEN, StrictRule()), (DRAWN, SamplingRule())])
+def test_acceptance_goes_as_far_as_each_rows_own_tokens(
+    draft: ChainDraft, rule: StrictRule | SamplingRule
+) -> None:
+    verification = verify([[3, 4, 5, 6], [4, 5, 3, 6]])
+    accepted = draft.accept(rule, verification, None)
+    assert accepted.on_host() == [[4, 3], [3, 2], [0, 0], [3, 2], [6, 3]]
+    # A draft that is cut is judged like a shorter one; an EOS that is forced was not drafted.
+    cut = draft.cut(torch.tensor([1, 0]))
+    slots = cut.tokens.size(1) + 1
+    forced = verify([[EOS] * slots] * 2)
+    eos = replace(cut, tokens=torch.full_like(cut.tokens, EOS))
+    if draft is CHOSEN:
+        assert cut.accept(rule, verify([[3, 4], [4, 5]]), None).on_host()[1] == [1, 0]
+        assert eos.accept(rule, forced, None).on_host()[1] == [1, 0]
+        assert eos.accept(rule, forced, [0, 0]).on_host()[1] == [0, 0]
+    else:
+        assert cut.accept(rule, verify([[3, 4, 5], [4, 5, 6]]), None).on_host()[1] == [2, 1]
+        assert eos.accept(rule, forced, None).on_host()[1] == [1, 1]
+        assert eos.accept(rule, forced, [0, 1]).on_host()[1] == [0, 1]
+
+
+def test_a_relaxed_chain() -> None:
+    draft = ChainDraft(torch.tensor([[6]]), [1], torch.ones(1).long(), SURE[:1], SURE[:1])
+    scores = verify([[3, 4]]).log_probabilities
+    scores[0, 0, 6] = scores[0, 0, 3] - 0.5
+    accepted = draft.accept(RelaxedRule(2, 1.0), Verification(scores, EOS), None)
+    assert accepted.tokens.tolist() == [[6, 4]]
+
+
+@pytest.mark.parametrize("rule", [StrictRule(), SamplingRule()])
+def test_nothing_drafted(rule: StrictRule | SamplingRule) -> None:
+    """A step then commits the verifier's next token, and no pass of the drafter is counted."""
+    empty = ChainDraft.empty(2, torch.device("cpu"))
+    assert (empty.drafted, empty.called, empty.depths.tolist()) == ([0, 0], [False, False], [0])
+    accepted = empty.accept(rule, verify([[5], [EOS]]), None)
+    assert accepted.tokens.tolist() == [[5], [EOS]]
+    assert accepted.on_host() == [[1, 1], [0, 0], [0, 1], [0, 0], [5, EOS]]

@@ -1,0 +1,301 @@
+"""A tree holds the most probable continuations of what is left of a lattice."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdec_plugins.decoding.acceptance import RelaxedRule, StrictRule, Verification, tree_walk
+from specdec_plugins.decoding.drafts import LatticeTrees, TreeDraft, growth, prepare_trees
+from specdec_plugins.models.lattice import Lattice
+
+EOS, PAD = 2, 1
+Way = tuple[int, ...]
+
+
+def make_lattice(rows: int, slots: int, width: int, seed: int, ends: float = 0.1) -> Lattice:
+    random = torch.Generator().manual_seed(seed)
+    candidates = torch.stack(
+        [
+            torch.stack([torch.randperm(40, generator=random)[:width] + 4 for _ in range(slots)])
+            for _ in range(rows)
+        ]
+    )
+    end = torch.rand(rows, slots, generator=random) < ends
+    place = torch.randint(width, (rows, slots), generator=random)
+    candidates[end.nonzero()[:, 0], end.nonzero()[:, 1], place[end]] = EOS
+    first = torch.randn(rows, width, generator=random).sort(descending=True).values
+    following = 2 * torch.randn(rows, slots - 1, width, width, generator=random)
+    return Lattice(candidates, first, following)
+
+
+def grow(trees: LatticeTrees, nodes: int, rows: int = 3) -> TreeDraft:
+    return trees.grow(nodes, [nodes] * rows, [True] * rows)
+
+
+def grow_tree(lattice: Lattice, nodes: int) -> TreeDraft:
+    return grow(LatticeTrees(lattice, EOS, PAD), nodes, len(lattice.candidates))
+
+
+def ways_of(lattice: Lattice, row: int) -> dict[Way, float]:
+    """All ways, with their log-probabilities."""
+    candidates, slots = lattice.candidates[row].tolist(), lattice.candidates.size(1)
+    first = lattice.first[row].double().log_softmax(-1).tolist()
+    steps = lattice.following[row].double().log_softmax(-1).tolist()
+    found: dict[Way, float] = {}
+
+    def walk(way: Way, place: int, score: float) -> None:
+        slot = len(way) - 1
+        found[way] = score
+        if way[-1] == EOS or slot + 1 == slots:
+            return
+        for to, token in enumerate(candidates[slot + 1]):
+            walk((*way, token), to, score + steps[slot][place][to])
+
+    for place, token in enumerate(candidates[0]):
+        walk((token,), place, first[place])
+    return found
+
+
+def ways_in(tree: TreeDraft, row: int) -> list[Way]:
+    """The way to each node, by its parents."""
+    parents = tree.parents_of(row)
+
+    def way(node: int) -> Way:
+        return (*way(parents[node - 1]), tree.tokens[row, node - 1].item()) if node else ()
+
+    return [way(node) for node in range(1, len(parents) + 1)]
+
+
+@settings(max_examples=60)
+@given(
+    rows=st.integers(1, 3),
+    slots=st.integers(1, 5),
+    width=st.integers(1, 4),
+    nodes=st.integers(1, 30),
+    seed=st.integers(0, 1000),
+)
+def test_the_most_probable_ways(rows: int, slots: int, width: int, nodes: int, seed: int) -> None:
+    lattice = make_lattice(rows, slots, width, seed)
+    tree = grow_tree(lattice, nodes)
+    tokens = tree.tokens
+    assert tokens.shape == (rows, nodes)
+    assert (tree.drafted, tree.called) == ([nodes] * rows, [True] * rows)
+    assert torch.equal(tree.parents, torch.from_numpy(tree.host_parents))
+    assert torch.equal(tokens, torch.from_numpy(tree.host_tokens))
+    seen = tree.attention(torch.float64)[:, 0] == 0
+    assert torch.equal(seen, tree.ancestors)
+    for row in range(rows):
+        known = ways_of(lattice, row)
+        count = min(nodes, len(known))
+        ways = ways_in(tree, row)
+        found = ways[:count]
+        assert all(parent <= node for node, parent in enumerate(tree.parents[row, :count].tolist()))
+        assert len(set(found)) == count
+        scores = [known[way] for way in found]
+        expected = sorted(known.values(), reverse=True)[:count]
+        assert scores == pytest.approx(expected, abs=1e-5)
+        assert tree.expected[row] == pytest.approx(sum(np.exp(expected)), abs=1e-5)
+        assert tree.depths[row, 1 : count + 1].tolist() == [len(way) for way in found]
+        for node, way in enumerate(found, start=1):
+            before = tree.ancestors[row, node].nonzero()[:, 0].tolist()
+            assert before[0] == 0
+            assert tuple(tokens[row, other - 1].item() for other in before[1:]) == way
+        assert tokens[row, count:].tolist() == [PAD] * (nodes - count)
+
+
+def test_the_greedy_way_of_a_sure_drafter() -> None:
+    lattice = make_lattice(1, 6, 3, seed=4, ends=0.0)
+    sure = Lattice(lattice.candidates, 50 * lattice.first, 50 * lattice.following)
+    tree = grow_tree(sure, 6)
+    assert tree.tokens.tolist() == sure.tokens(sure.greedy()).tolist()
+    assert tree.parents.tolist() == [[0, 1, 2, 3, 4, 5]]
+
+
+def test_equally_probable_tokens_come_in_their_order() -> None:
+    """Where the drafter is so sure that probabilities are 1 in float32."""
+    lattice = make_lattice(1, 6, 3, seed=4, ends=0.0)
+    sure = Lattice(lattice.candidates, 1e4 * lattice.first, 1e4 * lattice.following)
+    tree = grow_tree(sure, 4)
+    assert tree.tokens.tolist() == sure.tokens(sure.greedy())[:, :4].tolist()
+    assert tree.depths.tolist() == [[0, 1, 2, 3, 4]]
+
+
+def part_of(lattice: Lattice, row: int) -> Lattice:
+    parts = lattice.candidates[row], lattice.first[row], lattice.following[row]
+    return Lattice(*(part[None] for part in parts))
+
+
+def same_trees(found: TreeDraft, expected: TreeDraft, row: int) -> None:
+    """A row of trees, and a tree of one row."""
+    for name in ("tokens", "depths", "ancestors", "parents"):
+        assert torch.equal(getattr(found, name)[row], getattr(expected, name)[0])
+    assert found.parents_of(row) == expected.parents_of(0)
+    assert found.expected[row] == pytest.approx(expected.expected[0])
+
+
+def test_rows_are_apart() -> None:
+    lattice = make_lattice(3, 5, 3, seed=1)
+    found = grow_tree(lattice, 8)
+    for row in range(3):
+        same_trees(found, grow_tree(part_of(lattice, row), 8), row)
+
+
+def rest_of(lattice: Lattice, slot: int, cell: int) -> Lattice:
+    """What comes after a candidate."""
+    return Lattice(
+        lattice.candidates[:, slot + 1 :],
+        lattice.following[:, slot, cell],
+        lattice.following[:, slot + 1 :],
+    )
+
+
+@settings(max_examples=40)
+@given(seed=st.integers(0, 1000), gone=st.lists(st.integers(0, 3), min_size=3, max_size=3))
+def test_what_is_left_after_the_verifiers_token(seed: int, gone: list[int]) -> None:
+    """Every row has gone on as far as it has, and then again by one token."""
+    slots = 6
+    lattice = make_lattice(3, slots, 4, seed, ends=0.0)
+    trees = LatticeTrees(lattice, EOS, PAD)
+    cells = [(seed + row) % 4 for row in range(3)]
+    last = [int(lattice.candidates[row, n, c]) for row, (n, c) in enumerate(zip(gone, cells))]
+    assert trees.advance(gone, last)
+    found = grow(trees, 7)
+    rests = [rest_of(part_of(lattice, row), gone[row], cells[row]) for row in range(3)]
+    for row, rest in enumerate(rests):
+        same_trees(found, grow_tree(rest, 7), row)
+    last = [int(rest.candidates[0, 0, 1]) for rest in rests]
+    assert trees.advance([0, 0, 0], last)
+    trees.keep([0, 2])
+    found = grow(trees, 7, 2)
+    for place, row in enumerate([0, 2]):
+        same_trees(found, grow_tree(rest_of(rests[row], 0, 1), 7), place)
+
+
+def test_a_row_of_which_nothing_is_left() -> None:
+    lattice = make_lattice(3, 4, 3, seed=2, ends=0.0)
+    trees = LatticeTrees(lattice, EOS, PAD)
+    unknown = 3
+    # A token that is no candidate; the last slot's; and one of which something is left.
+    last = [unknown, int(lattice.candidates[1, 3, 0]), int(lattice.candidates[2, 1, 1])]
+    assert trees.advance([1, 3, 1], last)
+    tree = grow(trees, 5)
+    assert tree.tokens[:2].tolist() == [[PAD] * 5] * 2
+    assert tree.expected[:2] == trees.expected_accepted(5)[:2] == [0.0, 0.0]
+    same_trees(tree, grow_tree(rest_of(part_of(lattice, 2), 1, 1), 5), 2)
+    # A whole tree was accepted, and the verifier's token comes after the last slot.
+    assert not trees.advance([0, 0, 2], [unknown] * 3)
+    assert grow(trees, 2).tokens.tolist() == [[PAD] * 2] * 3
+
+
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 1000),
+    slots=st.integers(1, 6),
+    replaced=st.lists(st.integers(0, 2), min_size=1, max_size=3, unique=True),
+    grown=st.booleans(),
+)
+def test_some_rows_are_drafted_anew(
+    seed: int, slots: int, replaced: list[int], grown: bool
+) -> None:
+    """With more slots than the others have, or fewer: the others' trees stay what they are."""
+    lattice, cells = make_lattice(3, 4, 3, seed), [1, 0, 2]
+    trees = LatticeTrees(lattice, EOS, PAD)
+    assert trees.advance([0] * 3, [int(lattice.candidates[r, 0, c]) for r, c in enumerate(cells)])
+    anew = make_lattice(3, slots, 3, seed + 1)
+    if grown:
+        trees.expected_accepted(7)
+    chosen = Lattice(*(part[replaced] for part in (anew.candidates, anew.first, anew.following)))
+    trees.replace(replaced, LatticeTrees(chosen, EOS, PAD))
+    expected = [
+        part_of(anew, row) if row in replaced else rest_of(part_of(lattice, row), 0, cells[row])
+        for row in range(3)
+    ]
+    found = grow(trees, 7)
+    for row in range(3):
+        same_trees(found, grow_tree(expected[row], 7), row)
+
+
+def test_rows_of_which_some_slots_are_for_others() -> None:
+    lattice = make_lattice(3, 5, 3, seed=3)
+    trees = LatticeTrees(lattice, EOS, PAD, torch.tensor([5, 2, 3]))
+    found = grow(trees, 9)
+    for row, slots in enumerate([5, 2, 3]):
+        own = part_of(lattice, row)
+        own = Lattice(own.candidates[:, :slots], own.first, own.following[:, : slots - 1])
+        same_trees(found, grow_tree(own, 9), row)
+
+
+AFTER = {8: 4, 4: 6, 6: 7}
+"""Of tokens, whatever their nodes, the verifier's next one; 8 is the last committed one."""
+
+
+def verify(tree: TreeDraft, after: dict[int, int]) -> Verification:
+    read = [8, *tree.tokens[0].tolist()]
+    best = torch.tensor([[after.get(token, 0) for token in read]])
+    return Verification(torch.nn.functional.one_hot(best, 9).float().log_softmax(-1), EOS)
+
+
+def test_nodes_are_judged_by_what_the_verifier_says_after_their_parents() -> None:
+    candidates = torch.tensor([[[3, 4], [5, 6]]])
+    tree = grow_tree(Lattice(candidates, torch.zeros(1, 2), torch.zeros(1, 1, 2, 2)), 6)
+    found = tree.accept(StrictRule(), verify(tree, AFTER), None)
+    assert found.tokens.tolist() == [[4, 6, 7]]
+    read = torch.cat([torch.tensor([[8]]), tree.tokens], dim=1)
+    assert read.gather(1, found.sources).tolist() == [[8, 4, 6]]
+    assert found.on_host() == [[3], [2], [0], [6], [7]]
+    # All are within reach of the best: of ways as long, the verifier's own.
+    assert tree.accept(RelaxedRule(9, 9.0), verify(tree, AFTER), None).tokens.tolist() == [
+        [4, 6, 7]
+    ]
+    # Where that ends, any that is good.
+    other = tree.accept(RelaxedRule(9, 9.0), verify(tree, {8: 7, 3: 6, 6: 7}), None)
+    assert other.tokens.tolist() == [[3, 6, 7]]
+
+
+@pytest.mark.parametrize(("room", "accepted"), [(1, 1), (2, 2), (None, 2)])
+def test_an_eos_that_the_limit_forces_is_not_accepted(room: int | None, accepted: int) -> None:
+    candidates = torch.tensor([[[3, 4], [5, EOS]]])
+    tree = grow_tree(Lattice(candidates, torch.zeros(1, 2), torch.zeros(1, 1, 2, 2)), 6)
+    rooms = None if room is None else [room]
+    found = tree.accept(StrictRule(), verify(tree, {8: 4, 4: EOS}), rooms)
+    assert found.on_host() == [[2], [accepted], [1], [6], [EOS]]
+    assert found.tokens[0, :2].tolist() == [4, EOS]
+
+
+def test_a_row_with_fewer_nodes_of_its_own() -> None:
+    """Lengths are the rows' own, though trees are as large as the largest; nothing is cut off."""
+    lattice = make_lattice(2, 4, 3, seed=1, ends=0.0)
+    tree = LatticeTrees(lattice, EOS, PAD).grow(6, [6, 1], [True, False])
+    assert (tree.drafted, tree.called) == ([6, 1], [True, False])
+    assert tree.cut(torch.tensor([0, 0])) is tree
+    best = torch.tensor([[int(lattice.candidates[row, 0, 0]), *[0] * 6] for row in range(2)])
+    best[:, 1] = tree.tokens[:, 1]
+    scores = torch.nn.functional.one_hot(best, 50).float().log_softmax(-1)
+    found = tree.accept(RelaxedRule(50, 9.0), Verification(scores, EOS), None)
+    assert found.on_host()[1][1] == 1
+    assert found.on_host()[1][0] > 1
+    assert found.on_host()[3] == [6, 1]
+
+
+def test_what_is_prepared_need_not_be_compiled_again() -> None:
+    prepare_trees()
+    functions = growth.grow_all, growth.grow_some, growth.advance, tree_walk._walk
+    before = [len(function.signatures) for function in functions]
+    lattice = make_lattice(3, 4, 3, seed=1)
+    expanded = lattice.following[:, :1].expand(-1, 3, -1, -1)
+    with torch.inference_mode():
+        trees = LatticeTrees(Lattice(lattice.candidates, lattice.first, expanded), EOS, PAD)
+        for rows in (3, 2):
+            tree = grow(trees, 5, rows)
+            scores = torch.zeros(rows, 6, 50).log_softmax(-1)
+            found = tree.accept(StrictRule(), Verification(scores, EOS), [3] * rows)
+            trees.advance(found.on_host()[1], found.on_host()[4])
+            trees.expected_accepted(5)
+            trees.replace([1], LatticeTrees(part_of(lattice, 1), EOS, PAD))
+            if rows == 3:
+                trees.keep([0, 2])
+    assert [len(function.signatures) for function in functions] == before

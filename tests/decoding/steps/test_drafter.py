@@ -1,0 +1,123 @@
+"""A drafter's cached states are those of the training pass, however a prefix came to be cached."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_batch, make_task, make_verifier
+from drafters import CAUSAL, every_slots_logits, make_block, make_causal
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from specdec_plugins.decoding.steps.drafter import CachedDrafter, Prefixes
+
+K, LENGTH = 4, 12
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    **CAUSAL,
+    "block": {"decoder_learned_pos": True},
+    "block, no copy": {"src_embedding_copy": False},
+}
+
+
+pytestmark = pytest.mark.usefixtures("exact_softmax")
+
+
+@cache
+def make_drafter(name: str) -> Any:
+    task = make_task(block_size=K)
+    task.verifier = make_verifier().requires_grad_(False)
+    make = make_block if name.startswith("block") else make_causal
+    model = make(task, **VARIANTS[name])
+    model.attach_verifier(task.verifier)
+    return model
+
+
+def expected_logits(model: Any, net_input: Any, tokens: Tensor, cut: Tensor, slots: int) -> Tensor:
+    """``(rows, slots, vocab)``, by the forward that training uses."""
+    model.block_size = slots
+    try:
+        sources = net_input["src_tokens"], net_input["src_lengths"]
+        return every_slots_logits(model, *sources, tokens, cut[:, None])[:, 0]
+    finally:
+        model.block_size = K
+
+
+@torch.no_grad()
+@settings(max_examples=40)
+@given(
+    name=st.sampled_from(sorted(VARIANTS)),
+    lengths=st.lists(st.integers(1, 7), min_size=1, max_size=4),
+    steps=st.lists(st.tuples(st.integers(1, K), st.booleans()), min_size=1, max_size=5),
+    alike=st.booleans(),
+    some=st.booleans(),
+    seed=st.integers(0, 999),
+)
+def test_cached_states_are_those_of_the_training_pass(
+    name: str,
+    lengths: list[int],
+    steps: list[tuple[int, bool]],
+    alike: bool,
+    some: bool,
+    seed: int,
+) -> None:
+    """Rows go on at their own pace, or alike; some are drafted for, and some have more uncached
+    than others; they may want fewer slots than others; and they drop out at random."""
+    model = make_drafter(name)
+    torch.manual_seed(seed)
+    batch = make_batch(lengths, seed=seed)
+    net_input = batch["net_input"]
+    target = torch.randint(4, 24, (len(lengths), LENGTH + K))
+    verifier_out = model.verifier.encoder(**net_input)
+    features = None
+    if model.uses_verifier_features:
+        nowhere = torch.zeros(len(lengths), 1, dtype=torch.long)
+        sources = net_input["src_tokens"], net_input["src_lengths"]
+        features = model(*sources, target, nowhere).verifier_features
+    cached = CachedDrafter(model)
+    cached.start(net_input, verifier_out, LENGTH + K)
+    rows = list(range(len(lengths)))
+    done, seen = [0] * len(rows), [0] * len(rows)  # tokens that there are, and that are cached
+    for slots, fewer in steps:
+        going = [i for i in range(len(rows)) if not some or torch.rand(()) < 0.7]
+        going = going or list(range(len(rows)))
+        ours = [rows[i] for i in going]
+        before = [seen[row] if cached.causal else 0 for row in ours]
+        new = [done[row] - n for row, n in zip(ours, before)]
+        window = torch.tensor(before)[:, None] + torch.arange(max(new))
+        index = torch.tensor(ours)
+        own = torch.randint(1, slots + 1, (len(ours),)) if fewer else None
+        counts = [done[row] for row in ours]
+        prefixes = Prefixes(
+            target[index[:, None], window],
+            new,
+            torch.tensor(new),
+            counts,
+            torch.tensor(counts),
+            None if features is None else features[index[:, None], window],
+            own,
+            torch.tensor(going) if len(going) < len(rows) else None,
+        )
+        states = cached.states(prefixes, slots)
+        assert states.shape[:2] == (len(ours), slots)
+        logits = model.decoder.output_layer(states)
+        for count in set([slots] if own is None else own.tolist()):
+            those = [i for i in range(len(ours)) if own is None or own[i] == count]
+            part = torch.tensor([ours[i] for i in those])
+            inputs = {key: value[part] for key, value in net_input.items()}
+            cuts = torch.tensor([counts[i] for i in those])
+            expected = expected_logits(model, inputs, target[part], cuts, count)
+            torch.testing.assert_close(logits[those, :count], expected, atol=1e-9, rtol=1e-8)
+        for row in ours:
+            seen[row] = done[row]
+        pace = int(torch.randint(0, 4, ()))
+        for row in rows:
+            done[row] = min(LENGTH, done[row] + (pace if alike else int(torch.randint(0, 4, ()))))
+        survivors = [i for i in range(len(rows)) if torch.rand(()) < 0.8]
+        if survivors and len(survivors) < len(rows):
+            rows = [rows[i] for i in survivors]
+            cached.keep(torch.tensor(survivors), max(seen[row] for row in rows))

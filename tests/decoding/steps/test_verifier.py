@@ -1,0 +1,204 @@
+"""Cached scoring of drafts is fairseq's full forward, whatever was scored before."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_batch, make_task, make_verifier
+from drafters import make_causal
+from fairseq.models.lightconv import LightConvModel
+from fairseq.models.lightconv import base_architecture as lightconv_architecture
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from specdec_plugins.decoding.steps.verifier import (
+    CachedVerifier,
+    UnsupportedModelError,
+    check_supported,
+)
+from specdec_plugins.models.layers import additive
+
+PAD, EOS = 1, 2
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "post-norm": {},
+    "pre-norm": {"encoder_normalize_before": True, "decoder_normalize_before": True},
+    "learned positions": {"encoder_learned_pos": True, "decoder_learned_pos": True},
+    "no positions": {"no_token_positional_embeddings": True},
+    "embedding norm": {"layernorm_embedding": True},
+    "unscaled": {"no_scale_embedding": True},
+    "shared tables": {"share_all_embeddings": True},
+    "narrow output": {"decoder_output_dim": 8},
+    "narrow table": {},
+    "gelu, 4 heads": {"activation_fn": "gelu", "decoder_attention_heads": 4},
+    "unequal sides": {"encoder_embed_dim": 24, "encoder_layers": 1, "decoder_layers": 3},
+}
+
+
+pytestmark = pytest.mark.usefixtures("exact_softmax")
+
+
+@cache
+def verifier(name: str) -> Any:
+    model = make_verifier(**VARIANTS[name])
+    if name == "narrow table":
+        model.decoder.embed_tokens = torch.nn.Embedding(24, 8, PAD, dtype=torch.float64)
+        model.decoder.project_in_dim = torch.nn.Linear(8, 16, bias=False, dtype=torch.float64)
+    return model
+
+
+def encode(model: Any, lengths: list[int], seed: int) -> Any:
+    return model.encoder(**make_batch(lengths, seed=seed)["net_input"])
+
+
+def full(model: Any, encoder_out: Any, row: int, tokens: list[int]) -> tuple[Tensor, Tensor]:
+    """fairseq's logits and states of one row, ``tokens`` being everything after EOS."""
+    previous = torch.tensor([[EOS, *tokens]])
+    source = {
+        "encoder_out": [encoder_out["encoder_out"][0][:, row : row + 1]],
+        "encoder_padding_mask": [encoder_out["encoder_padding_mask"][0][row : row + 1]],
+    }
+    states, _ = model.decoder.extract_features(previous, encoder_out=source)
+    return model.decoder(previous, encoder_out=source)[0][0], states[0]
+
+
+def draw_trees(rows: int, nodes: int, branching: bool) -> tuple[list[list[list[int]]], Tensor]:
+    """Of every row and node the nodes on its way from the root, itself the last; and the mask."""
+    ways = [[[0]] for _ in range(rows)]
+    for own in ways:
+        for node in range(1, nodes + 1):
+            parent = int(torch.randint(node, ())) if branching else node - 1
+            own.append([*own[parent], node])
+    seen = torch.zeros(rows, nodes + 1, nodes + 1, dtype=torch.bool)
+    for row, own in enumerate(ways):
+        for node, way in enumerate(own):
+            seen[row, node, way] = True
+    return ways, additive(seen, torch.float64)
+
+
+def leaves(ways: list[list[int]]) -> list[list[int]]:
+    """The ways that no other goes on from."""
+    return [way for way in ways if not any(way == other[: len(way)] != other for other in ways)]
+
+
+@torch.no_grad()
+@settings(max_examples=60)
+@given(
+    name=st.sampled_from(sorted(VARIANTS)),
+    lengths=st.lists(st.integers(1, 7), min_size=1, max_size=4),
+    steps=st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=1, max_size=5),
+    together=st.booleans(),
+    seed=st.integers(0, 999),
+)
+def test_ragged_scoring_is_the_full_forward(
+    name: str, lengths: list[int], steps: list[tuple[int, bool]], together: bool, seed: int
+) -> None:
+    """Of chains and trees. Rows commit one way of what was scored, or all together the first
+    tokens of a chain; what they did not commit leaves no trace; and rows drop out at random."""
+    model = verifier(name)
+    encoder_out = encode(model, lengths, seed)
+    torch.manual_seed(seed)
+    cached = CachedVerifier(model, PAD)
+    cached.start(encoder_out, capacity=40)
+    rows = list(range(len(lengths)))
+    committed: list[list[int]] = [[] for _ in rows]
+    for nodes, branching in steps:
+        ways, among = draw_trees(len(rows), nodes, branching)
+        counts = [len(committed[row]) for row in rows]
+        draft = torch.randint(2, 24, (len(rows), nodes))
+        last = torch.tensor([[committed[row][-1] if committed[row] else EOS] for row in rows])
+        inputs = torch.cat([last, draft], dim=1)
+        depths = torch.tensor([[len(way) - 1 for way in own] for own in ways])
+        if not branching:
+            depths, among = depths[0], among[0]
+        else:
+            among = among[:, None]
+        logits, states = cached.score(inputs, counts, torch.tensor(counts), depths, among)
+        for i, row in enumerate(rows):
+            for way in leaves(ways[i]):
+                tokens = committed[row] + inputs[i, way[1:]].tolist()
+                for found, right in zip((logits, states), full(model, encoder_out, row, tokens)):
+                    expected = right[-len(way) :]
+                    torch.testing.assert_close(found[i, way], expected, atol=1e-9, rtol=1e-8)
+        # Each row goes on by the way to one of its nodes, and by a token of the verifier's.
+        ends = torch.randint(nodes + 1, (len(rows),)).tolist()
+        if together:
+            ends = ends[:1] * len(rows)
+        taken = [own[end] for own, end in zip(ways, ends)]
+        width = max(map(len, taken))
+        sources = torch.tensor([way + [0] * (width - len(way)) for way in taken])
+        positions = torch.tensor(counts)[:, None] + torch.arange(width)
+        in_place = together and not branching and len(set(counts)) == 1
+        cached.commit(sources, positions, in_place)
+        for i, row in enumerate(rows):
+            committed[row] += [*inputs[i, taken[i][1:]].tolist(), int(torch.randint(4, 24, ()))]
+        survivors = [i for i in range(len(rows)) if torch.rand(()) < 0.8]
+        if survivors and len(survivors) < len(rows):
+            rows = [rows[i] for i in survivors]
+            cached.keep(torch.tensor(survivors), max(len(committed[row]) for row in rows))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["post-norm", "learned positions"])
+def test_one_object_serves_batch_after_batch(name: str) -> None:
+    """Each begins anew, with as many positions as it needs."""
+    model = verifier(name)
+    reused = CachedVerifier(model, PAD)
+    for length, capacity in ((5, 5), (9, 30), (3, 4)):
+        tokens = torch.randint(4, 24, (2, length))
+        _, among = draw_trees(1, length - 1, False)
+        results = []
+        for cached in (reused, CachedVerifier(model, PAD)):
+            cached.start(encode(model, [6, 3], length), capacity)
+            nothing = torch.zeros(2, dtype=torch.long)
+            found = cached.score(tokens, [0, 0], nothing, torch.arange(length), among[0])
+            results.append(found[0])
+        assert torch.equal(*results)
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"adaptive_softmax_cutoff": "8,16"}, "--adaptive-softmax-cutoff: not supported"),
+    (
+        {"cross_self_attention": True, "no_cross_attention": True},
+        "--cross-self-attention: not supported",
+    ),
+    ({"cross_self_attention": True}, "--cross-self-attention: not supported"),
+    ({"no_cross_attention": True}, "--no-cross-attention: not supported"),
+    ({"scale_attn": True}, r"attn_ln \(NormFormer\): not supported"),
+    ({"scale_fc": True}, r"ffn_layernorm \(NormFormer\): not supported"),
+    ({"scale_heads": True}, r"c_attn \(NormFormer\): not supported"),
+    ({"scale_resids": True}, r"w_resid \(NormFormer\): not supported"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "message"), REFUSED)
+def test_what_would_not_be_exact_is_refused_by_name(
+    overrides: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UnsupportedModelError, match=message) as caught:
+        CachedVerifier(make_verifier(**overrides), PAD)
+    assert "fairseq `transformer`" in str(caught.value)
+
+
+def test_other_models_are_refused_by_name() -> None:
+    sides = {"layers": 2, "attention_heads": 2, "kernel_size_list": [3, 3]}
+    args = Namespace(
+        encoder_embed_dim=16,
+        encoder_conv_type="lightweight",
+        decoder_conv_type="lightweight",
+        max_source_positions=32,
+        max_target_positions=32,
+        weight_softmax=True,
+        **{f"{side}_{key}": v for side in ("encoder", "decoder") for key, v in sides.items()},
+        **{f"{kind}_dropout": 0.0 for kind in ("weight", "input", "relu", "attention")},
+    )
+    lightconv_architecture(args)
+    model = LightConvModel.build_model(args, make_task())
+    for refused, name in ((model, "LightConvModel"), (make_causal(), "BlockCausalDrafter")):
+        with pytest.raises(UnsupportedModelError, match=f"{name}: not supported; .*transformer"):
+            check_supported(refused)

@@ -1,0 +1,176 @@
+"""What is built: block sizes, and the drafter alone, which is the training forward repeated."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_batch, make_dictionary, make_verifier
+from drafters import make_block, make_causal, slot_logits
+from strict import one_row
+
+from specdec_plugins.decoding.build import build_drafter_alone, build_generator
+from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.steps.drafter import CachedDrafter, Prefixes
+
+DICTIONARY = make_dictionary()
+PAD, EOS, UNK = DICTIONARY.pad(), DICTIONARY.eos(), DICTIONARY.unk()
+VERIFIER = make_verifier()
+DRAFTERS = {
+    "block": lambda: make_block(src_embedding_copy=False, decoder_learned_pos=True),
+    "block, soft copy": lambda: make_block(decoder_learned_pos=True, seed=1),
+    "causal": lambda: make_causal(seed=2),
+    "causal, shared encoder": lambda: make_causal(share_verifier_encoder=True, seed=3),
+    "causal, features": lambda: make_causal(verifier_features=True, seed=4),
+}
+
+
+def make_drafter(kind: str) -> Any:
+    drafter = DRAFTERS[kind]()
+    drafter.attach_verifier(VERIFIER)
+    return drafter
+
+
+def alone(drafter: Any, k: int | None = None, **limits: Any) -> SpeculativeGenerator:
+    given = GenerationLimits(**limits)
+    return build_drafter_alone(drafter, drafter.verifier, DICTIONARY, k, given)
+
+
+def draft_by_training_forward(
+    drafter: Any, source: torch.Tensor, k: int, limits: GenerationLimits
+) -> tuple[list[int], list[float]]:
+    """One row, every block from scratch by the forward that training uses."""
+    tokens: list[int] = []
+    scores: list[float] = []
+    lengths = torch.tensor([len(source)])
+    most = int(limits.max_len_a * len(source)) + limits.max_len_b
+    while True:
+        filled = torch.tensor([tokens + [5] * drafter.block_size])
+        cut = torch.tensor([[len(tokens)]])
+        logits = slot_logits(drafter(source[None], lengths, filled, cut))[0, 0, :k]
+        lprobs = logits.log_softmax(-1)
+        for slot in range(k):
+            row = lprobs[slot].clone()
+            row[PAD] = -math.inf
+            row[UNK] -= limits.unkpen
+            if len(tokens) < limits.min_len:
+                row[EOS] = -math.inf
+            token = EOS if len(tokens) >= most else int(row.argmax())
+            tokens.append(token)
+            scores.append(float(row[token]))
+            if token == EOS:
+                return tokens, scores
+
+
+@pytest.mark.parametrize("kind", DRAFTERS)
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize(
+    "limits",
+    [
+        GenerationLimits(max_len_b=17),
+        GenerationLimits(max_len_a=1.5, max_len_b=3, min_len=2, unkpen=-2.0, lenpen=0.5),
+    ],
+    ids=["max-len-b", "max-len-a"],
+)
+@torch.no_grad()
+def test_equals_the_training_forward(kind: str, k: int, limits: GenerationLimits) -> None:
+    drafter = make_drafter(kind)
+    drafter.block_size = k
+    lengths = [5, 9, 1, 7, 3]
+    batch = make_batch(lengths)
+    generator = build_drafter_alone(drafter, VERIFIER, DICTIONARY, k, limits)
+    hypotheses = generator.generate([], batch)
+    for row, (length, (ours,)) in enumerate(zip(lengths, hypotheses, strict=True)):
+        source = batch["net_input"]["src_tokens"][row, -length:]
+        tokens, scores = draft_by_training_forward(drafter, source, k, limits)
+        assert ours["tokens"].tolist() == tokens
+        # Stock attention, which makes the features here, takes its softmax in float32.
+        expected = torch.tensor(scores, dtype=torch.float64)
+        torch.testing.assert_close(ours["positional_scores"], expected, atol=1e-6, rtol=1e-6)
+        total = sum(scores) / len(scores) ** limits.lenpen
+        assert math.isclose(float(ours["score"]), total, rel_tol=1e-6)
+        assert sum(ours["accepted"]) == len(tokens)
+        assert ours["steps"] == len(ours["accepted"]) == math.ceil(len(tokens) / k)
+
+
+@torch.no_grad()
+def test_drafts_what_speculation_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the drafter's choice is not the best token of each slot."""
+    drafter = make_causal(previous_token_head=True, seed=8)
+    monkeypatch.setattr(type(drafter.decoder.previous), "CANDIDATES", 2)
+    drafter.attach_verifier(VERIFIER)
+    k, most = 4, 14
+    batch = make_batch([5, 9, 3])
+    for row, (hypothesis,) in enumerate(alone(drafter, k, max_len_b=most).generate([], batch)):
+        tokens = hypothesis["tokens"].tolist()
+        cached = CachedDrafter(drafter)
+        for begin in range(0, len(tokens), k):
+            cached.start(one_row(batch, row)["net_input"], None, most + k)
+            before, length = torch.tensor([tokens[:begin]]).long(), torch.tensor([begin])
+            states = cached.states(Prefixes(before, [begin], length, [begin], length, None), k)
+            last = torch.tensor([tokens[begin - 1] if begin else EOS])
+            end = min(begin + k, len(tokens), most)
+            draft = drafter.decoder.choose(states, last)
+            assert draft[0, : end - begin].tolist() == tokens[begin:end]
+
+
+@pytest.mark.parametrize("kind", DRAFTERS)
+def test_statistics(kind: str) -> None:
+    generator = alone(make_drafter(kind), 3, max_len_b=20)
+    hypotheses = [h for (h,) in generator.generate([], make_batch([4, 2, 6, 3]))]
+    statistics = generator.statistics
+    assert statistics.sentences == len(statistics.latencies) == 4
+    assert statistics.committed_tokens == sum(len(h["tokens"]) for h in hypotheses)
+    assert statistics.accepted_tokens == statistics.committed_tokens
+    assert statistics.bonus_tokens == 0
+    assert statistics.steps == sum(h["steps"] for h in hypotheses)
+    assert sum(statistics.acceptance_histogram) == statistics.steps
+    assert statistics.drafted_tokens == 3 * statistics.steps
+    # The verifier runs only for its states.
+    assert statistics.verifier_calls == (statistics.steps if "features" in kind else 0)
+    seconds = statistics.report()["seconds"]
+    assert 0 < seconds["encode"] + seconds["draft"] + seconds["verify"] < seconds["total"]
+
+
+def test_never_drafts_pad() -> None:
+    drafter = make_drafter("causal")
+    with torch.no_grad():
+        drafter.decoder.output_projection.weight[PAD] *= 50
+    for (hypothesis,) in alone(drafter, max_len_b=20).generate([], make_batch([4, 7])):
+        assert PAD not in hypothesis["tokens"]
+
+
+def test_stops_at_the_end_of_a_learned_position_table() -> None:
+    drafter = make_drafter("block")
+    with torch.no_grad():
+        drafter.decoder.output_projection.weight[EOS] = 0
+        drafter.decoder.output_projection.weight[7] *= 20
+    for (hypothesis,) in alone(drafter, max_len_b=1000).generate([], make_batch([4, 7])):
+        assert len(hypothesis["tokens"]) <= 64
+
+
+@pytest.mark.parametrize("k", [0, -1, 5])
+@pytest.mark.parametrize("paired", [True, False])
+def test_a_block_that_was_not_trained_is_refused(paired: bool, k: int) -> None:
+    drafter = make_drafter("causal")
+    message = f"--block-size {k}: the drafter was trained for blocks of 1 to 4"
+    with pytest.raises(ValueError, match=message):
+        build_generator(VERIFIER, drafter, DICTIONARY, k) if paired else alone(drafter, k)
+
+
+@pytest.mark.parametrize("kind", ["causal, shared encoder", "causal, features"])
+def test_a_drafter_that_reads_its_verifier_needs_it(kind: str) -> None:
+    drafter = DRAFTERS[kind]()
+    with pytest.raises(ValueError, match="--AR-path"):
+        build_drafter_alone(drafter, None, DICTIONARY)
+    assert build_drafter_alone(drafter, VERIFIER, DICTIONARY).controller.needs.most == 4
+    assert drafter.verifier is VERIFIER
+
+
+def test_the_drafter_alone_has_the_generators_limits() -> None:
+    generator = alone(make_drafter("causal"), max_len_a=0.5, max_len_b=2, min_len=4)
+    with pytest.raises(ValueError, match="--min-len 4: is above the maximum length of a source"):
+        generator.generate([], make_batch([6, 2]))

@@ -1,0 +1,217 @@
+"""Length limits and fairseq's other options: defined, and where strict the same as fairseq's."""
+
+from __future__ import annotations
+
+import math
+from argparse import Namespace
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_batch
+from fairseq.dataclass.configs import GenerationConfig
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strict import (
+    DICTIONARY,
+    EOS,
+    assert_beam1,
+    beam1,
+    check_beam1,
+    endless,
+    make_drafter,
+    one_row,
+    specdec,
+    verifier,
+)
+
+from specdec_plugins.decoding.acceptance import AcceptanceRule, RelaxedRule, StrictRule
+from specdec_plugins.decoding.build import build_drafter_alone, build_generator
+from specdec_plugins.decoding.limits import LARGEST, REFUSED, GenerationLimits
+
+pytestmark = pytest.mark.usefixtures("exact_softmax")
+MANY = [5, 3, 9, 1, 7, 2, 8]
+
+
+@pytest.mark.parametrize("name", [None, "block", "causal", [5, 6, 7], [EOS, EOS]])
+@pytest.mark.parametrize("rule", [StrictRule(), RelaxedRule(5, 3.0)])
+@pytest.mark.parametrize("max_len_b", [1, 2, 5, 11])
+def test_a_target_stops_at_the_length_limit(
+    max_len_b: int, rule: AcceptanceRule, name: str | list[int] | None
+) -> None:
+    """EOS follows the last token that is allowed, and nothing else does."""
+    batch = make_batch([5, 3, 9, 1], seed=1)
+    generator = specdec(name, model=endless(), rule=rule, max_len_b=max_len_b)
+    found = [hypothesis for (hypothesis,) in generator.generate([], batch)]
+    for hypothesis in found:
+        tokens = hypothesis["tokens"].tolist()
+        assert len(tokens) <= max_len_b + 1
+        assert tokens.index(EOS) == len(tokens) - 1
+        assert hypothesis["positional_scores"].isfinite().all()
+        assert len(hypothesis["accepted"]) == hypothesis["steps"]
+    if rule == StrictRule():
+        assert {len(hypothesis["tokens"]) for hypothesis in found} == {max_len_b + 1}
+        assert_beam1(found, batch, endless(), generator.limits)
+
+
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize("name", [None, "block", "causal, learned"])
+def test_the_verifiers_position_table_limits_the_target(name: str | None, learned: bool) -> None:
+    model = endless(max_target_positions=16, decoder_learned_pos=learned)
+    assert model.max_decoder_positions() == 16
+    found = check_beam1(specdec(name, model=model), make_batch([5, 3, 9, 1, 7, 2], seed=2))
+    assert {len(hypothesis["tokens"]) for hypothesis in found} == {16}
+
+
+@settings(max_examples=30)
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    seed=st.integers(0, 99),
+    max_len_a=st.sampled_from([0.0, 0.3, 1.0, 1.7]),
+    max_len_b=st.integers(1, 4),
+    min_len=st.integers(0, 1),
+)
+def test_max_len_a_counts_each_rows_own_source(
+    lengths: list[int], seed: int, max_len_a: float, max_len_b: int, min_len: int
+) -> None:
+    batch = make_batch(lengths, seed=seed)
+    generator = specdec("causal", max_len_a=max_len_a, max_len_b=max_len_b, min_len=min_len)
+    for row, (found,) in enumerate(generator.generate([], batch)):
+        assert_beam1([found], one_row(batch, row), verifier(), generator.limits)
+        assert len(found["tokens"]) <= int(max_len_a * lengths[row] + max_len_b) + 1
+
+
+@pytest.mark.parametrize("name", [None, "causal"])
+@pytest.mark.parametrize("min_len", [2, 6, 12])
+def test_min_len_is_fairseqs(min_len: int, name: str | None) -> None:
+    generator = specdec(name, max_len_b=12, min_len=min_len)
+    found = check_beam1(generator, make_batch([5, 3, 9, 1], seed=3))
+    assert min(len(hypothesis["tokens"]) for hypothesis in found) >= min_len + 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"min_len": 5, "max_len_b": 4}, "--min-len 5: is above the maximum length, 4"),
+        ({"min_len": 100}, "--min-len 100: is above the maximum length, 63"),
+        ({"min_len": 64, "max_len_a": 9.0}, "--min-len 64: is above the maximum length, 63"),
+    ],
+)
+@pytest.mark.parametrize("strategy", ["AR", "specdec", "drafter"])
+def test_what_no_source_can_have_is_refused_before_any(
+    strategy: str, limits: dict[str, Any], message: str
+) -> None:
+    given = GenerationLimits(**limits)
+    drafter = None if strategy == "AR" else make_drafter("causal, learned")
+    make: Any = build_drafter_alone if strategy == "drafter" else build_generator
+    models = (verifier(), drafter) if make is build_generator else (drafter, verifier())
+    with pytest.raises(ValueError, match=message):
+        make(*models, DICTIONARY, limits=given)
+
+
+def test_a_source_too_short_for_the_minimum() -> None:
+    generator = specdec(None, min_len=4, max_len_a=0.5, max_len_b=1)
+    message = "--min-len 4: is above the maximum length of a source of 3 tokens, 2"
+    with pytest.raises(ValueError, match=message):
+        generator.generate([], make_batch([9, 3]))
+
+
+@given(
+    a=st.floats(0, 1e308),
+    b=st.integers(0, LARGEST),
+    least=st.integers(0, LARGEST),
+    source=st.integers(1, 2000),
+    positions=st.integers(2, 5000),
+)
+def test_most_is_what_rows_are_given(
+    a: float, b: int, least: int, source: int, positions: int
+) -> None:
+    limits = GenerationLimits(max_len_a=a, max_len_b=b, min_len=least)
+    rows = limits.longest(torch.tensor([source])).clamp(max=positions - 1).long()
+    assert limits.most(source, positions) == rows.item()
+    assert (limits.fault(source, positions) is None) == (least <= rows.item())
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"temperature": 0.5},
+        {"unkpen": math.inf},
+        {"lenpen": 0.6},
+        {"normalize_scores": False},
+        {"unkpen": 2.5},
+        {"unkpen": -4.0},
+    ],
+)
+def test_scores_are_fairseqs(limits: dict[str, Any]) -> None:
+    batch = make_batch(MANY, seed=3)
+    plain = beam1(verifier(), batch, GenerationLimits(max_len_b=25))
+    found = check_beam1(specdec("causal", max_len_b=25, **limits), batch)
+    scores = torch.stack([hypothesis["score"] for hypothesis in found])
+    assert not torch.allclose(scores.float(), torch.stack([h["score"] for h in plain]))
+
+
+@pytest.mark.parametrize(("name", "flag", "nothing"), REFUSED)
+def test_options_that_would_be_ignored_are_refused_by_name(
+    name: str, flag: str, nothing: Any
+) -> None:
+    asked: Any = {False: True, None: "x"}.get(nothing, 3)
+    with pytest.raises(ValueError, match=f"{flag} {asked}: not supported by speculative decoding"):
+        GenerationLimits.from_config(Namespace(**{name: asked}))
+    assert GenerationLimits.from_config(Namespace(**{name: nothing})) == GenerationLimits()
+
+
+def test_limits_come_from_fairseqs_config() -> None:
+    assert GenerationLimits.from_config(GenerationConfig()) == GenerationLimits()
+    assert GenerationLimits.from_config(None) == GenerationLimits()
+    cfg = GenerationConfig(
+        max_len_a=1.2,
+        max_len_b=10,
+        min_len=2,
+        unkpen=0.5,
+        temperature=0.7,
+        lenpen=0.9,
+        unnormalized=True,
+    )
+    assert GenerationLimits.from_config(cfg) == GenerationLimits(1.2, 10, 2, 0.5, 0.7, 0.9, False)
+    with pytest.raises(ValueError, match="--nbest: speculative decoding gives one hypothesis"):
+        GenerationLimits.from_config(GenerationConfig(nbest=2))
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"temperature": 0.0}, r"--temperature 0\.0: must be a number from 1e-06 on"),
+        ({"temperature": math.nan}, "--temperature nan: must be a number"),
+        ({"temperature": math.inf}, "--temperature inf: must be a number"),
+        ({"max_len_b": -1}, "--max-len-b -1: must be between 0 and"),
+        ({"max_len_b": LARGEST + 1}, f"--max-len-b {LARGEST + 1}: must be between 0 and"),
+        ({"min_len": -1}, "--min-len -1: must be between 0 and"),
+        ({"min_len": 10**400}, "--min-len 10{400}: must be between 0 and"),
+        ({"max_len_a": -0.5}, r"--max-len-a -0\.5: must be a number, 0 or more"),
+        ({"max_len_a": math.inf}, "--max-len-a inf: must be a number, 0 or more"),
+        ({"unkpen": math.nan}, "--unkpen nan: must be a number"),
+        ({"unkpen": -math.inf}, "--unkpen -inf: must be a number"),
+        ({"lenpen": math.nan}, "--lenpen nan: must be a number"),
+    ],
+)
+def test_impossible_limits_are_named(limits: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        GenerationLimits(**limits)
+
+
+@pytest.mark.parametrize("huge", [{"max_len_b": LARGEST}, {"max_len_a": 1e300}])
+@pytest.mark.parametrize("name", [None, "causal"])
+def test_no_limit_is_too_high(name: str | None, huge: dict[str, Any]) -> None:
+    batch = make_batch([5, 3])
+    most = verifier().max_decoder_positions()
+    found, expected = (
+        [h["tokens"].tolist() for (h,) in specdec(name, **limits).generate([], batch)]
+        for limits in (huge, {"max_len_b": most})
+    )
+    assert found == expected
+
+
+def test_a_penalty_may_be_beyond_all_numbers() -> None:
+    for (hypothesis,) in specdec(None, max_len_b=9, lenpen=1e4).generate([], make_batch([5, 3])):
+        assert hypothesis["score"] == 0

@@ -1,0 +1,102 @@
+"""What needs no fairseq works where there is none, and what does is found once it is asked for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+BLOCKED = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("fairseq", "fairseq_cli"):
+            raise ImportError(f"{name}: is not to be imported here")
+
+sys.meta_path.insert(0, Blocked())
+"""
+
+CORE = """
+import importlib
+import pkgutil
+
+import torch
+
+import specdec_plugins.decoding.acceptance
+import specdec_plugins.decoding.controllers
+import specdec_plugins.decoding.drafts
+import specdec_plugins.decoding.steps.cache
+
+for name in ("batch", "limits", "options", "statistics", "step_result", "trace"):
+    importlib.import_module(f"specdec_plugins.decoding.{name}")
+for package in ("acceptance", "controllers", "drafts"):
+    found = importlib.import_module(f"specdec_plugins.decoding.{package}")
+    for module in pkgutil.iter_modules(found.__path__):
+        importlib.import_module(f"{found.__name__}.{module.name}")
+
+from specdec_plugins.decoding.acceptance import Verification, choose_rule
+from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.drafts import ChainDraft, LatticeTrees
+from specdec_plugins.models.lattice import Lattice
+
+# A step of a chain and one of a tree, by a controller.
+controller = ControllerOptions("confidence", confidence_threshold=0.5).build(2)
+tokens, states = torch.tensor([[3, 4]]), torch.zeros(1, 2, 1)
+likely = torch.tensor([[0.9, 0.1]])
+draft = ChainDraft(tokens, controller.start(1), torch.tensor([2]), states, likely)
+draft = draft.cut(controller.verify_lengths(draft))
+scores = torch.nn.functional.one_hot(torch.tensor([[3, 4, 5]]), 6).float().log_softmax(-1)
+rule = choose_rule({})
+print(draft.accept(rule, Verification(scores[:, :2], eos=2), None).tokens.tolist())
+lattice = Lattice(tokens[..., None], torch.zeros(1, 1), torch.zeros(1, 1, 1, 1))
+tree = LatticeTrees(lattice, eos=2, pad=1).grow(2, [2], [True])
+print(tree.accept(rule, Verification(scores, eos=2), None).tokens.tolist())
+assert not any(name.partition(".")[0].startswith("fairseq") for name in sys.modules)
+"""
+
+REGISTERED = """
+import sys
+
+import specdec_plugins
+
+assert "fairseq" not in sys.modules
+specdec_plugins.register()
+specdec_plugins.register()
+
+from fairseq.criterions import CRITERION_REGISTRY
+from fairseq.models import MODEL_REGISTRY
+from fairseq.tasks import TASK_REGISTRY
+
+for registry in (TASK_REGISTRY, MODEL_REGISTRY, CRITERION_REGISTRY):
+    ours = (n for n, made in registry.items() if made.__module__.startswith("specdec_plugins."))
+    print(*sorted(ours))
+"""
+
+
+def run(program: str) -> list[str]:
+    """What a program prints, line by line."""
+    found = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode == 0, found.stderr
+    return found.stdout.splitlines()
+
+
+def test_the_core_needs_no_fairseq() -> None:
+    assert run(BLOCKED + CORE) == ["[[3, 4]]", "[[3, 4, 5]]"]
+
+
+def test_all_is_registered_once_it_is_asked_for() -> None:
+    """And nothing of fairseq is imported before; a second time does nothing."""
+    assert run(REGISTERED) == [
+        "translation_lev_modified translation_specdec",
+        "acceptance_head block block_causal",
+        "acceptance_loss glat_loss",
+    ]

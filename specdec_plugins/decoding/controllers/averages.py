@@ -83,20 +83,22 @@ class NodeAverages:
 
     def _clear(self) -> None:
         most = len(self._rates.rates)
-        self._accepted, self._seen = np.zeros(most), np.zeros(most)
+        # How often each node was accepted; and trees by how many nodes they had.
+        self._accepted, self._sizes = [0] * most, [0] * (most + 1)
 
     def note(self, result: StepResult) -> None:
         """A step has been made; of trees of what was left of a draft, nothing is learned."""
         parts = zip(result.called, result.nodes, result.ended, result.verified)
         for called, nodes, ended, verified in parts:
             if called:
+                self._sizes[verified] += 1
                 for node in nodes[: len(nodes) - ended]:
                     self._accepted[node - 1] += 1
-                self._seen[:verified] += 1
 
     def learn(self) -> None:
         """Move the steps noted last into the averages."""
-        self._rates.note(self._accepted, self._seen)
+        seen = np.array(self._sizes)[::-1].cumsum()[::-1][1:]
+        self._rates.note(np.array(self._accepted), seen)
         self._clear()
 
     def survival(self) -> Array:

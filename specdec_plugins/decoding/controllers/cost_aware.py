@@ -101,7 +101,8 @@ class CostAware(Controller):
         self.needs = Needs(bounds.most, depth, confidences=asks, whole_draft=asks)
         self._bounds, self._head = bounds, head
         self._averages = (NodeAverages if depth else SlotAverages)(bounds.most)
-        self._kept = np.array([self.KEPT[0], 1.0]) * self.KEPT[1]
+        # Of reused drafts: tokens accepted, and tokens promised.
+        self._kept, self._promised = self.KEPT[0] * self.KEPT[1], self.KEPT[1]
         self._steps = 0
         self._saved = 0.0
         self._sentence = 20.0  # tokens, of the sentences so far on average
@@ -113,38 +114,37 @@ class CostAware(Controller):
         self._choose()
 
     def _choose(self) -> None:
-        """A length for every number of rows, and what it brings."""
-        self._rates = expected_rates(self._averages.survival(), self._seconds)
-        least = self._bounds.least
-        self._choices = self._rates[:, least:].argmax(1) + least
+        """For every number of rows the best length, and what follows from it."""
+        rates, least = expected_rates(self._averages.survival(), self._seconds), self._bounds.least
+        choices = rates[:, least:].argmax(1) + least
+        rows = np.arange(len(rates))
+        best, verify = rates[rows, choices], self._costs.verify[rows, choices]
+        # As lists: a step asks for single numbers.
+        self._choices = choices.tolist()
+        self._chosen_seconds = self._seconds[rows, choices].tolist()
+        # What whole blocks cost above the best, a token.
+        self._extra = (1 / rates[:, -1] - 1 / best).tolist()
+        # A reused draft is only verified, and commits one token of the verifier's besides: it must
+        # commit what whole steps commit in that time.
+        self._worth = ((best * verify - 1) * (self._promised / self._kept)).tolist()
 
     def start(self, rows: int) -> list[int]:
         """The best length; or the most, where enough time has been saved to look."""
-        extra = self._extra_seconds(rows)
+        extra = self._sentence * self._extra[rows]
         explores = 0 < extra <= self._saved
         if explores:
             self._saved -= extra
-        self._exploring, self._rows = explores, rows
+        self._exploring = explores
         self._drafts = explores or self._choices[rows] > 0
         return self._lengths(rows, rows)
 
-    def _extra_seconds(self, rows: int) -> float:
-        """What a batch of whole blocks is expected to cost above the best."""
-        rates = self._rates[rows]
-        return self._sentence * float(1 / rates[-1] - 1 / rates[self._choices[rows]])
-
     def _lengths(self, rows: int, count: int) -> list[int]:
-        """For a step that has ``rows`` rows to draft for, of which to tell ``count``."""
-        length = self._bounds.most if self._exploring else int(self._choices[rows])
-        if not self._drafts:
-            length = 0
-        verify, kept = self._costs.verify[rows, length], self._kept[0] / self._kept[1]
-        # A reused draft is only verified, and commits one token of the verifier's besides: it must
-        # commit what whole steps commit in that time. To learn, all is drafted anew.
-        worth = (self._rates[rows].max() * verify - 1) / kept
-        self.reuse_above = math.inf if self._exploring else worth
-        self._saved += self.EXPLORATION * self._seconds[rows, length]
-        return [length] * count
+        """For ``count`` rows, of which the next step has ``rows``."""
+        # To learn, all is drafted anew.
+        self.reuse_above = math.inf if self._exploring else self._worth[rows]
+        self._saved += self.EXPLORATION * self._chosen_seconds[rows]
+        length = self._bounds.most if self._exploring else self._choices[rows]
+        return [length if self._drafts else 0] * count
 
     def verify_lengths(self, draft: Draft) -> Tensor | None:
         """The best cut, with the head's probabilities; one for all rows, since they share it."""
@@ -174,11 +174,14 @@ class CostAware(Controller):
             result.called, result.accepted, result.ended, result.expected
         ):
             if not called:
-                self._kept += accepted - ended, expected
+                self._kept += accepted - ended
+                self._promised += expected
         self._steps += 1
         if self._steps % self.PERIOD == 0:
             self._averages.learn()
-            prior = np.array([self.KEPT[0], 1.0]) * self.KEPT[1]
+            prior = self.KEPT[1]
+            self._promised = prior + self.FADING * (self._promised - prior)
+            prior *= self.KEPT[0]
             self._kept = prior + self.FADING * (self._kept - prior)
             self._choose()
 

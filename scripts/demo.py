@@ -88,17 +88,7 @@ def main() -> int:
 
 
 def load(model: Path, dtype: str, given: dict[str, Any]) -> Translator:
-    return load_translator(
-        Settings(
-            data=str(model),
-            ar_path=str(model / "verifier.pt"),
-            path=str(model / "drafter.pt"),
-            dtype=dtype,
-            tokenizer="moses",
-            bpe="subword_nmt",
-            **given,
-        )
-    )
+    return load_translator(Settings.of_model(model, dtype=dtype, **given))
 
 
 def measure(

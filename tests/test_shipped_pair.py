@@ -32,18 +32,14 @@ def translator(
     controller: str = "constant",
 ) -> Translator:
     return load_translator(
-        Settings(
-            data=str(MODEL),
-            path=str(MODEL / "drafter.pt"),
-            ar_path=str(MODEL / "verifier.pt"),
+        Settings.of_model(
+            MODEL,
             strategy=strategy,
             batch=batch,
             beam=1,
             rule=rule or StrictRule(),
             controller=ControllerOptions(controller),
             dtype="float64",
-            tokenizer="moses",
-            bpe="subword_nmt",
         )
     )
 

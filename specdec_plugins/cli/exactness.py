@@ -138,16 +138,12 @@ def load(
     model: Path, strategy: str, dtype: str, batch: int = 1, controller: str = "constant"
 ) -> Translator:
     return load_translator(
-        Settings(
-            data=str(model),
-            path=str(model / "drafter.pt"),
-            ar_path=str(model / "verifier.pt"),
+        Settings.of_model(
+            model,
             strategy=strategy,
             batch=batch,
             beam=1,
             dtype=dtype,
-            tokenizer="moses",
-            bpe="subword_nmt",
             keep_bpe=True,
             controller=ControllerOptions(controller),
         )

@@ -99,21 +99,19 @@ class SpeculativeGenerator:
                 "with --survival tree or averages"
             )
         self._bans = TokenBans(self.limits, self.pad, tgt_dict.unk(), self.eos)
-        self.positions, self._scorer = self._build_scorer(verifier, self._bans)
+        self.positions, self._scorer = self._build_scorer(verifier)
         """Most target tokens, EOS included, of the model that limits them."""
         self.limits.check_positions(self.positions)
         self._cached = None if drafter is None else CachedDrafter(drafter)
         self._draftings: dict[object, Drafting] = {}
         self._drafting_for(self.controller)
 
-    def _build_scorer(
-        self, verifier: TransformerModelBase | None, bans: TokenBans
-    ) -> tuple[int, Scorer]:
+    def _build_scorer(self, verifier: TransformerModelBase | None) -> tuple[int, Scorer]:
         """Who scores drafts, and the target positions that there are."""
         if not isinstance(self.rule, AcceptAll):
             cached = CachedVerifier(verifier, self.pad)
             positions = int(cached.model.max_decoder_positions())
-            return positions, VerifierScorer(cached, self.limits, bans)
+            return positions, VerifierScorer(cached, self.limits, self._bans)
         drafter = self.drafter
         assert drafter is not None
         shared = features = None

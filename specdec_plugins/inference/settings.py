@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -110,6 +111,22 @@ class Settings:
             )
         self._check_limits()
         self._check_device()
+
+    @classmethod
+    def of_model(cls, folder: Path, **given: Any) -> Settings:
+        """For a folder like ``checkpoints/multi30k.en-de``, and ordinary text.
+
+        Args:
+            given: other settings.
+        """
+        return cls(
+            data=str(folder),
+            path=str(folder / "drafter.pt"),
+            ar_path=str(folder / "verifier.pt"),
+            tokenizer="moses",
+            bpe="subword_nmt",
+            **given,
+        )
 
     def _check_limits(self) -> None:
         limits = self.limits

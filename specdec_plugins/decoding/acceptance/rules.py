@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -37,7 +36,7 @@ TOPP = Option(
 )
 
 
-class AcceptanceRule(ABC):
+class AcceptanceRule:
     """When a drafted token may be committed, and which token the verifier adds.
 
     A rule says of every drafted token, by itself, whether it may follow the one before it; chains
@@ -78,17 +77,19 @@ class AcceptanceRule(ABC):
         """What to give to have it."""
         return flags(self.values)
 
-    @abstractmethod
     def agrees(
         self, verification: Verification, own: Tensor, drafted: Tensor, after: Tensor
     ) -> Tensor:
-        """``(rows, drafted)`` bool: which drafted tokens may be committed, each by itself.
+        """``(rows, drafted)`` bool: which drafted tokens may be committed, each by itself; those
+        that are the verifier's own, if a rule knows no better.
 
         Args:
             own: ``(rows, slots)`` what :meth:`own` says.
             drafted: ``(rows, drafted)`` tokens.
             after: ``(rows, drafted)`` the slot whose scores judge each of them.
         """
+        # Not "no better token": of two tokens that tie, only the one that is taken.
+        return drafted == own.gather(1, after)
 
     def own(self, verification: Verification) -> Tensor:
         """``(rows, slots)`` the token that the verifier commits after each that it read."""
@@ -149,12 +150,6 @@ class StrictRule(AcceptanceRule):
     def values(self) -> dict[str, Value]:
         return {BETA.name: 1, TAU.name: 0.0}
 
-    def agrees(
-        self, verification: Verification, own: Tensor, drafted: Tensor, after: Tensor
-    ) -> Tensor:
-        # Not "no better token": of two tokens that tie, only the one that is taken.
-        return drafted == own.gather(1, after)
-
 
 @dataclass(frozen=True)
 class RelaxedRule(AcceptanceRule):
@@ -174,8 +169,8 @@ class RelaxedRule(AcceptanceRule):
     @classmethod
     def from_options(cls, values: Values) -> RelaxedRule | None:
         """Asked for by a beta above 1."""
-        beta, tau = BETA.check(values[BETA.name]), TAU.check(values[TAU.name])
-        return cls(beta, tau) if beta > 1 else None
+        beta = values[BETA.name]
+        return cls(beta, values[TAU.name]) if beta > 1 else None
 
     @property
     def values(self) -> dict[str, Value]:
@@ -235,11 +230,6 @@ class SamplingRule(AcceptanceRule):
 
     def own(self, verification: Verification) -> Tensor:
         return draw(self.sampling.probabilities(verification.log_probabilities))
-
-    def agrees(
-        self, verification: Verification, own: Tensor, drafted: Tensor, after: Tensor
-    ) -> Tensor:
-        return drafted == own.gather(1, after)
 
     def propose(self, scores: Tensor, temperature: float) -> Tensor:
         return self.sampling.probabilities(log_probabilities(scores, temperature))

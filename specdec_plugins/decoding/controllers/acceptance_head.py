@@ -16,7 +16,6 @@ from specdec_plugins.decoding.controllers.registry import (
 )
 from specdec_plugins.decoding.drafts import ChainDraft, Draft
 from specdec_plugins.decoding.options import Option
-from specdec_plugins.decoding.step_result import StepResult
 
 STOP_THRESHOLD = Option(
     "stop_threshold", 0.7, "acceptance-head: cut where a rejection is more probable than this",
@@ -38,17 +37,11 @@ class AcceptanceHead(Controller):
         self._head = head
         self._least = 1 - threshold
 
-    def start(self, rows: int) -> list[int]:
-        return [self._bounds.most] * rows
-
     def verify_lengths(self, draft: Draft) -> Tensor:
         """The slots before the first risky one."""
         assert isinstance(draft, ChainDraft)
         survival = self._head(draft.states, draft.confidences).cumprod(-1)
         return (survival >= self._least).sum(-1).clamp(self._bounds.least, self._bounds.most)
-
-    def observe(self, result: StepResult) -> list[int]:
-        return [self._bounds.most] * len(result.rows)
 
 
 def _build(options: ControllerOptions, parts: Parts) -> AcceptanceHead:

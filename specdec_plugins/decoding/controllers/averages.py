@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
 
+from specdec_plugins.decoding.arrays import Floats
 from specdec_plugins.decoding.step_result import StepResult
-
-Array = np.ndarray[Any, Any]
 
 
 class RunningRates:
@@ -19,17 +16,17 @@ class RunningRates:
     WINDOW = 1000.0
     """Cases of a thing after which an old one has lost most of its weight."""
 
-    def __init__(self, rates: Array, weight: float) -> None:
+    def __init__(self, rates: Floats, weight: float) -> None:
         """Before anything is known: these ``rates``, as if seen ``weight`` times."""
         self._seen = np.full(len(rates), weight)
         self._happened = rates * self._seen
 
     @property
-    def rates(self) -> Array:
+    def rates(self) -> Floats:
         """How often each thing happened, of the times it could have."""
         return self._happened / self._seen
 
-    def note(self, happened: Array, seen: Array) -> None:
+    def note(self, happened: Floats, seen: Floats) -> None:
         """More cases of each thing: how many there were, and in how many it happened."""
         weight = self.WINDOW / (self.WINDOW + seen)
         self._happened = weight * self._happened + happened
@@ -68,7 +65,7 @@ class SlotAverages:
         self._rates.note(accepted, accepted + self._rejected[:-1])
         self._clear()
 
-    def survival(self) -> Array:
+    def survival(self) -> Floats:
         """``(slots,)`` how probably each slot, and all before it, are accepted."""
         return self._rates.rates.cumprod()
 
@@ -101,7 +98,7 @@ class NodeAverages:
         self._rates.note(np.array(self._accepted), seen)
         self._clear()
 
-    def survival(self) -> Array:
+    def survival(self) -> Floats:
         """``(nodes,)`` how probably each node, and so all above it, are accepted."""
         return self._rates.rates
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -45,11 +44,12 @@ class Bounds:
         return min(max(length, self.least), self.most)
 
 
-class Controller(ABC):
+class Controller:
     """Decides how much to draft and how much of the draft to verify.
 
     It is told what steps did, as data, and answers on the host; only verify lengths are tensors,
-    since they depend on the draft.
+    since they depend on the draft. If a policy knows no better, every step drafts the most and
+    verifies all of it.
     """
 
     name: str
@@ -59,14 +59,14 @@ class Controller(ABC):
     """Of trees: where what is left of a row's last draft is expected to have so many tokens
     accepted, it is verified once more instead of a new draft."""
 
-    @abstractmethod
     def start(self, rows: int) -> list[int]:
         """Draft lengths of the first step of a batch of so many rows, at most ``needs.most``."""
+        return [self.needs.most] * rows
 
-    @abstractmethod
     def observe(self, result: StepResult) -> list[int]:
         """Draft lengths of the next step, for all rows of this one: a batch is drafted as wide as
         its longest row. Those of finished rows are not used."""
+        return [self.needs.most] * len(result.rows)
 
     def verify_lengths(self, draft: Draft) -> Tensor | None:
         """``(rows,)`` how many drafted tokens to verify; None: all."""
@@ -78,9 +78,3 @@ class NoDrafts(Controller):
 
     name = "none"
     needs = Needs(0)
-
-    def start(self, rows: int) -> list[int]:
-        return [0] * rows
-
-    def observe(self, result: StepResult) -> list[int]:
-        return [0] * len(result.rows)

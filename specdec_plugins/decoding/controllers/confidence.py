@@ -46,9 +46,6 @@ class Confidence(Controller):
         self._confidences: Tensor | None = None
         self._recent: list[tuple[float, bool]] = []
 
-    def start(self, rows: int) -> list[int]:
-        return [self._bounds.most] * rows
-
     def verify_lengths(self, draft: Draft) -> Tensor:
         """The slots before the first unlikely one."""
         assert isinstance(draft, ChainDraft)
@@ -60,7 +57,7 @@ class Confidence(Controller):
     def observe(self, result: StepResult) -> list[int]:
         if self._refit and self._confidences is not None:
             self._note(self._confidences.tolist(), result)
-        return [self._bounds.most] * len(result.rows)
+        return super().observe(result)
 
     def _note(self, confidences: list[list[float]], result: StepResult) -> None:
         """Keep the newest slots that were judged, and whether they were accepted."""

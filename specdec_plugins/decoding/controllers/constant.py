@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from specdec_plugins.decoding.controllers.base import Controller, Needs
 from specdec_plugins.decoding.controllers.registry import Policy, Style, register_policy
-from specdec_plugins.decoding.step_result import StepResult
 
 
 class Constant(Controller):
@@ -15,13 +14,6 @@ class Constant(Controller):
     def __init__(self, length: int, needs: Needs | None = None) -> None:
         """``needs``: for other drafts than chains of so many slots."""
         self.needs = needs or Needs(length)
-        self._length = length
-
-    def start(self, rows: int) -> list[int]:
-        return [self._length] * rows
-
-    def observe(self, result: StepResult) -> list[int]:
-        return [self._length] * len(result.rows)
 
 
 register_policy(

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specdec_plugins.decoding.arrays import Floats
 from specdec_plugins.decoding.controllers.averages import (
     CalibratedConfidence,
     NodeAverages,
@@ -30,8 +31,6 @@ from specdec_plugins.decoding.drafts import ChainDraft, Draft
 from specdec_plugins.decoding.options import Option
 from specdec_plugins.decoding.step_result import StepResult
 
-Array = np.ndarray[Any, Any]
-
 SURVIVAL = Option[str | None](
     "survival", None,
     "cost-aware: what tells how much will be accepted: of trees, averages by node (tree); or of "
@@ -47,7 +46,7 @@ COST_PROFILE = Option[str | None](
 )  # fmt: skip
 
 
-def expected_rates(survival: Array, seconds: Array) -> Array:
+def expected_rates(survival: Floats, seconds: Floats) -> Floats:
     """``(…, k + 1)`` tokens a second of steps that draft and verify 0 … k slots.
 
     A row whose slot j is reached and accepted with probability ``S_j`` commits

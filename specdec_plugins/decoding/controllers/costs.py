@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from specdec_plugins.decoding.arrays import Floats
+
 Points = dict[str, list[list[float]]]
 """``draft`` and ``verify``: pairs of slots and seconds, by slots, for one batch size."""
 
@@ -20,9 +20,9 @@ class StepCosts:
     Neither falls with the slots. The row of 0 rows is that of 1.
     """
 
-    draft: Array
+    draft: Floats
     """Drafting n slots, or n nodes of a tree; 0 for none."""
-    verify: Array
+    verify: Floats
     """Scoring and committing m slots and the bonus token: all else that a step does."""
 
     @property

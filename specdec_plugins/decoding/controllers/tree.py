@@ -10,7 +10,6 @@ from specdec_plugins.decoding.controllers.registry import (
     register_policy,
 )
 from specdec_plugins.decoding.options import Option
-from specdec_plugins.decoding.step_result import StepResult
 
 REDRAFT_BELOW = Option(
     "redraft_below", 1.5,
@@ -39,12 +38,6 @@ class Tree(Controller):
         """
         self.needs = Needs(nodes, depth)
         self.reuse_above = redraft_below
-
-    def start(self, rows: int) -> list[int]:
-        return [self.needs.most] * rows
-
-    def observe(self, result: StepResult) -> list[int]:
-        return [self.needs.most] * len(result.rows)
 
 
 register_policy(

@@ -63,9 +63,11 @@ class EditableWheel(editable_wheel):
 
 
 PLOT = ["matplotlib>=3.8"]
+OPENVINO = ["openvino>=2026.0"]
+INT8 = [*OPENVINO, "nncf>=3.0"]
 # Half a gigabyte with what it needs, for one script: not for everyone who runs the tests.
 RAY = ["ray[data]>=2.60"]
-TEST = [*PLOT, "filelock>=3.13", "hypothesis>=6.100", "pytest>=8"]
+TEST = [*PLOT, *INT8, "filelock>=3.13", "hypothesis>=6.100", "pytest>=8"]
 TEST += ["pytest-cov>=5", "pytest-xdist>=3.5"]
 DEV = [*TEST, *RAY, "mypy>=1.10", "ruff>=0.6"]
 
@@ -104,7 +106,14 @@ setup(
         "subword-nmt>=0.3.8",
         "tqdm",
     ],
-    extras_require={"plot": PLOT, "ray": RAY, "test": TEST, "dev": DEV},
+    extras_require={
+        "openvino": OPENVINO,
+        "int8": INT8,
+        "plot": PLOT,
+        "ray": RAY,
+        "test": TEST,
+        "dev": DEV,
+    },
     classifiers=[
         "Development Status :: 4 - Beta",
         "Intended Audience :: Science/Research",

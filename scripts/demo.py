@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Translate the examples (and anything typed or piped) with the shipped pair, and time it.
 
-    scripts/demo.py [--model DIR] [--float32] [--repeats N] [--source FILE --reference FILE]
+    scripts/demo.py [--model DIR] [--engine eager] [--precision int8] [--repeats N]
+        [--source FILE --reference FILE]
 
 English to German image captions, one sentence at a time: fairseq's beam search, our cached greedy
 loop, and speculative decoding, strict and relaxed, all in the same run, alternating.
@@ -29,6 +30,7 @@ from specdec_plugins.checkpoints.archive import CheckpointError  # noqa: E402
 from specdec_plugins.cli.terminal import prepare_terminal  # noqa: E402
 from specdec_plugins.decoding.acceptance import RelaxedRule  # noqa: E402
 from specdec_plugins.decoding.controllers import ControllerOptions  # noqa: E402
+from specdec_plugins.decoding.engine_choice import ENGINE, PRECISION  # noqa: E402
 from specdec_plugins.inference import (  # noqa: E402
     InferenceError,
     Settings,
@@ -57,7 +59,10 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", type=Path, default=ROOT / "checkpoints" / "multi30k.en-de")
-    parser.add_argument("--float32", action="store_true", help="instead of bfloat16")
+    add = parser.add_argument
+    add(ENGINE.flag, choices=ENGINE.choices, default=ENGINE.default, help=ENGINE.help)
+    choices = ("float32", "bfloat16", "int8")
+    add(PRECISION.flag, choices=choices, default="bfloat16", help="default: bfloat16")
     parser.add_argument("--repeats", type=int, default=5, help="timed runs; medians are shown")
     parser.add_argument("--source", type=Path, default=ROOT / "data" / "example.en")
     parser.add_argument("--reference", type=Path, default=ROOT / "data" / "example.de")
@@ -68,8 +73,7 @@ def main() -> int:
         for flag, value in (("--repeats", args.repeats), ("--lines", args.lines)):
             if value is not None and value < 1:
                 raise ValueError(f"{flag} {value}: must be at least 1")
-        dtype = "float32" if args.float32 else "bfloat16"
-        systems = {name: load(args.model, dtype, given) for name, given in SYSTEMS.items()}
+        systems = {name: load(args, given) for name, given in SYSTEMS.items()}
         sources, references = (
             path.read_text(encoding="utf-8").splitlines()[: args.lines]
             for path in (args.source, args.reference)
@@ -81,14 +85,18 @@ def main() -> int:
     if not args.table_only:
         for source, translation in zip(sources, outputs[STRICT]):
             show(source, translation)
-    table(systems, seconds, outputs, references, dtype)
+    table(systems, seconds, outputs, references)
     if not args.table_only:
         talk(systems[STRICT])
     return 0
 
 
-def load(model: Path, dtype: str, given: dict[str, Any]) -> Translator:
-    return load_translator(Settings.of_model(model, dtype=dtype, **given))
+def load(args: argparse.Namespace, given: dict[str, Any]) -> Translator:
+    precision = args.precision
+    if given["strategy"] == "fairseq" and precision == "int8":
+        precision = "float32"
+    settings = Settings.of_model(args.model, engine=args.engine, precision=precision, **given)
+    return load_translator(settings)
 
 
 def measure(
@@ -120,7 +128,6 @@ def table(
     seconds: dict[str, list[float]],
     outputs: dict[str, list[Translation]],
     references: list[str],
-    dtype: str,
 ) -> None:
     greedy = [t.text for t in outputs[GREEDY]]
     baselines = BASELINE, GREEDY
@@ -142,9 +149,11 @@ def table(
             f"| {name:15} | {bleu:4.1f} | {length:>17} | {milliseconds:11.1f} "
             f"| {ratios[0]:15.2f}x | {ratios[1]:10.2f}x | {same:2}/{len(texts)} |"
         )
-    k = systems[STRICT].block_size
+    ours, stock = systems[STRICT], systems[BASELINE].settings.precision
+    k, threads = ours.block_size, torch.get_num_threads()
     print(
-        f"\ncpu, {dtype}, {torch.get_num_threads()} threads, batch 1, k {k}, controller tree, "
+        f"\ncpu, ours by engine {ours.engine} in {ours.settings.precision}, fairseq in {stock}, "
+        f"{threads} threads, batch 1, k {k}, controller tree, "
         f"{TREES.tree_nodes} nodes; relaxed: {RELAXED}; {len(seconds[STRICT])} alternating runs, "
         "medians; decoding only.\n"
         "BLEU: sacreBLEU on these sentences. Acceptance length: tokens committed per step, "

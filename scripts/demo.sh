@@ -2,7 +2,7 @@
 # The main job: translate with the shipped pair and show how much faster it is than beam search.
 # Sets up .venv by itself the first time. Pipe or type English sentences to see them translated.
 #
-#   ./scripts/demo.sh [--float32] [--repeats N] [--model DIR]
+#   ./scripts/demo.sh [--precision int8] [--engine eager] [--repeats N] [--model DIR]
 #   echo "A dog runs across the beach." | ./scripts/demo.sh
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

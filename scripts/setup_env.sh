@@ -21,7 +21,7 @@ torch_version=2.13.0
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 
 case $level in
-  base) rank=0 target="$root" ;;
+  base) rank=0 target="${root}[openvino]" ;;
   test) rank=1 target="${root}[test]" ;;
   dev) rank=2 target="${root}[dev]" ;;
   *) sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;

@@ -17,8 +17,11 @@ from fairseq.models.transformer import TransformerModel, base_architecture
 
 from specdec_plugins import register
 from specdec_plugins.checkpoints.loading import REDUNDANT, use_plain_encoder
+from specdec_plugins.decoding import engine_choice
 
 register()
+# To compile a model takes longer than most tests: OpenVINO runs where a test asks for it.
+engine_choice.has_openvino = lambda: False
 pytest.register_assert_rewrite("inference_runs")
 
 # A busy machine makes an example slow, not wrong.

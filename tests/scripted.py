@@ -32,6 +32,22 @@ class ScriptedHead:
         return self.says(states, confidences)
 
 
+class ScriptedScores:
+    """Slots that hold given tokens."""
+
+    def __init__(self, tokens: Tensor) -> None:
+        self.tokens = tokens
+
+    def choose(self) -> Tensor:
+        return self.tokens
+
+    def choose_with_confidence(self) -> tuple[Tensor, Tensor]:
+        return self.tokens, torch.rand(self.tokens.shape)
+
+    def lattice(self) -> Lattice:
+        return make_lattice(self.tokens)
+
+
 class ScriptedDrafter:
     """Proposes given tokens for every position of every row, through compaction.
 
@@ -56,20 +72,16 @@ class ScriptedDrafter:
     def start(self, net_input: Any, verifier_out: Any, capacity: int) -> None:
         self.rows = torch.arange(len(self.script))
 
-    def states(self, prefixes: Prefixes, k: int) -> Tensor:
+    def draft(self, prefixes: Prefixes, k: int) -> tuple[Tensor, Any]:
         rows = self.rows if prefixes.rows is None else self.rows[prefixes.rows]
         index = prefixes.lengths_on_device[:, None] + torch.arange(k)
         index = index.clamp(max=self.script.size(1) - 1)
-        return self.script[rows].gather(1, index)[..., None]
+        tokens = self.script[rows].gather(1, index)
+        return tokens[..., None], self.scores(tokens)
 
-    def choose(self, states: Tensor, last: Tensor) -> Tensor:
-        return states[..., 0]
-
-    def choose_with_confidence(self, states: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-        return states[..., 0], torch.rand(states.shape[:2])
-
-    def lattice(self, states: Tensor, last: Tensor) -> Lattice:
-        return make_lattice(states[..., 0])
+    def scores(self, tokens: Tensor) -> Any:
+        """What the slots of a draft may hold."""
+        return ScriptedScores(tokens)
 
     def keep(self, rows: Tensor, width: int) -> None:
         self.rows = self.rows[rows]
@@ -87,7 +99,7 @@ def scripted_generator(
     """
     if isinstance(controller, int):
         controller = Constant(controller)
-    with patch.object(generator_module, "CachedDrafter", lambda model: model):
+    with patch.object(generator_module, "CachedDrafter", lambda model, engine: model):
         drafter: Any = ScriptedDrafter(script) if isinstance(script, Tensor) else script
         return SpeculativeGenerator(verifier, drafter, DICTIONARY, controller, **given)
 

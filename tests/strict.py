@@ -66,8 +66,9 @@ def make_drafter(name: str, seed: int = 0) -> Any:
 class Stubborn(ScriptedDrafter):
     """Drafts given tokens over and over: the j-th in slot j, wherever the block starts."""
 
-    def states(self, prefixes: Prefixes, k: int) -> Tensor:
-        return self.script[:, :k, None].expand(len(prefixes.lengths), -1, -1)
+    def draft(self, prefixes: Prefixes, k: int) -> tuple[Tensor, Any]:
+        tokens = self.script[:, :k].expand(len(prefixes.lengths), -1)
+        return tokens[..., None], self.scores(tokens)
 
     def keep(self, rows: Tensor, width: int) -> None:
         pass

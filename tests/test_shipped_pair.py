@@ -39,7 +39,7 @@ def translator(
             beam=1,
             rule=rule or StrictRule(),
             controller=ControllerOptions(controller),
-            dtype="float64",
+            precision="float64",
         )
     )
 

@@ -52,6 +52,7 @@ from specdec_plugins.evaluation.systems import (
 from specdec_plugins.inference import InferenceError, Settings, load_translator
 from specdec_plugins.inference.flags import TranslationParser, fail, make_settings
 from specdec_plugins.inference.paths import check_run
+from specdec_plugins.inference.settings import PLAIN
 from specdec_plugins.inference.streams import put
 from specdec_plugins.inference.text import InputLines, Line
 
@@ -185,7 +186,7 @@ def choose_systems(args: argparse.Namespace, base: Settings) -> list[System]:
         CheckpointError, InferenceError: models that cannot be used.
         ValueError: a k, bound or threshold that cannot be.
     """
-    trained = load_translator(replace(base, device="cpu", dtype="float32")).block_size
+    trained = load_translator(replace(base, **PLAIN)).block_size
     assert trained is not None
     controllers = tuple(args.controller or CONTROLLERS)
     assert base.path is not None

@@ -1,12 +1,13 @@
 """How often outputs that should be the same differ, and how close the call was where they do.
 
-    scripts/exactness.py MODEL_DIR --input-path FILE [--dtype bfloat16] [--batch 1 32]
-        [--controller constant tree] [--against float32 stock]
+    scripts/exactness.py MODEL_DIR --input-path FILE [--precision bfloat16] [--batch 1 32]
+        [--engine openvino] [--controller constant tree] [--against float32 stock]
 
 MODEL_DIR holds verifier.pt, drafter.pt, dictionaries and codes. FILE is ordinary text. Compared
-are, in the precision of --dtype, strict speculation with AR (our greedy loop without a drafter, at
-batch 1), and AR with itself at the other batch sizes; then, as --against says, AR with AR in
-float32 or float64, and AR and strict with stock beam 1, fairseq's own, in the same precision.
+are, in one engine and precision, strict speculation with AR (our greedy loop without a drafter, at
+batch 1), and AR with itself at the other batch sizes; then, as --against says, AR with AR of the
+eager engine in float32 or float64, and AR and strict with stock beam 1, fairseq's own, in the same
+precision (in float32, if that is int8).
 
 For every line that differs, the gap is the difference of the verifier's float64 log-probabilities,
 in nats, of the two tokens at the first difference. In float64 rounding is too small to matter: exit
@@ -29,6 +30,7 @@ from tqdm import tqdm
 from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.cli.terminal import prepare_terminal, program
 from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
+from specdec_plugins.decoding.engine_choice import ENGINE, PRECISION
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.inference import (
     InferenceError,
@@ -36,7 +38,6 @@ from specdec_plugins.inference import (
     Translator,
     load_translator,
 )
-from specdec_plugins.inference.settings import DTYPES
 from specdec_plugins.inference.text import InputLines, Line
 
 PROG = program("exactness.py")
@@ -51,8 +52,8 @@ def main() -> int:
     args = parse()
     try:
         lines = read_lines(args.input_path)
-        reference = load(args.model, "AR", "float64")
-        title = f"{len(lines)} lines, {args.dtype}"
+        reference = load(args.model, "AR", "eager", "float64")
+        title = f"{len(lines)} lines, {args.engine}, {args.precision}"
         print(f"{title:{WIDTH}} | lines that differ | gap: max | median", flush=True)
         inexact = 0
         for title, found, expected, exact in comparisons(args, lines):
@@ -62,7 +63,7 @@ def main() -> int:
     except (CheckpointError, InferenceError, OSError, ValueError) as error:
         print(f"{PROG}: {error}", file=sys.stderr)
         return 2
-    return int(inexact > 0 and args.dtype == "float64")
+    return int(inexact > 0 and args.precision == "float64")
 
 
 def parse() -> argparse.Namespace:
@@ -72,7 +73,8 @@ def parse() -> argparse.Namespace:
     add = parser.add_argument
     add("model", type=Path)
     add("--input-path", required=True)
-    add("--dtype", choices=[*DTYPES], default="float64")
+    add(PRECISION.flag, choices=PRECISION.choices, default="float64")
+    add(ENGINE.flag, choices=ENGINE.choices, default=ENGINE.default, help=ENGINE.help)
     add("--batch", type=int, nargs="+", default=[1, 32])
     add("--controller", choices=list(POLICIES), nargs="+", default=["constant"])
     add(
@@ -83,7 +85,7 @@ def parse() -> argparse.Namespace:
     )
     args = parser.parse_args()
     if args.against is None:
-        args.against = ["float32", STOCK] if args.dtype == "float64" else ["float32"]
+        args.against = ["float32", STOCK] if args.precision == "float64" else ["float32"]
     return args
 
 
@@ -109,33 +111,48 @@ def comparisons(
 
     @cache
     def decoded(
-        strategy: str, dtype: str = args.dtype, batch: int = 1, controller: str = "constant"
+        strategy: str,
+        engine: str = args.engine,
+        precision: str = args.precision,
+        batch: int = 1,
+        controller: str = "constant",
     ) -> list[Tokens]:
-        translator = load(args.model, strategy, dtype, batch, controller)
+        translator = load(args.model, strategy, engine, precision, batch, controller)
         bar = tqdm(
             translator.translate(lines), total=len(lines), desc=strategy, leave=False, disable=None
         )
         return [translation.text.split() for translation in bar]
 
-    ar, stock = decoded("AR"), STOCK in args.against
+    def stock() -> list[Tokens]:
+        precision = args.precision if args.precision != "int8" else "float32"
+        return decoded("fairseq", "eager", precision)
+
+    ar, own = decoded("AR"), (args.engine, args.precision)
     for controller, batch in product(args.controller, args.batch):
-        found = decoded("specdec", args.dtype, batch, controller)
+        found = decoded("specdec", *own, batch, controller)
         yield f"strict, {controller}, batch {batch}: AR", found, ar, True
-        if stock:
+        if STOCK in args.against:
             title = f"strict, {controller}, batch {batch}: stock beam 1"
-            yield title, found, decoded("fairseq"), True
+            yield title, found, stock(), True
     for batch in args.batch:
         if batch != 1:
-            yield f"AR, batch {batch}: AR, batch 1", decoded("AR", args.dtype, batch), ar, True
-    if stock:
-        yield "AR: stock beam 1", ar, decoded("fairseq"), True
-    for dtype in args.against:
-        if dtype not in (STOCK, args.dtype):
-            yield f"AR: AR in {dtype}", ar, decoded("AR", dtype), False
+            yield f"AR, batch {batch}: AR, batch 1", decoded("AR", *own, batch), ar, True
+    if STOCK in args.against:
+        yield "AR: stock beam 1", ar, stock(), True
+    for precision in args.against:
+        if precision not in (STOCK, args.precision) or (
+            precision != STOCK and args.engine == "openvino"
+        ):
+            yield f"AR: AR in eager {precision}", ar, decoded("AR", "eager", precision), False
 
 
 def load(
-    model: Path, strategy: str, dtype: str, batch: int = 1, controller: str = "constant"
+    model: Path,
+    strategy: str,
+    engine: str,
+    precision: str,
+    batch: int = 1,
+    controller: str = "constant",
 ) -> Translator:
     return load_translator(
         Settings.of_model(
@@ -143,7 +160,8 @@ def load(
             strategy=strategy,
             batch=batch,
             beam=1,
-            dtype=dtype,
+            engine=engine,
+            precision=precision,
             keep_bpe=True,
             controller=ControllerOptions(controller),
         )

@@ -33,6 +33,7 @@ from specdec_plugins.inference.corpus import FOLDER, find_files, read_corpus
 from specdec_plugins.inference.flags import TranslationParser, fail, make_settings
 from specdec_plugins.inference.job import Job, describe_job
 from specdec_plugins.inference.paths import check_outside, check_run, files_below
+from specdec_plugins.inference.settings import PLAIN
 from specdec_plugins.inference.streams import tell
 from specdec_plugins.inference.text import InputLines
 
@@ -75,7 +76,7 @@ def translate(args: argparse.Namespace) -> None:
     outputs = [("--output-path", path) for path in own]
     check_run(settings, outputs, [("--input-path", path) for path in files.values()])
     # Whatever is wrong with the models is best said here, once, and before any worker starts.
-    translator = load_translator(replace(settings, device="cpu", dtype="float32"))
+    translator = load_translator(replace(settings, **PLAIN))
     for file in files.values():
         with InputLines.open(str(file)) as lines:
             translator.check_input(lines)

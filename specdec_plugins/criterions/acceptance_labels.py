@@ -24,6 +24,7 @@ from specdec_plugins.decoding.steps.drafter import CachedDrafter, Prefixes
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
 from specdec_plugins.fairseq_types import NetInput
 from specdec_plugins.models.drafter import Drafter
+from specdec_plugins.models.lattice import SlotScores
 
 
 @dataclass(frozen=True)
@@ -148,18 +149,19 @@ class AcceptanceLabeller:
             # States of prefix slots do not depend on the block that is drafted here in passing.
             lengths = target.ne(self.padding).sum(1)
             known = lengths.tolist()
-            self.drafter.states(Prefixes(target, known, lengths, known, lengths, features), 1)
+            last = target[:, 0]  # of a block that nobody looks at
+            self.drafter.draft(Prefixes(target, known, lengths, known, lengths, last, features), 1)
 
     def _block(self, target: Tensor, before: Tensor, cut: Tensor) -> tuple[Tensor, ...]:
         """States, confidences, tokens and accepted counts of the block after each row's cut."""
         last, cuts = before.gather(1, cut[:, None])[:, 0], cut.tolist()
         if self.drafter.causal:
             new, none = [0] * len(cuts), torch.zeros_like(cut)
-            prefixes = Prefixes(target[:, :0], new, none, cuts, cut, None)
+            prefixes = Prefixes(target[:, :0], new, none, cuts, cut, last, None)
         else:
-            prefixes = Prefixes(target[:, : max(cuts)], cuts, cut, cuts, cut, None)
-        states = self.drafter.states(prefixes, self.block_size)
-        draft = self._draft(states, last)
+            prefixes = Prefixes(target[:, : max(cuts)], cuts, cut, cuts, cut, last, None)
+        states, scores = self.drafter.draft(prefixes, self.block_size)
+        draft = self._draft(states, scores, last)
         inputs = torch.cat([last[:, None], draft.tokens], dim=1)
         among = draft.attention(self.verifier.dtype)
         logits, _ = self.verifier.score(inputs, cuts, cut, draft.depths, among)
@@ -170,13 +172,12 @@ class AcceptanceLabeller:
         accepted = draft.accept(self.rule, verification, None)
         return states, draft.confidences, draft.tokens, accepted.counts[1]
 
-    def _draft(self, states: Tensor, last: Tensor) -> ChainDraft:
+    def _draft(self, states: Tensor, scores: SlotScores, last: Tensor) -> ChainDraft:
         """As when decoding."""
         rows, slots = len(last), self.block_size
         drafted, lengths = [slots] * rows, torch.full_like(last, slots)
         if self.rule.draws:
-            drawn = draw_chain(self.drafter, states, last, self.rule, self._temperature)
-            tokens, proposal = drawn
+            tokens, proposal = draw_chain(scores, self.rule, self._temperature)
             return DrawnDraft(tokens, drafted, lengths, states, proposal.drawn, proposal=proposal)
-        tokens, confidences = self.drafter.decoder.choose_with_confidence(states, last)
+        tokens, confidences = scores.choose_with_confidence()
         return ChainDraft(tokens, drafted, lengths, states, confidences)

@@ -13,6 +13,7 @@ from specdec_plugins.decoding.generator import Prepare, SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.prepare import look_ahead
 from specdec_plugins.decoding.trace import TraceRecorder
+from specdec_plugins.engines.engine import Engine
 from specdec_plugins.models.drafter import Drafter
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def build_generator(
     recorder: TraceRecorder | None = None,
     options: ControllerOptions | None = None,
     head: Head | None = None,
+    engine: Engine | None = None,
 ) -> SpeculativeGenerator:
     """A generator with the controller that is asked for.
 
@@ -52,6 +54,7 @@ def build_generator(
         block_size: that of the drafter, if not given.
         options: of the controller; the default drafts and verifies whole blocks.
         head: the acceptance head of the controllers that use one.
+        engine: runs the models' steps; None is PyTorch as it is.
 
     Raises:
         ValueError: a block size that the drafter was not trained for, or options that do not go
@@ -61,7 +64,7 @@ def build_generator(
     options = options or ControllerOptions()
     if drafter is None or not options.drafts:
         return SpeculativeGenerator(
-            verifier, None, tgt_dict, rule=rule, limits=limits, recorder=recorder
+            verifier, None, tgt_dict, rule=rule, limits=limits, recorder=recorder, engine=engine
         )
     block_size = checked_block_size(drafter, block_size)
     preparations: dict[str, Prepare] = {"lookahead": look_ahead}
@@ -76,6 +79,7 @@ def build_generator(
         limits,
         recorder,
         preparations.get(options.policy.prepares),
+        engine,
     )
 
 
@@ -85,6 +89,7 @@ def build_drafter_alone(
     tgt_dict: Dictionary,
     block_size: int | None = None,
     limits: GenerationLimits | None = None,
+    engine: Engine | None = None,
 ) -> SpeculativeGenerator:
     """The drafter without anybody who verifies what it says.
 
@@ -100,4 +105,7 @@ def build_drafter_alone(
             verifier and has none.
     """
     controller = Constant(checked_block_size(drafter, block_size))
-    return SpeculativeGenerator(verifier, drafter, tgt_dict, controller, AcceptAll(), limits)
+    rule = AcceptAll()
+    return SpeculativeGenerator(
+        verifier, drafter, tgt_dict, controller, rule, limits, engine=engine
+    )

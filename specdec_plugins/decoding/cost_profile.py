@@ -6,7 +6,6 @@ import hashlib
 import json
 import logging
 import os
-import platform
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +23,7 @@ from specdec_plugins.decoding.controllers.costs import Points, StepCosts
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.fairseq_types import Sample
+from specdec_plugins.machine import cache_folder, processor_name
 from specdec_plugins.whole_file import whole_file
 
 logger = logging.getLogger(__name__)
@@ -191,6 +191,8 @@ def describe(generator: SpeculativeGenerator, needs: Needs) -> dict[str, object]
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "dtype": str(_weight(generator).dtype),
+        "engine": generator.engine.name,
+        "precision": generator.engine.precision,
         "models": hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:16],
         "longest draft": needs.most,
         "tree depth": needs.depth,
@@ -200,9 +202,8 @@ def describe(generator: SpeculativeGenerator, needs: Needs) -> dict[str, object]
 
 def default_path(key: dict[str, object]) -> Path:
     """The file of a key in the user's cache folder."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
-    return Path(cache) / "specdec" / f"costs-{digest}.json"
+    return cache_folder() / f"costs-{digest}.json"
 
 
 def _check_points(points: Points) -> None:
@@ -229,13 +230,3 @@ def _weight(generator: SpeculativeGenerator) -> torch.Tensor:
     """One of the verifier, whose steps are measured."""
     assert generator.model is not None
     return next(generator.model.parameters())
-
-
-def processor_name() -> str:
-    """The processor's name, as far as the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()

@@ -24,6 +24,7 @@ from specdec_plugins.decoding.scorers import verification_of
 from specdec_plugins.decoding.statistics import Stopwatch
 from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.decoding.steps.drafter import CachedDrafter, Prefixes
+from specdec_plugins.models.lattice import SlotScores
 
 
 class Drafting:
@@ -70,15 +71,15 @@ class ChainDrafting(Drafting):
             return super().draft(batch, reuse_above)
         self._read_source(batch)
         with self._stopwatch("draft", batch.device):
-            return self._from_states(batch, self._states(batch, slots))
+            return self._chosen(batch, *self._run(batch, slots))
 
-    def _from_states(self, batch: Batch, states: Tensor) -> Draft:
+    def _chosen(self, batch: Batch, states: Tensor, scores: SlotScores) -> Draft:
         """The draft of a pass of the drafter."""
-        decoder, confidences = self.drafter.decoder, states.new_empty(len(states), 0)
+        confidences = states.new_empty(len(states), 0)
         if self._with_confidences:
-            tokens, confidences = decoder.choose_with_confidence(states, batch.last)
+            tokens, confidences = scores.choose_with_confidence()
         else:
-            tokens = decoder.choose(states, batch.last)
+            tokens = scores.choose()
         lengths = batch.on_device.draft_lengths
         return ChainDraft(tokens, batch.draft_lengths, lengths, states, confidences)
 
@@ -93,9 +94,11 @@ class ChainDrafting(Drafting):
                 self.drafter.keep(torch.tensor(batch.rows, device=batch.device), 0)
         self._started = True
 
-    def _states(self, batch: Batch, slots: int, rows: list[int] | None = None) -> Tensor:
-        """``(rows, slots, channels)`` states of the next slots of all rows, or of some."""
-        return self.drafter.states(_prefixes(batch, self.drafter.causal, slots, rows), slots)
+    def _run(
+        self, batch: Batch, slots: int, rows: list[int] | None = None
+    ) -> tuple[Tensor, SlotScores]:
+        """States of the next slots of all rows, or of some, and what they may hold."""
+        return self.drafter.draft(_prefixes(batch, self.drafter.causal, slots, rows), slots)
 
     def keep(self, kept: list[int], on_device: Tensor, width: int) -> None:
         if self._started:
@@ -110,10 +113,8 @@ class DrawnDrafting(ChainDrafting):
         self._rule = rule
         self._temperature = temperature
 
-    def _from_states(self, batch: Batch, states: Tensor) -> Draft:
-        tokens, proposal = draw_chain(
-            self.drafter, states, batch.last, self._rule, self._temperature
-        )
+    def _chosen(self, batch: Batch, states: Tensor, scores: SlotScores) -> Draft:
+        tokens, proposal = draw_chain(scores, self._rule, self._temperature)
         lengths = batch.on_device.draft_lengths
         return DrawnDraft(
             tokens, batch.draft_lengths, lengths, states, proposal.drawn, proposal=proposal
@@ -121,12 +122,11 @@ class DrawnDrafting(ChainDrafting):
 
 
 def draw_chain(
-    drafter: CachedDrafter, states: Tensor, last: Tensor, rule: AcceptanceRule, temperature: float
+    scores: SlotScores, rule: AcceptanceRule, temperature: float
 ) -> tuple[Tensor, Proposal]:
     """``(rows, slots)`` tokens, each drawn after the one drawn before it, and what they were drawn
-    from; ``states`` and ``last`` as of :meth:`~specdec_plugins.models.drafter_decoder.\
-DrafterDecoder.lattice`."""
-    lattice = drafter.decoder.lattice(states, last)
+    from."""
+    lattice = scores.lattice()
     first = rule.propose(lattice.first, temperature)
     following = rule.propose(lattice.following, temperature)
     places = lattice.walk(draw(first), draw(following))
@@ -173,13 +173,9 @@ class TreeDrafting(ChainDrafting):
         """A new draft of some rows, with what there is of the others."""
         old = self._trees
         some = None if old is None or len(rows) == len(batch.rows) else rows
-        states = self._states(batch, slots, some)
-        last = batch.last
-        if some is not None:
-            last = last[torch.tensor(some, device=last.device)]
-        decoder = self.drafter.decoder
-        lattice = decoder.lattice(states, last)
-        drafted = LatticeTrees(lattice, self.drafter.model.eos, decoder.padding)
+        _, scores = self._run(batch, slots, some)
+        padding = self.drafter.decoder.padding
+        drafted = LatticeTrees(scores.lattice(), self.drafter.model.eos, padding)
         if old is None or some is None:
             return drafted
         old.replace(rows, drafted)
@@ -203,9 +199,9 @@ class SelfScoredDrafting(ChainDrafting):
         super().__init__(drafter)
         self._bans = bans
 
-    def _from_states(self, batch: Batch, states: Tensor) -> Draft:
+    def _chosen(self, batch: Batch, states: Tensor, scores: SlotScores) -> Draft:
         decoder = self.drafter.decoder
-        chosen = decoder.choose(states, batch.last)
+        chosen = scores.choose()
         previous = torch.cat([batch.last[:, None], chosen[:, :-1]], dim=1)
         logits = decoder.slot_logits(states, previous)
         lprobs = log_probabilities(logits, dtype=batch.scores.dtype)
@@ -240,7 +236,7 @@ def _prefixes(batch: Batch, causal: bool, slots: int, rows: list[int] | None) ->
         on_device.uncached if causal else on_device.lengths,
         on_device.lengths,
     )
-    own, index = None, None
+    own, index, last = None, None, batch.last
     if min(batch.draft_lengths) < slots:
         own = on_device.draft_lengths.clamp(1, slots)
     tokens = batch.tokens
@@ -249,6 +245,7 @@ def _prefixes(batch: Batch, causal: bool, slots: int, rows: list[int] | None) ->
         new, lengths = [new[i] for i in rows], [lengths[i] for i in rows]
         new_there, lengths_there = new_there[index], lengths_there[index]
         own, tokens = None if own is None else own[index], tokens[index]
+        last = last[index]
     positions = (lengths_there - new_there)[:, None] + indices(max(new), batch.device)
     return Prefixes(
         tokens.gather(1, positions + 1),
@@ -256,6 +253,7 @@ def _prefixes(batch: Batch, causal: bool, slots: int, rows: list[int] | None) ->
         new_there,
         lengths,
         lengths_there,
+        last,
         batch.recall(positions, index),
         own,
         index,

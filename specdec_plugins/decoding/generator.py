@@ -28,6 +28,8 @@ from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
 from specdec_plugins.decoding.trace import TraceRecorder
+from specdec_plugins.engines.eager import EagerEngine
+from specdec_plugins.engines.engine import Engine
 from specdec_plugins.fairseq_types import NetInput, Sample
 from specdec_plugins.models.drafter import Drafter
 
@@ -64,12 +66,14 @@ class SpeculativeGenerator:
         limits: GenerationLimits | None = None,
         recorder: TraceRecorder | None = None,
         prepare: Prepare | None = None,
+        engine: Engine | None = None,
     ) -> None:
         """
         Args:
             verifier: a fairseq Transformer; None for a drafter alone that reads nothing of one.
             controller: needed with a drafter, whose blocks are as long as it asks for.
             prepare: is called before each batch is decoded and timed.
+            engine: runs the models' steps; None is PyTorch as it is.
 
         Raises:
             ValueError: a controller or rule that does not go with the others.
@@ -83,6 +87,7 @@ class SpeculativeGenerator:
         self.statistics = DecodingStatistics()
         self.model = verifier
         self.drafter = drafter
+        self.engine = engine or EagerEngine()
         self._prepare = prepare
         if verifier is not None:
             # As a statement: of a model that fairseq has prepared for inference, eval() returns
@@ -102,21 +107,21 @@ class SpeculativeGenerator:
         self.positions, self._scorer = self._build_scorer(verifier)
         """Most target tokens, EOS included, of the model that limits them."""
         self.limits.check_positions(self.positions)
-        self._cached = None if drafter is None else CachedDrafter(drafter)
+        self._cached = None if drafter is None else CachedDrafter(drafter, self.engine)
         self._draftings: dict[object, Drafting] = {}
         self._drafting_for(self.controller)
 
     def _build_scorer(self, verifier: TransformerModelBase | None) -> tuple[int, Scorer]:
         """Who scores drafts, and the target positions that there are."""
         if not isinstance(self.rule, AcceptAll):
-            cached = CachedVerifier(verifier, self.pad)
+            cached = CachedVerifier(verifier, self.pad, self.engine)
             positions = int(cached.model.max_decoder_positions())
             return positions, VerifierScorer(cached, self.limits, self._bans)
         drafter = self.drafter
         assert drafter is not None
         shared = features = None
         if drafter.encoder is None or drafter.uses_verifier_features:
-            shared = CachedVerifier(drafter.verifier, self.pad)
+            shared = CachedVerifier(drafter.verifier, self.pad, self.engine)
             features = shared if drafter.uses_verifier_features else None
         return int(drafter.decoder.embed_positions.max_positions), NoScorer(shared, features)
 
@@ -171,6 +176,16 @@ class SpeculativeGenerator:
         Raises:
             ValueError: limits that leave no output.
         """
+        with self.engine.running():
+            return self._decode(sample, controller, statistics, recorder)
+
+    def _decode(
+        self,
+        sample: Sample,
+        controller: Controller,
+        statistics: DecodingStatistics,
+        recorder: TraceRecorder | None,
+    ) -> list[list[Hypothesis]]:
         net_input = sample["net_input"]
         results = Results(len(net_input["src_tokens"]), self.limits, statistics)
         drafting = self._drafting_for(controller)

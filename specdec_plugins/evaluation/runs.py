@@ -108,7 +108,8 @@ class Run:
     """What to give to have it: β, and τ in nats."""
     batch: int
     device: str
-    dtype: str
+    engine: str
+    precision: str
     threads: int
     round: int
     """From 1: a round is one run of every system at this batch size, one after another."""
@@ -151,14 +152,16 @@ class Run:
             "rule": self.rule,
             **self.rule_options,
             "device": self.device,
-            "dtype": self.dtype,
+            "engine": self.engine,
+            "precision": self.precision,
             "threads": self.threads,
         }
 
     @property
-    def group(self) -> tuple[str, str, int, int]:
-        """Device, dtype, threads and batch size: what is compared only within itself."""
-        return self.device, self.dtype, self.threads, self.batch
+    def group(self) -> tuple[str, str, str, int, int]:
+        """Device, engine, precision, threads and batch size: what is compared only within
+        itself."""
+        return self.device, self.engine, self.precision, self.threads, self.batch
 
     def to_json(self) -> str:
         """The line, without a line feed."""
@@ -231,7 +234,8 @@ def timed_run(system: System, translator: Translator, batches: Batches, number: 
         rule_options=settings.rule.values,
         batch=settings.batch,
         device=device_name(settings.device),
-        dtype=settings.dtype,
+        engine=translator.engine,
+        precision=settings.precision,
         threads=torch.get_num_threads(),
         round=number,
         began=began,

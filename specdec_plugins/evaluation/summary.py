@@ -69,7 +69,7 @@ class Group:
 
     @property
     def first(self) -> Run:
-        """One that tells what all share: device, dtype, threads, batch, rule."""
+        """One that tells what all share: device, engine, precision, threads, batch, rule."""
         return self.systems[0].first
 
     @property
@@ -83,7 +83,9 @@ class Group:
         """Under which every number of the group was measured."""
         run = self.first
         threads = f", {run.threads} thread{'s' * (run.threads > 1)}" if run.device == "cpu" else ""
-        return f"{run.device}, {run.dtype}{threads}, batch {run.batch}, {run.rule}"
+        return (
+            f"{run.device}, {run.engine}, {run.precision}{threads}, batch {run.batch}, {run.rule}"
+        )
 
     def of(self, *policies: str) -> list[SystemSummary]:
         """The systems of these policies."""
@@ -124,7 +126,7 @@ def summarize(runs: Iterable[Run], order: Sequence[str]) -> list[Group]:
         order: names of systems.
     """
     place = {name: index for index, name in enumerate(order)}
-    groups: dict[tuple[str, str, int, int], dict[str, dict[int, Run]]] = {}
+    groups: dict[tuple[str, str, str, int, int], dict[str, dict[int, Run]]] = {}
     for run in runs:
         groups.setdefault(run.group, {}).setdefault(run.system, {})[run.round] = run
     found = []

@@ -13,7 +13,6 @@ import torch
 import specdec_plugins
 from specdec_plugins.checkpoints.head_file import find_head
 from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD
-from specdec_plugins.decoding.cost_profile import processor_name
 from specdec_plugins.evaluation.folder import SweepFolder
 from specdec_plugins.evaluation.runs import Run, plan_batches, timed_run, warm_up
 from specdec_plugins.evaluation.systems import System
@@ -23,6 +22,7 @@ from specdec_plugins.inference.report import device_name
 from specdec_plugins.inference.settings import JsonObject, Settings
 from specdec_plugins.inference.text import Line
 from specdec_plugins.inference.translator import Translator
+from specdec_plugins.machine import processor_name
 
 DECIDED_BY_RUN = ("batch", "device", "controller", "block_size", "strategy", "trace", "beam")
 """Settings that a run's own record tells, or that do nothing here."""

@@ -19,6 +19,7 @@ from specdec_plugins.checkpoints.pair import split_pair
 from specdec_plugins.decoding.acceptance import RULE_OPTIONS, SamplingRule, StrictRule, choose_rule
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD
+from specdec_plugins.decoding.engine_choice import ENGINE, PRECISION
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.inference.settings import STRATEGIES, Settings
 from specdec_plugins.inference.streams import tell
@@ -41,6 +42,8 @@ SEARCH = (
 # output and cannot be honoured, GenerationLimits says so.
 COMMON = ("nbest", "seed", "cpu", "fp16", "bf16", "quiet", "task", "user_dir")
 USED = (*ENCODERS, *LIMITS, *SAMPLING, *COMMON)
+PRECISION_FLAGS = {"fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
+"""Two of them are fairseq's."""
 MOST = 2**31 - 1
 """The largest whole number that a flag may have: more is not for Python's iterators, or C's."""
 
@@ -142,7 +145,10 @@ class TranslationParser(argparse.ArgumentParser):
         add("-s", "--source-lang", metavar="LANG", help="default: the checkpoint's")
         add("-t", "--target-lang", metavar="LANG", help="default: the checkpoint's")
         add("--keep-bpe", action="store_true", help="put out segmented text as it is")
-        add("--fp64", action="store_true", help="float64, to check exactness")
+        add(ENGINE.flag, choices=ENGINE.choices, default=ENGINE.default, help=ENGINE.help)
+        shown = f"{PRECISION.help}; default {PRECISION.default}"
+        add(PRECISION.flag, choices=PRECISION.choices, help=shown)
+        add("--fp64", action="store_true", help="--precision float64")
 
     def _add_fairseq_flags(self) -> None:
         """Last of all: fairseq leaves out those of its flags that are there already."""
@@ -185,6 +191,21 @@ def fail(prog: str, status: int, message: str) -> int:
     return status
 
 
+def _precision(args: Namespace) -> str:
+    """What ``--precision`` says, or one of the flags that stand for a value of it.
+
+    Raises:
+        ValueError: two of them.
+    """
+    given = {f"--{flag}": name for flag, name in PRECISION_FLAGS.items() if getattr(args, flag)}
+    if args.precision is not None:
+        given["--precision"] = args.precision
+    if len(given) > 1:
+        one, other, *_ = given
+        raise ValueError(f"{one} and {other}: give one of them")
+    return next(iter(given.values()), PRECISION.default)
+
+
 def make_settings(args: Namespace) -> Settings:
     """The settings that a parsed command line stands for.
 
@@ -192,10 +213,6 @@ def make_settings(args: Namespace) -> Settings:
         ValueError: a value that cannot be, naming its flag.
         CheckpointError: ``--path`` names two checkpoints that are no pair.
     """
-    dtypes = {"fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
-    given = [flag for flag in dtypes if getattr(args, flag)]
-    if len(given) > 1:
-        raise ValueError(f"--{given[0]} and --{given[1]}: give one of them")
     if args.nbest != 1:
         raise ValueError(f"--nbest {args.nbest}: one translation is put out a line")
     if args.acceptance_head and args.strategy != "specdec":
@@ -227,7 +244,8 @@ def make_settings(args: Namespace) -> Settings:
         source_lang=args.source_lang,
         target_lang=args.target_lang,
         device="cuda" if torch.cuda.is_available() and not args.cpu else "cpu",
-        dtype=dtypes[given[0]] if given else "float32",
+        engine=args.engine,
+        precision=_precision(args),
         tokenizer=args.tokenizer,
         bpe=args.bpe,
         encoder_options=args.encoder_options,

@@ -19,9 +19,11 @@ from specdec_plugins.decoding.build import (
     checked_block_size,
 )
 from specdec_plugins.decoding.controllers import Head
+from specdec_plugins.decoding.engine_choice import choose_engine
 from specdec_plugins.decoding.trace import TraceRecorder
+from specdec_plugins.engines.engine import Engine
 from specdec_plugins.inference.beam_search import BeamSearchGenerator
-from specdec_plugins.inference.settings import DTYPES, InferenceError, Settings
+from specdec_plugins.inference.settings import InferenceError, Settings
 from specdec_plugins.inference.text import Segmenter, TextCodec
 from specdec_plugins.inference.translator import Generator, Translator
 from specdec_plugins.models.drafter import Drafter
@@ -37,12 +39,16 @@ def load_translator(settings: Settings) -> Translator:
     Raises:
         CheckpointError: a checkpoint that cannot be used, or not in this role.
         InferenceError: dictionaries, tokenizer or BPE that cannot be loaded.
+        EngineError: an engine that is not installed, or cannot run a model.
         ValueError: a setting that does not fit the models, naming its flag.
     """
     task = _build_task(settings)
     tokenizer, bpe = _build_encoders(settings, task)
-    verifier, drafter, head = _load_models(settings, task)
-    generator = _build_generator(settings, task, verifier, drafter, head)
+    stock = settings.strategy == "fairseq"
+    name = "eager" if stock else settings.engine
+    engine = choose_engine(name, settings.precision, settings.device)
+    verifier, drafter, head = _load_models(settings, task, engine)
+    generator = _build_generator(settings, task, engine, verifier, drafter, head)
     readers = (model.encoder for model in (verifier, drafter) if model is not None)
     longest = min(int(encoder.max_positions()) for encoder in readers if encoder is not None)
     markers = settings.post_process or (None if bpe is not None else "subword_nmt")
@@ -56,7 +62,7 @@ def load_translator(settings: Settings) -> Translator:
         settings.keep_bpe,
     )
     block_size = None if drafter is None else checked_block_size(drafter, settings.block_size)
-    return Translator(settings, generator, codec, block_size)
+    return Translator(settings, generator, codec, block_size, engine.name)
 
 
 def _build_task(settings: Settings) -> TranslationSpecdecTask:
@@ -102,7 +108,7 @@ def _load_dictionary(folder: str, language: str, languages: tuple[str, str]) -> 
 
 
 def _load_models(
-    settings: Settings, task: TranslationSpecdecTask
+    settings: Settings, task: TranslationSpecdecTask, engine: Engine
 ) -> tuple[TransformerModelBase | None, Drafter | None, Head | None]:
     """Verifier, drafter and acceptance head, as far as the strategy has use for them."""
     verifier, drafter, head = None, None, None
@@ -125,13 +131,14 @@ def _load_models(
         )
     for model in (verifier, drafter):
         if model is not None:
-            model.to(device=settings.device, dtype=DTYPES[settings.dtype])
+            model.to(device=settings.device, dtype=engine.dtype)
     return verifier, drafter, head
 
 
 def _build_generator(
     settings: Settings,
     task: TranslationSpecdecTask,
+    engine: Engine,
     verifier: TransformerModelBase | None,
     drafter: Drafter | None,
     head: Head | None,
@@ -142,7 +149,7 @@ def _build_generator(
     k = settings.block_size
     if settings.strategy == "drafter":
         assert drafter is not None
-        return build_drafter_alone(drafter, verifier, target, k, settings.limits)
+        return build_drafter_alone(drafter, verifier, target, k, settings.limits, engine)
     recorder = TraceRecorder(target) if settings.trace else None
     return build_generator(
         verifier,
@@ -154,6 +161,7 @@ def _build_generator(
         recorder,
         settings.controller,
         head,
+        engine,
     )
 
 

@@ -53,7 +53,8 @@ def full_report(translator: Translator, **run: object) -> JsonObject:
             name: {"path": path, "sha256": file_digest(path)} for name, path in _files(asked)
         },
         "device": device_name(asked.device),
-        "dtype": asked.dtype,
+        "engine": translator.engine,
+        "precision": asked.precision,
         "threads": torch.get_num_threads(),
         "versions": {
             "python": platform.python_version(),
@@ -122,7 +123,8 @@ def format_report(report: JsonObject) -> str:
     settings, seconds, latency = report["settings"], report["seconds"], report["latency_ms"]
     threads = f", {report['threads']} threads" if report["device"] == "cpu" else ""
     rows = [
-        f"{_title(settings)}; {report['dtype']} on {report['device']}{threads}",
+        f"{_title(settings)}; {report['engine']}, {report['precision']} on "
+        f"{report['device']}{threads}",
         f"  {report['sentences']} sentences, {report['committed_tokens']} tokens, "
         f"{report['steps']} steps, {report['verifier_calls']} verifier calls"
         + ("" if report["drafter_calls"] is None else f", {report['drafter_calls']} drafter calls"),

@@ -7,20 +7,16 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
 from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.engine_choice import ENGINE, PRECISION, check_engine
 from specdec_plugins.decoding.limits import GenerationLimits
 
 STRATEGIES = ("specdec", "AR", "fairseq", "drafter")
 TRACED = ("specdec", "AR")
-DTYPES = {
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float64": torch.float64,
-}
+
+PLAIN: dict[str, Any] = {"device": "cpu", "engine": "eager", "precision": "float32"}
+"""Settings by which models are loaded quickly, to look at them."""
 
 JsonObject = dict[str, Any]
 """Settings, figures and the like by name, as JSON has them: nested, each of its own kind."""
@@ -55,8 +51,10 @@ class Settings:
     """None is the verifier checkpoint's, as for the target."""
     target_lang: str | None = None
     device: str = "cpu"
-    dtype: str = "float32"
-    """One of ``DTYPES``."""
+    engine: str = ENGINE.default
+    """What runs the models; stock beam search is torch's."""
+    precision: str = PRECISION.default
+    """Of the engine's arithmetic."""
     tokenizer: str | None = None
     """fairseq's ``--tokenizer``; None where the text is tokenised already."""
     bpe: str | None = None
@@ -110,7 +108,7 @@ class Settings:
                 f"use one of {', '.join(TRACED)}"
             )
         self._check_limits()
-        self._check_device()
+        self._check_engine()
 
     @classmethod
     def of_model(cls, folder: Path, **given: Any) -> Settings:
@@ -136,11 +134,9 @@ class Settings:
                 f"--max-len-b {limits.max_len_b}"
             )
 
-    def _check_device(self) -> None:
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype {self.dtype}: must be one of {', '.join(DTYPES)}")
-        if self.dtype == "float16" and torch.device(self.device).type == "cpu":
-            raise ValueError("--fp16: needs a GPU; on the CPU use --bf16")
+    def _check_engine(self) -> None:
+        engine = "eager" if self.strategy == "fairseq" else ENGINE.check(self.engine)
+        check_engine(engine, PRECISION.check(self.precision), self.device)
 
     def describe(self) -> JsonObject:
         """All settings, for reports and to know a run again."""

@@ -56,9 +56,15 @@ class Translator:
         generator: Generator,
         codec: TextCodec,
         block_size: int | None = None,
+        engine: str = "eager",
     ) -> None:
-        """``block_size``: the k in use; None without a drafter."""
+        """
+        Args:
+            block_size: the k in use; None without a drafter.
+            engine: the name of what runs the models.
+        """
         self.block_size = block_size
+        self.engine = engine
         self.settings = settings
         self.generator = generator
         self.codec = codec

@@ -34,9 +34,8 @@ from torch import Tensor, nn
 
 from specdec_plugins.data.block_mask import HIDING, sentence_uniforms
 from specdec_plugins.models.drafter import Drafter
-from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory
+from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory, SlotScorer
 from specdec_plugins.models.encoder_init import init_encoder_from
-from specdec_plugins.models.lattice import Lattice
 from specdec_plugins.models.layers import Projection, positioned, projection
 from specdec_plugins.models.previous_token_head import PreviousTokenHead, TokenChain
 
@@ -175,9 +174,9 @@ class BlockCausalDecoder(DrafterDecoder):
         x = torch.where(is_mask[..., None], self.mask_embedding, x)
         return self.dropout_module(positioned(x, positions, table))
 
-    def feature_reader(self, frozen: bool = False) -> Projection:
+    def feature_reader(self, packed: bool = False) -> Projection:
         assert self.feature_projection is not None
-        return projection(self.feature_projection.weight, frozen=frozen)
+        return projection(self.feature_projection.weight, packed=packed)
 
     def output_layer(self, x: Tensor) -> Tensor:
         return self.tables.output_projection(x)
@@ -195,34 +194,13 @@ class BlockCausalDecoder(DrafterDecoder):
             embedded = torch.where(hidden[..., None], self.previous.unknown, embedded)
         return self.output_layer(self.previous(x, embedded))
 
-    def prepare(self) -> None:
-        super().prepare()
-        self._chain: TokenChain | None = None
-        if self.previous is not None:
-            embedded = self.embed_scale * self.tables.embed_tokens.weight
-            weight = self.tables.output_projection.weight
-            self._chain = TokenChain(self.previous, embedded, weight)
-
-    def choose(self, x: Tensor, last: Tensor) -> Tensor:
-        if self._chain is None:
-            return super().choose(x, last)
-        lattice = self._chain(x, last, self._logits)
-        return lattice.tokens(lattice.greedy())
-
-    def choose_with_confidence(self, x: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-        if self._chain is None:
-            return super().choose_with_confidence(x, last)
-        lattice = self._chain(x, last, self._logits)
-        places = lattice.greedy()
-        return lattice.tokens(places), lattice.confidence(places)
-
-    def lattice(self, x: Tensor, last: Tensor) -> Lattice:
-        if self._chain is None:
-            return super().lattice(x, last)
-        return self._chain(x, last, self._logits)
-
-    def _logits(self, x: Tensor) -> Tensor:
-        return self.choices(self._project(x))
+    def slot_scorer(self, packed: bool = True) -> SlotScorer:
+        if self.previous is None:
+            return super().slot_scorer(packed)
+        tables = self.tables
+        embedded = self.embed_scale * tables.embed_tokens.weight
+        logits = self.slot_projection(packed)
+        return TokenChain(self.previous, embedded, tables.output_projection.weight, logits, packed)
 
     def _embedded(self, tokens: Tensor) -> Tensor:
         return self.embed_scale * self.tables.embed_tokens(tokens)

@@ -29,7 +29,7 @@ from specdec_plugins.fairseq_types import EncoderOut
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory
 from specdec_plugins.models.encoder_init import init_encoder_from
-from specdec_plugins.models.layers import DecoderLayerRunner, positioned
+from specdec_plugins.models.layers import positioned
 
 logger = logging.getLogger(__name__)
 
@@ -61,19 +61,17 @@ class BlockDecoder(DrafterDecoder):
         else:
             nn.init.normal_(self.output_projection.weight, std=dim**-0.5)
         self.copy_attn = nn.Linear(dim, dim, bias=False) if args.src_embedding_copy else None
+        self.copies_source = self.copy_attn is not None
         self.mask_token = int(args.mask_token)
 
-    def memory(
-        self, encoder_out: EncoderOut, runners: list[DecoderLayerRunner], table: Tensor
-    ) -> Memory:
-        memory = super().memory(encoder_out, runners, table)
-        if self.copy_attn is not None:
-            words, inputs = encoder_out["encoder_embedding"][0], encoder_out["encoder_inputs"][0]
-            scores = self.copy_attn(table) @ inputs.transpose(1, 2)
-            if memory.mask is not None:
-                scores = scores + memory.mask[:, 0]
-            memory.copies = scores.softmax(-1) @ words
-        return memory
+    def copies(self, encoder_out: EncoderOut, mask: Tensor | None, table: Tensor) -> Tensor | None:
+        if self.copy_attn is None:
+            return None
+        words, inputs = encoder_out["encoder_embedding"][0], encoder_out["encoder_inputs"][0]
+        scores = self.copy_attn(table) @ inputs.transpose(1, 2)
+        if mask is not None:
+            scores = scores + mask[:, 0]
+        return scores.softmax(-1) @ words
 
     def embed(
         self,

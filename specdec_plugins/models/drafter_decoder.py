@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from specdec_plugins.fairseq_types import EncoderOut
-from specdec_plugins.models.lattice import CANDIDATES, Lattice
+from specdec_plugins.models.lattice import SlotLogits, SlotScores
 from specdec_plugins.models.layers import (
     Attend,
     DecoderLayerRunner,
@@ -17,6 +18,7 @@ from specdec_plugins.models.layers import (
     position_table,
     projection,
     source_mask,
+    source_memory,
 )
 
 if TYPE_CHECKING:
@@ -29,8 +31,8 @@ if TYPE_CHECKING:
 class Memory:
     """What a drafter knows of a batch's source, computed once a sentence."""
 
-    keys_values: list[tuple[Tensor, Tensor]]
-    """Cross-attention keys and values of each layer, ``(batch, heads, source, dim)``."""
+    keys_values: Tensor
+    """``(layers, 2, batch, heads, source, dim)`` of cross-attention."""
     mask: Tensor | None
     """Additive source padding mask ``(batch, 1, 1, source)``."""
     copies: Tensor | None = None
@@ -39,10 +41,37 @@ class Memory:
     def keep(self, rows: Tensor) -> Memory:
         """The memory of some rows of the batch."""
         return Memory(
-            [(k[rows], v[rows]) for k, v in self.keys_values],
+            self.keys_values[:, :, rows],
             None if self.mask is None else self.mask[rows],
             None if self.copies is None else self.copies[rows],
         )
+
+
+class SlotScorer(Protocol):
+    """Scores what the slots of a block may hold; built once, with weights that are not to
+    change."""
+
+    def __call__(self, x: Tensor, last: Tensor) -> tuple[Tensor, ...]:
+        """From states ``(rows, slots, channels)`` and the token ``(rows,)`` before each block."""
+        ...
+
+    def read(self, *scores: Tensor) -> SlotScores:
+        """What a call has returned."""
+        ...
+
+
+class LogitScorer:
+    """Scores every slot alone."""
+
+    def __init__(self, logits: Projection) -> None:
+        self._logits = logits
+
+    def __call__(self, x: Tensor, last: Tensor) -> tuple[Tensor]:
+        return (self._logits(x),)
+
+    def read(self, *scores: Tensor) -> SlotLogits:
+        # In float32: on a CPU, bfloat16's argmax is five times slower.
+        return SlotLogits(scores[0].float())
 
 
 class DrafterDecoder(nn.Module):
@@ -50,6 +79,8 @@ class DrafterDecoder(nn.Module):
 
     embed_positions: Positions
     layer_norm: nn.Module | None
+    copies_source = False
+    """Whether masks are soft copies of the source."""
     causal: bool
     """True where prefix slots do not see the block, so that their states can be cached."""
 
@@ -82,8 +113,8 @@ class DrafterDecoder(nn.Module):
         """
         raise NotImplementedError
 
-    def feature_reader(self, frozen: bool = False) -> Projection:
-        """What reads the verifier's states, in decoders that do; ``frozen`` as of a layer."""
+    def feature_reader(self, packed: bool = False) -> Projection:
+        """What reads the verifier's states, in decoders that do; ``packed`` as of a projection."""
         raise NotImplementedError
 
     def before_layer(self, x: Tensor, positions: Tensor, table: Tensor) -> Tensor:
@@ -113,61 +144,39 @@ class DrafterDecoder(nn.Module):
         """
         return None
 
-    def choose(self, x: Tensor, last: Tensor) -> Tensor:
-        """Tokens ``(rows, slots)`` for a block with states ``x``; ``last`` ``(rows,)`` precedes it.
-
-        Pad is never chosen.
-        """
-        return self.choices(self._project(x)).argmax(-1)
-
-    def choose_with_confidence(self, x: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-        """As :meth:`choose`, and each token's probability ``(rows, slots)``, float32.
-
-        The probability is the drafter's own, among all that it chose that token from.
-        """
-        best = self.choices(self._project(x)).softmax(-1).max(-1)
-        return best.indices, best.values
-
-    def lattice(self, x: Tensor, last: Tensor) -> Lattice:
-        """What the slots may hold: with states and ``last`` as of :meth:`choose`.
-
-        A slot's candidates do not depend on those of the slot before, as long as no subclass knows
-        better.
-        """
-        logits = self.choices(self._project(x))
-        # Pad is never among them.
-        best, candidates = logits.topk(min(CANDIDATES, logits.size(-1) - 1))
-        following = best[:, 1:, None].expand(-1, -1, best.size(-1), -1)
-        return Lattice(candidates, best[:, 0], following)
-
-    def choices(self, logits: Tensor) -> Tensor:
-        """Logits to choose tokens by: pad's is minus infinity."""
-        # In float32: on a CPU, bfloat16's argmax is five times slower.
-        logits = logits.float()
-        logits[..., self.padding] = -torch.inf
-        return logits
-
-    def runners(self, frozen: bool = False) -> list[DecoderLayerRunner]:
+    def runners(self, frozen: bool = False, packed: bool = True) -> list[DecoderLayerRunner]:
         """The layers, ready to run with their present weights, which are not to change."""
-        return [DecoderLayerRunner(layer, frozen) for layer in self.layers]
+        return [DecoderLayerRunner(layer, frozen, packed) for layer in self.layers]
 
     @property
     def tables(self) -> Any:
         """The module that holds ``embed_tokens`` and ``output_projection``."""
         return self
 
-    def prepare(self) -> None:
-        """Get ready for :meth:`choose` with the present weights, which are not to change."""
-        self._project = projection(self.tables.output_projection.weight, frozen=True)
+    def slot_scorer(self, packed: bool = True) -> SlotScorer:
+        """What scores a block's slots, with the present weights; ``packed`` as of a projection."""
+        return LogitScorer(self.slot_projection(packed))
+
+    def slot_projection(self, packed: bool) -> Projection:
+        """Logits to choose tokens by: pad's is so low that it is never chosen."""
+        # A copy: beside the same matrix as a table of embeddings, an engine would not pack it.
+        weight = self.tables.output_projection.weight.detach().clone()
+        ban = weight.new_zeros(len(weight))
+        ban[self.padding] = torch.finfo(ban.dtype).min / 2
+        return projection(weight, ban, packed)
 
     def memory(
         self, encoder_out: EncoderOut, runners: list[DecoderLayerRunner], table: Tensor
     ) -> Memory:
         """Project the source once."""
         states = encoder_out["encoder_out"][0]
-        return Memory(
-            [runner.project(states) for runner in runners], source_mask(encoder_out, states.dtype)
-        )
+        mask = source_mask(encoder_out, states.dtype)
+        copies = self.copies(encoder_out, mask, table)
+        return Memory(source_memory(runners, states), mask, copies)
+
+    def copies(self, encoder_out: EncoderOut, mask: Tensor | None, table: Tensor) -> Tensor | None:
+        """Soft copies of the source, in decoders that make them; ``mask`` as of a memory."""
+        return None
 
     def positions(self, length: int) -> Tensor:
         """Position states ``(length, channels)``."""
@@ -181,7 +190,7 @@ class DrafterDecoder(nn.Module):
         positions: Tensor,
         table: Tensor,
         runners: list[DecoderLayerRunner],
-        attends: list[Attend],
+        attends: Sequence[Attend],
         memory: Memory,
     ) -> Tensor:
         """All layers over embedded slots ``x``; the states before the output layer."""

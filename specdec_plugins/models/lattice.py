@@ -1,4 +1,5 @@
-"""What the slots of a block may hold. No fairseq in here."""
+"""What the slots of a block may hold: scores of every slot alone, or of pairs of neighbours. No
+fairseq in here."""
 
 from __future__ import annotations
 
@@ -12,6 +13,33 @@ CANDIDATES = 16
 
 
 @dataclass(frozen=True)
+class SlotLogits:
+    """What each slot may hold, whatever the others do."""
+
+    logits: Tensor
+    """``(rows, slots, vocab)``, float32; pad's so low that it is never chosen."""
+
+    def choose(self) -> Tensor:
+        """``(rows, slots)`` the best tokens."""
+        return self.logits.argmax(-1)
+
+    def choose_with_confidence(self) -> tuple[Tensor, Tensor]:
+        """As :meth:`choose`, and each token's probability ``(rows, slots)``, float32.
+
+        The probability is the drafter's own, among all that it chose that token from.
+        """
+        best = self.logits.softmax(-1).max(-1)
+        return best.indices, best.values
+
+    def lattice(self) -> Lattice:
+        """A slot's candidates do not depend on those of the slot before."""
+        # Pad is never among them.
+        best, candidates = self.logits.topk(min(CANDIDATES, self.logits.size(-1) - 1))
+        following = best[:, 1:, None].expand(-1, -1, best.size(-1), -1)
+        return Lattice(candidates, best[:, 0], following)
+
+
+@dataclass(frozen=True)
 class Lattice:
     """Each slot's best candidates, and how well they follow those of the slot before."""
 
@@ -22,6 +50,19 @@ class Lattice:
     following: Tensor
     """``(rows, slots - 1, candidates, candidates)`` float32 scores of the others', after each one
     of the slot before. The scores that may follow one candidate are to be normalised together."""
+
+    def choose(self) -> Tensor:
+        """As of :class:`SlotLogits`: here each token is chosen after the one before it."""
+        return self.tokens(self.greedy())
+
+    def choose_with_confidence(self) -> tuple[Tensor, Tensor]:
+        """As of :class:`SlotLogits`: the probability is that among the slot's candidates."""
+        places = self.greedy()
+        return self.tokens(places), self.confidence(places)
+
+    def lattice(self) -> Lattice:
+        """This one."""
+        return self
 
     def greedy(self) -> Tensor:
         """``(rows, slots)`` places among the candidates: slot by slot the best one."""
@@ -52,3 +93,6 @@ class Lattice:
         ``places``: ``(rows, slots - 1, candidates)``."""
         before = places[:, :-1, None, None].expand(-1, -1, 1, following.size(-1))
         return following.gather(2, before)[:, :, 0]
+
+
+SlotScores = SlotLogits | Lattice

@@ -8,6 +8,7 @@ forward serves training, drafting and verification.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
@@ -38,15 +39,15 @@ Projection = Callable[[Tensor], Tensor]
 
 
 def projection(
-    weight: Tensor, bias: Tensor | None = None, frozen: bool = False, relu: bool = False
+    weight: Tensor, bias: Tensor | None = None, packed: bool = False, relu: bool = False
 ) -> Projection:
     """A linear map over the last dimension, and a ReLU if asked for.
 
-    With ``frozen`` weights, and where this torch and processor can, oneDNN reorders the weights
-    once for all calls: for a few rows on a CPU that is about twice as fast.
+    ``packed``: the weights are not to change and, where this torch and processor can, oneDNN
+    reorders them once for all calls: for a few rows on a CPU that is about twice as fast.
     """
-    packed = _packed(weight) if frozen else None
-    if packed is None:
+    reordered = _packed(weight) if packed else None
+    if reordered is None:
         if relu:
             return lambda x: F.relu(F.linear(x, weight, bias))
         return lambda x: F.linear(x, weight, bias)
@@ -54,7 +55,7 @@ def projection(
     after = "relu" if relu else "none"
 
     def apply(x: Tensor) -> Tensor:
-        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, fixed, after, [], "")
+        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, reordered, fixed, after, [], "")
         return y
 
     return apply
@@ -74,10 +75,10 @@ def _packed(weight: Tensor) -> Tensor | None:
     return packed
 
 
-def _joined(parts: tuple[nn.Linear, ...], frozen: bool) -> Projection:
+def _joined(parts: tuple[nn.Linear, ...], packed: bool) -> Projection:
     """Several linear maps of the same input as one, their outputs one after another."""
     weight, bias = torch.cat([p.weight for p in parts]), torch.cat([p.bias for p in parts])
-    return projection(weight, bias, frozen)
+    return projection(weight, bias, packed)
 
 
 def normalization(norm: nn.Module) -> Projection:
@@ -92,31 +93,35 @@ class LayerRunner:
     """What an encoder's and a decoder's layer have in common; projections are prepared once.
 
     Build it anew where the weights have changed (each training pass); keep it while they have not,
-    and say then that they are ``frozen``: of a model that is not in training.
+    and say then that they are ``frozen``: of a model that is not in training. What is frozen is
+    ``packed`` too, unless another engine is to run it.
     """
 
     def __init__(
         self,
         layer: TransformerEncoderLayerBase | TransformerDecoderLayerBase,
         frozen: bool = False,
+        packed: bool = True,
     ) -> None:
         attention = layer.self_attn
         self.layer = layer
         self.frozen = frozen
+        self.packed = frozen and packed
         self.heads = int(attention.num_heads)
         self.head_dim = int(attention.head_dim)
-        self.self_input = _joined((attention.q_proj, attention.k_proj, attention.v_proj), frozen)
+        parts = attention.q_proj, attention.k_proj, attention.v_proj
+        self.self_input = _joined(parts, self.packed)
         self.self_output = self._project(attention.out_proj)
         # The two steps of a ReLU layer in one call, where they can be.
         self._fused = frozen and layer.activation_fn is F.relu
-        self.fc1 = projection(layer.fc1.weight, layer.fc1.bias, frozen, relu=self._fused)
+        self.fc1 = projection(layer.fc1.weight, layer.fc1.bias, self.packed, relu=self._fused)
         self.fc2 = self._project(layer.fc2)
         self.norms_before = bool(layer.normalize_before)
         self.self_norm = normalization(layer.self_attn_layer_norm)
         self.final_norm = normalization(layer.final_layer_norm)
 
     def _project(self, part: nn.Linear) -> Projection:
-        return projection(part.weight, part.bias, self.frozen)
+        return projection(part.weight, part.bias, self.packed)
 
     def _attend(self, x: Tensor, attend: Attend) -> Tensor:
         """Self-attention and its residual, ``(batch, slots, channels)``."""
@@ -150,15 +155,17 @@ class EncoderLayerRunner(LayerRunner):
 class DecoderLayerRunner(LayerRunner):
     """Runs one ``TransformerDecoderLayer``."""
 
-    def __init__(self, layer: TransformerDecoderLayerBase, frozen: bool = False) -> None:
-        super().__init__(layer, frozen)
+    def __init__(
+        self, layer: TransformerDecoderLayerBase, frozen: bool = False, packed: bool = True
+    ) -> None:
+        super().__init__(layer, frozen, packed)
         cross = layer.encoder_attn
-        self.memory_input = _joined((cross.k_proj, cross.v_proj), frozen)
+        self.memory_input = _joined((cross.k_proj, cross.v_proj), self.packed)
         self.query, self.cross_output = self._project(cross.q_proj), self._project(cross.out_proj)
         self.cross_norm = normalization(layer.encoder_attn_layer_norm)
 
     def __call__(
-        self, x: Tensor, attend: Attend, memory: tuple[Tensor, Tensor], memory_mask: Tensor | None
+        self, x: Tensor, attend: Attend, memory: Tensor, memory_mask: Tensor | None
     ) -> Tensor:
         """One layer over ``x`` ``(batch, slots, channels)``; ``memory`` is :meth:`project`'s."""
         x = self._attend(x, attend)
@@ -175,15 +182,19 @@ class DecoderLayerRunner(LayerRunner):
     def _dropout(self) -> float:
         return 0.0 if self.frozen else dropout(self.layer.encoder_attn)
 
-    def project(self, encoder_out: Tensor) -> tuple[Tensor, Tensor]:
-        """Cross-attention keys and values, each ``(batch, heads, source, dim)``.
+    def project(self, encoder_out: Tensor) -> Tensor:
+        """Cross-attention keys and values, ``(2, batch, heads, source, dim)``.
 
         ``encoder_out`` is ``(source, batch, channels)``, as fairseq's encoders give it.
         """
         source, batch, _ = encoder_out.shape
         both = self.memory_input(encoder_out).view(source, batch, 2, self.heads, -1)
-        keys, values = both.permute(2, 1, 3, 0, 4).contiguous()
-        return keys, values
+        return both.permute(2, 1, 3, 0, 4).contiguous()
+
+
+def source_memory(runners: list[DecoderLayerRunner], encoder_out: Tensor) -> Tensor:
+    """``(layers, 2, batch, heads, source, dim)``: what each layer projects."""
+    return torch.stack([runner.project(encoder_out) for runner in runners])
 
 
 def among_themselves(mask: Tensor | None, attention: MultiheadAttention) -> Attend:
@@ -223,9 +234,17 @@ def dropout(attention: MultiheadAttention) -> float:
     return float(attention.dropout_module.p) if attention.training else 0.0
 
 
+@lru_cache(maxsize=64)
+def _scalars(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    with torch.inference_mode(False):
+        lowest = torch.tensor(torch.finfo(dtype).min / 2, dtype=dtype, device=device)
+        return torch.zeros_like(lowest), lowest
+
+
 def additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
-    """An attention mask to add to the scores: 0 where ``allowed``, minus infinity elsewhere."""
-    return allowed.to(dtype).log_()
+    """An attention mask to add to the scores: 0 where ``allowed``, else so little that the weight
+    is 0. It is finite: of minus infinities alone a softmax would make NaN."""
+    return torch.where(allowed, *_scalars(dtype, allowed.device))
 
 
 def source_mask(encoder_out: EncoderOut, dtype: torch.dtype) -> Tensor | None:
@@ -256,5 +275,6 @@ def position_table(embed_positions: Positions | None, length: int, padding: int)
 def positioned(x: Tensor, positions: Tensor, table: Tensor) -> Tensor:
     """``x`` ``(…, channels)`` and, added to it, what a :func:`position_table` holds for its
     ``positions``; beyond its end, the last one."""
-    # As an embedding: on a CPU, three times as fast as indexing.
-    return x + F.embedding(positions.clamp(max=len(table) - 1), table)
+    # As an embedding: on a CPU, three times as fast as indexing. What traces this sees size(), not
+    # len().
+    return x + F.embedding(positions.clamp(max=table.size(0) - 1), table)

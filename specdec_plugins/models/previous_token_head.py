@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specdec_plugins.models.lattice import CANDIDATES, Lattice
-from specdec_plugins.models.layers import projection
+from specdec_plugins.models.layers import Projection, projection
 
 
 class PreviousTokenHead(nn.Module):
@@ -44,36 +42,49 @@ class TokenChain:
     Built once, with weights that are not to change.
     """
 
-    def __init__(self, head: PreviousTokenHead, embedded: Tensor, output: Tensor) -> None:
+    def __init__(
+        self,
+        head: PreviousTokenHead,
+        embedded: Tensor,
+        output: Tensor,
+        logits: Projection,
+        packed: bool,
+    ) -> None:
         """
         Args:
             embedded: ``(vocab, channels)`` the target tokens' embeddings, scaled.
             output: ``(vocab, channels)`` the output projection's weight.
+            logits: from states ``(rows, slots, channels)`` to ``(rows, slots, vocab)``, pad's the
+                lowest.
+            packed: as of a projection.
         """
-        self._state = projection(head.state.weight, head.state.bias, frozen=True)
-        self._correct = projection(head.out.weight, head.out.bias, frozen=True)
+        self._state = projection(head.state.weight, head.state.bias, packed)
+        self._correct = projection(head.out.weight, head.out.bias, packed)
         # What the head adds for each token of the vocabulary, and for an unknown one.
         self._after = head.token(embedded)
         self._unknown = head.token(head.unknown)
         self._output = output
+        self._logits = logits
         # Pad is never among them.
         self._count = min(head.CANDIDATES, len(output) - 1)
 
-    def __call__(self, x: Tensor, last: Tensor, logits: Callable[[Tensor], Tensor]) -> Lattice:
-        """For states ``x`` ``(rows, slots, channels)`` after tokens ``last`` ``(rows,)``.
-
-        Args:
-            logits: from states ``(rows, slots, channels)`` to ``(rows, slots, vocab)``, pad's
-                minus infinity.
-        """
+    def __call__(self, x: Tensor, last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The parts of a :class:`Lattice`, in its order, for states ``x`` ``(rows, slots,
+        channels)`` after tokens ``last`` ``(rows,)``."""
         rows, slots, dim = x.shape
         state = self._state(x)
         before = self._unknown.expand(rows, slots - 1, dim)
         before = torch.cat([F.embedding(last[:, None], self._after), before], dim=1)
-        best, candidates = logits(x + self._correct(torch.relu(state + before))).topk(self._count)
+        logits = self._logits(x + self._correct(torch.relu(state + before)))
+        # In float32: on a CPU, bfloat16 is several times slower to search.
+        best, candidates = logits.float().topk(self._count)
         # Lookups as embeddings: on a CPU, three times as fast as indexing.
         after = F.embedding(candidates[:, :-1], self._after)
         pairs = x[:, 1:, None] + self._correct(torch.relu(state[:, 1:, None] + after))
         following = F.embedding(candidates[:, 1:], self._output)
         scores = (pairs @ following.transpose(-1, -2)).float()
-        return Lattice(candidates, best[:, 0], scores)
+        return candidates, best[:, 0], scores
+
+    def read(self, *parts: Tensor) -> Lattice:
+        """What a call has returned."""
+        return Lattice(*parts)

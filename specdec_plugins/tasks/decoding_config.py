@@ -10,7 +10,8 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
 from specdec_plugins.decoding.acceptance import RULE_OPTIONS
 from specdec_plugins.decoding.controllers import POLICIES, controller_options
-from specdec_plugins.decoding.options import Option
+from specdec_plugins.decoding.engine_choice import ENGINE, OF_MODELS
+from specdec_plugins.decoding.options import Option, by_name
 
 
 def _config(name: str, options: Mapping[str, Option[object]]) -> type:
@@ -39,3 +40,5 @@ ControllerConfig = _config("ControllerConfig", {"": CONTROLLER, **controller_opt
 """How much to draft and to verify."""
 RuleConfig = _config("RuleConfig", RULE_OPTIONS)
 """When drafted tokens are accepted."""
+EngineConfig = _config("EngineConfig", by_name((ENGINE, OF_MODELS)))
+"""What runs the models, and in which precision."""

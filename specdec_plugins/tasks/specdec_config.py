@@ -9,7 +9,7 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks.translation import TranslationConfig
 from omegaconf import II
 
-from specdec_plugins.tasks.decoding_config import ControllerConfig, RuleConfig
+from specdec_plugins.tasks.decoding_config import ControllerConfig, EngineConfig, RuleConfig
 
 # Names that the published code lists; all but the first crashed there.
 NOISES = ("block_mask", "random_delete", "random_mask", "full_mask", "no_noise")
@@ -18,7 +18,7 @@ AUTOCAST = ("bfloat16",)
 
 
 @dataclass
-class TranslationSpecdecConfig(ControllerConfig, RuleConfig, TranslationConfig):
+class TranslationSpecdecConfig(ControllerConfig, RuleConfig, EngineConfig, TranslationConfig):
     """Options of the task: noise and glancing for training, the rest for generation."""
 
     noise: ChoiceEnum(NOISES) = field(  # type: ignore[valid-type]

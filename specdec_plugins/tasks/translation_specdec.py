@@ -43,8 +43,11 @@ from specdec_plugins.decoding.acceptance import RULE_OPTIONS, choose_rule
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD
+from specdec_plugins.decoding.engine_choice import choose_engine
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import SHORTEST, GenerationLimits
+from specdec_plugins.engines.eager import EagerEngine
+from specdec_plugins.engines.engine import Engine
 from specdec_plugins.fairseq_types import LogOutput, Sample
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
@@ -311,7 +314,29 @@ class TranslationSpecdecTask(TranslationTask):
                 next(drafters[0].parameters()).device,
                 temperature=limits.temperature,
             ),
+            engine=self._engine(drafters[0], trains=args is None or self.cfg.eval_bleu),
         )
+
+    def _engine(self, model: Drafter, trains: bool) -> Engine:
+        """What runs models that fairseq has loaded. To compile those in training would not pay.
+
+        Raises:
+            ValueError: an engine or a precision that is not for them.
+        """
+        parameter = next(model.parameters())
+        own = str(parameter.dtype).removeprefix("torch.")
+        if trains:
+            return EagerEngine(own)
+        name, precision = str(self.cfg.engine), str(self.cfg.precision or own)
+        if name == "auto" and parameter.dtype != torch.float32:
+            name = "eager"
+        engine = choose_engine(name, precision, str(parameter.device))
+        if engine.dtype != parameter.dtype:
+            raise ValueError(
+                f"--engine {engine.name} --precision {precision}: is not for models in {own}; "
+                "fairseq's --fp16 and --bf16 say what they are loaded in"
+            )
+        return engine
 
     def _check_sources(self, limits: GenerationLimits, positions: int) -> None:
         """

@@ -97,7 +97,7 @@ def test_all_controllers(run: Evaluate, out: Path, capfd: pytest.CaptureFixture[
         *("acceptance-head 0.9 k 4", "tree 9 k 4", "cost-aware k 4", "oracle k 4"),
     ]
     assert [group["conditions"] for group in summary["groups"]] == [
-        f"cpu, float64, 1 thread, batch {batch}, strict" for batch in (1, 3)
+        f"cpu, eager, float64, 1 thread, batch {batch}, strict" for batch in (1, 3)
     ]
     for group in summary["groups"]:
         assert [system["system"] for system in group["systems"]] == names

@@ -31,7 +31,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 @cache
 def judge() -> Any:
-    return script.load(MODEL, "AR", "float64")
+    return script.load(MODEL, "AR", "eager", "float64")
 
 
 TEXT = b"A dog runs.\n\nTwo men are talking.\n"
@@ -40,7 +40,7 @@ TEXT = b"A dog runs.\n\nTwo men are talking.\n"
 def test_in_float64_all_are_the_same(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(TEXT, "--batch", "1", "2", "--controller", "tree") == 0
     head, *rows = capfd.readouterr().out.splitlines()
-    assert head.startswith("2 lines, float64")
+    assert head.startswith("2 lines, auto, float64")
     assert [row.split("|")[0].strip() for row in rows] == [
         "strict, tree, batch 1: AR",
         "strict, tree, batch 1: stock beam 1",
@@ -48,27 +48,31 @@ def test_in_float64_all_are_the_same(run: Run, capfd: pytest.CaptureFixture[str]
         "strict, tree, batch 2: stock beam 1",
         "AR, batch 2: AR, batch 1",
         "AR: stock beam 1",
-        "AR: AR in float32",
+        "AR: AR in eager float32",
     ]
     assert all("0 (0.0 %)" in row for row in rows[:-1])
 
 
 def test_in_lower_precision(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
-    flags = ("--dtype", "bfloat16", "--batch", "1")
+    flags = ("--precision", "bfloat16", "--batch", "1")
     assert run(TEXT, *flags) == 0
     titles = [row.split("|")[0].strip() for row in capfd.readouterr().out.splitlines()]
-    assert titles == ["2 lines, bfloat16", "strict, constant, batch 1: AR", "AR: AR in float32"]
+    assert titles == [
+        "2 lines, auto, bfloat16",
+        "strict, constant, batch 1: AR",
+        "AR: AR in eager float32",
+    ]
 
 
 @pytest.mark.parametrize(
-    ("dtype", "exact", "status"),
+    ("precision", "exact", "status"),
     [("float64", True, 1), ("float64", False, 0), ("bfloat16", True, 0), ("float32", True, 0)],
 )
 def test_differences_and_their_gaps(
     run: Run,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
-    dtype: str,
+    precision: str,
     exact: bool,
     status: int,
 ) -> None:
@@ -77,7 +81,7 @@ def test_differences_and_their_gaps(
     outputs = [["a"], ["b"], ["c"]], [["a"], ["d"], []]
     monkeypatch.setattr(script, "comparisons", lambda *_: iter([("some", *outputs, exact)]))
     monkeypatch.setattr(script, "gap", lambda *_: next(gaps))
-    assert run(b"one\ntwo\nthree\n", "--dtype", dtype) == status
+    assert run(b"one\ntwo\nthree\n", "--precision", precision) == status
     columns = [part.strip() for part in capfd.readouterr().out.splitlines()[-1].split("|")]
     assert columns == ["some", "2 (66.7 %)", "0.5", "0.38"]
 

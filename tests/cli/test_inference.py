@@ -108,7 +108,7 @@ def test_published_command_line(
     ]
     captured = capfd.readouterr()
     assert captured.out == ""
-    title = "specdec, batch 1, block size 3, relaxed (beta 5, tau 3.0); float32 on cpu"
+    title = "specdec, batch 1, block size 3, relaxed (beta 5, tau 3.0); eager, float32 on cpu"
     assert title in captured.err
     assert "acceptance length" in captured.err
 
@@ -196,7 +196,7 @@ def test_bfloat16_on_the_cpu(run: RunScript, tmp_path: Path) -> None:
     for strategy in ("specdec", "fairseq"):
         assert run("--bf16", "--cpu", "--strategy", strategy, "--stats-json", str(stats)) == 0
         assert len(lines_of(tmp_path / "out.txt")) == len(SENTENCES)
-        assert json.loads(stats.read_text())["dtype"] == "bfloat16"
+        assert json.loads(stats.read_text())["precision"] == "bfloat16"
 
 
 @pytest.mark.parametrize(("below", "drafts_anew"), [("inf", True), ("0", False)])
@@ -288,7 +288,8 @@ def test_stats_json(run: RunScript, tmp_path: Path, strategy: str, batch: str, c
     models = {"verifier", "drafter"} if drafts else {"verifier"}
     assert set(report["files"]) == {*models, "dict.en.txt", "dict.de.txt", "codes"}
     assert set(report["versions"]) == {"python", "torch", "fairseq", "specdec_plugins"}
-    assert (report["device"], report["dtype"], report["threads"]) == ("cpu", "float32", 1)
+    assert (report["device"], report["threads"]) == ("cpu", 1)
+    assert (report["engine"], report["precision"]) == ("eager", "float32")
     assert report["sentences"] == len(SENTENCES)
     calls, committed = report["verifier_calls"], report["committed_tokens"]
     assert calls == (0 if strategy == "drafter" else report["steps"])
@@ -414,7 +415,7 @@ def test_a_line_too_short_for_the_minimum(
         (["--batch", "0"], 2, "--batch 0: must be at least 1"),
         (["--strategy", "fairseq", "--beam", "0"], 2, "--beam 0: must be at least 1"),
         (["--warmup", "-1"], 2, "--warmup -1"),
-        (["--fp16", "--cpu"], 2, "--fp16: needs a GPU; on the CPU use --bf16"),
+        (["--fp16", "--cpu"], 2, "--precision float16: needs a GPU"),
         (["--fp16", "--bf16"], 2, "--fp16 and --bf16"),
         (["--sampling-topk", "3"], 2, "--sampling-topk, --sampling-topp: give --sampling too"),
         (["--sampling", "--sampling-topp", "2"], 2, "--sampling-topp 2.0: must be at most 1"),

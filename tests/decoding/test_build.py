@@ -110,11 +110,11 @@ def test_drafts_what_speculation_drafts(monkeypatch: pytest.MonkeyPatch) -> None
         for begin in range(0, len(tokens), k):
             cached.start(one_row(batch, row)["net_input"], None, most + k)
             before, length = torch.tensor([tokens[:begin]]).long(), torch.tensor([begin])
-            states = cached.states(Prefixes(before, [begin], length, [begin], length, None), k)
             last = torch.tensor([tokens[begin - 1] if begin else EOS])
+            prefixes = Prefixes(before, [begin], length, [begin], length, last, None)
+            _, scores = cached.draft(prefixes, k)
             end = min(begin + k, len(tokens), most)
-            draft = drafter.decoder.choose(states, last)
-            assert draft[0, : end - begin].tolist() == tokens[begin:end]
+            assert scores.choose()[0, : end - begin].tolist() == tokens[begin:end]
 
 
 @pytest.mark.parametrize("kind", DRAFTERS)

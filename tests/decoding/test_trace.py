@@ -97,9 +97,9 @@ def test_milliseconds_are_those_of_the_batch() -> None:
 
 def test_slow_steps_are_seen_in_their_own_time() -> None:
     class SlowDrafter(ScriptedDrafter):
-        def states(self, *args: Any) -> torch.Tensor:
+        def draft(self, *args: Any) -> Any:
             time.sleep(0.02)
-            return super().states(*args)
+            return super().draft(*args)
 
     batch = make_batch([4])
     script = make_script(batch, 0.0, 0)

@@ -89,7 +89,7 @@ def test_pictures_show_every_policy(pictures: Pictures, draw: object) -> None:
         assert name in shown
     for k in (2, 3, 5):
         assert f"oracle (the bound of chains, not a real decoder), k {k}" in shown
-    assert "cpu, float32, 1 thread, batch 1, strict" in shown
+    assert "cpu, eager, float32, 1 thread, batch 1, strict" in shown
     assert "drafter alone" not in shown
     assert "per committed token" in shown or "tokens per second" in shown
     # The oracle's black, and twice paler.

@@ -59,7 +59,17 @@ def test_a_speculative_system() -> None:
     assert [first[name] for name in lengths] == [4, 5, 6]
     assert first["acceptance_length"] == pytest.approx(6 / 2)
     assert [first["output"], second["output"]] == ["a", "b"]
-    for name in ("device", "dtype", "threads", "batch", "k", "beta", "tau", "controller"):
+    for name in (
+        "device",
+        "engine",
+        "precision",
+        "threads",
+        "batch",
+        "k",
+        "beta",
+        "tau",
+        "controller",
+    ):
         assert name in first
 
 

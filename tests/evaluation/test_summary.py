@@ -44,8 +44,8 @@ def test_batch_sizes_and_devices_are_kept_apart() -> None:
     groups = summarize(runs, [])
     assert [group.label for group in groups] == ["cpu-batch1", "cpu-batch8", "cuda-H-batch1"]
     assert [len(group.systems) for group in groups] == [2, 1, 1]
-    assert groups[0].conditions == "cpu, float32, 1 thread, batch 1, strict"
-    assert groups[2].conditions == "cuda (H), float32, batch 1, relaxed (beta 3, tau 1.0)"
+    assert groups[0].conditions == "cpu, eager, float32, 1 thread, batch 1, strict"
+    assert groups[2].conditions == "cuda (H), eager, float32, batch 1, relaxed (beta 3, tau 1.0)"
 
 
 def test_the_order_is_that_of_the_sweep() -> None:
@@ -93,7 +93,17 @@ def test_figures_name_what_they_were_measured_under() -> None:
     runs = [*rounds("AR", 8), *rounds("oracle k 3", 16)]
     (group,) = summarize(runs, [])
     figures = system_figures(group.systems[1], group.ar)
-    for name in ("device", "dtype", "threads", "batch", "k", "beta", "tau", "controller"):
+    for name in (
+        "device",
+        "engine",
+        "precision",
+        "threads",
+        "batch",
+        "k",
+        "beta",
+        "tau",
+        "controller",
+    ):
         assert name in figures
     assert figures["controller"] == "oracle"
     assert figures["real_decoder"] is False

@@ -72,7 +72,7 @@ def test_what_decides_a_run_is_described(base: Settings) -> None:
     relaxed = replace(base, rule=RelaxedRule(3, 1.0))
     rule = [f"settings.rule.{part}" for part in ("beta", "tau")]
     assert changed(make_sweep(relaxed)) == rule
-    assert changed(make_sweep(replace(base, dtype="float64"))) == ["settings.dtype"]
+    assert changed(make_sweep(replace(base, precision="float64"))) == ["settings.precision"]
     # These are told by the runs, and may be added to what is there.
     assert changed(make_sweep(base, batches=(1, 2), repeats=9)) == []
     sweep = make_sweep(base)
@@ -111,6 +111,6 @@ def test_numbers_that_cannot_be(base: Settings, changes: dict[str, Any], message
         make_sweep(base, **changes)
 
 
-def test_a_dtype_that_a_device_has_not(base: Settings) -> None:
-    with pytest.raises(ValueError, match="--fp16: needs a GPU"):
-        make_sweep(replace(base, device="cuda", dtype="float16"), devices=("cuda", "cpu"))
+def test_a_precision_that_a_device_has_not(base: Settings) -> None:
+    with pytest.raises(ValueError, match="--precision float16: needs a GPU"):
+        make_sweep(replace(base, device="cuda", precision="float16"), devices=("cuda", "cpu"))

@@ -51,7 +51,7 @@ def test_every_system_has_a_row_of_every_column(group: Group) -> None:
 
 def test_conditions_and_what_is_no_decoder_are_said(group: Group) -> None:
     text = format_group(group, compare(group))
-    assert text.startswith("### cpu, float32, 1 thread, batch 1, strict\n")
+    assert text.startswith("### cpu, eager, float32, 1 thread, batch 1, strict\n")
     assert "alternating rounds (2)" in text
     assert "not a real decoder" in text
     assert "bonus token included" in text

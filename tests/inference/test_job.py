@@ -241,7 +241,7 @@ class TestAnotherJobIsRefused:
         assert self.refused(self.job(source, model, begun)) == f"models.{name}"
 
     @pytest.mark.parametrize(
-        ("name", "value"), [("batch", 3), ("dtype", "bfloat16"), ("block_size", 2), ("seed", 2)]
+        ("name", "value"), [("batch", 3), ("precision", "bfloat16"), ("block_size", 2), ("seed", 2)]
     )
     def test_other_settings(
         self, source: Path, model: Path, begun: Path, name: str, value: Any

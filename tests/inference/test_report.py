@@ -51,7 +51,8 @@ def settings(tmp_path: Path) -> Settings:
         limits=GenerationLimits(0.5, 20, 2, 0.1, 1.5, 0.9, False),
         source_lang="en",
         target_lang="de",
-        dtype="bfloat16",
+        engine="eager",
+        precision="bfloat16",
         tokenizer="moses",
         bpe="subword_nmt",
         encoder_options={"bpe_codes": str(tmp_path / "codes")},
@@ -65,7 +66,10 @@ def settings(tmp_path: Path) -> Settings:
 def report_of(settings: Settings, tmp_path: Path, **run: Any) -> dict[str, Any]:
     """As it is read again from its file."""
     translator: Any = SimpleNamespace(
-        settings=settings, statistics=DecodingStatistics(), block_size=settings.block_size
+        engine="eager",
+        settings=settings,
+        statistics=DecodingStatistics(),
+        block_size=settings.block_size,
     )
     report = full_report(translator, **run)
     assert format_report(report)

@@ -88,5 +88,5 @@ def test_nothing_is_recorded_unasked(world: Path) -> None:
 def test_settings_are_checked_without_a_command_line(world: Path) -> None:
     with pytest.raises(ValueError, match="--strategy beam: must be one of"):
         make_settings(world, strategy="beam")
-    with pytest.raises(ValueError, match="dtype int8"):
-        make_settings(world, dtype="int8")
+    with pytest.raises(ValueError, match="--precision int4"):
+        make_settings(world, precision="int4")

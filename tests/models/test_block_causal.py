@@ -17,8 +17,8 @@ from specdec_plugins.decoding.controllers.constant import Constant
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.step_result import StepResult
-from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.decoding.trace import TraceRecorder
+from specdec_plugins.models.lattice import SlotScores
 
 PAD, EOS = 1, 2
 
@@ -34,6 +34,12 @@ def task_with_verifier(block_size: int = 4, **overrides: Any) -> Namespace:
 
 def drafter_of(name: str, block_size: int = 4, **overrides: Any) -> Any:
     return make_causal(task_with_verifier(block_size), **{**VARIANTS[name], **overrides})
+
+
+def slot_scores(model: Any, x: torch.Tensor, last: torch.Tensor) -> SlotScores:
+    """What the slots with states ``x`` may hold after the tokens ``last``."""
+    scorer = model.decoder.slot_scorer()
+    return scorer.read(*scorer(x, last))
 
 
 def inputs(lengths: list[int], cuts: list[list[int]], seed: int = 0) -> tuple[Any, ...]:
@@ -353,7 +359,6 @@ class TestPreviousTokenHead:
         torch.manual_seed(0)
         with torch.no_grad():
             head.unknown.normal_()
-        CachedDrafter(model)  # which prepares it for drafting
         x = torch.randn(5, 6, 16, dtype=torch.float64)
         last = torch.tensor([EOS, 4, 9, 3, 20])
         table = decoder.embed_scale * decoder.embed_tokens.weight
@@ -363,9 +368,10 @@ class TestPreviousTokenHead:
             logits[PAD] = -torch.inf
             return logits
 
-        tokens, confidences = decoder.choose_with_confidence(x, last)
-        assert torch.equal(tokens, decoder.choose(x, last))
-        for row, found in enumerate(tokens.tolist()):
+        found = slot_scores(model, x, last)
+        tokens, confidences = found.choose_with_confidence()
+        assert torch.equal(tokens, found.choose())
+        for row, drafted in enumerate(tokens.tolist()):
             before = scores(x[row, 0], table[last[row]])
             best = before.topk(candidates).indices
             chosen, sure = [int(best[0])], [before[best].softmax(-1).max()]
@@ -374,31 +380,29 @@ class TestPreviousTokenHead:
                 given = scores(x[row, slot], table[chosen[-1]])[best]
                 chosen.append(int(best[given.argmax()]))
                 sure.append(given.softmax(-1).max())
-            assert found == chosen
+            assert drafted == chosen
             torch.testing.assert_close(confidences[row], torch.stack(sure).float())
 
     @pytest.mark.parametrize("head", [True, False])
     def test_the_greedy_way_through_the_lattice_is_what_is_chosen(self, head: bool) -> None:
         model = drafter_of("plain", previous_token_head=head)
-        CachedDrafter(model)  # which prepares it for drafting
         torch.manual_seed(0)
         x = torch.randn(5, 6, 16, dtype=torch.float64)
-        last = torch.tensor([EOS, 4, 9, 3, 20])
-        lattice = model.decoder.lattice(x, last)
+        scores = slot_scores(model, x, torch.tensor([EOS, 4, 9, 3, 20]))
+        lattice = scores.lattice()
         places = lattice.greedy()
-        assert torch.equal(lattice.tokens(places), model.decoder.choose(x, last))
+        assert torch.equal(lattice.tokens(places), scores.choose())
         assert PAD not in lattice.candidates
-        one, _ = model.decoder.choose_with_confidence(x, last)
+        one, _ = scores.choose_with_confidence()
         assert torch.equal(one, lattice.tokens(places))
 
     def test_confidence_of_a_drafter_without_the_head_is_over_the_vocabulary(self) -> None:
-        decoder = drafter_of("plain").decoder
-        decoder.prepare()
+        model = drafter_of("plain")
         x = torch.randn(5, 6, 16, dtype=torch.float64)
-        last = torch.tensor([EOS, 4, 9, 3, 20])
-        tokens, confidences = decoder.choose_with_confidence(x, last)
-        assert torch.equal(tokens, decoder.choose(x, last))
-        logits = decoder.output_projection(x).float()
+        scores = slot_scores(model, x, torch.tensor([EOS, 4, 9, 3, 20]))
+        tokens, confidences = scores.choose_with_confidence()
+        assert torch.equal(tokens, scores.choose())
+        logits = model.decoder.output_projection(x).float()
         logits[..., PAD] = -torch.inf
         torch.testing.assert_close(confidences, logits.softmax(-1).amax(-1))
 
@@ -406,15 +410,13 @@ class TestPreviousTokenHead:
         """Not even where every token is a candidate."""
         model = make_causal(make_task(make_dictionary(words=4)), previous_token_head=True)
         assert model.target_vocabulary <= model.decoder.previous.CANDIDATES
-        CachedDrafter(model)  # which prepares it for drafting
         torch.manual_seed(0)
         x = torch.randn(50, 6, 16, dtype=torch.float64)
         last = torch.full((50,), EOS)
-        others = model.decoder.choose(x, last)
+        others = slot_scores(model, x, last).choose()
         with torch.no_grad():
             model.decoder.output_projection.weight[PAD] *= 50
-        CachedDrafter(model)
-        assert torch.equal(model.decoder.choose(x, last), others)
+        assert torch.equal(slot_scores(model, x, last).choose(), others)
         assert PAD not in others
 
     def test_drafting_and_training_agree(self) -> None:

@@ -145,4 +145,6 @@ def test_position_table_of_learned_positions() -> None:
 def test_additive_mask() -> None:
     mask = additive(torch.tensor([[True, False]]), torch.float16)
     assert mask.dtype == torch.float16
-    assert mask.tolist() == [[0.0, float("-inf")]]
+    assert mask[0, 0] == 0
+    assert mask.isfinite().all()
+    assert mask.softmax(-1).tolist() == [[1, 0]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -62,7 +63,7 @@ class KVCache:
         """
         store = self.store.flatten(1, 2)
         if rows is None:
-            starts = row_starts(self.rows, self.capacity, columns.device)
+            starts = row_starts(len(columns), self.capacity, columns.device)
             found = store.index_select(1, (starts + columns).flatten())
         else:
             starts = row_starts(len(rows), reserved.size(2), columns.device)
@@ -107,3 +108,74 @@ def attention_mask(
     rows = len(cached)
     seen = additive(seen, dtype).expand(-1, -1, slots, -1)
     return torch.cat([seen, among.expand(rows, 1, slots, slots)], dim=-1)
+
+
+def padded_mask(lengths: list[int], width: int, among: Tensor, rows: int, slots: int) -> Tensor:
+    """As :func:`attention_mask`, of ``rows`` and new ``slots`` of which some are padding.
+
+    What is padding sees all, and is seen by no other. On the host.
+
+    Args:
+        lengths: how many of ``width`` cached positions of each row hold something.
+        among: of the new slots that there are, on the host.
+
+    Returns:
+        ``(rows, 1, slots, width + slots)``.
+    """
+    own = among.numpy()
+    new = own.shape[-1]
+    mask = np.zeros((rows, 1, slots, width + slots), own.dtype)
+    mask[: len(lengths), :, :new, :] = np.finfo(own.dtype).min / 2
+    mask[: len(lengths), :, :new, width : width + new] = own
+    for row, length in enumerate(lengths):
+        mask[row, :, :new, :length] = 0
+    return torch.from_numpy(mask)
+
+
+def block_mask(
+    cached: list[int],
+    new: list[int],
+    slots: list[int],
+    width: int,
+    shape: tuple[int, int],
+    causal: bool,
+    dtype: torch.dtype,
+) -> Tensor:
+    """As :func:`padded_mask`, of a drafter's new prefix tokens and the block right behind them.
+
+    Args:
+        cached: how many of ``width`` cached positions of each row hold something.
+        new: prefix tokens of each row.
+        slots: of each row's block.
+        shape: rows and slots, with what is padding.
+        causal: prefix tokens do not see what comes after them.
+
+    Returns:
+        ``(rows, 1, slots, width + slots)``.
+    """
+    rows, most = shape
+    mask = torch.zeros(rows, 1, most, width + most, dtype=dtype).numpy()
+    lowest = np.finfo(mask.dtype).min / 2
+    mask[: len(new)] = lowest
+    for row, (before, tokens, own) in enumerate(zip(cached, new, slots)):
+        mask[row, :, :, :before] = 0
+        among = mask[row, 0, :, width:]
+        among[:, : tokens + own] = 0
+        if causal:
+            among[:tokens, : tokens + own] = np.triu(np.full((tokens, tokens + own), lowest), 1)
+    return torch.from_numpy(mask)
+
+
+def padded(x: Tensor, rows: int, slots: int | None = None) -> Tensor:
+    """``x`` ``(fewer rows, fewer slots, …)`` with zeros behind; ``slots`` None: all are there."""
+    more = 0 if slots is None else slots - x.size(1)
+    if len(x) == rows and not more:
+        return x
+    if slots is None:
+        return F.pad(x, (0, 0) * (x.dim() - 1) + (0, rows - len(x)))
+    return F.pad(x, (0, 0) * (x.dim() - 2) + (0, more, 0, rows - len(x)))
+
+
+def padded_rows(index: Tensor, rows: int) -> Tensor:
+    """An index of rows with the first row of all behind."""
+    return index if len(index) == rows else F.pad(index, (0, rows - len(index)))

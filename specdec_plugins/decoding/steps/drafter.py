@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
-from torch import Tensor, nn
+import torch.nn.functional as F
+from torch import Tensor
 
 from specdec_plugins.decoding.indices import indices
-from specdec_plugins.decoding.steps.cache import KVCache, attention_mask
-from specdec_plugins.decoding.steps.encoder import Encode, frozen_encoder
+from specdec_plugins.decoding.steps.cache import (
+    KVCache,
+    attention_mask,
+    block_mask,
+    padded,
+    padded_rows,
+)
+from specdec_plugins.decoding.steps.encoder import (
+    Encode,
+    MemoryStep,
+    example_memory,
+    example_tokens,
+    frozen_encoder,
+)
+from specdec_plugins.engines.eager import EagerEngine
+from specdec_plugins.engines.engine import Engine
+from specdec_plugins.engines.step import CachedStep, Results
 from specdec_plugins.fairseq_types import EncoderOut, NetInput
 from specdec_plugins.models.drafter import Drafter
-from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory
-from specdec_plugins.models.layers import additive, attend_over
+from specdec_plugins.models.drafter_decoder import Memory
+from specdec_plugins.models.lattice import SlotScores
+from specdec_plugins.models.layers import Attend, additive, source_mask
 
 
 @dataclass(frozen=True)
@@ -32,6 +50,8 @@ class Prefixes:
     """Prefix lengths p."""
     lengths_on_device: Tensor
     """``(rows,)``."""
+    last: Tensor
+    """``(rows,)`` the token before each block: the prefix's last, EOS before the first."""
     features: Tensor | None
     """``(rows, window, channels)`` the verifier's states for ``tokens``, for drafters that read
     them."""
@@ -41,41 +61,73 @@ class Prefixes:
     """``(rows,)`` which rows of the batch these are; None: all."""
 
 
-class DrafterStep(nn.Module):
-    """States of new prefix tokens and of a block's slots: a function of tensors."""
+class DrafterStep(CachedStep):
+    """States of a block's slots after new prefix tokens, and what the slots may hold."""
 
-    def __init__(self, decoder: DrafterDecoder) -> None:
+    def __init__(self, model: Drafter, packed: bool = True) -> None:
+        """``packed``: as of a layer."""
         super().__init__()
-        self.decoder = decoder
+        self.decoder = model.decoder
+        self._read = None
         with torch.no_grad():
-            self.layers = decoder.runners(frozen=True)
+            self.layers = self.decoder.runners(frozen=True, packed=packed)
+            self.score = self.decoder.slot_scorer(packed)
+            if model.uses_verifier_features:
+                self._read = self.decoder.feature_reader(packed)
+                self.channels = int(model.verifier.decoder.output_embed_dim)
 
-    def forward(
+    def run(
         self,
+        attends: Sequence[Attend],
         tokens: Tensor,
         is_mask: Tensor,
         positions: Tensor,
+        block: Tensor,
+        last: Tensor,
         table: Tensor,
-        cached: Tensor,
-        mask: Tensor | None,
-        memory: Memory,
+        memory: Tensor,
+        memory_mask: Tensor | None,
+        copies: Tensor | None,
         features: Tensor | None,
-    ) -> Tensor:
-        """States ``(rows, slots, channels)``, before the output layer.
+    ) -> Results:
+        """States ``(rows, block, channels)`` of the block's slots, before the output layer, and
+        what the slot scorer makes of them.
 
         Args:
             tokens: ``(rows, slots)`` prefix tokens, and whatever where ``is_mask``.
             positions: ``(rows, slots)`` where in the target each stands.
+            block: ``(rows, block)`` the slots that are the block's.
+            last: ``(rows,)`` the token before each block.
             table: ``(length, channels)`` what stands for a position.
-            cached: ``(layers, rows, width + slots, 2, heads, dim)`` keys and values of the prefix
-                tokens before, then room, into which those of the slots are written.
-            mask: to be added to the scores of self-attention.
-            memory: what the drafter knows of the source.
-            features: ``(rows, n, channels)`` of the first n slots, read by its feature reader.
+            memory, memory_mask, copies: what the drafter knows of the source.
+            features: ``(rows, n, channels)`` the verifier's states for the first n slots.
         """
-        x = self.decoder.embed(tokens, is_mask, positions, memory, table, features)
-        attends = [attend_over(keys_values, mask) for keys_values in cached]
-        return self.decoder.run(x, positions, table, self.layers, attends, memory)
+        known = Memory(memory, memory_mask, copies)
+        if features is not None and self._read is not None:
+            features = self._read(features)
+        x = self.decoder.embed(tokens, is_mask, positions, known, table, features)
+        x = self.decoder.run(x, positions, table, self.layers, attends, known)
+        x = x.gather(1, block[..., None].expand(-1, -1, x.size(-1)))
+        return (x, *self.score(x, last))
+
+    def example(self) -> tuple[Tensor | None, ...]:
+        tokens, positions = example_tokens()
+        copies, features = None, None
+        if self.decoder.copies_source:
+            copies = torch.zeros(2, 9, self.decoder.channels)
+        if self._read is not None:
+            features = torch.zeros(2, 2, self.channels)
+        return (
+            tokens,
+            positions > 1,
+            positions,
+            positions[:, 1:4],
+            tokens[:, 0],
+            self.decoder.positions(9),
+            *example_memory(self.layers),
+            copies,
+            features,
+        )
 
 
 class CachedDrafter:
@@ -85,18 +137,21 @@ class CachedDrafter:
     every step. Built once for a model; :meth:`start` begins a batch.
     """
 
-    def __init__(self, model: Drafter) -> None:
+    def __init__(self, model: Drafter, engine: Engine | None = None) -> None:
+        """``engine``: what runs the steps; None is PyTorch as it is."""
+        engine = engine or EagerEngine()
         self.model = model
         self.decoder = model.decoder
         self.causal = model.decoder.causal
         self.reads_features = model.uses_verifier_features
-        self.step = DrafterStep(self.decoder)
+        self.step = DrafterStep(model, engine.packed)
+        self._run = engine.prepare(self.step)
+        self._read_source = engine.prepare(MemoryStep(self.step.layers))
+        self._sizes = engine.sizes
         self._encode: Encode | None = None
         with torch.no_grad():
             if model.encoder is not None:
-                self._encode = frozen_encoder(model.encoder)
-            self.decoder.prepare()
-            self._read = self.decoder.feature_reader(frozen=True) if self.reads_features else None
+                self._encode = frozen_encoder(model.encoder, engine)
         self._table: Tensor | None = None
 
     def start(self, net_input: NetInput, verifier_out: EncoderOut | None, capacity: int) -> None:
@@ -105,61 +160,88 @@ class CachedDrafter:
 
         ``capacity``: of a row, prefix and block together.
         """
-        encoder_out = verifier_out
+        encoder_out, sizes = verifier_out, self._sizes
         if self._encode is not None:
             encoder_out = self._encode(net_input["src_tokens"], net_input["src_lengths"])
         assert encoder_out is not None
         states = encoder_out["encoder_out"][0]
+        # Where rows differ in what is cached and in what is new, both may be longest at once.
+        capacity = 2 * sizes.capacity(capacity)
         if self._table is None or len(self._table) < capacity or self._table.dtype != states.dtype:
             self._table = self.decoder.positions(capacity)
-        self._memory = self.decoder.memory(encoder_out, self.step.layers, self._table)
+        (keys_values,) = self._read_source(states)
+        mask = source_mask(encoder_out, states.dtype)
+        if mask is None and sizes.padded:
+            mask = states.new_zeros(states.size(1), 1, 1, len(states))
+        copies = self.decoder.copies(encoder_out, mask, self._table)
+        self._memory = Memory(keys_values, mask, copies)
         layer = self.step.layers[0]
-        # Where rows differ in what is cached and in what is new, both may be longest at once.
-        shape = len(self.step.layers), states.size(1), 2 * capacity, layer.heads, layer.head_dim
+        shape = len(self.step.layers), states.size(1), capacity, layer.heads, layer.head_dim
         self._cache = KVCache(*shape, states.dtype, states.device)
 
-    def states(self, prefixes: Prefixes, block_size: int) -> Tensor:
-        """``(rows, block_size, channels)``: the states of slots for positions p … of every row.
+    def draft(self, prefixes: Prefixes, block_size: int) -> tuple[Tensor, SlotScores]:
+        """``(rows, block_size, channels)``: the states of slots for positions p … of every row, and
+        what the slots may hold.
 
         The slots of a row see each other, but not those that are in the batch for other rows only.
         """
-        tokens, new = prefixes.tokens, prefixes.new_on_device
-        window, device = tokens.size(1), tokens.device
-        index = indices(window + block_size, device)
-        cached_on_device = prefixes.lengths_on_device - new
-        positions = cached_on_device[:, None] + index
-        is_mask = index >= new[:, None]
-        # Right after its own new tokens comes a row's block; what follows that is never read.
-        slots = torch.nn.functional.pad(tokens, (0, block_size), value=self.decoder.padding + 1)
-        features = prefixes.features
-        if features is not None and self._read is not None:
-            features = self._read(features)
+        new, (rows, window) = prefixes.new_on_device, prefixes.tokens.shape
         cached = [length - n for length, n in zip(prefixes.lengths, prefixes.new)]
-        room = self._cache.reserve(max(cached), window + block_size, prefixes.rows)
-        alike = prefixes.slots is None and min(prefixes.new) == window
-        if alike:
-            among = _among(window, block_size, self.causal, room.dtype, device)
+        width = self._sizes.cached(max(cached))
+        slots = self._sizes.block(window, block_size)
+        index = indices(slots, new.device)
+        positions = (prefixes.lengths_on_device - new)[:, None] + index
+        # Right after its own new tokens comes a row's block; what follows that is never read.
+        tokens = F.pad(prefixes.tokens, (0, slots - window), value=self.decoder.padding + 1)
+        block = new[:, None] + indices(block_size, new.device)
+        inputs = [tokens, index >= new[:, None], positions, block, prefixes.last]
+        chosen, features = prefixes.rows, prefixes.features
+        mask: Tensor | None
+        if self._sizes.padded:
+            most = self._cache.rows if chosen is None else self._sizes.rows(rows)
+            chosen = None if chosen is None else padded_rows(chosen, most)
+            inputs = [padded(x, most) for x in inputs]
+            features = self._padded_features(features, most, slots)
+            seen = _slots_seen(prefixes, block_size)
+            shape, dtype = (most, slots), self._cache.store.dtype
+            mask = block_mask(cached, prefixes.new, seen, width, shape, self.causal, dtype)
         else:
-            last = new[:, None] + (
-                block_size if prefixes.slots is None else prefixes.slots[:, None]
-            )
-            seen = torch.where(is_mask, last, index + 1) if self.causal else last
-            among = additive(index < seen[..., None], room.dtype)[:, None]
-        mask = attention_mask(cached, cached_on_device, among, room.dtype)
-        table = self._table
-        assert table is not None
-        memory = self._memory if prefixes.rows is None else self._memory.keep(prefixes.rows)
-        x = self.step(slots, is_mask, positions, table, room, mask, memory, features)
-        if self.causal and (prefixes.rows is not None or min(cached) < max(cached)):
-            columns = (max(cached) + index[:window]).expand(len(cached), -1)
+            mask = self._mask(prefixes, cached, block_size)
+        room = self._cache.reserve(width, slots, chosen)
+        memory = self._memory if chosen is None else self._memory.keep(chosen)
+        rest = memory.keys_values, memory.mask, memory.copies, features
+        results = self._run(room, mask, *inputs, self._table, *rest)
+        in_place = prefixes.rows is None and min(cached) == width
+        if self.causal and not in_place:
+            columns = (width + index[:window]).expand(rows, -1)
             self._cache.write(room, columns, positions[:, :window], prefixes.rows)
-        if alike:
-            return x[:, window:]
-        block = new[:, None] + indices(block_size, device)
-        return x.gather(1, block[..., None].expand(-1, -1, x.size(-1)))
+        states, *scores = (result[:rows] for result in results)
+        return states, self.step.score.read(*scores)
+
+    def _mask(self, prefixes: Prefixes, cached: list[int], block_size: int) -> Tensor | None:
+        """Attention of new tokens and block, over what is cached and among themselves."""
+        window, new = prefixes.tokens.size(1), prefixes.new_on_device
+        dtype, device = self._cache.store.dtype, new.device
+        if prefixes.slots is None and min(prefixes.new) == window:
+            among = _among(window, block_size, self.causal, dtype, device)
+        else:
+            own = block_size if prefixes.slots is None else prefixes.slots[:, None]
+            index, last = indices(window + block_size, device), new[:, None] + own
+            seen = torch.where(index >= new[:, None], last, index + 1) if self.causal else last
+            among = additive(index < seen[..., None], dtype)[:, None]
+        return attention_mask(cached, prefixes.lengths_on_device - new, among, dtype)
+
+    def _padded_features(self, features: Tensor | None, rows: int, slots: int) -> Tensor | None:
+        """The verifier's states for all slots, 0 where there are none."""
+        if not self.reads_features:
+            return None
+        if features is None:
+            return self._cache.store.new_zeros(rows, slots, self.step.channels)
+        return padded(features, rows, slots)
 
     def keep(self, rows: Tensor, width: int) -> None:
         """Go on with ``rows`` only, of which at most ``width`` positions are cached."""
+        rows = padded_rows(rows, self._sizes.rows(len(rows)))
         self._cache.keep(rows, width)
         self._memory = self._memory.keep(rows)
 
@@ -175,3 +257,8 @@ def _among(
         if causal:
             seen[:new] = seen[:new].tril()
         return additive(seen, dtype)
+
+
+def _slots_seen(prefixes: Prefixes, block_size: int) -> list[int]:
+    """How many slots each row is to have of the block."""
+    return [block_size] * len(prefixes.new) if prefixes.slots is None else prefixes.slots.tolist()

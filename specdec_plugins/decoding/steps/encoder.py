@@ -1,22 +1,34 @@
-"""A stock fairseq Transformer encoder as a pure step."""
+"""What is computed once of a source: a stock fairseq Transformer's encoder, and cross-attention's
+keys and values."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+import torch.nn.functional as F
 from fairseq.models.transformer import TransformerEncoderBase
 from fairseq.modules import MultiheadAttention
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from torch import Tensor, nn
 
+from specdec_plugins.engines.engine import Engine
+from specdec_plugins.engines.sizes import ExactSizes
+from specdec_plugins.engines.step import Run, Step
 from specdec_plugins.fairseq_types import EncoderOut
-from specdec_plugins.models.layers import EncoderLayerRunner, additive, among_themselves
+from specdec_plugins.models.layers import (
+    DecoderLayerRunner,
+    EncoderLayerRunner,
+    additive,
+    among_themselves,
+    source_memory,
+)
 
 Encode = Callable[[Tensor, Tensor], EncoderOut]
 """(source tokens ``(batch, source)``, their lengths ``(batch,)``) -> the encoder's output."""
 
 
-def frozen_encoder(encoder: TransformerEncoderBase) -> Encode:
+def frozen_encoder(encoder: TransformerEncoderBase, engine: Engine) -> Encode:
     """The quickest way to run an encoder whose weights are not to change.
 
     An encoder whose forward, or that of a layer, is not fairseq's own is run by that.
@@ -27,8 +39,8 @@ def frozen_encoder(encoder: TransformerEncoderBase) -> Encode:
         and not getattr(layer.self_attn, "use_xformers", False)
         for layer in encoder.layers
     ):
-        step = EncoderStep(encoder)
-        return lambda tokens, lengths: _encode(step, tokens, lengths)
+        run, sizes = engine.prepare(EncoderStep(encoder, engine.packed)), engine.sizes
+        return lambda tokens, lengths: _encode(encoder, run, sizes, tokens, lengths)
     return lambda tokens, lengths: encoder(tokens, src_lengths=lengths)
 
 
@@ -36,16 +48,22 @@ def _same(module: nn.Module, stock: type, *methods: str) -> bool:
     return all(getattr(type(module), name, None) is getattr(stock, name) for name in methods)
 
 
-def _encode(step: EncoderStep, tokens: Tensor, lengths: Tensor) -> EncoderOut:
-    encoder = step.encoder
+def _encode(
+    encoder: TransformerEncoderBase, run: Run, sizes: ExactSizes, tokens: Tensor, lengths: Tensor
+) -> EncoderOut:
+    if sizes.padded:
+        tokens = _padded(tokens, sizes, encoder.padding_idx)
     x, embedded = encoder.forward_embedding(tokens)
     padding, mask = tokens.eq(encoder.padding_idx), None
-    if bool(padding.any()):
+    some = bool(padding.any())
+    if some:
         x = x.masked_fill(padding[..., None], 0)
+    if some or sizes.padded:
         mask = additive(~padding[:, None, None], x.dtype)
+    (states,) = run(x, mask)
     return {
-        "encoder_out": [step(x, mask).transpose(0, 1)],
-        "encoder_padding_mask": [] if mask is None else [padding],
+        "encoder_out": [states.transpose(0, 1)],
+        "encoder_padding_mask": [padding] if some else [],
         "encoder_embedding": [embedded],
         "encoder_states": [],
         "src_tokens": [],
@@ -53,19 +71,59 @@ def _encode(step: EncoderStep, tokens: Tensor, lengths: Tensor) -> EncoderOut:
     }
 
 
-class EncoderStep(nn.Module):
+def _padded(tokens: Tensor, sizes: ExactSizes, padding: int) -> Tensor:
+    """More source tokens, which are padding, and more rows, all of which see something."""
+    rows, source = tokens.shape
+    tokens = F.pad(tokens, (sizes.source(source) - source, 0), value=padding)
+    return torch.cat([tokens, tokens[:1].expand(sizes.rows(rows) - rows, -1)])
+
+
+class EncoderStep(Step):
     """The layers of a ``TransformerEncoderBase`` that is not in training."""
 
-    def __init__(self, encoder: TransformerEncoderBase) -> None:
+    def __init__(self, encoder: TransformerEncoderBase, packed: bool = True) -> None:
+        """``packed``: as of a layer."""
         super().__init__()
         self.encoder = encoder
-        self._layers = [EncoderLayerRunner(layer, frozen=True) for layer in encoder.layers]
+        with torch.no_grad():
+            self._layers = [EncoderLayerRunner(layer, True, packed) for layer in encoder.layers]
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor]:
         """States ``(batch, source, channels)`` of embedded tokens ``x``, of the same shape.
 
         ``mask``: ``(batch, 1, 1, source)``, to be added to attention scores.
         """
         for runner in self._layers:
             x = runner(x, among_themselves(mask, runner.layer.self_attn))
-        return x if self.encoder.layer_norm is None else self.encoder.layer_norm(x)
+        return (x if self.encoder.layer_norm is None else self.encoder.layer_norm(x),)
+
+    def example(self) -> tuple[Tensor | None, ...]:
+        channels = int(self.encoder.layers[0].embed_dim)
+        return torch.ones(2, 7, channels), torch.zeros(2, 1, 1, 7)
+
+
+class MemoryStep(Step):
+    """What a decoder's cross-attention reads of a source."""
+
+    def __init__(self, layers: list[DecoderLayerRunner]) -> None:
+        super().__init__()
+        self._layers = layers
+
+    def forward(self, states: Tensor) -> tuple[Tensor]:
+        """``(layers, 2, rows, heads, source, dim)`` of ``(source, rows, channels)`` encoder
+        states."""
+        return (source_memory(self._layers, states),)
+
+    def example(self) -> tuple[Tensor | None, ...]:
+        return (torch.ones(7, 2, int(self._layers[0].layer.encoder_attn.kdim)),)
+
+
+def example_tokens() -> tuple[Tensor, Tensor]:
+    """Of a step's example: tokens ``(rows, slots)`` and their positions."""
+    return torch.ones(2, 5, dtype=torch.long), torch.arange(5).expand(2, -1).contiguous()
+
+
+def example_memory(layers: list[DecoderLayerRunner]) -> tuple[Tensor, Tensor]:
+    """Of a step's example: what cross-attention reads of two sources of 7 tokens, and its mask."""
+    heads, dim = layers[0].heads, layers[0].head_dim
+    return torch.zeros(len(layers), 2, 2, heads, 7, dim), torch.zeros(2, 1, 1, 7)

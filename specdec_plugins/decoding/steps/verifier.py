@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import TransformerModelBase
 from fairseq.models.transformer.transformer_decoder import TransformerDecoderBase
-from torch import Tensor, nn
+from torch import Tensor
 
-from specdec_plugins.decoding.steps.cache import KVCache, attention_mask
-from specdec_plugins.decoding.steps.encoder import frozen_encoder
+from specdec_plugins.decoding.steps.cache import (
+    KVCache,
+    attention_mask,
+    padded,
+    padded_mask,
+    padded_rows,
+)
+from specdec_plugins.decoding.steps.encoder import (
+    MemoryStep,
+    example_memory,
+    example_tokens,
+    frozen_encoder,
+)
+from specdec_plugins.engines.eager import EagerEngine
+from specdec_plugins.engines.engine import Engine
+from specdec_plugins.engines.step import CachedStep
 from specdec_plugins.fairseq_types import EncoderOut
 from specdec_plugins.models.layers import (
+    Attend,
     DecoderLayerRunner,
-    attend_over,
     position_table,
     positioned,
     projection,
@@ -49,15 +65,14 @@ def check_supported(model: BaseFairseqModel) -> None:
                 raise UnsupportedModelError(f"{name} (NormFormer): not supported; {supported}")
 
 
-SourceKeys = list[tuple[Tensor, Tensor]]
-"""Of each layer, cross-attention keys and values ``(rows, heads, source, dim)``."""
+class VerifierStep(CachedStep):
+    """Logits after each of several new tokens."""
 
+    transient = 1
 
-class VerifierStep(nn.Module):
-    """Logits after each of several new tokens: a function of tensors, without a state."""
+    def __init__(self, model: TransformerModelBase, packed: bool = True) -> None:
+        """``packed``: as of a layer.
 
-    def __init__(self, model: TransformerModelBase) -> None:
-        """
         Raises:
             UnsupportedModelError: a model that cannot be run exactly.
         """
@@ -65,22 +80,18 @@ class VerifierStep(nn.Module):
         super().__init__()
         self.decoder = model.decoder
         with torch.no_grad():
-            self.layers = [DecoderLayerRunner(layer, True) for layer in self.decoder.layers]
+            self.layers = [DecoderLayerRunner(layer, True, packed) for layer in self.decoder.layers]
         output = self.decoder.output_projection
-        self._project = projection(output.weight, output.bias, frozen=True)
+        # A copy: beside the same matrix as a table of embeddings, an engine would not pack it.
+        self._project = projection(output.weight.detach().clone(), output.bias, packed)
 
-    def memory(self, states: Tensor) -> SourceKeys:
-        """What cross-attention reads of ``(source, rows, channels)`` encoder states."""
-        return [layer.project(states) for layer in self.layers]
-
-    def forward(
+    def run(
         self,
+        attends: Sequence[Attend],
         tokens: Tensor,
         positions: Tensor,
         table: Tensor | None,
-        cached: Tensor,
-        mask: Tensor | None,
-        memory: SourceKeys,
+        memory: Tensor,
         memory_mask: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """Logits after each token, and the states they are computed from.
@@ -89,10 +100,7 @@ class VerifierStep(nn.Module):
             tokens: ``(rows, slots)``.
             positions: ``(rows, slots)`` where in the target each stands.
             table: ``(length, channels)`` what stands for a position; None for nothing.
-            cached: ``(layers, rows, width + slots, 2, heads, dim)`` keys and values of the tokens
-                before, then room, into which those of ``tokens`` are written.
-            mask: to be added to the scores of self-attention.
-            memory: as :meth:`memory` made it.
+            memory: as :class:`MemoryStep` made it.
             memory_mask: to be added to the scores of cross-attention.
 
         Returns:
@@ -106,13 +114,17 @@ class VerifierStep(nn.Module):
             x = positioned(x, positions, table)
         if decoder.layernorm_embedding is not None:
             x = decoder.layernorm_embedding(x)
-        for layer, keys_values, source in zip(self.layers, cached, memory):
-            x = layer(x, attend_over(keys_values, mask), source, memory_mask)
+        for layer, attend, source in zip(self.layers, attends, memory):
+            x = layer(x, attend, source, memory_mask)
         if decoder.layer_norm is not None:
             x = decoder.layer_norm(x)
         if decoder.project_out_dim is not None:
             x = decoder.project_out_dim(x)
         return self._project(x), x
+
+    def example(self) -> tuple[Tensor | None, ...]:
+        table = position_table(self.decoder.embed_positions, 9, self.decoder.padding_idx)
+        return (*example_tokens(), table, *example_memory(self.layers))
 
 
 class CachedVerifier:
@@ -121,16 +133,23 @@ class CachedVerifier:
     Built once for a model; :meth:`start` begins a batch.
     """
 
-    def __init__(self, model: TransformerModelBase, padding: int) -> None:
-        """
+    def __init__(
+        self, model: TransformerModelBase, padding: int, engine: Engine | None = None
+    ) -> None:
+        """``engine``: what runs the steps; None is PyTorch as it is.
+
         Raises:
             UnsupportedModelError: a model that cannot be run exactly.
         """
+        engine = engine or EagerEngine()
         self.model = model
         self.padding = padding
-        self.step = VerifierStep(model)
+        self.step = VerifierStep(model, engine.packed)
+        self._run = engine.prepare(self.step)
+        self._read_source = engine.prepare(MemoryStep(self.step.layers))
+        self._sizes = engine.sizes
         with torch.no_grad():
-            self.encode = frozen_encoder(model.encoder)
+            self.encode = frozen_encoder(model.encoder, engine)
         self._table: Tensor | None = None
 
     @property
@@ -140,9 +159,12 @@ class CachedVerifier:
 
     def start(self, encoder_out: EncoderOut, capacity: int) -> None:
         """Begin a batch; ``capacity``: of a row, committed tokens and new ones together."""
-        states = encoder_out["encoder_out"][0]
-        self._memory = self.step.memory(states)
+        states, sizes = encoder_out["encoder_out"][0], self._sizes
+        (self._memory,) = self._read_source(states)
         self._memory_mask = source_mask(encoder_out, states.dtype)
+        if self._memory_mask is None and sizes.padded:
+            self._memory_mask = states.new_zeros(states.size(1), 1, 1, len(states))
+        capacity = sizes.capacity(capacity)
         layer = self.step.layers[0]
         shape = len(self.step.layers), states.size(1), capacity, layer.heads, layer.head_dim
         self._cache = KVCache(*shape, states.dtype, states.device)
@@ -164,28 +186,36 @@ class CachedVerifier:
             depths, among: of a draft, how far its tokens stand from the first, and their attention.
 
         Returns:
-            as :class:`VerifierStep`.
+            as :class:`VerifierStep`; the logits are to be read before the next call.
         """
-        self._width = max(lengths)
-        self._new = self._cache.reserve(self._width, tokens.size(1))
-        mask = attention_mask(lengths, on_device, among, self._new.dtype)
+        rows, slots = tokens.shape
         positions = on_device[:, None] + depths
-        rest = self._memory, self._memory_mask
-        logits, states = self.step(tokens, positions, self._table, self._new, mask, *rest)
-        return logits, states
+        self._width = self._sizes.cached(max(lengths))
+        mask: Tensor | None
+        if self._sizes.padded:
+            shape = self._cache.rows, self._sizes.slots(slots)
+            self._new = self._cache.reserve(self._width, shape[1])
+            mask = padded_mask(lengths, self._width, among, *shape)
+            tokens, positions = padded(tokens, *shape), padded(positions, *shape)
+        else:
+            self._new = self._cache.reserve(self._width, slots)
+            mask = attention_mask(lengths, on_device, among, self._new.dtype)
+        memory = self._memory, self._memory_mask
+        logits, states = self._run(self._new, mask, tokens, positions, self._table, *memory)
+        return logits[:rows, :slots], states[:rows, :slots]
 
     def commit(self, sources: Tensor, positions: Tensor, in_place: bool) -> None:
         """Cache some of the tokens scored last: the ``sources`` ``(rows, n)``, at ``positions``.
 
-        ``in_place``: that is where they have been put, as they are the first ones and all rows have
-        the same length.
+        ``in_place``: they are the first ones, and all rows have the same length.
         """
-        if not in_place:
+        if not in_place or self._sizes.padded:
             self._cache.write(self._new, sources + self._width, positions)
 
     def keep(self, rows: Tensor, width: int) -> None:
         """Go on with ``rows`` only, of which at most ``width`` positions are cached."""
+        rows = padded_rows(rows, self._sizes.rows(len(rows)))
         self._cache.keep(rows, width)
-        self._memory = [(keys[rows], values[rows]) for keys, values in self._memory]
+        self._memory = self._memory[:, :, rows]
         if self._memory_mask is not None:
             self._memory_mask = self._memory_mask[rows]

@@ -32,13 +32,14 @@ from specdec_plugins.decoding.drafts import ChainDraft, Draft, DrawnDraft
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import StepResult
-from specdec_plugins.models.lattice import Lattice
+from specdec_plugins.models.lattice import Lattice, SlotLogits, SlotScores
 
 Path = tuple[int, ...]
 """What comes of each choice, one after another; choices with a single outcome are left out."""
 Coin = Callable[[float, float], float]
 
 HEAD = ScriptedHead(lambda states, probabilities: torch.where(probabilities > 0.3, 0.95, 0.4))
+LATTICE = SlotLogits.lattice
 ALL, TOP_K, TOP_P = Sampling(), Sampling(topk=2), Sampling(topp=0.7)
 
 
@@ -173,10 +174,9 @@ def enumerate_outputs(
     head, statistics = HEAD if options.reads_head else None, DecodingStatistics()
     found: dict[Output, float] = defaultdict(float)
     with pytest.MonkeyPatch.context() as patches:
-        decoder: Any = DRAFTERS[drafter].decoder
-        lattice = decoder.lattice
         if not options.trees:
-            patches.setattr(decoder, "lattice", lambda *given: three_in_double(lattice(*given)))
+            for kind in (SlotLogits, Lattice):
+                patches.setattr(kind, "lattice", lambda self: three_in_double(lattice_of(self)))
         if chosen:
             patches.setattr(
                 generator_module, "DrawnDrafting", lambda cached, *_: ChainDrafting(cached, True)
@@ -197,6 +197,11 @@ def enumerate_outputs(
                 found[tuple(hypothesis["tokens"].tolist())] += weight
             paths = chance.others
     return found, statistics
+
+
+def lattice_of(scores: SlotScores) -> Lattice:
+    """What the drafter's own method makes of them."""
+    return scores if isinstance(scores, Lattice) else LATTICE(scores)
 
 
 def three_in_double(lattice: Lattice) -> Lattice:

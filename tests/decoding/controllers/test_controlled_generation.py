@@ -259,17 +259,17 @@ def test_features_are_those_of_the_committed_tokens(nodes: int) -> None:
     """Whatever way through the trees was accepted, and wherever its nodes stood."""
     generator = make_generator("causal, all shared", Tree(nodes, K, redraft_below=0.2), 12)
     given: list[Prefixes] = []
-    states = CachedDrafter.states
+    draft = CachedDrafter.draft
 
-    def noting(self: CachedDrafter, prefixes: Prefixes, k: int) -> torch.Tensor:
+    def noting(self: CachedDrafter, prefixes: Prefixes, k: int) -> Any:
         given.append(prefixes)
-        return states(self, prefixes, k)
+        return draft(self, prefixes, k)
 
     several = compared = 0
     for seed in range(12):
         batch = make_batch([6], seed=seed)
         given.clear()
-        with patch.object(CachedDrafter, "states", noting):
+        with patch.object(CachedDrafter, "draft", noting):
             ((hypothesis,),) = generator.generate([], batch)
         several += max(hypothesis["accepted"])
         expected = states_of(batch, 0, hypothesis["tokens"])

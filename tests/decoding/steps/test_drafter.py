@@ -98,11 +98,12 @@ def test_cached_states_are_those_of_the_training_pass(
             torch.tensor(new),
             counts,
             torch.tensor(counts),
+            target[index, 0],
             None if features is None else features[index[:, None], window],
             own,
             torch.tensor(going) if len(going) < len(rows) else None,
         )
-        states = cached.states(prefixes, slots)
+        states, _ = cached.draft(prefixes, slots)
         assert states.shape[:2] == (len(ours), slots)
         logits = model.decoder.output_layer(states)
         for count in set([slots] if own is None else own.tolist()):

@@ -10,6 +10,7 @@ from conftest import make_verifier
 from drafters import make_targets
 
 from specdec_plugins.decoding.steps.encoder import frozen_encoder
+from specdec_plugins.engines.eager import EagerEngine
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -32,7 +33,7 @@ def test_as_fairseq(settings: dict[str, Any], padded: bool) -> None:
     with torch.no_grad():
         expected = encoder(source, src_lengths=lengths)
         encoder.layers[0].self_attn.forward = None  # it is not fairseq's that is run
-        found = frozen_encoder(encoder)(source, lengths)
+        found = frozen_encoder(encoder, EagerEngine())(source, lengths)
     assert set(found) <= set(expected)
     real = source.ne(encoder.padding_idx)
     theirs, ours = (out["encoder_out"][0].transpose(0, 1)[real] for out in (expected, found))
@@ -65,8 +66,8 @@ def test_what_is_of_another_kind_is_run_as_it_is(part: str, method: str) -> None
         return {**out, "encoder_out": [2 * out["encoder_out"][0]]}
 
     source, lengths = make_targets([5, 3], seed=1), torch.tensor([5, 3])
-    quiet = frozen_encoder(encoder)(source, lengths)["encoder_out"][0]
+    quiet = frozen_encoder(encoder, EagerEngine())(source, lengths)["encoder_out"][0]
     changed.__class__ = type("Louder", (type(changed),), {method: louder})
-    loud = frozen_encoder(encoder)(source, lengths)["encoder_out"][0]
+    loud = frozen_encoder(encoder, EagerEngine())(source, lengths)["encoder_out"][0]
     assert not torch.allclose(loud, quiet)
     torch.testing.assert_close(loud, encoder(source, src_lengths=lengths)["encoder_out"][0])

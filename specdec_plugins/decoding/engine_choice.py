@@ -1,0 +1,76 @@
+"""Which engine runs the models, in which precision: the options. No fairseq in here."""
+
+from __future__ import annotations
+
+import torch
+
+from specdec_plugins.decoding.options import Option
+from specdec_plugins.engines.eager import EagerEngine
+from specdec_plugins.engines.engine import Engine, EngineError
+from specdec_plugins.engines.imports import has_openvino
+
+COMPILED = ("float32", "bfloat16", "int8")
+"""Precisions that OpenVINO has."""
+PRECISIONS = ("float32", "float64", "bfloat16", "float16", "int8")
+
+ENGINE = Option(
+    "engine",
+    "auto",
+    "what runs the models: openvino (CPUs), eager (PyTorch as it is: any device, the reference), "
+    "auto (openvino on a CPU where it is installed and has the precision, else eager)",
+    str,
+    choices=("auto", "eager", "openvino"),
+)
+PRECISION = Option(
+    "precision",
+    "float32",
+    "of the arithmetic; int8 is that of weights (openvino only), float16 is for GPUs, float64 to "
+    "check exactness (eager only)",
+    str,
+    choices=PRECISIONS,
+)
+OF_MODELS: Option[str | None] = Option(
+    PRECISION.name, None, f"{PRECISION.help}; by default that of the models", str, True, PRECISIONS
+)
+"""Where fairseq has loaded the models."""
+
+
+def check_engine(engine: str, precision: str, device: str) -> None:
+    """
+    Raises:
+        ValueError: these do not go together, naming the flag.
+    """
+    on_cpu = torch.device(device).type == "cpu"
+    if precision == "float16" and on_cpu:
+        raise ValueError("--precision float16: needs a GPU; on the CPU use bfloat16")
+    if engine == "openvino":
+        if not on_cpu:
+            raise ValueError("--engine openvino: is for CPUs; give --cpu, or use --engine eager")
+        if precision not in COMPILED:
+            raise ValueError(
+                f"--engine openvino: has no --precision {precision}; use --engine eager"
+            )
+    if precision == "int8" and (engine == "eager" or not on_cpu):
+        raise ValueError("--precision int8: is for CPUs and --engine openvino")
+
+
+def choose_engine(engine: str, precision: str, device: str) -> Engine:
+    """The engine that is asked for.
+
+    Raises:
+        ValueError: these do not go together.
+        EngineError: it is not installed.
+    """
+    check_engine(engine, precision, device)
+    able = torch.device(device).type == "cpu" and precision in COMPILED
+    if engine == "openvino" or (engine == "auto" and able and has_openvino()):
+        # Only where it is used: it is an extra.
+        from specdec_plugins.engines.openvino import OpenVinoEngine
+
+        return OpenVinoEngine(precision, fall_back=engine == "auto")
+    if precision == "int8":
+        raise EngineError(
+            "--precision int8: needs OpenVINO, which is not installed; pip install "
+            "'specdec-plugins[openvino,int8]'"
+        )
+    return EagerEngine(precision)

@@ -1,0 +1,30 @@
+"""Steps run by PyTorch as they are: on any device, in any floating-point type. The reference. No
+fairseq in here."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+from specdec_plugins.engines.sizes import ExactSizes
+from specdec_plugins.engines.step import Run, Step
+
+
+class EagerEngine:
+    """Runs steps as they are, in the precision of their weights."""
+
+    name = "eager"
+    packed = True
+    sizes = ExactSizes()
+
+    def __init__(self, precision: str = "float32") -> None:
+        """``precision``: of the models that it will be given."""
+        self.precision = precision
+        self.dtype: torch.dtype = getattr(torch, precision)
+
+    def prepare(self, step: Step) -> Run:
+        return step
+
+    def running(self) -> AbstractContextManager[None]:
+        return nullcontext()

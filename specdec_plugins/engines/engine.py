@@ -1,0 +1,40 @@
+"""What every engine can do. No fairseq in here."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import torch
+
+from specdec_plugins.engines.sizes import ExactSizes
+from specdec_plugins.engines.step import Run, Step
+
+
+class EngineError(ValueError):
+    """An engine that cannot be had, or cannot do what it is asked to: one line."""
+
+
+class Engine(Protocol):
+    """Runs pure steps fast."""
+
+    name: str
+    precision: str
+    """Of its arithmetic."""
+    dtype: torch.dtype
+    """Of the models that it is given."""
+    packed: bool
+    """Whether steps are to hold their weights in oneDNN's own layout."""
+
+    @property
+    def sizes(self) -> ExactSizes:
+        """Of what steps are handed."""
+        ...
+
+    def prepare(self, step: Step) -> Run:
+        """What is called in place of the step, whose weights are not to change."""
+        ...
+
+    def running(self) -> AbstractContextManager[None]:
+        """Is entered while steps are run."""
+        ...

@@ -1,0 +1,236 @@
+"""Steps compiled by OpenVINO, for CPUs. No fairseq in here."""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from specdec_plugins.engines.compiled_files import CompiledFiles
+from specdec_plugins.engines.engine import EngineError
+from specdec_plugins.engines.imports import installed_openvino, without_telemetry
+from specdec_plugins.engines.sizes import PaddedSizes
+from specdec_plugins.engines.step import CachedStep, Results, Run, Step
+from specdec_plugins.models.layers import Attend
+
+logger = logging.getLogger(__name__)
+
+HINTS = {"float32": "f32", "bfloat16": "bf16", "int8": "f32"}
+"""By precision, that of arithmetic; with int8, weights are int8 and are multiplied as such where
+the processor can."""
+
+
+class OpenVinoEngine:
+    """Compiles steps for this machine's processor."""
+
+    name = "openvino"
+    packed = False
+    dtype = torch.float32
+    sizes = PaddedSizes()
+
+    def __init__(self, precision: str = "float32", fall_back: bool = False) -> None:
+        """It will run steps by as many threads as torch has now.
+
+        Args:
+            precision: one of ``HINTS``.
+            fall_back: a step that cannot be compiled is run by torch, and a warning says so.
+
+        Raises:
+            EngineError: OpenVINO, or what int8 takes, is not installed.
+        """
+        self.precision = precision
+        self._openvino = installed_openvino()
+        self._compress = None if precision != "int8" else _weight_compression()
+        self._fall_back = fall_back
+        self._threads = torch.get_num_threads()
+        self._core = self._openvino.Core()
+        self._options = {
+            # Otherwise OpenVINO may choose bfloat16 by itself.
+            "INFERENCE_PRECISION_HINT": HINTS[precision],
+            "INFERENCE_NUM_THREADS": self._threads,
+            "NUM_STREAMS": 1,
+            "PERFORMANCE_HINT": "LATENCY",
+        }
+        version = self._openvino.__version__
+        self._files = CompiledFiles({"openvino": version, "precision": precision, **self._options})
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """While steps are run: two pools of threads on the same cores would stall each other."""
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+    def prepare(self, step: Step) -> Run:
+        """
+        Raises:
+            EngineError: the step cannot be compiled, and is not to be run by torch.
+        """
+        name = type(step).__name__
+        try:
+            return self._prepared(step)
+        except Exception as error:  # OpenVINO's are of several kinds, without a base of their own
+            reason = str(error).strip().splitlines()[-1]
+            if not self._fall_back:
+                raise EngineError(
+                    f"--engine openvino: cannot compile {name} ({reason}); use --engine eager"
+                ) from error
+            logger.warning("openvino cannot compile %s (%s); torch runs it", name, reason)
+            return step
+
+    def _prepared(self, step: Step) -> Run:
+        if not isinstance(step, CachedStep):
+            return CompiledStep(self._openvino, self._compiled(step, step.example()), step)
+        layer, count = step.layers[0], len(step.layers)
+        past = torch.zeros(count, 2, 9, 2, layer.heads, layer.head_dim)
+        example = (past, torch.zeros(2, 1, 5, 14), *step.example())
+        compiled = self._compiled(_Functional(step), example)
+        return CompiledCachedStep(CompiledStep(self._openvino, compiled, step))
+
+    def _compiled(self, module: nn.Module, example: tuple[Tensor | None, ...]) -> Any:
+        """A module compiled for inputs of all sizes, or what was kept of it."""
+        given = _Given(module, example)
+        tensors = tuple(tensor for tensor in example if tensor is not None)
+        with torch.no_grad():
+            traced = _traced(given.eval(), tensors)
+        key = self._files.key(traced)
+        kept = self._files.load(key)
+        if kept is not None:
+            try:
+                return self._core.import_model(BytesIO(kept), "CPU", self._options)
+            except RuntimeError as error:
+                logger.warning("%s: cannot be used (%s); compiling anew", key, error)
+        begin = time.perf_counter()
+        compiled = self._core.compile_model(self._converted(traced), "CPU", self._options)
+        seconds = time.perf_counter() - begin
+        logger.info("openvino compiled a step in %.1f s, for this and later runs", seconds)
+        self._files.save(key, compiled.export_model().getvalue())
+        return compiled
+
+    def _converted(self, traced: torch.jit.ScriptModule) -> Any:
+        from openvino.frontend import FrontEndManager
+        from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
+
+        frontend = FrontEndManager().load_by_framework("pytorch")
+        # In place of openvino.convert_model, which tells its maker of its use. The decoder has to
+        # live as long as the conversion.
+        decoder = TorchScriptPythonDecoder(traced)
+        model = frontend.convert(frontend.load(decoder))
+        return model if self._compress is None else self._compress(model)
+
+
+def _traced(module: nn.Module, inputs: tuple[Tensor, ...]) -> torch.jit.ScriptModule:
+    with warnings.catch_warnings():
+        # That the number of layers, and of keys and values, stays what it is.
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)  # type: ignore[attr-defined]
+        traced: torch.jit.ScriptModule = torch.jit.trace(  # type: ignore[no-untyped-call]
+            module, inputs, check_trace=False
+        )
+    return traced
+
+
+def _weight_compression() -> Any:
+    """What makes the weights of a model int8, each row of a matrix with a scale of its own.
+
+    Raises:
+        EngineError: NNCF is not installed.
+    """
+    try:
+        with without_telemetry():
+            import nncf
+    except ImportError as error:
+        raise EngineError(
+            "--precision int8: needs NNCF, which is not installed; pip install "
+            "'specdec-plugins[openvino,int8]'"
+        ) from error
+    nncf.set_log_level(logging.ERROR)
+    mode = nncf.CompressWeightsMode.INT8_SYM
+    return lambda model: nncf.compress_weights(model, mode=mode)
+
+
+class _Given(nn.Module):
+    """A module that is called without the inputs that there never are."""
+
+    def __init__(self, module: nn.Module, example: tuple[Tensor | None, ...]) -> None:
+        super().__init__()
+        self.module = module
+        self._given = [tensor is not None for tensor in example]
+
+    def forward(self, *tensors: Tensor) -> Results:
+        left = iter(tensors)
+        return self.module(*(next(left) if given else None for given in self._given))
+
+
+class _Functional(nn.Module):
+    """A cached step that writes nothing: the new keys and values are its last result."""
+
+    def __init__(self, step: CachedStep) -> None:
+        super().__init__()
+        self.step = step
+
+    def forward(self, past: Tensor, mask: Tensor, *inputs: Tensor | None) -> Results:
+        new: list[Tensor] = []
+        attends = [_joined(past[i], mask, new) for i in range(len(self.step.layers))]
+        results = self.step.run(attends, *inputs)
+        return (*results, torch.stack(new))
+
+
+def _joined(past: Tensor, mask: Tensor, new: list[Tensor]) -> Attend:
+    """Self-attention over cached positions ``(batch, width, 2, heads, dim)`` and new ones, which
+    are noted."""
+
+    def attend(query: Tensor, key_value: Tensor) -> Tensor:
+        new.append(key_value)
+        keys, values = torch.cat([past, key_value], dim=1).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(query.transpose(1, 2), keys, values, attn_mask=mask)
+        return y.transpose(1, 2).flatten(2)
+
+    return attend
+
+
+class CompiledStep:
+    """What is called in place of a step."""
+
+    def __init__(self, openvino: Any, compiled: Any, step: Step) -> None:
+        self._tensor = openvino.Tensor
+        self._request = compiled.create_infer_request()
+        self._results = len(compiled.outputs)
+        self._transient = step.transient
+
+    def __call__(self, *inputs: Tensor | None) -> Results:
+        # OpenVINO reads these arrays while it computes: they must live as long.
+        arrays = [np.ascontiguousarray(x.numpy()) for x in inputs if x is not None]
+        for place, array in enumerate(arrays):
+            self._request.set_input_tensor(place, self._tensor(array, shared_memory=True))
+        self._request.infer()
+        results = []
+        for place in range(self._results):
+            array = self._request.get_output_tensor(place).data
+            # The next call writes over it.
+            results.append(torch.from_numpy(array if place < self._transient else array.copy()))
+        return tuple(results)
+
+
+class CompiledCachedStep:
+    """What is called in place of a cached step."""
+
+    def __init__(self, compiled: CompiledStep) -> None:
+        self._compiled = compiled
+
+    def __call__(self, cached: Tensor, mask: Tensor, *inputs: Tensor | None) -> Results:
+        width = cached.size(2) - mask.size(2)
+        *results, new = self._compiled(cached[:, :, :width], mask, *inputs)
+        cached[:, :, width:] = new
+        return tuple(results)

@@ -1,0 +1,58 @@
+"""Which engine runs the models."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from specdec_plugins.decoding import engine_choice
+from specdec_plugins.decoding.engine_choice import PRECISIONS, check_engine, choose_engine
+from specdec_plugins.engines.engine import EngineError
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64", "bfloat16"])
+def test_without_openvino(precision: str) -> None:
+    engine = choose_engine("auto", precision, "cpu")
+    assert (engine.name, engine.precision) == ("eager", precision)
+    assert engine.dtype == getattr(torch, precision)
+
+
+@pytest.mark.parametrize(
+    ("precision", "name"),
+    [("float32", "openvino"), ("bfloat16", "openvino"), ("float64", "eager")],
+)
+def test_with_openvino(precision: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
+    monkeypatch.setattr(engine_choice, "has_openvino", lambda: True)
+    engine = choose_engine("auto", precision, "cpu")
+    assert (engine.name, engine.precision) == (name, precision)
+    assert choose_engine("eager", precision, "cpu").name == "eager"
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (("eager", "int8", "cpu"), "--precision int8: is for CPUs and --engine openvino"),
+        (("auto", "int8", "cuda"), "--precision int8: is for CPUs"),
+        (("auto", "float16", "cpu"), "--precision float16: needs a GPU"),
+        (("openvino", "float64", "cpu"), "--engine openvino: has no --precision float64"),
+        (("openvino", "float32", "cuda"), "--engine openvino: is for CPUs"),
+    ],
+)
+def test_what_does_not_go_together(asked: tuple[str, str, str], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        check_engine(*asked)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_on_a_gpu(precision: str) -> None:
+    if precision != "int8":
+        assert choose_engine("auto", precision, "cuda").name == "eager"
+
+
+def test_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(EngineError, match=r"specdec-plugins\[openvino,int8\]"):
+        choose_engine("auto", "int8", "cpu")
+    monkeypatch.setitem(__import__("sys").modules, "openvino", None)
+    with pytest.raises(EngineError, match=r"specdec-plugins\[openvino\]"):
+        choose_engine("openvino", "float32", "cpu")

@@ -1,0 +1,206 @@
+"""Steps compiled by OpenVINO give what PyTorch gives, as far as their precision goes."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_batch, make_task, make_verifier
+from drafters import make_block, make_causal
+from scripted import DICTIONARY
+
+from specdec_plugins.decoding.build import build_generator
+from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.steps.verifier import VerifierStep
+from specdec_plugins.engines.eager import EagerEngine
+from specdec_plugins.engines.engine import Engine, EngineError
+from specdec_plugins.engines.step import Step
+
+pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
+
+from specdec_plugins.engines.openvino import OpenVinoEngine
+
+K = 4
+PAIRS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
+    "published drafter": ({}, "block", {"src_embedding_copy": True}),
+    "all shared": (
+        {"encoder_normalize_before": True, "decoder_normalize_before": True},
+        "causal",
+        {"share_verifier_encoder": True, "verifier_features": True, "previous_token_head": True},
+    ),
+    "learned positions": (
+        {"encoder_learned_pos": True, "decoder_learned_pos": True, "share_all_embeddings": True},
+        "causal",
+        {"decoder_learned_pos": True},
+    ),
+    "no positions, narrow": (
+        {"no_token_positional_embeddings": True, "decoder_output_dim": 8, "activation_fn": "gelu"},
+        "causal",
+        {"previous_token_head": True},
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    return folder / "specdec" / "compiled"
+
+
+@cache
+def pair(name: str) -> tuple[Any, Any]:
+    overrides, kind, options = PAIRS[name]
+    task = make_task(block_size=K)
+    task.verifier = make_verifier(seed=1, **overrides).requires_grad_(False).float()
+    task.verifier.decoder.output_projection.weight[2] *= 4
+    make = make_block if kind == "block" else make_causal
+    return task.verifier, make(task, **options).float()
+
+
+def decode(name: str, engine: Engine, controller: str, lengths: list[int]) -> Any:
+    verifier, drafter = pair(name)
+    generator = build_generator(
+        verifier,
+        None if controller == "none" else drafter,
+        DICTIONARY,
+        K,
+        limits=GenerationLimits(max_len_b=20),
+        options=ControllerOptions(controller),
+        engine=engine,
+    )
+    return [hypothesis for (hypothesis,) in generator.generate([], make_batch(lengths))]
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_as_pytorch(name: str) -> None:
+    """Tokens, and scores as exactly as float32 has them."""
+    engine = OpenVinoEngine()
+    for controller, lengths in (("tree", [6, 3, 9]), ("constant", [17])):
+        expected = decode(name, EagerEngine(), controller, lengths)
+        for found, own in zip(decode(name, engine, controller, lengths), expected, strict=True):
+            assert found["tokens"].tolist() == own["tokens"].tolist()
+            assert found["accepted"] == own["accepted"]
+            scores = found["positional_scores"], own["positional_scores"]
+            torch.testing.assert_close(*scores, atol=1e-4, rtol=1e-4)
+
+
+def inputs(step: VerifierStep) -> tuple[Any, ...]:
+    """Of three tokens after four cached ones."""
+    layer, (*_, memory, memory_mask) = step.layers[0], step.example()
+    cached = torch.randn(len(step.layers), 2, 7, 2, layer.heads, layer.head_dim)
+    positions = torch.arange(4, 7).expand(2, -1).contiguous()
+    tokens, (_, _, table, *_) = torch.tensor([[5, 6, 7], [8, 9, 4]]), step.example()
+    mask = torch.zeros(2, 1, 3, 7)
+    return cached, mask, tokens, positions, table, torch.randn_like(memory), memory_mask
+
+
+@pytest.mark.parametrize(("precision", "least"), [("bfloat16", 1e-3), ("int8", 1e-3)])
+def test_a_precision_is_what_is_computed_in(precision: str, least: float) -> None:
+    """OpenVINO may choose one by itself."""
+    verifier, _ = pair("all shared")
+    step = VerifierStep(verifier, packed=False)
+    given = inputs(step)
+    expected = step(*copy.deepcopy(given))[0].clone()
+    scale = float(expected.abs().max())
+
+    def error(asked: str) -> float:
+        found = OpenVinoEngine(asked).prepare(step)(*copy.deepcopy(given))[0]
+        return float((found - expected).abs().max()) / scale
+
+    assert error("float32") < 1e-5
+    assert least / 10 < error(precision) < 100 * least
+
+
+def test_what_was_compiled_is_kept(own_cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    verifier, _ = pair("all shared")
+    step = VerifierStep(verifier, packed=False)
+    given = inputs(step)
+
+    def run(model: VerifierStep) -> Any:
+        caplog.clear()
+        return OpenVinoEngine().prepare(model)(*copy.deepcopy(given))[0].clone()
+
+    first = run(step)
+    assert "compiled a step" in caplog.text
+    (file,) = own_cache.iterdir()
+    assert torch.equal(run(step), first)
+    assert not caplog.text
+    # What is damaged, or of another make, is compiled anew.
+    content = file.read_bytes()
+    for damaged in (content[:-1], content[:40], b"", b"\0" * 100):
+        file.write_bytes(damaged)
+        assert torch.equal(run(step), first)
+        assert "is damaged" in caplog.text
+    # Other weights are another file.
+    other = copy.deepcopy(verifier)
+    other.decoder.layers[0].fc1.weight.data[0, 0] += 1
+    assert not torch.equal(run(VerifierStep(other, packed=False)), first)
+    assert len(list(own_cache.iterdir())) == 2
+
+
+def test_a_folder_that_cannot_be_written(own_cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    own_cache.parent.mkdir(parents=True)
+    own_cache.write_text("a file where a folder should be")
+    step = VerifierStep(pair("all shared")[0], packed=False)
+    assert OpenVinoEngine().prepare(step)(*inputs(step))[0].isfinite().all()
+    assert "not kept" in caplog.text
+
+
+class Strange(Step):
+    """Nobody knows how to compile it."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        return (torch.special.airy_ai(x),)
+
+    def example(self) -> tuple[torch.Tensor | None, ...]:
+        return (torch.ones(2),)
+
+
+def test_a_step_that_cannot_be_compiled(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(EngineError, match="--engine openvino: cannot compile Strange"):
+        OpenVinoEngine().prepare(Strange())
+    run = OpenVinoEngine(fall_back=True).prepare(Strange())
+    assert "openvino cannot compile Strange" in caplog.text
+    assert torch.equal(run(torch.ones(2))[0], torch.special.airy_ai(torch.ones(2)))
+
+
+def test_threads_are_torchs_again_afterwards() -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        with OpenVinoEngine().running():
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_nothing_is_sent() -> None:
+    """In a new process, where nothing else has imported OpenVINO."""
+    script = """
+import socket, sys
+def refuse(*args, **kwargs): raise AssertionError("a connection")
+socket.socket.connect = refuse
+import torch
+from specdec_plugins.engines.openvino import OpenVinoEngine
+from specdec_plugins.engines.step import Step
+class Double(Step):
+    def forward(self, x): return (x @ torch.ones(64, 64) * 2,)
+    def example(self): return (torch.ones(2, 64),)
+run = OpenVinoEngine("int8").prepare(Double())
+print(run(torch.ones(1, 64))[0][0, 0].item(), "openvino_telemetry" in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout.split() == ["128.0", "False"]

@@ -1,0 +1,94 @@
+"""Steps that are handed more than there is, with masks that say so, give what they give without:
+tokens, and scores to 1e-9, of every controller, in batches and one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_batch
+from controlled import DRAFTERS, HEAD, K, drafter, tell_costs, verifier
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted import DICTIONARY
+
+from specdec_plugins.decoding.acceptance import RelaxedRule, StrictRule
+from specdec_plugins.decoding.build import build_drafter_alone, build_generator
+from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
+from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.engines.eager import EagerEngine
+from specdec_plugins.engines.sizes import PaddedSizes
+from specdec_plugins.engines.step import CachedStep, Run, Step
+
+EXACT = EagerEngine("float64")
+
+
+class PaddedEngine(EagerEngine):
+    """PyTorch with padded steps; it sees to it that masks are finite."""
+
+    sizes = PaddedSizes()
+
+    def prepare(self, step: Step) -> Run:
+        def run(*inputs: Any) -> Any:
+            if isinstance(step, CachedStep):
+                mask = inputs[1]
+                assert mask.isfinite().all()
+                # Every new token sees one, be it padding or not.
+                assert (mask == 0).any(-1).all()
+            results = step(*inputs)
+            assert all(result.isfinite().all() for result in results)
+            return results
+
+        return run
+
+
+PADDED = PaddedEngine("float64")
+
+
+def decode(engine: EagerEngine, name: str, lengths: list[int], seed: int, **given: Any) -> Any:
+    limits = GenerationLimits(max_len_b=20)
+    generator = build_generator(
+        verifier(), drafter(name), DICTIONARY, K, limits=limits, head=HEAD, engine=engine, **given
+    )
+    if generator.controller.name == "cost-aware":
+        generator._prepare = tell_costs(0.1)
+    return generator.generate([], make_batch(lengths, seed=seed))
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    for (one,), (other,) in zip(found, expected, strict=True):
+        assert one["tokens"].tolist() == other["tokens"].tolist()
+        assert one["accepted"] == other["accepted"]
+        scores = one["positional_scores"], other["positional_scores"]
+        torch.testing.assert_close(*scores, atol=1e-9, rtol=1e-9)
+
+
+@settings(max_examples=60)
+@given(
+    name=st.sampled_from(sorted(DRAFTERS)),
+    controller=st.sampled_from(sorted(POLICIES)),
+    relaxed=st.booleans(),
+    lengths=st.lists(st.integers(1, 20), min_size=1, max_size=5),
+    seed=st.integers(0, 99),
+)
+def test_decoding(name: str, controller: str, relaxed: bool, lengths: list[int], seed: int) -> None:
+    given: dict[str, Any] = {
+        "options": ControllerOptions(controller),
+        "rule": RelaxedRule(3, 2.0) if relaxed else StrictRule(),
+    }
+    expected = decode(EXACT, name, lengths, seed, **given)
+    assert_same(decode(PADDED, name, lengths, seed, **given), expected)
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_the_drafter_alone(name: str) -> None:
+    batch = make_batch([5, 9, 3, 17, 8])
+    found = []
+    for engine in (PADDED, EXACT):
+        limits = GenerationLimits(max_len_b=20)
+        alone = build_drafter_alone(
+            drafter(name), verifier(), DICTIONARY, K, limits=limits, engine=engine
+        )
+        found.append(alone.generate([], batch))
+    assert_same(*found)

@@ -29,6 +29,18 @@ hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What hypothesis repeats is not traced for coverage, which would take it half as long again.
+
+    So are modules marked ``no_cover``: their lines are others' too. What coverage says is never
+    too much.
+    """
+    for item in items:
+        if item.get_closest_marker("hypothesis"):
+            item.add_marker("no_cover")
+
+
 def make_dictionary(words: int = 20) -> Dictionary:
     dictionary = Dictionary()
     for index in range(words):

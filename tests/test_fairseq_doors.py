@@ -90,9 +90,9 @@ def check_output(output: str, trained: Trained, expected: list[str], beam: int =
 SHOW = "--scoring sacrebleu --print-step --retain-iter-history"
 
 
-def test_generate(trained: Trained, flags: str) -> None:
+def test_generate(trained: Trained, flags: str, tmp_path: Path) -> None:
     files = f"{trained.drafter}:{trained.verifier}"
-    output = run("generate", f"{flags} --user-dir {PACKAGE} --path {files} {SHOW} --max-tokens 60")
+    output = run_generate(f"{flags} --path {files} {SHOW} --max-tokens 60", tmp_path)
     check_output(output, trained, trained.translate())
 
 

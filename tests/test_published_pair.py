@@ -13,7 +13,7 @@ from fairseq.data import Dictionary
 from specdec_plugins.decoding.acceptance import choose_rule
 from specdec_plugins.inference import Settings, Translation, load_translator
 
-pytestmark = needs_published
+pytestmark = [needs_published, pytest.mark.no_cover]
 
 SETTINGS = [(k, beta, tau) for k in (5, 10) for beta, tau in ((1, "0"), (3, "1.0"), (5, "3.0"))]
 EOS = "</s>"

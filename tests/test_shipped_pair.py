@@ -19,6 +19,8 @@ from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.inference import Settings, Translator, load_translator
 
+pytestmark = pytest.mark.no_cover
+
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "checkpoints" / "multi30k.en-de"
 RELAXED = RelaxedRule(3, 1.0)

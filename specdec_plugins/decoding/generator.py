@@ -194,7 +194,7 @@ class SpeculativeGenerator:
         if recorder is not None:
             recorder.begin(len(batch.rows))
         while batch.rows:
-            draft = drafting.draft(batch, controller.reuse_above)
+            draft = drafting.draft(batch, controller.reuse_above, controller.reuse_together)
             with statistics.stopwatch("control", HOST):
                 lengths = controller.verify_lengths(draft)
             verified = draft if lengths is None else draft.cut(lengths)

@@ -182,18 +182,21 @@ class FoldedHead:
         self._weight = (head.out.weight[0] / settings.temperature).float()
         constant = (head.out.bias / settings.temperature + settings.bias).float()
         self._slots = constant.expand(settings.block_size)
-        self._odds = torch.zeros(2)
+        self._odds = [0.0, 0.0]
         if head.slots is not None:
             self._slots = self._slots + head.slots.float() @ self._weight
         if head.confidence is not None:
-            self._odds = self._weight @ head.confidence.weight.float()
+            self._odds = (self._weight @ head.confidence.weight.float()).tolist()
 
     def __call__(self, states: Tensor, confidences: Tensor) -> Tensor:
         """As :class:`AcceptanceHead`."""
         p = confidences.clamp(DOUBT, 1 - DOUBT)
-        logits = states.float() @ self._weight + self._slots[: states.size(-2)]
-        logits = torch.addcmul(logits, p.log(), self._odds[0])
-        return torch.addcmul(logits, (1 - p).log(), self._odds[1]).sigmoid()
+        logits = states.float() @ self._weight
+        logits += self._slots[: states.size(-2)]
+        # In place, and with numbers of the host: each call is as long as all that it computes.
+        logits.add_(p.log(), alpha=self._odds[0])
+        logits.add_(p.neg_().log1p_(), alpha=self._odds[1])
+        return logits.sigmoid_()
 
 
 @dataclass

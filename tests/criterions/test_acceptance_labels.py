@@ -21,6 +21,8 @@ from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.limits import GenerationLimits
 
+pytestmark = pytest.mark.no_cover
+
 EOS, PAD, K, LIMIT = 2, 1, 4, 30
 # Few words, so that random models agree now and then.
 DICTIONARY = make_dictionary(4)

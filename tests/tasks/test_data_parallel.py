@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from trained import Trained
 
 from specdec_plugins.checkpoints.loading import load_state
 
+Launch = Callable[[str, Path], list[str]]
+"""The command of two processes, from flags and a folder."""
 PACKAGE = Path(__file__).resolve().parent.parent.parent / "specdec_plugins"
 # No dropout, whose masks depend on how sentences are batched. Adam divides a gradient by its size:
 # with its usual epsilon, the rounding errors of a gradient that is all but 0 would be steps too.
@@ -23,19 +26,37 @@ FLAGS = (
     f"--task translation_specdec --arch block_causal --block-size 4 --criterion glat_loss {SIZES} "
     "--dropout 0 --share-verifier-encoder --verifier-features --verifier-embed-dim 16 "
     "--previous-token-head --verifier-labels --blocks-per-sentence 3 --slot-decay 3 "
-    "--adam-eps 1e-3 --max-tokens 50 --max-epoch 2 --save-interval-updates 1"
+    "--adam-eps 1e-3 --max-tokens 30 --max-epoch 1 --save-interval-updates 1"
 )
 TOGETHER = (
-    "--distributed-world-size 2 --distributed-rank $RANK --distributed-init-method env:// "
+    "--distributed-world-size 2 --distributed-rank $RANK --distributed-init-method {} "
     "--distributed-no-spawn --distributed-backend gloo --ddp-backend legacy_ddp"
 )
+FORK = """
+import os, sys
+from fairseq_cli.train import cli_main
+forked = os.fork()
+sys.argv = [argument.replace("$RANK", str(int(not forked))) for argument in sys.argv]
+cli_main()
+assert not forked or os.wait()[1] == 0
+"""
+"""Two processes that train, for the imports of one."""
 
 
-def run_two(flags: str) -> list[dict[str, Any]]:
-    """Train by the README's command; returns the logs of validation."""
-    train = f"exec {sys.executable} -m fairseq_cli.train {flags} {TOGETHER}"
+def by_fork(flags: str, folder: Path) -> list[str]:
+    together = TOGETHER.format(f"file://{folder}/meeting")
+    return [sys.executable, "-c", FORK, *flags.split(), *together.split()]
+
+
+def by_readme(flags: str, folder: Path) -> list[str]:
+    """The README's command."""
+    train = f"exec {sys.executable} -m fairseq_cli.train {flags} {TOGETHER.format('env://')}"
     launcher = "-m torch.distributed.run --standalone --nproc-per-node 2 --no-python"
-    command = [sys.executable, *launcher.split(), "bash", "-c", train]
+    return [sys.executable, *launcher.split(), "bash", "-c", train]
+
+
+def run_two(command: list[str]) -> list[dict[str, Any]]:
+    """Returns the logs of validation."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     output = done.stdout + done.stderr
@@ -50,10 +71,13 @@ def mean_loss(state: dict[str, Any]) -> float:
     return float(meters["loss"]["sum"] / meters["loss"]["count"])
 
 
-def check_two_are_one(data: Path, folder: Path, flags: str, *figures: str) -> None:
+def check_two_are_one(
+    data: Path, folder: Path, flags: str, *figures: str, launch: Launch = by_fork
+) -> None:
     one, two = folder / "one", folder / "two"
     logs = run_train(data, one, f"{flags} --update-freq 2").of("valid")
-    other = run_two(f"{data} --save-dir {two} {COMMON} {flags} --user-dir {PACKAGE}")
+    flags = f"{data} --save-dir {two} {COMMON} {flags} --user-dir {PACKAGE}"
+    other = run_two(launch(flags, folder))
     names = sorted(path.name for path in one.glob("checkpoint_[0-9]*.pt"))
     assert len(names) >= 6
     assert names == sorted(path.name for path in two.glob("checkpoint_[0-9]*.pt"))
@@ -70,10 +94,11 @@ def check_two_are_one(data: Path, folder: Path, flags: str, *figures: str) -> No
             assert float(theirs[key]) == pytest.approx(mine[key], abs=1.01e-3), key
 
 
-def test_a_drafter(trained: Trained, tmp_path: Path) -> None:
+@pytest.mark.parametrize("launch", [by_fork, pytest.param(by_readme, marks=pytest.mark.slow)])
+def test_a_drafter(trained: Trained, tmp_path: Path, launch: Launch) -> None:
     flags = f"{FLAGS} --AR-path {trained.verifier}"
     figures = ("valid_loss", "valid_acc_0", "valid_acceptance_length")
-    check_two_are_one(trained.data, tmp_path, flags, *figures)
+    check_two_are_one(trained.data, tmp_path, flags, *figures, launch=launch)
 
 
 def test_an_acceptance_head(trained: Trained, tmp_path: Path) -> None:
@@ -81,7 +106,7 @@ def test_an_acceptance_head(trained: Trained, tmp_path: Path) -> None:
     flags = (
         f"--task translation_specdec --arch acceptance_head --head-layers 1 --sampling "
         f"--drafter {trained.drafter} --AR-path {trained.verifier} "
-        "--criterion acceptance_loss --blocks-per-sentence 3 --adam-eps 1e-3 --max-tokens 50 "
-        "--max-epoch 2 --save-interval-updates 1"
+        "--criterion acceptance_loss --blocks-per-sentence 3 --adam-eps 1e-3 --max-tokens 30 "
+        "--max-epoch 1 --save-interval-updates 1"
     )
     check_two_are_one(trained.data, tmp_path, flags, "valid_loss", "valid_acceptance_rate")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.controllers.base import Bounds, Controller, Needs
@@ -35,13 +36,15 @@ class AcceptanceHead(Controller):
         self.needs = Needs(bounds.most, confidences=True)
         self._bounds = bounds
         self._head = head
-        self._least = 1 - threshold
+        # A tensor is compared sooner than a number.
+        self._least = torch.tensor(1 - threshold, dtype=torch.float64)
 
     def verify_lengths(self, draft: Draft) -> Tensor:
         """The slots before the first risky one."""
         assert isinstance(draft, ChainDraft)
         survival = self._head(draft.states, draft.confidences).cumprod(-1)
-        return (survival >= self._least).sum(-1).clamp(self._bounds.least, self._bounds.most)
+        lengths = (survival >= self._least).sum(-1)
+        return lengths.clamp_(self._bounds.least) if self._bounds.least else lengths
 
 
 def _build(options: ControllerOptions, parts: Parts) -> AcceptanceHead:

@@ -58,6 +58,8 @@ class Controller:
     reuse_above: float = math.inf
     """Of trees: where what is left of a row's last draft is expected to have so many tokens
     accepted, it is verified once more instead of a new draft."""
+    reuse_together: bool = False
+    """The rows' mean decides, for all of them alike: they share a pass of the drafter."""
 
     def start(self, rows: int) -> list[int]:
         """Draft lengths of the first step of a batch of so many rows, at most ``needs.most``."""

@@ -78,6 +78,7 @@ class CostAware(Controller):
     """
 
     name = "cost-aware"
+    reuse_together = True
     PERIOD = 8
     """Steps from one choice to the next: averages move slowly."""
     EXPLORATION = 0.005

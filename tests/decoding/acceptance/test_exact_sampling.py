@@ -34,6 +34,8 @@ from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.models.lattice import Lattice, SlotLogits, SlotScores
 
+pytestmark = pytest.mark.no_cover
+
 Path = tuple[int, ...]
 """What comes of each choice, one after another; choices with a single outcome are left out."""
 Coin = Callable[[float, float], float]

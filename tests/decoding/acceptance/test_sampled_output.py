@@ -26,6 +26,8 @@ from specdec_plugins.decoding.controllers.costs import StepCosts
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 
+pytestmark = pytest.mark.no_cover
+
 LENGTH, ROWS = 3, 6000
 LIMITS = GenerationLimits(max_len_b=LENGTH)
 HEAD = ScriptedHead(lambda states, probabilities: probabilities)

@@ -59,6 +59,7 @@ class RandomController(Controller):
         if not least and torch.rand((), generator=self._random) < 0.3:
             lengths = torch.zeros_like(lengths)  # of all rows: no drafter's pass
         self.reuse_above = 4 * float(torch.rand((), generator=self._random))
+        self.reuse_together = bool(torch.rand((), generator=self._random) < 0.5)
         drawn: list[int] = lengths.tolist()
         return drawn
 
@@ -252,6 +253,24 @@ def test_relaxed_trees_commit_what_the_rule_accepts(
         for own, token in zip(inner, tokens):
             assert (own > own[token]).sum() < 3
             assert own.max() - own[token] <= tau + 1e-9
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_rows_reuse_drafts_together_or_each_by_itself(together: bool) -> None:
+    called = []
+
+    class Noted(Tree):
+        reuse_together = together
+
+        def observe(self, result: StepResult) -> list[int]:
+            called.append(set(result.called))
+            return super().observe(result)
+
+    generator = make_generator("causal, all shared", Noted(12, K, redraft_below=0.5), 12)
+    assert_exact(generator, make_batch([6, 2, 9, 1, 4, 7, 3, 5], seed=3))
+    assert {True} in called
+    assert ({True, False} in called) == (not together)
+    assert ({False} in called) or not together
 
 
 @pytest.mark.parametrize("nodes", [1, 5, 12])

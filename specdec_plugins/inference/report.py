@@ -55,12 +55,17 @@ def full_report(translator: Translator, **run: object) -> JsonObject:
         "device": device_name(asked.device),
         "dtype": asked.dtype,
         "threads": torch.get_num_threads(),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "fairseq": fairseq.__version__,
-            "specdec_plugins": specdec_plugins.__version__,
-        },
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Those of what decodes, and of Python."""
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "fairseq": fairseq.__version__,
+        "specdec_plugins": specdec_plugins.__version__,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -215,6 +216,15 @@ def test_bad_input_is_one_line(
     assert run(*SMALL, *given) == status
     assert message in one_error(capfd)
     assert not (out / "runs.jsonl").exists()
+
+
+def test_the_command_of_the_readme_is_understood() -> None:
+    text = (Path(__file__).resolve().parents[2] / "README.md").read_text("utf-8")
+    command = text.partition("scripts/benchmark.py ")[2].partition("\n\n")[0]
+    args = script.parse(shlex.split(command.replace("\\\n", " "), comments=True))
+    assert args.reference == "valid.de"
+    assert args.batch == [1, 8, 32]
+    assert args.bpe == "subword_nmt"
 
 
 def test_a_drafter_is_needed(run: Run, capfd: pytest.CaptureFixture[str]) -> None:

@@ -46,13 +46,8 @@ def draw_speed(results: Sequence[BatchResult], title: str) -> dict[str, bytes]:
         _draw_panel(axes, result, names, threads)
     panels[0].set_yticks(range(len(names)), names)
     panels[0].invert_yaxis()
-    if len(threads) > 1:
-        figure.legend(
-            handles=[_key(count, threads) for count in threads],
-            loc="outside lower center",
-            ncols=len(threads),
-            frameon=False,
-        )
+    keys = [_key(count, threads) for count in threads]
+    figure.legend(handles=keys, loc="outside lower center", ncols=len(threads), frameon=False)
     return save_figure(figure)
 
 

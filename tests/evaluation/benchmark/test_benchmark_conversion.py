@@ -19,6 +19,7 @@ from specdec_plugins.evaluation.benchmark.ctranslate2_system import (
     check_precisions,
     supported_precisions,
 )
+from specdec_plugins.evaluation.benchmark.processes import SystemProcess
 from specdec_plugins.evaluation.benchmark.sentences import Sentences
 from specdec_plugins.inference import InferenceError, Settings, Translator, load_translator
 from specdec_plugins.inference.text import Line
@@ -59,7 +60,7 @@ def load(folder: Path, limits: GenerationLimits, **model: Any) -> Translator:
 
 
 def decode(translator: Translator, lines: list[Line], folder: Path) -> list[str]:
-    """By CTranslate2 in float32, two sentences at a time."""
+    """By CTranslate2 in float32, two sentences at a time, in a process of its own."""
     generator, codec = translator.generator, translator.codec
     assert isinstance(generator, SpeculativeGenerator)
     assert generator.model is not None
@@ -72,8 +73,13 @@ def decode(translator: Translator, lines: list[Line], folder: Path) -> list[str]
         for column in (sentences.tokens, sentences.most)
     )
     job = CTranslate2Job(str(folder / "model"), "float32", 1, tokens, most, limits.min_len)
-    decoded = job.load().decode(len(places))
+    with SystemProcess("CTranslate2", job, threads=1) as process:
+        process.wait()
+        answer = process.decode(len(places))
+    decoded = answer.decoded
+    assert decoded is not None
     assert decoded.seconds > 0
+    assert answer.peak_memory < 150 * 2**20, "torch is no part of it"
     return sentences.texts(decoded.outputs, places)
 
 

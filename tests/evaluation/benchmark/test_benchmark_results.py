@@ -133,7 +133,10 @@ def test_the_picture() -> None:
     for text in ("a title", "batch 1", "batch 8", "fairseq beam 1", "strict tree bfloat16"):
         assert f"<!-- {text} -->" in shown
     assert "<!-- 1 thread -->" in shown
+    assert "<!-- 2 threads -->" in shown
     assert "milliseconds a sentence" in shown
     assert draw_speed(found, "a title") == pictures
     one = [run for run in make_measurements() if run.system.endswith("1 thread")]
-    assert "<!-- 1 thread -->" not in draw_speed(results(one), "")["svg"].decode()
+    shown = draw_speed(results(one), "")["svg"].decode()
+    assert "<!-- 1 thread -->" in shown
+    assert "<!-- 2 threads -->" not in shown

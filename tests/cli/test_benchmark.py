@@ -132,6 +132,7 @@ def test_resuming_repeats_nothing(
     table = capfd.readouterr().out
     assert table.count("| 0/4 |") == 2, "float32 of fairseq has no AR beside it"
 
+    assert not list(out.glob("speed.*"))
     # What is complete is told anew, and more is added.
     (out / "table.md").unlink()
     monkeypatch.setattr(rounds, "SystemProcess", None)
@@ -168,10 +169,9 @@ def test_a_verifier_that_ctranslate2_cannot_take(
     assert "ctranslate2" not in summary["machine"]["versions"]
 
 
-def test_pictures(run: Run, world: Path, out: Path) -> None:
+@pytest.mark.usefixtures("run")
+def test_pictures(world: Path, out: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib, of the extra [bench], is not here")
-    assert run(*SMALL, "--repeats", "1") == 0
-    assert not list(out.glob("speed.*"))
     flags = ["--path", "drafter.pt", "--AR-path", "verifier.pt", "--source", "in.txt"]
     flags = [str(world / word) if "." in word else word for word in flags]
     more = ["--max-len-b", "15", "--repeats", "1", "--output-path", str(out), "--quiet"]

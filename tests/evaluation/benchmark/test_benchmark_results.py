@@ -135,7 +135,6 @@ def test_the_picture() -> None:
     assert "<!-- 1 thread -->" in shown
     assert "<!-- 2 threads -->" in shown
     assert "milliseconds a sentence" in shown
-    assert draw_speed(found, "a title") == pictures
     one = [run for run in make_measurements() if run.system.endswith("1 thread")]
     shown = draw_speed(results(one), "")["svg"].decode()
     assert "<!-- 1 thread -->" in shown

@@ -29,6 +29,7 @@ with open(__file__, encoding="utf-8") as _file:
 '''
 
 COMMANDS = {
+    "specdec-benchmark": "benchmark",
     "specdec-calibrate-head": "calibrate_head",
     "specdec-encoder-initial": "encoder_initial",
     "specdec-evaluate": "evaluate",
@@ -65,11 +66,12 @@ class EditableWheel(editable_wheel):
 PLOT = ["matplotlib>=3.8"]
 OPENVINO = ["openvino>=2026.0"]
 INT8 = [*OPENVINO, "nncf>=3.0"]
+BENCH = [*PLOT, "ctranslate2>=4.5"]
 # Half a gigabyte with what it needs, for one script: not for everyone who runs the tests.
 RAY = ["ray[data]>=2.60"]
 TEST = [*PLOT, *INT8, "filelock>=3.13", "hypothesis>=6.100", "pytest>=8"]
 TEST += ["pytest-cov>=5", "pytest-xdist>=3.5"]
-DEV = [*TEST, *RAY, "mypy>=1.10", "ruff>=0.6"]
+DEV = [*TEST, *BENCH, *RAY, "mypy>=1.10", "ruff>=0.6"]
 
 setup(
     name="specdec-plugins",
@@ -109,6 +111,7 @@ setup(
     extras_require={
         "openvino": OPENVINO,
         "int8": INT8,
+        "bench": BENCH,
         "plot": PLOT,
         "ray": RAY,
         "test": TEST,

@@ -160,8 +160,8 @@ def make_base(args: argparse.Namespace) -> tuple[Settings, tuple[str, ...]]:
     return replace(base, device=devices[0]), devices
 
 
-def read_lines(path: str, most: int | None) -> list[Line]:
-    """The text.
+def read_lines(path: str, most: int | None, flag: str = "--input-path") -> list[Line]:
+    """The text that ``flag`` names.
 
     Raises:
         InferenceError: it cannot be read, or there is none.
@@ -169,11 +169,11 @@ def read_lines(path: str, most: int | None) -> list[Line]:
     """
     if most is not None and most < 1:
         raise ValueError(f"--lines {most}: must be at least 1")
-    with InputLines.open(path) as source:
+    with InputLines.open(path, flag) as source:
         lines = list(islice(source, most))
         source.check()
     if not any(line.text.strip() for line in lines):
-        raise InferenceError(f"--input-path {path}: holds no sentence")
+        raise InferenceError(f"{flag} {path}: holds no sentence")
     return lines
 
 

@@ -1,11 +1,12 @@
-"""The folder of a sweep: its runs, kept as they come, and what they are runs of."""
+"""The folder of timed runs, kept as they come, and what they are runs of."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
-from typing import IO
+from typing import IO, Generic, Protocol, TypeVar
 
 from specdec_plugins.evaluation.runs import Run
 from specdec_plugins.inference.settings import InferenceError, JsonObject
@@ -16,16 +17,35 @@ RUNS = "runs.jsonl"
 DESCRIPTION = "sweep.json"
 
 
-class SweepFolder(WorkFolder):
-    """Where a sweep leaves its runs; one process at a time has it, from entering to leaving.
+class Record(Protocol):
+    """A run that is kept."""
+
+    def to_json(self) -> str:
+        """The line of the file, without a line feed."""
+        ...
+
+
+R = TypeVar("R", bound=Record)
+
+
+class RunFolder(WorkFolder, Generic[R]):
+    """Where runs are left; one process at a time has it, from entering to leaving.
 
     Nothing is written before the first run.
     """
 
-    def __init__(self, path: Path, description: JsonObject) -> None:
-        super().__init__(path, path, DESCRIPTION, description)
-        self.runs: list[Run] = []
-        """Those that are there, those of earlier sweeps first."""
+    def __init__(
+        self, path: Path, name: str, description: JsonObject, read: Callable[[bytes], R]
+    ) -> None:
+        """
+        Args:
+            name: of the file that says of what these are runs.
+            read: a run from its line; raises ``ValueError`` where it is none.
+        """
+        super().__init__(path, path, name, description)
+        self.runs: list[R] = []
+        """Those that are there, the earliest first."""
+        self._name, self._read = name, read
         self._runs_file: IO[bytes] | None = None
 
     def __exit__(self, *exception: object) -> None:
@@ -37,17 +57,17 @@ class SweepFolder(WorkFolder):
         """Read the runs that are there.
 
         Raises:
-            InferenceError: they are those of another sweep, or of nobody knows what.
+            InferenceError: they are runs of something else, or of nobody knows what.
         """
         path = self.output / RUNS
-        self.runs = read_runs(path) if path.exists() else []
+        self.runs = read_lines(path, self._read) if path.exists() else []
         if self.runs and not self.is_begun():
             raise InferenceError(
-                f"--output-path {self.output}: holds a {RUNS}, but no {DESCRIPTION} that says of "
+                f"--output-path {self.output}: holds a {RUNS}, but no {self._name} that says of "
                 "what; name another folder"
             )
 
-    def add(self, run: Run) -> None:
+    def add(self, run: R) -> None:
         """Write a run through to the disk.
 
         Raises:
@@ -80,7 +100,23 @@ class SweepFolder(WorkFolder):
         )
 
 
+class SweepFolder(RunFolder[Run]):
+    """That of a sweep."""
+
+    def __init__(self, path: Path, description: JsonObject) -> None:
+        super().__init__(path, DESCRIPTION, description, Run.from_json)
+
+
 def read_runs(path: Path) -> list[Run]:
+    """The runs of a sweep.
+
+    Raises:
+        InferenceError: the file cannot be read, or a line is no run.
+    """
+    return read_lines(path, Run.from_json)
+
+
+def read_lines(path: Path, read: Callable[[bytes], R]) -> list[R]:
     """All complete lines.
 
     Raises:
@@ -91,7 +127,7 @@ def read_runs(path: Path) -> list[Run]:
         with open(path, "rb") as file:
             for number, line in enumerate(islice(file, complete_lines(str(path))[0]), start=1):
                 try:
-                    runs.append(Run.from_json(line))
+                    runs.append(read(line))
                 except (ValueError, TypeError) as error:
                     raise InferenceError(
                         f"{path}, line {number}: is no run ({error}); remove the line, or name "

@@ -45,7 +45,7 @@ def draw_pareto(group: Group) -> dict[str, bytes]:
     Raises:
         ImportError: matplotlib is not installed.
     """
-    figure = _figure((13, 6.2))
+    figure = new_figure((13, 6.2))
     figure.suptitle(f"{_title(group)}\nAR: verification rate 1, discard rate 0 (not shown)")
     for axes, (rate, slots) in zip(figure.subplots(1, 2, sharey=True), PANELS):
         labels: list[Label] = []
@@ -68,7 +68,7 @@ def draw_pareto(group: Group) -> dict[str, bytes]:
         place_labels(figure, axes, labels, curves)
     figure.axes[0].set_ylabel("verification rate: verifier calls per committed token")
     _legend(figure, columns=3)
-    return _saved(figure)
+    return save_figure(figure)
 
 
 def draw_speed(group: Group) -> dict[str, bytes]:
@@ -79,7 +79,7 @@ def draw_speed(group: Group) -> dict[str, bytes]:
     Raises:
         ImportError: matplotlib is not installed.
     """
-    figure = _figure((9, 6.2))
+    figure = new_figure((9, 6.2))
     figure.suptitle(_title(group))
     axes = figure.subplots()
     for name, systems in _curves(group):
@@ -109,7 +109,7 @@ def draw_speed(group: Group) -> dict[str, bytes]:
     )
     axes.grid(alpha=0.3)
     _legend(figure, columns=2)
-    return _saved(figure)
+    return save_figure(figure)
 
 
 def _curves(group: Group) -> Iterator[tuple[str, list[SystemSummary]]]:
@@ -177,7 +177,8 @@ def _title(group: Group) -> str:
     return f"{group.conditions}; {group.first.sentences} sentences, medians of {rounds} rounds"
 
 
-def _figure(size: tuple[float, float]) -> Figure:
+def new_figure(size: tuple[float, float]) -> Figure:
+    """An empty picture, of inches."""
     # Only here: matplotlib is an extra. Without pyplot, since that looks for a display.
     from matplotlib.figure import Figure
 
@@ -190,7 +191,8 @@ def _legend(figure: Figure, columns: int) -> None:
     figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False)
 
 
-def _saved(figure: Figure) -> dict[str, bytes]:
+def save_figure(figure: Figure) -> dict[str, bytes]:
+    """The picture by format."""
     import matplotlib
 
     pictures: dict[str, bytes] = {}

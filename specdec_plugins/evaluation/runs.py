@@ -194,14 +194,20 @@ class Run:
 
 
 def plan_batches(codec: TextCodec, lines: Sequence[Line], size: int) -> Batches:
-    """The lines with words in batches, the longest sentences first: a batch that is too large
-    fails at once. At batch 1 they are in the order of the text."""
+    """The lines with words in batches, as :func:`split_by_length` does."""
     encoded = [(line, codec.encode(line)) for line in lines]
-    lengths = {line.number: len(ids) for line, ids in encoded if ids is not None}
-    worded = [line for line in lines if line.number in lengths]
+    worded = [(line, len(ids)) for line, ids in encoded if ids is not None]
+    batches = split_by_length([length for _, length in worded], size)
+    return [[worded[i][0] for i in batch] for batch in batches]
+
+
+def split_by_length(lengths: Sequence[int], size: int) -> list[list[int]]:
+    """Places of sentences in batches, the longest sentences first: a batch that is too large
+    fails at once. At batch 1 they are in the order of the text."""
+    order = list(range(len(lengths)))
     if size > 1:
-        worded.sort(key=lambda line: -lengths[line.number])
-    return [worded[start : start + size] for start in range(0, len(worded), size)]
+        order.sort(key=lambda i: -lengths[i])
+    return [order[start : start + size] for start in range(0, len(order), size)]
 
 
 def warm_up(translator: Translator, batches: Batches) -> None:

@@ -39,7 +39,7 @@ def format_group(group: Group, comparisons: JsonObject) -> str:
     lines = [
         f"### {group.conditions}",
         "",
-        *_table(COLUMNS, (_row(system, group.ar) for system in group.systems)),
+        *format_table(COLUMNS, (_row(system, group.ar) for system in group.systems)),
         "",
         NOTE.format(rounds=rounds, sentences=group.first.sentences),
         "",
@@ -48,7 +48,8 @@ def format_group(group: Group, comparisons: JsonObject) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+def format_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    """The lines of a table."""
     head = list(head)
     yield f"| {' | '.join(head)} |"
     yield "|" + "---|" * len(head)
@@ -72,14 +73,20 @@ def _row(system: SystemSummary, ar: SystemSummary | None) -> list[str]:
         f"{system.verified_discard_rate:.3f}" if verified else "",
         f"{system.discard_rate:.3f}" if verified else "",
         f"{system.tokens_per_second.median:.0f}",
-        _spread(ratio) if run.policy != AR else "1",
+        format_spread(ratio) if run.policy != AR else "1",
         f"{100 * system.control_share:.1f}" if verified else "",
         same,
     ]
 
 
-def _spread(ratio: Spread | None) -> str:
-    return "" if ratio is None else f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
+def format_spread(spread: Spread | None, digits: int = 2) -> str:
+    """The median, and in brackets least and most; nothing of None."""
+    if spread is None:
+        return ""
+    median, low, high = (
+        f"{value:.{digits}f}" for value in (spread.median, spread.low, spread.high)
+    )
+    return f"{median} ({low} to {high})"
 
 
 def _sentences(comparisons: JsonObject) -> Iterator[str]:
@@ -101,7 +108,7 @@ def _sentences(comparisons: JsonObject) -> Iterator[str]:
 
 def _ratio(found: Comparison) -> str:
     spread = Spread(**found["speed_ratio"])
-    return f"{found['system']} over {found['over']}, {_spread(spread)} x tokens/s"
+    return f"{found['system']} over {found['over']}, {format_spread(spread)} x tokens/s"
 
 
 def _discard(found: Comparison) -> str:

@@ -56,12 +56,17 @@ def full_report(translator: Translator, **run: object) -> JsonObject:
         "engine": translator.engine,
         "precision": asked.precision,
         "threads": torch.get_num_threads(),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "fairseq": fairseq.__version__,
-            "specdec_plugins": specdec_plugins.__version__,
-        },
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Those of what decodes, and of Python."""
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "fairseq": fairseq.__version__,
+        "specdec_plugins": specdec_plugins.__version__,
     }
 
 

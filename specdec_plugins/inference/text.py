@@ -61,21 +61,24 @@ class InputLines:
         self._fault: InferenceError | None = None
 
     @classmethod
-    def open(cls, path: str) -> InputLines:
+    def open(cls, path: str, flag: str = "--input-path") -> InputLines:
         """The lines of a file, or of standard input for ``-``.
+
+        Args:
+            flag: what named it, for messages.
 
         Raises:
             InferenceError: it cannot be opened.
         """
         if path == STANDARD:
             if sys.stdin is None:
-                raise InferenceError("--input-path -: standard input is closed")
+                raise InferenceError(f"{flag} -: standard input is closed")
             return cls(sys.stdin.buffer)
         try:
             return cls(open(path, "rb"), path)
         except OSError as error:
             fault = f"cannot be read ({error.strerror}); check the path"
-            raise InferenceError(f"--input-path {path}: {fault}") from error
+            raise InferenceError(f"{flag} {path}: {fault}") from error
 
     def __enter__(self) -> InputLines:
         return self

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from specdec_plugins.evaluation.benchmark.outputs import own_files as benchmark_files
 from specdec_plugins.evaluation.outputs import own_files
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
@@ -120,6 +121,19 @@ def test_evaluate(folder: Path, refused: Callable[..., None], way: Any) -> None:
         way(path, folder / name)
         flags = ["--input-path", folder / "in.txt", "--output-path", folder / "out", "--no-plots"]
         refused(main, *models(folder), *flags)
+        path.unlink()
+
+
+@pytest.mark.parametrize("way", LINKS)
+def test_benchmark(folder: Path, refused: Callable[..., None], way: Any) -> None:
+    main = load("benchmark").main
+    (folder / "ref.txt").write_text("precious, too\n")
+    for path, name in each_once(list(benchmark_files(folder / "out")), (*INPUTS[:-1], "ref.txt")):
+        way(path, folder / name)
+        pair = models(folder)[:5]
+        flags = ["--source", folder / "in.txt", "--reference", folder / "ref.txt"]
+        flags += ["--output-path", folder / "out", "--no-plots", "--ctranslate2"]
+        refused(main, *pair, *flags, "--acceptance-head", folder / "head.pt")
         path.unlink()
 
 

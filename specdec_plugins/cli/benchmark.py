@@ -1,0 +1,274 @@
+"""Compare a pair with what a user would pick otherwise: fairseq itself, and CTranslate2.
+
+    scripts/benchmark.py DATA_DIR --path drafter.pt --AR-path verifier.pt \\
+        --source FILE --reference FILE --output-path FOLDER
+
+The same verifier decodes the same subwords by stock fairseq (beam 5 and 1), by CTranslate2's greedy
+search in every precision that this processor has, by our AR, and by speculation, strict and
+relaxed, at every batch size and number of threads. Each system has a process of its own, which
+waits while another is timed. A round is one run of each; ratios are taken within a round, and of
+the rounds the median. DATA_DIR and the other flags are those of inference.py. All on the CPU.
+
+FOLDER gets runs.jsonl (a line a run, as soon as it is done), and from that summary.json, table.md
+and speed.{png,svg}. A benchmark that was stopped goes on by the same command, and one that is
+complete writes its outputs anew; with other models, text, settings, systems, versions or machine it
+is refused. More --repeats and batch sizes are added to what is there. Times are those of decoding
+alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import shlex
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from specdec_plugins.checkpoints.archive import CheckpointError
+from specdec_plugins.cli.evaluate import base_seed, read_lines
+from specdec_plugins.cli.terminal import prepare_terminal, program
+from specdec_plugins.decoding.acceptance import AcceptanceRule, RelaxedRule, StrictRule
+from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.evaluation.benchmark.conversion import convert_for
+from specdec_plugins.evaluation.benchmark.ctranslate2_system import (
+    check_installed,
+    check_precisions,
+    supported_precisions,
+)
+from specdec_plugins.evaluation.benchmark.measurements import BenchmarkFolder
+from specdec_plugins.evaluation.benchmark.outputs import Report, own_files, write_outputs
+from specdec_plugins.evaluation.benchmark.rounds import Benchmark, cores, run_benchmark
+from specdec_plugins.evaluation.benchmark.sentences import Sentences
+from specdec_plugins.evaluation.benchmark.systems import (
+    CONTROLLERS,
+    FLOAT32,
+    Choice,
+    choose_baseline,
+    list_systems,
+)
+from specdec_plugins.evaluation.plots import check_plotting
+from specdec_plugins.inference import InferenceError, Settings, load_translator
+from specdec_plugins.inference.flags import TranslationParser, fail, make_settings
+from specdec_plugins.inference.paths import check_run
+from specdec_plugins.inference.report import versions
+from specdec_plugins.inference.settings import DTYPES
+from specdec_plugins.inference.streams import put
+from specdec_plugins.inference.text import Line
+
+PROG = program("benchmark.py")
+logger = logging.getLogger(PROG)
+
+RELAXED = RelaxedRule(beta=3, tau=1.0)
+"""Unless --beta says otherwise."""
+PRECISIONS = [name for name in DTYPES if name != "float16"]
+# Flags that systems do not have in common, with the value that asks for nothing.
+REFUSED: tuple[tuple[str, object, str], ...] = (
+    ("strategy", "specdec", "all strategies are compared"),
+    ("sampling", False, "systems are compared by what they say"),
+    ("fp16", False, "choose with --precision"),
+    ("bf16", False, "choose with --precision"),
+    ("fp64", False, "choose with --precision"),
+    ("unkpen", 0, "CTranslate2 has no such option"),
+    ("temperature", 1.0, "CTranslate2's greedy search has no such option"),
+)
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = TranslationParser(PROG, __doc__, argv)
+    # Some flags of a single run take several values here.
+    parser.group.conflict_handler = "resolve"
+    add = parser.group.add_argument
+    numbers: dict[str, Any] = {"nargs": "+", "type": int, "metavar": "N"}
+    add("--source", metavar="FILE", required=True, help="text, one sentence a line")
+    add("--reference", metavar="FILE", help="its translation, line by line, to count BLEU")
+    add("--output-path", metavar="FOLDER", type=Path, required=True, help="for runs and results")
+    add("--lines", metavar="N", type=int, help="only the first N lines of the text")
+    add("--batch", **numbers, default=[1, 8, 32], help="sentences at a time (1 8 32)")
+    add("--threads", **numbers, help="CPU threads of each system (1 2, as far as there are cores)")
+    add("--beam", **{**numbers, "nargs": "*"}, default=[5, 1], help="of stock fairseq (5 1)")
+    add(
+        "--ctranslate2",
+        nargs="*",
+        metavar="TYPE",
+        help="precisions of CTranslate2 (all that this processor has); without a value: do without",
+    )
+    add(
+        "--precision",
+        nargs="+",
+        choices=PRECISIONS,
+        default=[FLOAT32, "bfloat16"],
+        help="precisions of AR and speculation (float32 bfloat16)",
+    )
+    add("--controller", nargs="+", choices=CONTROLLERS, metavar="NAME", default=["tree"],
+        help=f"of {', '.join(CONTROLLERS)} (tree)")  # fmt: skip
+    add("--rule", nargs="+", choices=("strict", "relaxed"), default=["strict", "relaxed"],
+        help="acceptance (strict relaxed); relaxed is --beta 3 --tau 1.0 if not given")  # fmt: skip
+    add("--baseline", metavar="NAME", help="system to compare with (CTranslate2 float32)")
+    add("--repeats", type=int, default=5, metavar="N", help="rounds (5)")
+    add("--warmup", type=int, default=16, metavar="N", help="lines decoded before, untimed (16)")
+    add("--no-plots", action="store_true", help="do without matplotlib")
+    add("--no-progress-bar", action="store_true", help="no progress bar on a terminal")
+    return parser.parse(argv)
+
+
+def benchmark(args: argparse.Namespace, argv: Sequence[str]) -> None:
+    """Make the runs that are missing, then write and print what all of them come to.
+
+    Raises:
+        CheckpointError, InferenceError: what stopped it.
+        ValueError: a setting that cannot be.
+    """
+    if not args.no_plots:
+        check_plotting()
+    base, choice = make_base(args), choose(args)
+    outputs = [("--output-path", path) for path in own_files(args.output_path)]
+    texts = [("--source", args.source), ("--reference", args.reference)]
+    check_run(base, outputs, texts)
+    lines, references = read_text(args)
+    verifier = load_translator(replace(base, strategy="AR", block_size=None))
+    sentences = Sentences.of(
+        lines, references, verifier.codec, base.limits, verifier.generator.positions
+    )
+    with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
+        systems, model, left_out = convert_for(list_systems(choice), verifier, Path(folder))
+        del verifier
+        baseline = choose_baseline(systems, args.baseline)
+        command = shlex.join([PROG, *argv])
+        task = Benchmark(
+            systems=systems,
+            base=base,
+            sentences=sentences,
+            model=model,
+            versions=all_versions(model is not None),
+            batches=tuple(dict.fromkeys(args.batch)),
+            repeats=args.repeats,
+            warmup=args.warmup,
+            seed=base_seed(args),
+        )
+        report = Report(baseline, left_out, command, not args.no_plots)
+        run(args, task, report)
+
+
+def run(args: argparse.Namespace, task: Benchmark, report: Report) -> None:
+    """Make the runs that are missing, and tell."""
+    with BenchmarkFolder(args.output_path, task.describe()) as folder:
+        missing = sum(len(one.systems) for one in task.pending(folder.runs))
+        hidden = args.no_progress_bar or not sys.stderr.isatty()
+        with tqdm(total=missing, unit="run", disable=hidden) as bar:
+            for _ in run_benchmark(task, folder, bar.set_description_str):
+                bar.update()
+        tables = write_outputs(folder, task, report)
+    if not args.quiet:
+        put(tables)
+
+
+def make_base(args: argparse.Namespace) -> Settings:
+    """What all of our systems share.
+
+    Raises:
+        ValueError: a flag that cannot be.
+    """
+    for name, nothing, why in REFUSED:
+        if getattr(args, name) != nothing:
+            raise ValueError(f"--{name} is not for a benchmark: {why}; leave it out")
+    if not args.path:
+        raise ValueError("--path: give the drafter's checkpoint; a benchmark needs it")
+    own = {"batch": 1, "beam": 1, "controller": "constant", "cpu": True}
+    return make_settings(argparse.Namespace(**{**vars(args), **own}))
+
+
+def choose(args: argparse.Namespace) -> Choice:
+    """The systems that were asked for.
+
+    Raises:
+        ValueError: a value that cannot be, naming its flag.
+    """
+    for flag, values in (("--batch", args.batch), ("--beam", args.beam)):
+        for value in values:
+            if value < 1:
+                raise ValueError(f"{flag} {value}: must be at least 1")
+    precisions = args.ctranslate2
+    if precisions != []:
+        check_installed()
+        check_precisions(precisions or ())
+    options = ControllerOptions.from_config(
+        argparse.Namespace(**{**vars(args), "controller": "constant"})
+    )
+    return Choice(
+        threads=_threads(args.threads),
+        beams=args.beam,
+        ctranslate2=supported_precisions() if precisions is None else precisions,
+        precisions=args.precision,
+        controllers=[options.having(name) for name in args.controller],
+        rules=_rules(args),
+    )
+
+
+def _threads(asked: Sequence[int] | None) -> Sequence[int]:
+    """
+    Raises:
+        ValueError: numbers of threads that cannot be.
+    """
+    most = cores()
+    if asked is None:
+        return [n for n in (1, 2) if n <= most]
+    for value in asked:
+        if not 1 <= value <= most:
+            raise ValueError(f"--threads {value}: must be from 1 to {most}, the cores there are")
+    return asked
+
+
+def _rules(args: argparse.Namespace) -> list[AcceptanceRule]:
+    relaxed = RelaxedRule(args.beta, args.tau) if args.beta > 1 else RELAXED
+    known: dict[str, AcceptanceRule] = {"strict": StrictRule(), "relaxed": relaxed}
+    return [known[name] for name in dict.fromkeys(args.rule)]
+
+
+def read_text(args: argparse.Namespace) -> tuple[list[Line], list[str] | None]:
+    """The lines, and the translation of each.
+
+    Raises:
+        InferenceError: they cannot be read, or are not as many.
+        ValueError: no such number of lines.
+    """
+    lines = read_lines(args.source, args.lines, "--source")
+    if args.reference is None:
+        return lines, None
+    references = [line.text for line in read_lines(args.reference, args.lines, "--reference")]
+    if len(references) != len(lines):
+        raise InferenceError(
+            f"--reference {args.reference}: has {len(references)} lines, and --source "
+            f"{args.source} {len(lines)}; give files that match line by line"
+        )
+    return lines, references
+
+
+def all_versions(converted: bool) -> dict[str, str]:
+    """Those of what decodes, CTranslate2's too if it is compared."""
+    return {**versions(), **({"ctranslate2": version("ctranslate2")} if converted else {})}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status: 0, 1 for what the run met with, 2 for the command line."""
+    prepare_terminal(PROG)
+    given = sys.argv[1:] if argv is None else argv
+    args = parse(given)
+    try:
+        benchmark(args, given)
+    except BrokenPipeError:
+        return 0
+    except KeyboardInterrupt:
+        return fail(PROG, 130, "interrupted; finished runs are kept, the same command goes on")
+    except (CheckpointError, InferenceError) as error:
+        return fail(PROG, 1, str(error))
+    except ValueError as error:
+        return fail(PROG, 2, str(error))
+    return 0

@@ -1,0 +1,109 @@
+"""CTranslate2's greedy search as a system. Imports neither torch nor fairseq.
+
+It is run as its users run it: the padding symbol, which no trained verifier prefers, is not banned.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from specdec_plugins.evaluation.benchmark.worker import Batches, Decoded
+
+SAME = {"int8_float32": "int8"}
+"""Of a verifier in float32 these are two names of one precision."""
+
+
+def check_installed() -> None:
+    """
+    Raises:
+        ValueError: CTranslate2 is not installed.
+    """
+    if find_spec("ctranslate2") is None:
+        raise ValueError(
+            "--ctranslate2: the package ctranslate2 is not installed: pip install "
+            "'specdec-plugins[bench]' (of a clone: '.[bench]'), or give --ctranslate2 without a "
+            "value to do without it"
+        )
+
+
+def supported_precisions() -> tuple[str, ...]:
+    """Those that this processor has in CTranslate2, float32 first; of equal ones one."""
+    import ctranslate2
+
+    found = set(ctranslate2.get_supported_compute_types("cpu"))
+    names = {name for name in found if SAME.get(name) not in found}
+    return tuple(sorted(names, key=lambda name: (name != "float32", name)))
+
+
+def check_precisions(names: Sequence[str]) -> None:
+    """
+    Raises:
+        ValueError: one that this processor does not have.
+    """
+    import ctranslate2
+
+    known = ctranslate2.get_supported_compute_types("cpu")
+    for name in names:
+        if name not in known:
+            raise ValueError(
+                f"--ctranslate2 {name}: must be one of those that this processor has: "
+                f"{', '.join(sorted(known))}"
+            )
+
+
+@dataclass(frozen=True)
+class CTranslate2Job:
+    """A converted model and the batches it is to decode."""
+
+    model: str
+    """Its folder."""
+    precision: str
+    """One of CTranslate2's compute types."""
+    threads: int
+    batches: Batches
+    most: Sequence[Sequence[int]]
+    """Of every sentence, the most tokens to put out, EOS not counted."""
+    least: int
+    """The fewest."""
+
+    def load(self) -> CTranslate2Decoder:
+        """
+        Raises:
+            ValueError, RuntimeError: the model cannot be had in this precision.
+        """
+        import ctranslate2
+
+        threads = {"inter_threads": 1, "intra_threads": self.threads}
+        translator = ctranslate2.Translator(
+            self.model, device="cpu", compute_type=self.precision, **threads
+        )
+        return CTranslate2Decoder(translator, self)
+
+
+class CTranslate2Decoder:
+    """A loaded model."""
+
+    def __init__(self, translator: Any, job: CTranslate2Job) -> None:
+        self.translator = translator
+        self.job = job
+
+    def decode(self, batches: int) -> Decoded:
+        """See :class:`Decoder`."""
+        outputs, seconds = [], 0.0
+        for batch, most in zip(self.job.batches[:batches], self.job.most):
+            start = time.perf_counter()
+            results = self.translator.translate_batch(
+                batch,
+                beam_size=1,
+                # Of a batch it knows one limit: rows that have a lower one are cut below.
+                max_decoding_length=max(most),
+                min_decoding_length=self.job.least,
+                max_input_length=0,
+            )
+            seconds += time.perf_counter() - start
+            outputs += [result.hypotheses[0][:limit] for result, limit in zip(results, most)]
+        return Decoded(seconds, outputs, {})

@@ -1,0 +1,111 @@
+"""The other end of a worker: starting a system's process, asking it, ending it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from multiprocessing import Pipe
+from pathlib import Path
+from types import TracebackType
+
+import specdec_plugins
+from specdec_plugins.evaluation.benchmark.worker import Answer, Failure, Job
+from specdec_plugins.inference.settings import InferenceError
+
+logger = logging.getLogger(__name__)
+
+CODE = "from specdec_plugins.evaluation.benchmark.worker import main; main()"
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+# Threads that have nothing to do must not spin: they would take the core of what is measured.
+PASSIVE = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0", "GOMP_SPINCOUNT": "0"}
+
+
+class SystemProcess:
+    """A system in a process of its own, which waits at a pipe while it has nothing to do.
+
+    As a context it is ended when that is left.
+    """
+
+    def __init__(self, name: str, job: Job, threads: int) -> None:
+        """Start it; :meth:`wait` tells when it has loaded."""
+        self.name = name
+        self._connection, theirs = Pipe()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", CODE, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                env=environment(threads),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                # Ctrl-C is for this process, which then ends the others.
+                start_new_session=True,
+            )
+        self._send(job)
+
+    def __enter__(self) -> SystemProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: object, trace: TracebackType | None
+    ) -> None:
+        self._connection.close()
+        if kind is not None:
+            self._process.kill()  # it may be in the middle of something
+        self._process.wait()
+
+    def decode(self, batches: int) -> Answer:
+        """Have so many batches decoded.
+
+        Raises:
+            InferenceError: it failed.
+        """
+        self._send(batches)
+        return self.wait()
+
+    def wait(self) -> Answer:
+        """What it says next.
+
+        Raises:
+            InferenceError: it failed.
+        """
+        try:
+            answer = self._connection.recv()
+        except (EOFError, OSError) as error:
+            raise self._ended() from error
+        if isinstance(answer, Failure):
+            logger.debug("%s: %s", self.name, answer.traceback)
+            raise InferenceError(f"{self.name}: {answer.message}")
+        assert isinstance(answer, Answer)
+        return answer
+
+    def _send(self, message: object) -> None:
+        try:
+            self._connection.send(message)
+        except OSError as error:
+            raise self._ended() from error
+
+    def _ended(self) -> InferenceError:
+        status = self._process.wait()
+        return InferenceError(
+            f"{self.name}: its process ended (status {status}); if memory does not suffice for all "
+            "systems at once, compare fewer (--threads, --precision, --beam)"
+        )
+
+
+def waiting() -> dict[str, str]:
+    """How threads of all systems wait: variables that say it."""
+    return {name: os.environ.get(name, value) for name, value in PASSIVE.items()}
+
+
+def environment(threads: int) -> dict[str, str]:
+    """Variables of a process for so many threads. Those of ``PASSIVE`` may be set otherwise by
+    whoever runs the command."""
+    given = dict(os.environ)
+    places = [str(Path(specdec_plugins.__file__).parents[1]), given.get("PYTHONPATH", "")]
+    own = {name: str(threads) for name in THREADS}
+    own["PYTHONPATH"] = os.pathsep.join(filter(None, places))
+    if not sys.warnoptions:
+        own["PYTHONWARNINGS"] = "ignore"
+    return {**given, **waiting(), **own}

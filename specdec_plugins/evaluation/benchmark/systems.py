@@ -1,0 +1,147 @@
+"""The systems that a benchmark compares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+
+from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
+from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
+from specdec_plugins.inference.settings import InferenceError, JsonObject, Settings
+
+CTRANSLATE2 = "CTranslate2"
+FAIRSEQ = "fairseq"
+AR = "AR"
+EAGER = "eager"
+"""The engine that is PyTorch."""
+FLOAT32 = "float32"
+CONTROLLERS = tuple(name for name, policy in POLICIES.items() if policy.real and name != "none")
+
+
+@dataclass(frozen=True)
+class BenchmarkSystem:
+    """A decoder, and how it computes."""
+
+    name: str
+    """Unique among systems of as many threads."""
+    family: str
+    """``CTranslate2``, ``fairseq``, ``AR``, or the acceptance rule's name."""
+    strategy: str
+    """That of the settings, or ``CTranslate2``."""
+    engine: str
+    precision: str
+    threads: int
+    rule: AcceptanceRule = field(default_factory=StrictRule)
+    controller: ControllerOptions = field(default_factory=ControllerOptions)
+    beam: int = 1
+
+    @property
+    def label(self) -> str:
+        """Its name, with the threads."""
+        return f"{self.name}, {self.threads} thread{'s' * (self.threads > 1)}"
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is this plugin's own decoding."""
+        return self.family not in (CTRANSLATE2, FAIRSEQ)
+
+    @property
+    def drafts(self) -> bool:
+        return self.strategy == "specdec"
+
+    def settings(self, base: Settings, batch: int) -> Settings:
+        """Of all but CTranslate2, for text that is segmented already.
+
+        Raises:
+            ValueError: a setting that cannot be.
+        """
+        arithmetic: JsonObject = {"dtype": self.precision}
+        segmented: JsonObject = {"tokenizer": None, "bpe": None, "encoder_options": {}}
+        return replace(
+            base,
+            strategy=self.strategy,
+            rule=self.rule,
+            controller=self.controller,
+            beam=self.beam,
+            batch=batch,
+            block_size=base.block_size if self.drafts else None,
+            post_process=None,
+            keep_bpe=True,
+            **segmented,
+            **arithmetic,
+        )
+
+    def describe(self) -> JsonObject:
+        """What sets it apart from the others."""
+        return {
+            "name": self.name,
+            "strategy": self.strategy,
+            "rule": self.rule.values if self.drafts else None,
+            "controller": self.controller.describe() if self.drafts else None,
+            "engine": self.engine,
+            "precision": self.precision,
+            "threads": self.threads,
+            "beam": self.beam,
+        }
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which systems a benchmark is to have: of each kind all combinations."""
+
+    threads: Sequence[int] = (1, 2)
+    beams: Sequence[int] = (5, 1)
+    """Of stock fairseq."""
+    ctranslate2: Sequence[str] = ()
+    """Its precisions."""
+    precisions: Sequence[str] = (FLOAT32, "bfloat16")
+    """Our own."""
+    engines: Sequence[str] = (EAGER,)
+    controllers: Sequence[ControllerOptions] = (ControllerOptions("tree"),)
+    rules: Sequence[AcceptanceRule] = (StrictRule(),)
+
+
+def list_systems(choice: Choice) -> list[BenchmarkSystem]:
+    """Each once, those of as many threads together."""
+    found = (system for threads in choice.threads for system in _systems(choice, threads))
+    return list({system.label: system for system in found}.values())
+
+
+def _systems(choice: Choice, threads: int) -> Iterator[BenchmarkSystem]:
+    for beam in choice.beams:
+        name = f"fairseq beam {beam}"
+        yield BenchmarkSystem(name, FAIRSEQ, FAIRSEQ, EAGER, FLOAT32, threads, beam=beam)
+    for precision in choice.ctranslate2:
+        name = f"{CTRANSLATE2} {precision}"
+        yield BenchmarkSystem(name, CTRANSLATE2, CTRANSLATE2, CTRANSLATE2, precision, threads)
+    arithmetic = list(product(choice.engines, choice.precisions))
+    for engine, precision in arithmetic:
+        name = _own_name(AR, engine, precision)
+        yield BenchmarkSystem(name, AR, AR, engine, precision, threads)
+    for rule, controller in product(choice.rules, choice.controllers):
+        for engine, precision in arithmetic:
+            name = _own_name(f"{rule.name} {controller.controller}", engine, precision)
+            yield BenchmarkSystem(
+                name, rule.name, "specdec", engine, precision, threads, rule, controller
+            )
+
+
+def _own_name(what: str, engine: str, precision: str) -> str:
+    return " ".join([what, *([engine] if engine != EAGER else []), precision])
+
+
+def choose_baseline(systems: Sequence[BenchmarkSystem], asked: str | None) -> str:
+    """The name of the system with which others are compared: what was asked for, CTranslate2 in
+    float32, or the first.
+
+    Raises:
+        InferenceError: it is not among them.
+    """
+    names = list(dict.fromkeys(system.name for system in systems))
+    if asked is None:
+        usual = f"{CTRANSLATE2} {FLOAT32}"
+        return usual if usual in names else names[0]
+    if asked not in names:
+        raise InferenceError(f"--baseline '{asked}': is not one of the systems: {', '.join(names)}")
+    return asked

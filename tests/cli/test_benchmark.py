@@ -1,0 +1,269 @@
+"""``scripts/benchmark.py``: from the command line, interrupted, resumed, and refused."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks import InThisProcess
+from drafters import save_pair
+
+from specdec_plugins.cli import benchmark as script
+from specdec_plugins.evaluation import plots
+from specdec_plugins.evaluation.benchmark import conversion, ctranslate2_system, rounds
+from specdec_plugins.evaluation.benchmark.measurements import BenchmarkFolder, Measurement
+from specdec_plugins.inference import InferenceError
+
+TEXT = "w3 w4 w5 w6\n\nw7\nw1 w2 w3 w4 w5 w6 w7\nw11 w12\n"
+SMALL = ["--ctranslate2", "--beam", "1", "--precision", "float64", "--rule", "strict"]
+SMALL += ["--threads", "1", "--batch", "1"]
+NAMES = ["fairseq beam 1", "AR float64", "strict tree float64"]
+Run = Callable[..., int]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = save_pair(tmp_path_factory.mktemp("world"))
+    (folder / "in.txt").write_text(TEXT)
+    (folder / "reference.txt").write_text(TEXT)
+    (folder / "short.txt").write_text("w3\n")
+    return folder
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def run(world: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """``run(flag, …)`` in this process, that of all systems too."""
+    monkeypatch.setattr(rounds, "SystemProcess", InThisProcess)
+
+    def run_script(*flags: str, **usual: str | None) -> int:
+        given = {
+            "--path": str(world / "drafter.pt"),
+            "--AR-path": str(world / "verifier.pt"),
+            "--source": str(world / "in.txt"),
+            "--output-path": str(out),
+            "--max-len-b": "15",
+            "--repeats": "2",
+            **{f"--{name.replace('_', '-')}": value for name, value in usual.items()},
+        }
+        pairs = (word for pair in given.items() if pair[1] is not None for word in pair)
+        try:
+            return int(script.main([str(world), *pairs, "--no-plots", *flags]))  # type: ignore[list-item]
+        except SystemExit as stop:
+            return int(stop.code or 0)
+
+    return run_script
+
+
+def made(out: Path) -> list[tuple[str, int, int]]:
+    """System, batch size and round of every run, in the order in which they were made."""
+    records = [json.loads(line) for line in (out / "runs.jsonl").read_text().splitlines()]
+    return [(r["system"].removesuffix(", 1 thread"), r["batch"], r["round"]) for r in records]
+
+
+def one_error(capfd: pytest.CaptureFixture[str]) -> str:
+    """The only line of standard error."""
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    assert line.startswith("benchmark.py: ")
+    return line
+
+
+def test_all_systems(run: Run, world: Path, out: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("ctranslate2", reason="CTranslate2, of the extra [bench], is not here")
+    flags = ["--batch", "3", "--threads", "1", "--ctranslate2", "float32", "int8"]
+    assert run(*flags, reference=str(world / "reference.txt"), repeats="1") == 0
+    printed = capfd.readouterr().out
+    assert printed == (out / "table.md").read_text()
+    summary = json.loads((out / "summary.json").read_text())
+    (batch,) = summary["batches"]
+    found = {system["name"]: system for system in batch["systems"]}
+    assert list(found) == [
+        *("fairseq beam 5", "fairseq beam 1", "CTranslate2 float32", "CTranslate2 int8"),
+        *("AR float32", "AR bfloat16", "strict tree float32", "strict tree bfloat16"),
+        *("relaxed tree float32", "relaxed tree bfloat16"),
+    ]
+    assert summary["baseline"] == "CTranslate2 float32"
+    assert summary["bleu_signature"].startswith("nrefs:1|")
+    assert summary["text"]["lines"] == 4
+    assert {"python", "torch", "fairseq", "ctranslate2"} <= set(summary["machine"]["versions"])
+    assert summary["machine"]["cores"] >= 1
+    assert summary["command"].startswith("benchmark.py ")
+    for name in ("fairseq beam 1", "AR float32", "strict tree float32"):
+        assert found[name]["lines_unlike_AR"] == 0
+        assert found[name]["speed_over_baseline"]["rounds"] == 1
+        assert found[name]["bleu"] is not None
+    assert found["strict tree float32"]["acceptance_length"] > 1
+    assert found["strict tree float32"]["block_size"] == 4
+    assert found["AR float32"]["acceptance_length"] is None
+    assert found["relaxed tree float32"]["rule"] == {"beta": 3, "tau": 1.0}
+
+
+def test_resuming_repeats_nothing(
+    run: Run, out: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    add = BenchmarkFolder.add
+
+    def interrupt(self: BenchmarkFolder, measurement: Measurement) -> None:
+        if len(self.runs) == 4:
+            raise KeyboardInterrupt
+        add(self, measurement)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BenchmarkFolder, "add", interrupt)
+        assert run(*SMALL) == 130
+    assert "finished runs are kept" in one_error(capfd)
+    # Each round begins with another system.
+    turns = [(name, 1, 1) for name in NAMES] + [(n, 1, 2) for n in (*NAMES[1:], NAMES[0])]
+    assert made(out) == turns[:4]
+    kept = (out / "runs.jsonl").read_bytes()
+    assert run(*SMALL) == 0
+    assert made(out) == turns
+    assert (out / "runs.jsonl").read_bytes().startswith(kept)
+    table = capfd.readouterr().out
+    assert table.count("| 0/4 |") == 2, "float32 of fairseq has no AR beside it"
+
+    assert not list(out.glob("speed.*"))
+    # What is complete is told anew, and more is added.
+    (out / "table.md").unlink()
+    monkeypatch.setattr(rounds, "SystemProcess", None)
+    assert run(*SMALL) == 0
+    assert (out / "table.md").read_text() == table
+    monkeypatch.setattr(rounds, "SystemProcess", InThisProcess)
+    assert run(*SMALL, "--batch", "1", "2", "--repeats", "1") == 0
+    assert made(out)[6:] == [(name, 2, 1) for name in NAMES]
+    capfd.readouterr()
+    assert run(*SMALL, "--rule", "relaxed") == 1
+    assert "was begun with other systems.strict tree float64, 1 thread" in one_error(capfd)
+    assert run(*SMALL, "--lines", "3") == 1
+    assert "was begun with other text.lines, text.sha256" in one_error(capfd)
+
+
+def test_a_verifier_that_ctranslate2_cannot_take(
+    run: Run, out: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Goes on without it, and says so beside the results."""
+    pytest.importorskip("ctranslate2", reason="CTranslate2, of the extra [bench], is not here")
+
+    def refuse(*_: object) -> None:
+        raise InferenceError("CTranslate2 cannot take this verifier (a reason)")
+
+    monkeypatch.setattr(conversion, "convert_verifier", refuse)
+    assert run(*SMALL, "--ctranslate2", "int8", "--repeats", "1", "--quiet") == 0
+    assert "cannot take this verifier (a reason); goes on without it" in caplog.text
+    assert [name for name, _, _ in made(out)] == NAMES
+    assert "CTranslate2 is left out: CTranslate2 cannot take" in (out / "table.md").read_text()
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["left_out"] == {
+        "CTranslate2": "CTranslate2 cannot take this verifier (a reason)"
+    }
+    assert "ctranslate2" not in summary["machine"]["versions"]
+
+
+@pytest.mark.usefixtures("run")
+def test_pictures(world: Path, out: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib, of the extra [bench], is not here")
+    flags = ["--path", "drafter.pt", "--AR-path", "verifier.pt", "--source", "in.txt"]
+    flags = [str(world / word) if "." in word else word for word in flags]
+    more = ["--max-len-b", "15", "--repeats", "1", "--output-path", str(out), "--quiet"]
+    assert script.main([str(world), *flags, *more, *SMALL]) == 0
+    assert (out / "speed.png").read_bytes().startswith(b"\x89PNG")
+    assert b"strict tree float64" in (out / "speed.svg").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("flags", "status", "message"),
+    [
+        (["--batch", "0"], 2, "--batch 0: must be at least 1"),
+        (["--beam", "0"], 2, "--beam 0: must be at least 1"),
+        (["--threads", "0"], 2, "--threads 0: must be from 1 to "),
+        (["--threads", "4096"], 2, "--threads 4096: must be from 1 to "),
+        (["--repeats", "0"], 2, "--repeats 0: must be at least 1"),
+        (["--warmup", "-1"], 2, "--warmup -1: must be 0 or more"),
+        (["--lines", "0"], 2, "--lines 0: must be at least 1"),
+        (["--precision", "int3"], 2, "argument --precision: invalid choice: 'int3'"),
+        (["--controller", "oracle"], 2, "argument --controller: invalid choice: 'oracle'"),
+        (["--bf16"], 2, "--bf16 is not for a benchmark: choose with --precision; leave it out"),
+        (["--unkpen", "2"], 2, "--unkpen is not for a benchmark"),
+        (["--sampling"], 2, "--sampling is not for a benchmark"),
+        (["--strategy", "AR"], 2, "--strategy is not for a benchmark"),
+        (["--baseline", "other"], 1, "--baseline 'other': is not one of the systems: fairseq"),
+        (["--source", "nowhere"], 1, "--source nowhere: cannot be read"),
+        (["--reference", "nowhere"], 1, "--reference nowhere: cannot be read"),
+        (["--reference", "SHORT"], 1, "has 1 lines, and --source"),
+        (["--block-size", "9"], 2, "block"),
+    ],
+)
+def test_bad_input_is_one_line(
+    run: Run,
+    world: Path,
+    out: Path,
+    capfd: pytest.CaptureFixture[str],
+    flags: list[str],
+    status: int,
+    message: str,
+) -> None:
+    given = [str(world / "short.txt") if word == "SHORT" else word for word in flags]
+    assert run(*SMALL, *given) == status
+    assert message in one_error(capfd)
+    assert not (out / "runs.jsonl").exists()
+
+
+def test_the_command_of_the_readme_is_understood() -> None:
+    text = (Path(__file__).resolve().parents[2] / "README.md").read_text("utf-8")
+    command = text.partition("scripts/benchmark.py ")[2].partition("\n\n")[0]
+    args = script.parse(shlex.split(command.replace("\\\n", " "), comments=True))
+    assert args.reference == "valid.de"
+    assert args.batch == [1, 8, 32]
+    assert args.bpe == "subword_nmt"
+
+
+def test_a_drafter_is_needed(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(*SMALL, path=None) == 2
+    assert "--path: give the drafter's checkpoint" in one_error(capfd)
+
+
+def test_what_is_not_installed_is_named(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ctranslate2_system, "find_spec", lambda name: None)
+    assert run() == 2
+    assert "ctranslate2 is not installed: pip install" in one_error(capfd)
+    monkeypatch.setattr(plots, "find_spec", lambda name: None)
+    assert script.main(["data", "--source", "x", "--output-path", "y"]) == 2
+    assert "pip install matplotlib, or give --no-plots" in one_error(capfd)
+
+
+def test_an_unknown_precision_of_ctranslate2(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("ctranslate2", reason="CTranslate2, of the extra [bench], is not here")
+    assert run("--ctranslate2", "int3") == 2
+    assert "--ctranslate2 int3: must be one of those" in one_error(capfd)
+
+
+def test_the_folder_of_something_else(
+    run: Run, out: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out.mkdir()
+    (out / "runs.jsonl").write_text('{"system": "AR"}\n')
+    assert run(*SMALL) == 1
+    assert "runs.jsonl, line 1: is no run" in one_error(capfd)
+
+
+def test_a_system_that_fails_is_named(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(self: Any) -> None:
+        raise InferenceError(f"{self.name}: its process ended (status -9)")
+
+    monkeypatch.setattr(InThisProcess, "wait", fail)
+    assert run(*SMALL) == 1
+    assert "fairseq beam 1, 1 thread: its process ended (status -9)" in one_error(capfd)

@@ -1,0 +1,77 @@
+"""Which systems a benchmark has, and with which settings."""
+
+from __future__ import annotations
+
+import pytest
+
+from specdec_plugins.decoding.acceptance import RelaxedRule, StrictRule
+from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.evaluation.benchmark.systems import (
+    BenchmarkSystem,
+    Choice,
+    choose_baseline,
+    list_systems,
+)
+from specdec_plugins.inference import InferenceError, Settings
+
+BASE = Settings(
+    "data", path="d.pt", ar_path="v.pt", tokenizer="moses", bpe="subword_nmt", block_size=3
+)
+
+
+def test_all_combinations_each_once() -> None:
+    choice = Choice(
+        threads=(2, 1, 2),
+        beams=(5, 5),
+        ctranslate2=("int8",),
+        precisions=("float32",),
+        engines=("eager", "other"),
+        controllers=(ControllerOptions("tree"), ControllerOptions("constant")),
+        rules=(StrictRule(), RelaxedRule(3, 1.0)),
+    )
+    systems = list_systems(choice)
+    names = [
+        *("fairseq beam 5", "CTranslate2 int8", "AR float32", "AR other float32"),
+        *("strict tree float32", "strict tree other float32"),
+        *("strict constant float32", "strict constant other float32"),
+        *("relaxed tree float32", "relaxed tree other float32"),
+        *("relaxed constant float32", "relaxed constant other float32"),
+    ]
+    assert [system.name for system in systems] == 2 * names
+    assert systems[0].label == "fairseq beam 5, 2 threads"
+    assert systems[-1].label == "relaxed constant other float32, 1 thread"
+    assert [system.engine for system in systems[2:4]] == ["eager", "other"]
+    assert systems[-1].describe() == {
+        "name": "relaxed constant other float32",
+        "strategy": "specdec",
+        "rule": {"beta": 3, "tau": 1.0},
+        "controller": {"controller": "constant", "max_draft": None, "min_draft": 0},
+        "engine": "other",
+        "precision": "float32",
+        "threads": 1,
+        "beam": 1,
+    }
+
+
+def test_settings_are_for_segmented_text() -> None:
+    for system in list_systems(Choice(precisions=("bfloat16",), beams=(4,))):
+        settings = system.settings(BASE, 8)
+        assert (settings.tokenizer, settings.bpe, settings.keep_bpe) == (None, None, True)
+        assert settings.batch == 8
+        assert settings.strategy == system.strategy
+        drafts = system.family == "strict"
+        assert settings.drafts == drafts
+        assert settings.block_size == (3 if drafts else None)
+        assert settings.dtype == ("float32" if system.family == "fairseq" else "bfloat16")
+        assert settings.beam == (4 if system.family == "fairseq" else 1)
+
+
+def test_the_baseline() -> None:
+    def systems(*names: str) -> list[BenchmarkSystem]:
+        return [BenchmarkSystem(name, "AR", "AR", "eager", "float32", 1) for name in names]
+
+    assert choose_baseline(systems("a", "CTranslate2 float32"), None) == "CTranslate2 float32"
+    assert choose_baseline(systems("a", "b"), None) == "a"
+    assert choose_baseline(systems("a", "b"), "b") == "b"
+    with pytest.raises(InferenceError, match="--baseline 'c': is not one of the systems: a, b"):
+        choose_baseline(systems("a", "b", "a"), "c")

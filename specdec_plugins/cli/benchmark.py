@@ -36,6 +36,7 @@ from specdec_plugins.cli.evaluate import base_seed, read_lines
 from specdec_plugins.cli.terminal import prepare_terminal, program
 from specdec_plugins.decoding.acceptance import AcceptanceRule, RelaxedRule, StrictRule
 from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.engine_choice import PRECISIONS, engines_for_cpus
 from specdec_plugins.evaluation.benchmark.conversion import convert_for
 from specdec_plugins.evaluation.benchmark.ctranslate2_system import (
     check_installed,
@@ -48,7 +49,9 @@ from specdec_plugins.evaluation.benchmark.rounds import Benchmark, cores, run_be
 from specdec_plugins.evaluation.benchmark.sentences import Sentences
 from specdec_plugins.evaluation.benchmark.systems import (
     CONTROLLERS,
+    EAGER,
     FLOAT32,
+    OPENVINO,
     Choice,
     choose_baseline,
     list_systems,
@@ -58,7 +61,6 @@ from specdec_plugins.inference import InferenceError, Settings, load_translator
 from specdec_plugins.inference.flags import TranslationParser, fail, make_settings
 from specdec_plugins.inference.paths import check_run
 from specdec_plugins.inference.report import versions
-from specdec_plugins.inference.settings import DTYPES
 from specdec_plugins.inference.streams import put
 from specdec_plugins.inference.text import Line
 
@@ -67,7 +69,8 @@ logger = logging.getLogger(PROG)
 
 RELAXED = RelaxedRule(beta=3, tau=1.0)
 """Unless --beta says otherwise."""
-PRECISIONS = [name for name in DTYPES if name != "float16"]
+CPU_PRECISIONS = [name for name in PRECISIONS if name != "float16"]
+ENGINES = (EAGER, OPENVINO)
 # Flags that systems do not have in common, with the value that asks for nothing.
 REFUSED: tuple[tuple[str, object, str], ...] = (
     ("strategy", "specdec", "all strategies are compared"),
@@ -103,9 +106,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add(
         "--precision",
         nargs="+",
-        choices=PRECISIONS,
+        choices=CPU_PRECISIONS,
         default=[FLOAT32, "bfloat16"],
-        help="precisions of AR and speculation (float32 bfloat16)",
+        help="precisions of AR and speculation, with each engine that has them (float32 bfloat16)",
+    )
+    add(
+        "--engine", nargs="+", choices=ENGINES, help="engines of AR and speculation (all installed)"
     )
     add("--controller", nargs="+", choices=CONTROLLERS, metavar="NAME", default=["tree"],
         help=f"of {', '.join(CONTROLLERS)} (tree)")  # fmt: skip
@@ -182,6 +188,7 @@ def make_base(args: argparse.Namespace) -> Settings:
     if not args.path:
         raise ValueError("--path: give the drafter's checkpoint; a benchmark needs it")
     own = {"batch": 1, "beam": 1, "controller": "constant", "cpu": True}
+    own |= {"engine": EAGER, "precision": FLOAT32}
     return make_settings(argparse.Namespace(**{**vars(args), **own}))
 
 
@@ -207,6 +214,7 @@ def choose(args: argparse.Namespace) -> Choice:
         beams=args.beam,
         ctranslate2=supported_precisions() if precisions is None else precisions,
         precisions=args.precision,
+        engines=args.engine or engines_for_cpus(),
         controllers=[options.having(name) for name in args.controller],
         rules=_rules(args),
     )

@@ -54,6 +54,11 @@ def check_engine(engine: str, precision: str, device: str) -> None:
         raise ValueError("--precision int8: is for CPUs and --engine openvino")
 
 
+def engines_for_cpus() -> tuple[str, ...]:
+    """The engines that are installed."""
+    return ("eager", "openvino") if has_openvino() else ("eager",)
+
+
 def choose_engine(engine: str, precision: str, device: str) -> Engine:
     """The engine that is asked for.
 

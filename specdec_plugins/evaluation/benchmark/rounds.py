@@ -10,7 +10,6 @@ from datetime import datetime, timezone
 from itertools import groupby
 from pathlib import Path
 
-from specdec_plugins.decoding.cost_profile import processor_name
 from specdec_plugins.evaluation.benchmark.ctranslate2_system import CTranslate2Job
 from specdec_plugins.evaluation.benchmark.measurements import BenchmarkFolder, Measurement
 from specdec_plugins.evaluation.benchmark.own_systems import TranslatorJob
@@ -22,6 +21,7 @@ from specdec_plugins.evaluation.sweep import DECIDED_BY_RUN
 from specdec_plugins.inference.job import describe_settings, file_digest
 from specdec_plugins.inference.paths import acceptance_head
 from specdec_plugins.inference.settings import JsonObject, Settings
+from specdec_plugins.machine import processor_name
 
 Note = Callable[[str], object]
 
@@ -67,7 +67,7 @@ class Benchmark:
     def describe(self) -> JsonObject:
         """All that decides a run and is not told by its own record; files by their content."""
         described = describe_settings(self.base, self.seed)
-        for name in (*DECIDED_BY_RUN, "rule", "dtype"):
+        for name in (*DECIDED_BY_RUN, "rule", "engine", "precision"):
             del described["settings"][name]
         return {
             "versions": dict(self.versions),

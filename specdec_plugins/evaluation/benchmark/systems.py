@@ -8,6 +8,7 @@ from itertools import product
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
 from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
+from specdec_plugins.decoding.engine_choice import check_engine
 from specdec_plugins.inference.settings import InferenceError, JsonObject, Settings
 
 CTRANSLATE2 = "CTranslate2"
@@ -15,6 +16,7 @@ FAIRSEQ = "fairseq"
 AR = "AR"
 EAGER = "eager"
 """The engine that is PyTorch."""
+OPENVINO = "openvino"
 FLOAT32 = "float32"
 CONTROLLERS = tuple(name for name, policy in POLICIES.items() if policy.real and name != "none")
 
@@ -56,7 +58,7 @@ class BenchmarkSystem:
         Raises:
             ValueError: a setting that cannot be.
         """
-        arithmetic: JsonObject = {"dtype": self.precision}
+        arithmetic: JsonObject = {"engine": self.engine, "precision": self.precision}
         segmented: JsonObject = {"tokenizer": None, "bpe": None, "encoder_options": {}}
         return replace(
             base,
@@ -115,7 +117,8 @@ def _systems(choice: Choice, threads: int) -> Iterator[BenchmarkSystem]:
     for precision in choice.ctranslate2:
         name = f"{CTRANSLATE2} {precision}"
         yield BenchmarkSystem(name, CTRANSLATE2, CTRANSLATE2, CTRANSLATE2, precision, threads)
-    arithmetic = list(product(choice.engines, choice.precisions))
+    pairs = product(choice.engines, choice.precisions)
+    arithmetic = [pair for pair in pairs if _goes_together(*pair)]
     for engine, precision in arithmetic:
         name = _own_name(AR, engine, precision)
         yield BenchmarkSystem(name, AR, AR, engine, precision, threads)
@@ -125,6 +128,14 @@ def _systems(choice: Choice, threads: int) -> Iterator[BenchmarkSystem]:
             yield BenchmarkSystem(
                 name, rule.name, "specdec", engine, precision, threads, rule, controller
             )
+
+
+def _goes_together(engine: str, precision: str) -> bool:
+    try:
+        check_engine(engine, precision, "cpu")
+    except ValueError:
+        return False
+    return True
 
 
 def _own_name(what: str, engine: str, precision: str) -> str:

@@ -62,7 +62,7 @@ def test_settings_are_for_segmented_text() -> None:
         drafts = system.family == "strict"
         assert settings.drafts == drafts
         assert settings.block_size == (3 if drafts else None)
-        assert settings.dtype == ("float32" if system.family == "fairseq" else "bfloat16")
+        assert settings.precision == ("float32" if system.family == "fairseq" else "bfloat16")
         assert settings.beam == (4 if system.family == "fairseq" else 1)
 
 

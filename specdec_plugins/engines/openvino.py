@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from typing import Any
@@ -23,6 +23,8 @@ from specdec_plugins.engines.step import CachedStep, Results, Run, Step
 from specdec_plugins.models.layers import Attend
 
 logger = logging.getLogger(__name__)
+
+Array = np.ndarray[Any, Any]
 
 HINTS = {"float32": "f32", "bfloat16": "bf16", "int8": "f32"}
 """By precision, that of arithmetic; with int8, weights are int8 and are multiplied as such where
@@ -92,15 +94,21 @@ class OpenVinoEngine:
 
     def _prepared(self, step: Step) -> Run:
         if not isinstance(step, CachedStep):
-            return CompiledStep(self._openvino, self._compiled(step, step.example()), step)
+            compiled = self._compiled(step, step.example())
+            return CompiledStep(lambda: self._request(compiled), step.transient)
         layer, count = step.layers[0], len(step.layers)
         past = torch.zeros(count, 2, 9, 2, layer.heads, layer.head_dim)
         example = (past, torch.zeros(2, 1, 5, 14), *step.example())
         compiled = self._compiled(_Functional(step), example)
-        return CompiledCachedStep(CompiledStep(self._openvino, compiled, step))
+        return CompiledCachedStep(CompiledStep(lambda: self._request(compiled), step.transient))
 
-    def _compiled(self, module: nn.Module, example: tuple[Tensor | None, ...]) -> Any:
-        """A module compiled for inputs of all sizes, or what was kept of it."""
+    def _request(self, compiled: bytes) -> Request:
+        model = self._core.import_model(BytesIO(compiled), "CPU", self._options)
+        return Request(self._openvino.Tensor, model)
+
+    def _compiled(self, module: nn.Module, example: tuple[Tensor | None, ...]) -> bytes:
+        """A module compiled for inputs of all sizes, as OpenVINO exports it, or what was kept of
+        that."""
         given = _Given(module, example)
         tensors = tuple(tensor for tensor in example if tensor is not None)
         with torch.no_grad():
@@ -108,16 +116,14 @@ class OpenVinoEngine:
         key = self._files.key(traced)
         kept = self._files.load(key)
         if kept is not None:
-            try:
-                return self._core.import_model(BytesIO(kept), "CPU", self._options)
-            except RuntimeError as error:
-                logger.warning("%s: cannot be used (%s); compiling anew", key, error)
+            return kept
         begin = time.perf_counter()
         compiled = self._core.compile_model(self._converted(traced), "CPU", self._options)
         seconds = time.perf_counter() - begin
         logger.info("openvino compiled a step in %.1f s, for this and later runs", seconds)
-        self._files.save(key, compiled.export_model().getvalue())
-        return compiled
+        exported: bytes = compiled.export_model().getvalue()
+        self._files.save(key, exported)
+        return exported
 
     def _converted(self, traced: torch.jit.ScriptModule) -> Any:
         from openvino.frontend import FrontEndManager
@@ -200,27 +206,79 @@ def _joined(past: Tensor, mask: Tensor, new: list[Tensor]) -> Attend:
     return attend
 
 
+class Request:
+    """A compiled step, and the buffers that it reads and writes."""
+
+    def __init__(self, tensor: Any, compiled: Any) -> None:
+        self._compiled = compiled.create_infer_request()
+        count = len(compiled.inputs)
+        self._inputs = [_Input(tensor, self._compiled, place) for place in range(count)]
+
+    def run(self, inputs: Sequence[Tensor]) -> list[Array]:
+        """The results, which the next run writes over."""
+        for place, x in zip(self._inputs, inputs):
+            place.hand(x)
+        return list(self._compiled.infer(share_outputs=True).values())
+
+
+class _Input:
+    """An input of a request: a buffer that it reads, written again for each call. To hand over
+    another buffer costs more than to copy what is handed over."""
+
+    def __init__(self, tensor: Any, request: Any, place: int) -> None:
+        self._tensor, self._request, self._place = tensor, request, place
+        self._last: Tensor | None = None
+        self._buffer = np.empty(0)
+
+    def hand(self, x: Tensor) -> None:
+        """Let the request read ``x``, which is not to change as long as it is handed over."""
+        if x is self._last:
+            return
+        self._last, array = x, x.numpy()
+        if array.shape == self._buffer.shape:
+            np.copyto(self._buffer, array)
+            return
+        self._buffer = np.array(array, order="C")
+        tensor = self._tensor(self._buffer, shared_memory=True)
+        self._request.set_input_tensor(self._place, tensor)
+
+
 class CompiledStep:
-    """What is called in place of a step."""
+    """What is called in place of a step.
 
-    def __init__(self, openvino: Any, compiled: Any, step: Step) -> None:
-        self._tensor = openvino.Tensor
-        self._request = compiled.create_infer_request()
-        self._results = len(compiled.outputs)
-        self._transient = step.transient
+    Where the number of tokens changes from one run to the next, OpenVINO loses as much time as half
+    a step takes: each of the first few numbers has a request of its own, and the weights once more.
+    """
 
-    def __call__(self, *inputs: Tensor | None) -> Results:
-        # OpenVINO reads these arrays while it computes: they must live as long.
-        arrays = [np.ascontiguousarray(x.numpy()) for x in inputs if x is not None]
-        for place, array in enumerate(arrays):
-            self._request.set_input_tensor(place, self._tensor(array, shared_memory=True))
-        self._request.infer()
-        results = []
-        for place in range(self._results):
-            array = self._request.get_output_tensor(place).data
-            # The next call writes over it.
-            results.append(torch.from_numpy(array if place < self._transient else array.copy()))
-        return tuple(results)
+    MOST = 4
+
+    def __init__(self, request: Callable[[], Request], transient: int) -> None:
+        """
+        Args:
+            request: makes one.
+            transient: as of the step.
+        """
+        self._request, self._transient = request, transient
+        self._requests: dict[int, Request] = {}
+
+    def __call__(self, *inputs: Tensor | None, tokens: int = 0) -> Results:
+        """``tokens``: how many a row has."""
+        given = [x for x in inputs if x is not None]
+        found = self._request_for(tokens).run(given)
+        return tuple(
+            torch.from_numpy(array if place < self._transient else array.copy())
+            for place, array in enumerate(found)
+        )
+
+    def _request_for(self, tokens: int) -> Request:
+        found = self._requests.get(tokens)
+        if found is None:
+            if len(self._requests) == self.MOST:
+                tokens = next(reversed(self._requests))
+            else:
+                self._requests[tokens] = self._request()
+            found = self._requests[tokens]
+        return found
 
 
 class CompiledCachedStep:
@@ -230,7 +288,8 @@ class CompiledCachedStep:
         self._compiled = compiled
 
     def __call__(self, cached: Tensor, mask: Tensor, *inputs: Tensor | None) -> Results:
-        width = cached.size(2) - mask.size(2)
-        *results, new = self._compiled(cached[:, :, :width], mask, *inputs)
+        tokens = mask.size(2)
+        width = cached.size(2) - tokens
+        *results, new = self._compiled(cached[:, :, :width], mask, *inputs, tokens=tokens)
         cached[:, :, width:] = new
         return tuple(results)

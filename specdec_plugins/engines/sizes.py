@@ -55,7 +55,8 @@ class PaddedSizes(ExactSizes):
     SOURCE = tuple(_steps(16, (8, 32), (16, 64), (32, 128), (64, 512), (256, 4096)))
     # A draft of a round number of tokens goes with the one before it.
     SLOTS = (1, 5, *_steps(9, (8, 33), (16, 129), (64, 1025)))
-    PREFIX = tuple(_steps(8, (8, 32), (32, 128), (128, 4096)))
+    # Mostly what one step has committed, now and then two.
+    PREFIX = (4, 8, 16, *_steps(32, (32, 256), (256, 4096)))
     ROWS = tuple(_steps(1, (1, 4), (2, 8), (4, 16), (8, 64), (32, 256), (128, 4096)))
 
     def cached(self, positions: int) -> int:
@@ -68,7 +69,7 @@ class PaddedSizes(ExactSizes):
         return _at_least(prefix, self.PREFIX) + slots
 
     def capacity(self, tokens: int) -> int:
-        return self.cached(tokens) + max(self.slots(tokens), self.block(tokens, 0))
+        return self.cached(tokens) + max(self.slots(tokens), 2 * tokens + 4)
 
     def source(self, tokens: int) -> int:
         return _at_least(tokens, self.SOURCE)

@@ -25,7 +25,7 @@ def test_nothing_is_cut(size: int) -> None:
 def test_a_block_is_not_cut_either(prefix: int, slots: int) -> None:
     assert PaddedSizes().block(prefix, slots) >= prefix + slots
     assert ExactSizes().block(prefix, slots) == prefix + slots
-    assert PaddedSizes().capacity(prefix) + slots >= PaddedSizes().block(prefix, slots)
+    assert PaddedSizes().capacity(prefix + slots) >= PaddedSizes().block(prefix, slots)
 
 
 def test_they_are_few() -> None:

@@ -26,6 +26,9 @@ class Verification:
     @cached_property
     def best(self) -> Tensor:
         """``(rows, slots)`` the most probable token; of equals the first."""
+        if self.log_probabilities.device.type == "cpu":
+            # numpy's is ten times as fast as torch's.
+            return torch.from_numpy(self.log_probabilities.numpy().argmax(-1))
         return self.log_probabilities.argmax(-1)
 
     def of(self, tokens: Tensor, sources: Tensor) -> Tensor:

@@ -105,6 +105,15 @@ def test_generate_relaxed_with_the_verifier_first(
     check_output(output, trained, trained.translate(rule=RelaxedRule(3, 2.0)))
 
 
+def test_generate_by_openvino(trained: Trained, flags: str, tmp_path: Path) -> None:
+    pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
+    flags += f" --path {trained.drafter}:{trained.verifier} {SHOW} --max-tokens 60"
+    output = run_generate(f"{flags} --engine openvino --controller tree", tmp_path)
+    check_output(output, trained, trained.translate())
+    with pytest.raises(ValueError, match="--engine eager --precision bfloat16: is not for models"):
+        run_generate(f"{flags} --engine eager --precision bfloat16", tmp_path / "other")
+
+
 def test_generate_by_sampling(trained: Trained, flags: str, tmp_path: Path) -> None:
     """From the best token alone it is greedy; else the seed decides."""
     flags += f" --path {trained.drafter}:{trained.verifier} {SHOW} --controller tree"

@@ -199,6 +199,21 @@ def test_bfloat16_on_the_cpu(run: RunScript, tmp_path: Path) -> None:
         assert json.loads(stats.read_text())["precision"] == "bfloat16"
 
 
+def test_an_engine_is_chosen_and_reported(
+    run: RunScript, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
+    stats, outputs = tmp_path / "stats.json", []
+    for engine in ("eager", "openvino"):
+        flags = ("--engine", engine, "--controller", "tree", "--cpu")
+        assert run("--stats-json", str(stats), *flags) == 0
+        report = json.loads(stats.read_text())
+        assert (report["engine"], report["precision"]) == (engine, "float32")
+        assert f"; {engine}, float32 on cpu" in capfd.readouterr().err
+        outputs.append(lines_of(tmp_path / "out.txt"))
+    assert outputs[0] == outputs[1]
+
+
 @pytest.mark.parametrize(("below", "drafts_anew"), [("inf", True), ("0", False)])
 def test_stats_of_trees(run: RunScript, tmp_path: Path, below: str, drafts_anew: bool) -> None:
     path = tmp_path / "stats.json"
@@ -417,6 +432,10 @@ def test_a_line_too_short_for_the_minimum(
         (["--warmup", "-1"], 2, "--warmup -1"),
         (["--fp16", "--cpu"], 2, "--precision float16: needs a GPU"),
         (["--fp16", "--bf16"], 2, "--fp16 and --bf16"),
+        (["--precision", "int8", "--bf16"], 2, "--bf16 and --precision: give one of them"),
+        (["--engine", "openvino", "--fp64"], 2, "--engine openvino: has no --precision float64"),
+        (["--engine", "eager", "--precision", "int8"], 2, "--precision int8: is for CPUs and"),
+        (["--precision", "int8", "--cpu"], 2, "--precision int8: needs OpenVINO, which is not"),
         (["--sampling-topk", "3"], 2, "--sampling-topk, --sampling-topp: give --sampling too"),
         (["--sampling", "--sampling-topp", "2"], 2, "--sampling-topp 2.0: must be at most 1"),
         (["--sampling", "--beta", "3"], 2, "--beta 3 --tau 0.0: go without --sampling"),

@@ -68,6 +68,8 @@ class DrafterStep(CachedStep):
         """``packed``: as of a layer."""
         super().__init__()
         self.decoder = model.decoder
+        # The verifier's, maybe: a module of the step, too, for what traces its weights.
+        self.tables = model.decoder.tables
         self._read = None
         with torch.no_grad():
             self.layers = self.decoder.runners(frozen=True, packed=packed)

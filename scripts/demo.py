@@ -30,6 +30,7 @@ from specdec_plugins.checkpoints.archive import CheckpointError  # noqa: E402
 from specdec_plugins.cli.terminal import prepare_terminal  # noqa: E402
 from specdec_plugins.decoding.acceptance import RelaxedRule  # noqa: E402
 from specdec_plugins.decoding.controllers import ControllerOptions  # noqa: E402
+from specdec_plugins.decoding.controllers.registry import TREE_NODES  # noqa: E402
 from specdec_plugins.decoding.engine_choice import ENGINE, PRECISION  # noqa: E402
 from specdec_plugins.inference import (  # noqa: E402
     InferenceError,
@@ -154,7 +155,7 @@ def table(
     print(
         f"\ncpu, ours by engine {ours.engine} in {ours.settings.precision}, fairseq in {stock}, "
         f"{threads} threads, batch 1, k {k}, controller tree, "
-        f"{TREES.tree_nodes} nodes; relaxed: {RELAXED}; {len(seconds[STRICT])} alternating runs, "
+        f"{TREES[TREE_NODES]} nodes; relaxed: {RELAXED}; {len(seconds[STRICT])} alternating runs, "
         "medians; decoding only.\n"
         "BLEU: sacreBLEU on these sentences. Acceptance length: tokens committed per step, "
         "bonus token included."

@@ -1,26 +1,55 @@
-"""``scripts/demo.py``: what it refuses. What it shows is a table of times."""
+"""``scripts/demo.py``: what it shows, and what it refuses."""
 
 from __future__ import annotations
 
 import importlib.util
+import io
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.mark.parametrize(("flag", "value"), [("--repeats", "-3"), ("--lines", "0")])
-def test_counts_that_are_none_are_refused(
-    flag: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def demo(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(sys, "path", [*sys.path])
     spec = importlib.util.spec_from_file_location("demo", ROOT / "scripts" / "demo.py")
     assert spec is not None
     assert spec.loader is not None
-    demo = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(demo)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_translations_and_a_table(
+    demo: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--engine", "eager", "--precision", "float32", "--lines", "2", "--repeats", "1"]
+    monkeypatch.setattr(sys, "argv", ["demo.py", *flags])
+    monkeypatch.setattr(sys, "stdin", io.StringIO("A dog runs.\n\n"))
+    monkeypatch.setattr(demo.select, "select", lambda *_: ([sys.stdin], [], []))
+    assert demo.main() == 0
+    output = capsys.readouterr().out
+    assert output.count(" steps; accepted: ") == 3  # two examples, and what was typed
+    rows = [line for line in output.splitlines() if line.startswith("|")]
+    assert [row.split("|")[1].strip() for row in rows[2:]] == list(demo.SYSTEMS)
+    for name in ("AR (ours)", "specdec strict"):
+        (row,) = (row for row in rows if name in row.split("|")[1])
+        assert row.rstrip(" |").endswith("2/2")
+    assert "ours by engine eager in float32" in output
+
+
+@pytest.mark.parametrize(("flag", "value"), [("--repeats", "-3"), ("--lines", "0")])
+def test_counts_that_are_none_are_refused(
+    demo: Any,
+    flag: str,
+    value: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     monkeypatch.setattr(sys, "argv", ["demo.py", flag, value])
     assert demo.main() == 1
     assert capsys.readouterr().err == f"demo.py: {flag} {value}: must be at least 1\n"

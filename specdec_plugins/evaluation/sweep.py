@@ -28,6 +28,18 @@ DECIDED_BY_RUN = ("batch", "device", "controller", "block_size", "strategy", "tr
 """Settings that a run's own record tells, or that do nothing here."""
 
 
+def check_counts(repeats: int, batches: Sequence[int], warmup: int) -> None:
+    """
+    Raises:
+        ValueError: a number of rounds, rows or lines that cannot be, naming its flag.
+    """
+    for flag, value in (("--repeats", repeats), *(("--batch", n) for n in batches)):
+        if value < 1:
+            raise ValueError(f"{flag} {value}: must be at least 1")
+    if warmup < 0:
+        raise ValueError(f"--warmup {warmup}: must be 0 or more")
+
+
 @dataclass(frozen=True)
 class Sweep:
     """What is to be run: every system, ``repeats`` times, at every batch size, on every device."""
@@ -46,11 +58,7 @@ class Sweep:
         Raises:
             ValueError: a number that cannot be, naming its flag.
         """
-        for flag, value in (("--repeats", self.repeats), *(("--batch", n) for n in self.batches)):
-            if value < 1:
-                raise ValueError(f"{flag} {value}: must be at least 1")
-        if self.warmup < 0:
-            raise ValueError(f"--warmup {self.warmup}: must be 0 or more")
+        check_counts(self.repeats, self.batches, self.warmup)
         # Settings says what does not go with a device.
         for system in self.systems:
             for device in self.devices:

@@ -33,11 +33,16 @@ TOGETHER = (
     "--distributed-no-spawn --distributed-backend gloo --ddp-backend legacy_ddp"
 )
 FORK = """
-import os, sys
+import os, signal, sys
 from fairseq_cli.train import cli_main
 forked = os.fork()
 sys.argv = [argument.replace("$RANK", str(int(not forked))) for argument in sys.argv]
-cli_main()
+try:
+    cli_main()
+except BaseException:
+    if forked:
+        os.kill(forked, signal.SIGKILL)
+    raise
 assert not forked or os.wait()[1] == 0
 """
 """Two processes that train, for the imports of one."""

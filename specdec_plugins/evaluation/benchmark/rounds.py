@@ -17,7 +17,7 @@ from specdec_plugins.evaluation.benchmark.processes import SystemProcess, waitin
 from specdec_plugins.evaluation.benchmark.sentences import Sentences
 from specdec_plugins.evaluation.benchmark.systems import CTRANSLATE2, BenchmarkSystem
 from specdec_plugins.evaluation.benchmark.worker import Answer, Job
-from specdec_plugins.evaluation.sweep import DECIDED_BY_RUN
+from specdec_plugins.evaluation.sweep import DECIDED_BY_RUN, check_counts
 from specdec_plugins.inference.job import describe_settings, file_digest
 from specdec_plugins.inference.paths import acceptance_head
 from specdec_plugins.inference.settings import JsonObject, Settings
@@ -58,11 +58,7 @@ class Benchmark:
         Raises:
             ValueError: a number that cannot be, naming its flag.
         """
-        for flag, value in (("--repeats", self.repeats), *(("--batch", n) for n in self.batches)):
-            if value < 1:
-                raise ValueError(f"{flag} {value}: must be at least 1")
-        if self.warmup < 0:
-            raise ValueError(f"--warmup {self.warmup}: must be 0 or more")
+        check_counts(self.repeats, self.batches, self.warmup)
 
     def describe(self) -> JsonObject:
         """All that decides a run and is not told by its own record; files by their content."""

@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+import torch.nn.functional as F
 from conftest import make_dictionary, make_task, make_verifier, randomise, vary_output
 from fairseq.data import Dictionary
 
@@ -94,21 +95,25 @@ def make_targets(lengths: list[int], vocabulary: int = 24, seed: int = 0, pad: i
 
 def slot_logits(output: DrafterOutput) -> torch.Tensor:
     """``(batch, blocks, slots, vocab)`` logits of a training pass, 0 in slots without a target."""
-    logits = output.logits.new_zeros(*output.blocks.scored.shape, output.logits.size(-1))
-    logits[output.blocks.scored] = output.logits
-    return logits
+    (logits,) = output.values
+    spread = logits.new_zeros(*output.blocks.scored.shape, logits.size(-1))
+    spread[output.blocks.scored] = logits
+    return spread
 
 
-def every_slots_logits(model: Drafter, *arguments: Any) -> torch.Tensor:
+def every_slots_logits(
+    model: Drafter, source: torch.Tensor, lengths: torch.Tensor, target: torch.Tensor, *rest: Any
+) -> torch.Tensor:
     """As :func:`slot_logits` of a training pass, but of slots without a target, too."""
     cut = Blocks.cut
+    target = F.pad(target, (0, model.block_size), value=model.decoder.padding)
 
     def all_scored(*given: Any) -> Blocks:
         blocks = cut(*given)
         return replace(blocks, scored=torch.ones_like(blocks.scored))
 
     with patch.object(Blocks, "cut", all_scored):
-        return slot_logits(model(*arguments))
+        return slot_logits(model(source, lengths, target, *rest))
 
 
 def save_checkpoint(path: Path, model: Any, **task: Any) -> Path:

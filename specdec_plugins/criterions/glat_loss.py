@@ -5,25 +5,22 @@
 import logging
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Optional
+from functools import partial
+from typing import TYPE_CHECKING, Optional
 
 import torch
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
 
 from specdec_plugins.fairseq_types import LogOutput, Sample
-from specdec_plugins.models.drafter import Drafter, DrafterOutput
+from specdec_plugins.models.drafter import Drafter, DrafterOutput, SlotTargets
 
 if TYPE_CHECKING:
     from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
 
 logger = logging.getLogger(__name__)
-
-CHUNK = 512
-"""Slots whose distributions are looked up at once: so many rows of the vocabulary."""
 
 
 @dataclass
@@ -50,36 +47,6 @@ class GlatLossConfig(FairseqDataclass):
     mse_lambda: Optional[float] = field(
         default=None, metadata={"help": "of published command lines; does nothing, as it did there"}
     )
-
-
-class _ExpectedLogits(torch.autograd.Function):
-    """``(probabilities[place] * logits).sum(-1)`` that does not keep ``probabilities[place]``."""
-
-    @staticmethod
-    def forward(ctx: FunctionCtx, logits: Tensor, probabilities: Tensor, place: Tensor) -> Tensor:
-        ctx.save_for_backward(probabilities, place)
-        pairs = zip(torch.split(logits, CHUNK), torch.split(place, CHUNK), strict=True)
-        sums = [(probabilities[at] * chunk).sum(-1) for chunk, at in pairs]
-        return torch.cat(sums)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        probabilities, place = ctx.saved_tensors
-        return probabilities[place].mul_(grads[0][:, None]), None, None
-
-
-def expected_logits(logits: Tensor, probabilities: Tensor, place: Tensor) -> Tensor:
-    """``(n,)``: each row of logits averaged under a distribution.
-
-    Args:
-        logits: ``(n, vocab)``, float32.
-        probabilities: ``(m, vocab)`` distributions, float32; they get no gradient.
-        place: ``(n,)`` which of these is each row's.
-    """
-    expected: Tensor = _ExpectedLogits.apply(  # type: ignore[no-untyped-call]
-        logits, probabilities, place
-    )
-    return expected
 
 
 @register_criterion("glat_loss", dataclass=GlatLossConfig)
@@ -118,6 +85,7 @@ class GlatLoss(FairseqCriterion):
             sample["target"],
             sample["cuts"],
             glancing_ratio=sample["glancing_ratio"],
+            read=partial(self._losses, model),
             with_verifier=self.verifier_labels,
             seeds=sample.get("seeds"),
         )
@@ -126,7 +94,7 @@ class GlatLoss(FairseqCriterion):
             slots = torch.arange(weights.size(-1), device=weights.device)
             weights = weights * torch.exp(-slots / self.slot_decay)
         correct, scored = output.glanced_correct, output.blocks.scored
-        losses, nll = self._losses(model, output)
+        losses, nll = output.values
         sample_size = weights.sum()
         weights = weights[scored]
         loss = (losses * weights).sum()
@@ -145,34 +113,29 @@ class GlatLoss(FairseqCriterion):
             log[f"total_{slot}"] = scored[..., slot].sum()
         return loss, sample_size, log
 
-    def _losses(self, model: Drafter, output: DrafterOutput) -> tuple[Tensor, Tensor]:
-        """Loss and negative log-likelihood of every scored slot, ``(n,)``, in nats.
+    def _losses(
+        self, model: Drafter, logits: Tensor, targets: SlotTargets
+    ) -> tuple[Tensor, Tensor]:
+        """Loss and negative log-likelihood of slots with logits ``(n, vocab)``, ``(n,)`` in nats.
 
-        Cross entropy with a distribution p is ``logsumexp(z) - p . z``.
+        With a distribution p as label, the cross entropy is ``-p . log q``.
         """
-        logits, blocks = output.logits.float(), output.blocks
-        normalizer = logits.logsumexp(-1)
-        gold = logits.gather(-1, blocks.gold[blocks.scored][:, None])[:, 0]
-        expected = self._verifier_expected(model, output, logits) if self.verifier_labels else gold
-        main = normalizer - expected
+        lprobs = logits.log_softmax(-1, dtype=torch.float32)
+        main = nll = -lprobs.gather(-1, targets.gold[:, None])[:, 0]
+        if self.verifier_labels:
+            main = -(self._labels(model, targets) * lprobs).sum(-1)
         if self.label_smoothing:
-            smooth = normalizer - logits.mean(-1)
-            main = (1 - self.label_smoothing) * main + self.label_smoothing * smooth
-        return main, (normalizer - gold).detach()
+            main = (1 - self.label_smoothing) * main - self.label_smoothing * lprobs.mean(-1)
+        return main, nll.detach()
 
-    def _verifier_expected(self, model: Drafter, output: DrafterOutput, logits: Tensor) -> Tensor:
-        """``(n,)``: each slot's logits averaged under the verifier's distribution of its token."""
-        states, blocks = output.verifier_features, output.blocks
-        assert states is not None
-        rows = blocks.scored.nonzero()[:, 0]
-        places = rows * states.size(1) + blocks.positions[blocks.scored]
-        # Slots of several blocks may stand for one token of the sentence.
-        needed, place = torch.unique(places, return_inverse=True)
-        with torch.no_grad():
-            layer = model.verifier.decoder.output_layer
-            chunks = torch.split(states.flatten(0, 1)[needed], CHUNK)
-            scores = [layer(chunk).softmax(-1, dtype=torch.float32) for chunk in chunks]
-        return expected_logits(logits, torch.cat(scores), place)
+    @staticmethod
+    @torch.no_grad()
+    def _labels(model: Drafter, targets: SlotTargets) -> Tensor:
+        """``(n, vocab)``: the verifier's distribution of each slot's token, float32."""
+        assert targets.verifier_states is not None
+        assert targets.place is not None
+        scores = model.verifier.decoder.output_layer(targets.verifier_states)
+        return scores.softmax(-1, dtype=torch.float32)[targets.place]
 
     @staticmethod
     def reduce_metrics(logging_outputs: list[LogOutput]) -> None:

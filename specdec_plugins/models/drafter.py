@@ -17,6 +17,7 @@ from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import TransformerEncoderBase, TransformerModelBase
 from fairseq.tasks import FairseqTask
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from specdec_plugins.checkpoints.loading import REDUNDANT
 from specdec_plugins.data.block_mask import GLANCING, Blocks, glance, sentence_uniforms
@@ -24,21 +25,49 @@ from specdec_plugins.fairseq_types import EncoderOut
 from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory
 from specdec_plugins.models.layers import DecoderLayerRunner, additive, among_themselves
 
+CHUNK = 2**26
+"""Logits that are there at once, of whole slots: 256 MiB in float32."""
+
+
+@dataclass(frozen=True)
+class SlotTargets:
+    """What some scored slots are to predict."""
+
+    gold: Tensor
+    """``(slots,)`` the target's tokens."""
+    verifier_states: Tensor | None
+    """``(places, channels)`` the verifier's states that predict these tokens, each of them once:
+    slots of several blocks may stand for one token of the sentence."""
+    place: Tensor | None
+    """``(slots,)`` which of these is each slot's."""
+
+
+SlotReader = Callable[[Tensor, SlotTargets], tuple[Tensor, ...]]
+"""What is kept of logits ``(slots, vocab)``: tensors over the slots."""
+
+
+def _nothing(logits: Tensor, targets: SlotTargets) -> tuple[Tensor, ...]:
+    return ()
+
+
+def logits_themselves(logits: Tensor, targets: SlotTargets) -> tuple[Tensor, ...]:
+    """Keeps all of them."""
+    return (logits,)
+
 
 @dataclass
 class DrafterOutput:
-    """A training pass: tensors over ``(batch, blocks, slots)``, but for the logits."""
+    """A training pass: tensors over ``(batch, blocks, slots)``, but for the values."""
 
-    logits: Tensor
-    """``(n, vocab)`` of the n slots of ``blocks.scored`` that are True, in its order: only they
-    have a target, and the vocabulary is by far the most of the work."""
+    values: tuple[Tensor, ...]
+    """What was kept of the logits of the n slots of ``blocks.scored`` that are True, each ``(n,
+    …)`` in its order: only they have a target, and the vocabulary is by far the most of the work.
+    """
     blocks: Blocks
     scored: Tensor
     """Slots in the loss: those with a target and not revealed by glancing."""
     glanced_correct: Tensor
     """Slots that the glancing pass (or this one, without glancing) predicted right."""
-    verifier_features: Tensor | None
-    """``(batch, length, channels)`` the verifier's state that predicts each target token."""
 
 
 class Drafter(BaseFairseqModel):
@@ -155,14 +184,19 @@ class Drafter(BaseFairseqModel):
         target: Tensor,
         cuts: Tensor,
         glancing_ratio: float = 0.0,
+        read: SlotReader = logits_themselves,
         with_verifier: bool = False,
         seeds: Tensor | None = None,
     ) -> DrafterOutput:
         """Score the blocks of ``target`` ``(batch, length)`` after ``cuts`` ``(batch, blocks)``.
 
+        The logits are made and read some slots at a time. Those of the first slots, as many as
+        there is room for, are kept for the gradient; the others' are made again then.
+
         Args:
             glancing_ratio: part of the wrong slots to reveal; 0 makes a single pass.
-            with_verifier: also return the verifier's states, for labels.
+            read: what is kept of the logits. It draws nothing, and changes nothing.
+            with_verifier: ``read`` is also given the verifier's states, for labels.
             seeds: ``(batch,)`` of which each sentence's noise is drawn; None draws them first.
         """
         if seeds is None:
@@ -180,22 +214,25 @@ class Drafter(BaseFairseqModel):
         memory = self.decoder.memory(encoder_out, runners, table)
         revealed = torch.zeros_like(blocks.scored)
         hiding = seeds if self.training else None
+        labels = states if with_verifier else None
 
-        def score(revealed: Tensor) -> Tensor:
-            return self._score(target, blocks, revealed, runners, table, memory, features, hiding)
+        def score(revealed: Tensor, read: SlotReader) -> list[Tensor]:
+            slots = self._states(target, blocks, revealed, runners, table, memory, features)
+            return self._read(slots, target, blocks, hiding, labels, read)
 
         if glancing_ratio > 0:
             with torch.no_grad():
-                predicted = blocks.spread(score(revealed).argmax(-1))
+                (best,) = score(revealed, _nothing)
+            predicted = blocks.spread(best)
             uniforms = sentence_uniforms(seeds, GLANCING, *predicted.shape[1:])
             revealed = glance(blocks.gold, predicted, blocks.scored, glancing_ratio, uniforms)
-        logits = score(revealed)
+        best, *values = score(revealed, read)
         if glancing_ratio <= 0:
-            predicted = blocks.spread(logits.argmax(-1))
+            predicted = blocks.spread(best)
         correct = (predicted == blocks.gold) & blocks.scored
-        return DrafterOutput(logits, blocks, blocks.scored & ~revealed, correct, states)
+        return DrafterOutput(tuple(values), blocks, blocks.scored & ~revealed, correct)
 
-    def _score(
+    def _states(
         self,
         target: Tensor,
         blocks: Blocks,
@@ -204,9 +241,8 @@ class Drafter(BaseFairseqModel):
         table: Tensor,
         memory: Memory,
         features: Tensor | None,
-        hiding: Tensor | None,
     ) -> Tensor:
-        """Logits ``(n, vocab)`` of the scored slots, with the ``revealed`` slots given."""
+        """States ``(n, channels)`` of the scored slots, with the ``revealed`` slots given."""
         batch, length = target.shape
         prefix = torch.arange(length, device=target.device).expand(batch, -1)
         positions = torch.cat([prefix, blocks.positions.flatten(1)], dim=1)
@@ -215,16 +251,46 @@ class Drafter(BaseFairseqModel):
         x = self.decoder.embed(tokens, is_mask, positions, memory, table, features)
         mask = additive(self._allowed(length, blocks)[:, None], x.dtype)
         attends = [among_themselves(mask, runner.layer.self_attn) for runner in runners]
-        x = self.decoder.run(x, positions, table, runners, attends, memory)
+        only = torch.cat([torch.zeros_like(target).bool(), blocks.scored.flatten(1)], dim=1)
+        return self.decoder.run(x, positions, table, runners, attends, memory, only)
+
+    def _read(
+        self,
+        states: Tensor,
+        target: Tensor,
+        blocks: Blocks,
+        hiding: Tensor | None,
+        labels: Tensor | None,
+        read: SlotReader,
+    ) -> list[Tensor]:
+        """Each scored slot's best token ``(n,)``, and what is read of its logits."""
+        scored, gold = blocks.scored, blocks.gold[blocks.scored]
+        row, at = scored.nonzero()[:, 0], blocks.positions[scored]
         before = torch.cat([torch.full_like(target[:, :1], self.eos), target], dim=1)
-        previous = before.gather(1, blocks.positions.clamp(max=length).flatten(1))
-        hidden = None
-        if hiding is not None:
-            hidden = self.decoder.hidden(hiding, blocks.gold)
-            hidden = None if hidden is None else hidden[blocks.scored]
-        previous = previous.view_as(blocks.gold)[blocks.scored]
-        states = x[:, length:].view(*blocks.gold.shape, -1)[blocks.scored]
-        return self.decoder.slot_logits(states, previous, hidden)
+        previous = before[row, at]
+        hidden = None if hiding is None else self.decoder.hidden(hiding, blocks.gold)
+        hidden = None if hidden is None else hidden[scored]
+
+        def chunk(states: Tensor, slots: slice) -> tuple[Tensor, ...]:
+            part = None if hidden is None else hidden[slots]
+            logits = self.decoder.slot_logits(states, previous[slots], part)
+            wanted, place = None, None
+            if labels is not None:
+                pairs = torch.stack([row[slots], at[slots]])
+                (rows, columns), place = torch.unique(pairs, dim=1, return_inverse=True)
+                wanted = labels[rows, columns]
+            targets = SlotTargets(gold[slots], wanted, place)
+            return logits.detach().argmax(-1), *read(logits, targets)
+
+        size = max(1, CHUNK // self.decoder.tables.output_projection.weight.size(0))
+        parts = [chunk(states[:size], slice(size))]
+        for start in range(size, len(states), size):
+            slots = slice(start, start + size)
+            again = checkpoint(
+                chunk, states[slots], slots, use_reentrant=False, preserve_rng_state=False
+            )
+            parts.append(again)
+        return [torch.cat(values) for values in zip(*parts, strict=True)]
 
     def _allowed(self, length: int, blocks: Blocks) -> Tensor:
         """``(batch, slots, slots)``: which slot sees which, in the training layout."""

@@ -192,8 +192,14 @@ class DrafterDecoder(nn.Module):
         runners: list[DecoderLayerRunner],
         attends: Sequence[Attend],
         memory: Memory,
+        only: Tensor | None = None,
     ) -> Tensor:
-        """All layers over embedded slots ``x``; the states before the output layer."""
+        """All layers over embedded slots ``x``; the states before the output layer.
+
+        ``only``: of the last layer, see there.
+        """
+        last = runners[-1]
         for runner, attend, source in zip(runners, attends, memory.keys_values):
-            x = runner(self.before_layer(x, positions, table), attend, source, memory.mask)
+            x = self.before_layer(x, positions, table)
+            x = runner(x, attend, source, memory.mask, only if runner is last else None)
         return x if self.layer_norm is None else self.layer_norm(x)

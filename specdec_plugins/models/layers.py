@@ -165,9 +165,18 @@ class DecoderLayerRunner(LayerRunner):
         self.cross_norm = normalization(layer.encoder_attn_layer_norm)
 
     def __call__(
-        self, x: Tensor, attend: Attend, memory: Tensor, memory_mask: Tensor | None
+        self,
+        x: Tensor,
+        attend: Attend,
+        memory: Tensor,
+        memory_mask: Tensor | None,
+        only: Tensor | None = None,
     ) -> Tensor:
-        """One layer over ``x`` ``(batch, slots, channels)``; ``memory`` is :meth:`project`'s."""
+        """One layer over ``x`` ``(batch, slots, channels)``; ``memory`` is :meth:`project`'s.
+
+        ``only`` ``(batch, slots)``: True where the result is wanted. Then it is ``(n, channels)``
+        of these n slots, and the FFN, a layer's larger half, is spared all others.
+        """
         x = self._attend(x, attend)
         normed = self.cross_norm(x) if self.norms_before else x
         batch, slots, _ = normed.shape
@@ -177,7 +186,8 @@ class DecoderLayerRunner(LayerRunner):
             query, keys, values, attn_mask=memory_mask, dropout_p=self._dropout()
         )
         y = self.cross_output(y.transpose(1, 2).reshape(batch, slots, -1))
-        return self._feed_forward(self._residual(x, y, self.cross_norm))
+        x = self._residual(x, y, self.cross_norm)
+        return self._feed_forward(x if only is None else x[only])
 
     def _dropout(self) -> float:
         return 0.0 if self.frozen else dropout(self.layer.encoder_attn)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from argparse import Namespace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,8 +14,9 @@ from drafters import make_block, make_causal, make_targets, slot_logits
 from fairseq.logging import metrics
 from torch import Tensor
 
-from specdec_plugins.criterions.glat_loss import CHUNK, GlatLoss, expected_logits
-from specdec_plugins.models.drafter import DrafterOutput
+from specdec_plugins.criterions.glat_loss import GlatLoss
+from specdec_plugins.models import drafter
+from specdec_plugins.models.drafter import DrafterOutput, SlotReader, SlotTargets
 
 PAD, EOS = 1, 2
 
@@ -53,36 +54,35 @@ def make_sample(
 
 
 class Frozen:
-    """A model that gives the same output whenever it is asked."""
+    """A model that gives the same logits whenever it is asked."""
 
-    def __init__(self, output: DrafterOutput, verifier: Any = None) -> None:
-        self.output, self.verifier = output, verifier
-        self.training = False
+    def __init__(self, output: DrafterOutput, logits: Tensor) -> None:
+        self.output, self.logits = output, logits
 
-    def __call__(self, *args: Any, **kwargs: Any) -> DrafterOutput:
-        return self.output
+    def __call__(self, *args: Any, read: SlotReader, **kwargs: Any) -> DrafterOutput:
+        gold = self.output.blocks.gold[self.output.blocks.scored]
+        return replace(self.output, values=read(self.logits, SlotTargets(gold, None, None)))
 
 
-def run_model(model: Any, sample: dict[str, Any], with_verifier: bool = False) -> DrafterOutput:
+def run_model(model: Any, sample: dict[str, Any]) -> DrafterOutput:
     torch.manual_seed(5)
     return model(
         *sample["net_input"].values(),
         sample["target"],
         sample["cuts"],
         glancing_ratio=sample["glancing_ratio"],
-        with_verifier=with_verifier,
     )
 
 
-def labels(output: DrafterOutput, verifier: Any, row: int, block: int, slot: int) -> Tensor:
-    """The verifier's distribution of a slot's token, from a plain forward over the true prefix."""
-    position = int(output.blocks.positions[row, block, slot])
-    state = output.verifier_features[row, position]  # type: ignore[index]
-    return verifier.decoder.output_layer(state[None, None]).float().softmax(-1)[0, 0]
+def verifier_distributions(sample: dict[str, Any]) -> Tensor:
+    """``(batch, length, vocab)`` of each target token, from a plain forward over the target."""
+    previous = torch.cat([torch.full_like(sample["target"][:, :1], EOS), sample["target"]], dim=1)
+    logits, _ = TASK.verifier(*sample["net_input"].values(), previous[:, :-1])
+    return logits.softmax(-1)
 
 
 def naive(
-    output: DrafterOutput, smoothing: float, decay: float, verifier: Any = None
+    output: DrafterOutput, smoothing: float, decay: float, labels: Tensor | None = None
 ) -> tuple[float, float, float]:
     """Loss, negative log-likelihood and size, by a loop over what is scored."""
     loss = nll = size = 0.0
@@ -93,8 +93,9 @@ def naive(
         weight = math.exp(-slot / decay) if decay else 1.0
         main = -lprobs[gold]
         nll += weight * main.item()
-        if verifier is not None:
-            main = -(labels(output, verifier, row, block, slot).double() * lprobs).sum()
+        if labels is not None:
+            position = int(output.blocks.positions[row, block, slot])
+            main = -(labels[row, position].double() * lprobs).sum()
         loss += weight * ((1 - smoothing) * main - smoothing * lprobs.mean()).item()
         size += weight
     return loss, nll, size
@@ -124,29 +125,47 @@ def test_loss_is_the_cross_entropy_of_scored_slots(
         assert size.item() == output.scored.sum().item()
 
 
-def test_expected_logits_and_their_gradient() -> None:
-    """In pieces, it is what the whole product is."""
-    logits = torch.randn(1300, 7, dtype=torch.float64, requires_grad=True)
-    probabilities = torch.randn(40, 7, dtype=torch.float64).softmax(-1)
-    place = torch.randint(40, (1300,))
-    assert len(place) > 2 * CHUNK
-    assert torch.autograd.gradcheck(
-        lambda z: expected_logits(z, probabilities, place[:9]), logits[:9].detach().requires_grad_()
+@pytest.mark.parametrize("name", ["block", "block_causal", "labels", "previous token"])
+def test_chunks_of_slots_are_as_all_at_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loss, logs and gradients; and no more logits are there at once than a chunk holds."""
+    model: Any = make_block() if name == "block" else make_causal(TASK)
+    if name == "previous token":
+        model = make_causal(TASK, previous_token_head=True)
+    cuts = [[4], [0], [5]] if name == "block" else [[4, 1], [0, 0], [5, 3]]
+    sample = make_sample([9, 1, 6], cuts, ratio=0.5)
+    loss = criterion(0.1, verifier_labels=name == "labels")
+    seen: list[int] = []
+    made = model.decoder.slot_logits
+
+    def watched(x: Tensor, *args: Any) -> Tensor:
+        seen.append(len(x))
+        return made(x, *args)
+
+    monkeypatch.setattr(model.decoder, "slot_logits", watched)
+    model.train()
+    torch.manual_seed(5)
+    whole, (logs,) = gradients(model, [sample], loss)
+    slots = max(seen)
+    seen.clear()
+    monkeypatch.setattr(drafter, "CHUNK", 3 * 24 + 23)
+    torch.manual_seed(5)
+    chunked, (chunked_logs,) = gradients(model, [sample], loss)
+    assert max(seen) == 3 < slots
+    for one, other in zip(whole, chunked, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-6)
+    assert {key: float(value) for key, value in chunked_logs.items()} == pytest.approx(
+        {key: float(value) for key, value in logs.items()}
     )
-    found = expected_logits(logits, probabilities, place)
-    torch.testing.assert_close(found, (logits * probabilities[place]).sum(-1))
-    (grad,) = torch.autograd.grad(found.square().sum(), logits)
-    torch.testing.assert_close(grad, 2 * found[:, None].detach() * probabilities[place])
 
 
 def test_slots_that_are_not_scored_do_not_matter() -> None:
     sample = make_sample([9, 1, 6], [[4], [0], [2]], ratio=1.0)
     output = run_model(make_causal(), sample)
-    other = copy.copy(output)
     revealed = ~output.scored[output.blocks.scored]
     assert revealed.any()
-    other.logits = torch.where(revealed[:, None], 7.0, output.logits)
-    losses = [criterion(0.1)(Frozen(o), sample)[0].item() for o in (output, other)]
+    (logits,) = output.values
+    others = torch.where(revealed[:, None], 7.0, logits)
+    losses = [criterion(0.1)(Frozen(output, z), sample)[0].item() for z in (logits, others)]
     assert losses[0] == losses[1]
 
 
@@ -158,14 +177,10 @@ def test_verifier_labels_are_a_soft_cross_entropy(
 ) -> None:
     model = make_causal(TASK, share_verifier_encoder=shares)
     sample = make_sample([9, 1, 6], [[4, 7], [0, 0], [5, 2]])
-    output = run_model(model, sample, with_verifier=True)
-    # The states are the verifier's on the true prefix, whichever encoder the drafter has.
-    previous = torch.cat([torch.full((3, 1), EOS), sample["target"][:, :-1]], dim=1)
-    states, _ = TASK.verifier(*sample["net_input"].values(), previous, features_only=True)
-    torch.testing.assert_close(output.verifier_features, states, atol=1e-6, rtol=1e-6)
-
+    output = run_model(model, sample)
     loss, size, log = criterion(smoothing, True, decay)(model, sample)
-    expected = naive(output, smoothing, decay, TASK.verifier)
+    # The labels are the verifier's on the true prefix, whichever encoder the drafter has.
+    expected = naive(output, smoothing, decay, verifier_distributions(sample))
     assert loss.item() == pytest.approx(expected[0], rel=1e-5)
     assert log["nll_loss"].item() == pytest.approx(expected[1], rel=1e-5)
     assert size.item() == pytest.approx(expected[2], rel=1e-6)

@@ -18,6 +18,7 @@ from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.decoding.trace import TraceRecorder
+from specdec_plugins.models.drafter import SlotTargets
 from specdec_plugins.models.lattice import SlotScores
 
 PAD, EOS = 1, 2
@@ -185,8 +186,14 @@ def test_a_lent_verifier_is_neither_stored_nor_trained(name: str) -> None:
     assert not verifier.training
     # Not even where someone has forgotten to freeze it.
     verifier.requires_grad_(True)
-    output = model(*inputs([9, 7], [[4], [0]]), with_verifier=True)
-    assert not output.verifier_features.requires_grad
+    states: list[Any] = []
+
+    def read(logits: torch.Tensor, targets: SlotTargets) -> tuple[torch.Tensor, ...]:
+        states.append(targets.verifier_states)
+        return (logits,)
+
+    output = model(*inputs([9, 7], [[4], [0]]), read=read, with_verifier=True)
+    assert not states[0].requires_grad
     slot_logits(output).square().mean().backward()
     assert all(parameter.grad is None for parameter in verifier.encoder.parameters())
 
@@ -216,14 +223,13 @@ def test_verifier_features_change_the_output() -> None:
 
 def test_verifier_states_are_those_that_predict_the_target() -> None:
     model = drafter_of("features")
-    source, lengths, target, cuts = inputs([9, 7], [[4], [0]])
-    output = model(source, lengths, target, cuts)
+    source, lengths, target, _ = inputs([9, 7], [[4], [0]])
     verifier = model.verifier
     previous = torch.cat([torch.full((2, 1), EOS), target[:, :-1]], dim=1)
     expected, _ = verifier(source, lengths, previous)
-    found = verifier.decoder.output_layer(output.verifier_features)
+    states = model.verifier_states(source, lengths, target, model.encode(source, lengths))
+    found = verifier.decoder.output_layer(states)
     torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-9)
-    assert make_causal()(source, lengths, target, cuts).verifier_features is None
 
 
 @pytest.mark.parametrize(
@@ -428,7 +434,7 @@ class TestPreviousTokenHead:
             source = (net_input[name][row : row + 1] for name in ("src_tokens", "src_lengths"))
             target = torch.cat([outputs[row][:cut], torch.tensor(drafted)])[None]
             output = model(*source, target, torch.tensor([[cut]]))
-            output.logits[..., PAD] = -torch.inf
+            output.values[0][..., PAD] = -torch.inf
             assert slot_logits(output)[0, 0].argmax(-1).tolist() == drafted
 
 

@@ -75,9 +75,8 @@ def test_cached_states_are_those_of_the_training_pass(
     verifier_out = model.verifier.encoder(**net_input)
     features = None
     if model.uses_verifier_features:
-        nowhere = torch.zeros(len(lengths), 1, dtype=torch.long)
         sources = net_input["src_tokens"], net_input["src_lengths"]
-        features = model(*sources, target, nowhere).verifier_features
+        features = model.verifier_states(*sources, target, model.encode(*sources))
     cached = CachedDrafter(model)
     cached.start(net_input, verifier_out, LENGTH + K)
     rows = list(range(len(lengths)))

@@ -26,7 +26,7 @@ exec fairseq-train "$bin" --save-dir "$save" --user-dir "$here/specdec_plugins" 
   --criterion glat_loss --verifier-labels --slot-decay 4 \
   --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
   --lr 2e-3 --lr-scheduler polynomial_decay --warmup-updates 500 \
-  --total-num-update 20000 --max-update 20000 --max-tokens 1500 --max-tokens-valid 4000 \
+  --total-num-update 20000 --max-update 20000 --max-tokens 6500 --max-tokens-valid 16000 \
   --save-interval-updates 1000 --keep-interval-updates 3 --no-epoch-checkpoints \
   --validate-interval 1000 --save-interval 1000 --best-checkpoint-metric acceptance_length \
   --maximize-best-checkpoint-metric --seed 1 --log-format simple --log-interval 100 "$@"

@@ -98,11 +98,12 @@ def _number(value: Any) -> Any:
         return value
 
 
-def run_train(data: Path, save_dir: Path, flags: str) -> Logs:
+def run_train(data: Path, save_dir: Path, flags: str, cpu: bool = True) -> Logs:
     """``fairseq-train`` in this process: nothing is left behind but files and what it logged."""
     for function in (checkpoint_utils.save_checkpoint, fairseq_train.should_stop_early):
         vars(function).clear()
-    arguments = f"{data} --save-dir {save_dir} {COMMON} {flags}".split()
+    common = COMMON if cpu else COMMON.replace("--cpu ", "")
+    arguments = f"{data} --save-dir {save_dir} {common} {flags}".split()
     args = options.parse_args_and_arch(options.get_training_parser(), arguments)
     args.tpu = False  # which --bf16 stands for, on the command line
     cfg = convert_namespace_to_omegaconf(args)

@@ -1,4 +1,4 @@
-"""Pairs of sentences of which every one is in a batch."""
+"""Pairs of sentences of which every one is in a batch, and batches as large as what they cost."""
 
 from __future__ import annotations
 
@@ -13,6 +13,21 @@ class WholePairs(LanguagePairDataset):
     Newer versions of fairseq (0.12.3) leave out a last batch whose size is no multiple of
     ``--required-batch-size-multiple``, which is 8 unless it is given. Older ones keep it.
     """
+
+    slots = 0
+    """Masked slots that are computed with each sentence, beside its target: ``--max-tokens`` counts
+    them too."""
+
+    def num_tokens(self, index: int) -> int:
+        """What ``--max-tokens`` counts of a sentence: of both sides the longer one."""
+        return int(self.num_tokens_vec(np.array([index]))[0])
+
+    def num_tokens_vec(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """As :meth:`num_tokens`, ``(n,)`` for n sentences."""
+        sources, targets = self.src_sizes[indices], self.tgt_sizes
+        if targets is None:
+            return sources
+        return np.maximum(sources, targets[indices] + self.slots)
 
     def batch_by_size(
         self, indices: NDArray[np.int64], **kwargs: object

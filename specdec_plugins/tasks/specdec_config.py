@@ -60,4 +60,8 @@ class TranslationSpecdecConfig(ControllerConfig, RuleConfig, EngineConfig, Trans
     )
     num_shards: int = II("dataset.num_shards")
     shard_id: int = II("dataset.shard_id")
+    cpu: bool = II("common.cpu")
     tpu: bool = II("common.tpu")
+    fp16: bool = II("common.fp16")
+    memory_efficient_fp16: bool = II("common.memory_efficient_fp16")
+    amp: bool = II("common.amp")

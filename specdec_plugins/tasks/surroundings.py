@@ -1,4 +1,4 @@
-"""What fairseq finds around itself and does not suit it: the locale, a TPU that is not there."""
+"""What fairseq finds around itself and does not suit it: the locale, a device that is not there."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import logging
 import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
+
+import torch
 
 if TYPE_CHECKING:
     from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
@@ -24,15 +26,24 @@ def warn_of_locale() -> None:
         )
 
 
-def refuse_tpu(cfg: TranslationSpecdecConfig) -> None:
-    """End training for a TPU where there is none: ``fairseq-train`` takes ``--bf16`` for that.
+def refuse_precision(cfg: TranslationSpecdecConfig) -> None:
+    """End training that is asked for in a precision which this machine has nothing for.
 
-    It ends the program, by one line: fairseq would show a traceback.
+    It ends the program, by one line: fairseq would show a traceback, or train in float32 all the
+    same.
     """
-    # It is no bool, but the name of fairseq's option, where no command line was parsed.
+    # They are no bools, but the names of fairseq's options, where no command line was parsed.
     if cfg.tpu is True and find_spec("torch_xla") is None:
         sys.exit(
             "fairseq-train: --bf16, --tpu: both are for a TPU in fairseq-train, and torch_xla is "
             "not installed; give --fp16 on a GPU, --autocast bfloat16 on a CPU, or train by "
             "fairseq-hydra-train with common.bf16=true"
         )
+    if torch.cuda.is_available() and cfg.cpu is not True:
+        return
+    for flag, given in (
+        ("--fp16", cfg.fp16 is True and cfg.memory_efficient_fp16 is not True),
+        ("--amp", cfg.amp is True),
+    ):
+        if given:
+            sys.exit(f"fairseq-train: {flag}: needs a GPU; on a CPU give --autocast bfloat16")

@@ -44,14 +44,13 @@ from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD
 from specdec_plugins.decoding.engine_choice import choose_engine
-from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import SHORTEST, GenerationLimits
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine
 from specdec_plugins.fairseq_types import LogOutput, Sample
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
-from specdec_plugins.tasks.surroundings import refuse_tpu, warn_of_locale
+from specdec_plugins.tasks.surroundings import refuse_precision, warn_of_locale
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +86,8 @@ class TranslationSpecdecTask(TranslationTask):
             logger.info("training with autocast to %s", cfg.autocast)
         self._verifier: TransformerModelBase | None = None
         self._hidden = False
-        self._validated: SpeculativeGenerator | None = None
+        self._slots = 0
+        self._validating: tuple[BaseFairseqModel, Any] | None = None
 
     @property
     def verifier(self) -> TransformerModelBase | None:
@@ -134,7 +134,7 @@ class TranslationSpecdecTask(TranslationTask):
                 model = super().build_model(saved_model(cfg), from_checkpoint)
             use_plain_encoder(model)
             return model
-        refuse_tpu(self.cfg)
+        refuse_precision(self.cfg)
         if getattr(cfg, "block_size", 0) is None:
             cfg.block_size = NEW_BLOCK_SIZE  # written in place, so that the checkpoint states it
         model = super().build_model(cfg, from_checkpoint)
@@ -142,6 +142,8 @@ class TranslationSpecdecTask(TranslationTask):
         several = self.cfg.blocks_per_sentence > 1
         if several and isinstance(model, Drafter) and not model.decoder.causal:
             raise ValueError("--blocks-per-sentence: --arch block can score one block a pass")
+        if isinstance(model, Drafter):
+            self._slots = self.cfg.blocks_per_sentence * model.block_size
         return model
 
     def state_dict(self) -> dict[str, object]:
@@ -158,10 +160,12 @@ class TranslationSpecdecTask(TranslationTask):
         super().load_state_dict({name: state_dict[name] for name in state_dict if name != KEY})
 
     def load_dataset(self, split: str, *args: object, **kwargs: object) -> None:
-        """As fairseq's, and every sentence of it is in a batch."""
+        """As fairseq's, and every sentence of it is in a batch. In a drafter's training, batches
+        are as large as what is computed of them."""
         super().load_dataset(split, *args, **kwargs)
         # fairseq's function makes it, and cannot be told another class.
         self.datasets[split].__class__ = WholePairs
+        self.datasets[split].slots = self._slots
 
     def get_batch_iterator(
         self,
@@ -199,6 +203,7 @@ class TranslationSpecdecTask(TranslationTask):
 
         Several workers, whom fairseq all gives the same seed, then draw what one process would.
         """
+        self._validating = None  # its weights are about to change
         ids = sample["id"].to(sample["target"].device)
         sample["seeds"] = sentence_seeds(ids, torch.initial_seed())
         self._cut(sample, sentence_uniforms(sample["seeds"], CUTS, self.cfg.blocks_per_sentence))
@@ -233,23 +238,31 @@ class TranslationSpecdecTask(TranslationTask):
         ids = sample["id"].to(sample["target"].device)
         self._cut(sample, fixed_uniforms(ids, self.cfg.blocks_per_sentence))
         sample["glancing_ratio"] = 0.0
+        if self.verifier is None or not isinstance(model, Drafter):
+            return super().valid_step(sample, model, criterion)
+        generator = self._validation_generator(model)
+        statistics = generator.statistics
+        committed, steps = statistics.committed_tokens, statistics.steps
         loss, sample_size, log = super().valid_step(sample, model, criterion)
-        if self.verifier is not None and isinstance(model, Drafter):
-            # For --eval-bleu the batch has been decoded already.
-            generator = self._validated or self.build_generator([model], None)
-            if self._validated is None:
-                generator.generate([model], sample)
-            log["_committed"] = generator.statistics.committed_tokens
-            log["_steps"] = generator.statistics.steps
+        if not self.cfg.eval_bleu:  # else that has decoded the batch
+            generator.generate([model], sample)
+        log["_committed"] = statistics.committed_tokens - committed
+        log["_steps"] = statistics.steps - steps
         return loss, sample_size, log
+
+    def _validation_generator(self, model: BaseFairseqModel) -> Any:
+        """Built once a validation run, since it packs the weights of the moment."""
+        if self._validating is None or self._validating[0] is not model:
+            settings = json.loads(self.cfg.eval_bleu_args) if self.cfg.eval_bleu else None
+            args = None if settings is None else Namespace(**settings)
+            self._validating = model, self.build_generator([model], args)
+        return self._validating[1]
 
     def _inference_with_bleu(
         self, generator: object, sample: Sample, model: BaseFairseqModel
     ) -> LogOutput:
-        # fairseq built one together with the model, which packed the weights of that moment.
-        settings = Namespace(**json.loads(self.cfg.eval_bleu_args))
-        self._validated = self.build_generator([model], settings)
-        return super()._inference_with_bleu(self._validated, sample, model)
+        # fairseq built one together with the model, of the weights that it began with.
+        return super()._inference_with_bleu(self._validation_generator(model), sample, model)
 
     def reduce_metrics(self, logging_outputs: list[LogOutput], criterion: FairseqCriterion) -> None:
         super().reduce_metrics(logging_outputs, criterion)

@@ -51,3 +51,19 @@ def test_the_dataset_loads_in_other_processes(task: TranslationSpecdecTask) -> N
         task.dataset("valid"), max_sentences=4, required_batch_size_multiple=8, num_workers=2
     )
     assert sum(len(batch["id"]) for batch in iterator.next_epoch_itr()) == 14
+
+
+@pytest.mark.parametrize("slots", [0, 12])
+def test_max_tokens_counts_what_is_computed(task: TranslationSpecdecTask, slots: int) -> None:
+    """A batch's padded targets, and the slots after each."""
+    task.load_dataset("train")
+    dataset = task.dataset("train")
+    dataset.slots = slots
+    iterator = task.get_batch_iterator(
+        dataset, max_tokens=80, required_batch_size_multiple=1, disable_iterator_cache=True
+    )
+    computed = []
+    for batch in iterator.next_epoch_itr(shuffle=False):
+        sources, (rows, longest) = batch["net_input"]["src_tokens"], batch["target"].shape
+        computed.append(max(sources.numel(), rows * (longest + slots)))
+    assert max(computed) <= 80 < 2 * max(computed)

@@ -177,6 +177,14 @@ class TestTraining:
         assert losses[0] == losses[1]
         assert losses[0] != losses[2]
 
+    def test_a_batch_is_as_large_as_what_is_computed(self, data: Path, trained: Trained) -> None:
+        """Of a drafter, three blocks of four slots a sentence; of a verifier, its tokens."""
+        for path, slots in ((trained.verifier, 0), (trained.drafter, 12)):
+            task = make_task(data, blocks_per_sentence=3, AR_path=str(trained.verifier))
+            task.build_model(load_state(path)["cfg"]["model"])
+            task.load_dataset("valid")
+            assert task.dataset("valid").slots == slots
+
     def test_noise_is_drawn_anew_in_every_update(self, data: Path) -> None:
         task, model, criterion = make_pieces(data)
         sample = batches(task, 200)[0]
@@ -324,6 +332,26 @@ class TestValidation:
             generator.generate([], sample)
         assert generator.statistics.acceptance_length == first["acceptance_length"]
 
+    def test_one_generator_a_run(
+        self, data: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """And another one after the weights have changed."""
+        task = make_task(data, AR_path=str(trained.verifier))
+        drafter = load_drafter(trained.drafter, task)
+        build, built = task.build_generator, []
+        monkeypatch.setattr(task, "build_generator", lambda *args: built.append(1) or build(*args))
+        first = validate(task, drafter, data, 40)
+        assert len(batches(task, 40)) > 2
+        assert len(built) == 1
+        drafter.requires_grad_(True)
+        criterion = GlatLoss(task, 0.1, False, 0.0)
+        task.train_step(batches(task, 40)[0], drafter, criterion, Optimizer(), 0)
+        with torch.no_grad():
+            for parameter in drafter.parameters():
+                parameter.mul_(-1)
+        assert validate(task, drafter, data, 40) != first
+        assert len(built) == 2
+
     def test_relaxed_acceptance_is_measured_as_such(self, data: Path, verifier: Path) -> None:
         _, model, _ = make_pieces(data)
         found = []
@@ -363,6 +391,7 @@ class TestValidation:
             assert [h[0]["tokens"].tolist() for h in seen[-1]] == [
                 h[0]["tokens"].tolist() for h in expected
             ]
+            task.train_step(sample, model, criterion, Optimizer(), 0)
             with torch.no_grad():
                 for parameter in model.parameters():
                     parameter.normal_(std=0.5)
@@ -533,6 +562,26 @@ def test_training_for_a_tpu_is_refused_where_there_is_none(
     args = options.parse_args_and_arch(options.get_training_parser(), arguments)
     with pytest.raises(SystemExit, match=r"fairseq-train: --bf16, .* common\.bf16=true$"):
         fairseq_train.main(convert_namespace_to_omegaconf(args))
+
+
+@pytest.mark.parametrize("flag", ["--fp16", "--amp"])
+def test_training_for_a_gpu_is_refused_on_a_cpu(data: Path, tmp_path: Path, flag: str) -> None:
+    """fairseq's trainer would fail, or say nothing and train in float32."""
+    message = f"^fairseq-train: {flag}: needs a GPU; on a CPU give --autocast bfloat16$"
+    with pytest.raises(SystemExit, match=message):
+        run_train(data, tmp_path, f"{CAUSAL_FLAGS} {flag}")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize("flags", [PUBLISHED_FLAGS, LENT_FLAGS])
+def test_precisions_of_a_gpu(flags: str, data: Path, verifier: Path, tmp_path: Path) -> None:
+    flags = f"{flags.replace('VERIFIER', str(verifier))} --max-update 3 --no-save"
+    losses = []
+    for precision in ("", "--bf16", "--fp16 --fp16-init-scale 4", "--amp"):
+        logs = run_train(data, tmp_path, f"{flags} {precision}", cpu=False)
+        losses.append([log["loss"] for log in logs.of("train_inner")])
+    for found in losses[1:]:
+        assert found == pytest.approx(losses[0], rel=0.05)
 
 
 def test_a_checkpoint_names_its_architecture(trained: Trained) -> None:

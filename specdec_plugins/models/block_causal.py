@@ -211,6 +211,7 @@ class BlockCausalDrafter(Drafter):
     """The default drafter for new training."""
 
     decoder: BlockCausalDecoder
+    decoder_class = BlockCausalDecoder
 
     def __init__(
         self,
@@ -242,7 +243,7 @@ class BlockCausalDrafter(Drafter):
             encoder = TransformerEncoderBase(layers_cfg, source, encoder_table)
         elif cfg.init_encoder_from:
             raise ValueError("--init-encoder-from: nothing to copy with --share-verifier-encoder")
-        decoder = BlockCausalDecoder(cfg, layers_cfg, target.pad(), embed_tokens, len(target))
+        decoder = cls.decoder_class(cfg, layers_cfg, target.pad(), embed_tokens, len(target))
         model = cls(cfg, encoder, decoder, target.eos())
         verifier = getattr(task, "verifier", None)
         if verifier is not None:

@@ -91,7 +91,7 @@ def test_user_dir_may_be_given_after_registering(site: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("site", ["build_wheel"], indirect=True)
-def test_the_example_for_hydra_trains(site: Path, trained: Trained, tmp_path: Path) -> None:
+def test_a_recipe_trains_by_hydra(site: Path, trained: Trained, tmp_path: Path) -> None:
     """By its own command, from any folder; what it says of the result, validation says."""
     small = {
         "encoder_embed_dim": 16,
@@ -104,8 +104,8 @@ def test_the_example_for_hydra_trains(site: Path, trained: Trained, tmp_path: Pa
     run(
         tmp_path / "empty",
         *("-m", "fairseq_cli.hydra_train", "--config-dir", ROOT / "config"),
-        *("--config-name", "drafter", f"task.data={trained.data}"),
-        *(f"task.AR_path={trained.verifier}", "task.source_lang=en", "task.target_lang=de"),
+        *("--config-name", "multi30k_drafter", f"task.data={trained.data}"),
+        f"task.AR_path={trained.verifier}",
         *(f"checkpoint.save_dir={tmp_path}/out", *(f"model.{n}={v}" for n, v in small.items())),
         *("common.cpu=true", "optimization.max_update=4", "dataset.max_tokens=100"),
         "dataset.num_workers=0",
@@ -113,7 +113,7 @@ def test_the_example_for_hydra_trains(site: Path, trained: Trained, tmp_path: Pa
     )
     best = tmp_path / "out" / "checkpoint_best.pt"
     state = load_state(best)
-    assert state["cfg"]["model"].block_size == 8
+    assert state["cfg"]["model"].block_size == 12
     parser = options.get_validation_parser()
     flags = f"{trained.data} --task translation_specdec --path {best} --cpu --valid-subset valid"
     flags += " --max-tokens 100 --num-workers 0 --log-format json"

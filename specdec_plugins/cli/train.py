@@ -1,6 +1,7 @@
-"""``fairseq-train`` with this plugin, which need not be named.
+"""``fairseq-train`` with this plugin, which need not be named, and with recipes.
 
-``--user-dir specdec_plugins`` may be given all the same, whatever folder this is.
+``--user-dir specdec_plugins`` may be given all the same, whatever folder this is. ``--recipe NAME``
+begins with the flags of ``config/NAME.yaml``, and ``--recipe FILE.yaml`` with those of a file.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from specdec_plugins.cli.recipe import RecipeError, with_recipe
 from specdec_plugins.cli.terminal import log_level, program
+from specdec_plugins.inference.streams import tell
 
 PROG = program("train.py")
 
@@ -26,11 +29,17 @@ def with_plugin(argv: Sequence[str]) -> list[str]:
     return [*others, "--user-dir", str(folder)]
 
 
-def main() -> None:
-    """Train; fairseq reads the command line itself."""
+def main() -> int:
+    """Train; fairseq reads the command line itself. Returns the exit status."""
     log_level(PROG)
+    try:
+        argv = with_plugin(with_recipe(sys.argv[1:]))
+    except RecipeError as error:
+        tell(f"{PROG}: {error}")
+        return 2
     # Here, since this sets up the logging of a training.
     from fairseq_cli.train import cli_main
 
-    sys.argv[1:] = with_plugin(sys.argv[1:])
+    sys.argv[1:] = argv
     cli_main()
+    return 0

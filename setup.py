@@ -29,6 +29,7 @@ with open(__file__, encoding="utf-8") as _file:
 '''
 
 COMMANDS = {
+    "specdec-average-checkpoints": "average_checkpoints",
     "specdec-benchmark": "benchmark",
     "specdec-calibrate-head": "calibrate_head",
     "specdec-encoder-initial": "encoder_initial",

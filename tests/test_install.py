@@ -75,7 +75,7 @@ def test_commands_and_the_plugin_are_found_by_name(site: Path, tmp_path: Path) -
         "print(len(mains)); sys.exit(mains['specdec-translate']())"
     )
     done = run(tmp_path, "-c", script, "--user-dir", "specdec_plugins", path=site, status=2)
-    assert done.stdout == "11\n"
+    assert done.stdout == "12\n"
     assert done.stderr.splitlines()[-1].startswith("specdec-translate: --path: give the drafter")
 
 

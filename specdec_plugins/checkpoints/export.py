@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.dictionaries import noted
-from specdec_plugins.checkpoints.loading import REDUNDANT, load_state, save_state
+from specdec_plugins.checkpoints.loading import REDUNDANT, State, load_state, save_state
 
 Settings = dict[str, Any]
 """A part of a configuration, by name."""
@@ -51,19 +51,26 @@ def export_checkpoint(
             f"{source}: is no model that translates; of an acceptance head's checkpoint "
             "scripts/calibrate_head.py makes the file to ship"
         )
-    model, task = (_without_places(vars(state["cfg"][part])) for part in ("model", "task"))
-    task = {**_defaults(task["_name"]), **task}
+    task = state["cfg"]["task"]
     for name, language in (("source_lang", source_lang), ("target_lang", target_lang)):
         if language:
-            task[name] = language
+            setattr(task, name, language)
     if dictionaries:
-        languages = (task.get("source_lang"), task.get("target_lang"))
+        languages = (getattr(task, "source_lang", None), getattr(task, "target_lang", None))
         state["task_state"] = noted(state["task_state"], dictionaries, languages, source)
-    exported: dict[str, object] = {
+    return save_state(inference_state(state, _half(state["model"])), target)
+
+
+def inference_state(state: State, weights: dict[str, Tensor]) -> dict[str, object]:
+    """A checkpoint with the settings of ``state`` and these weights, which fairseq's commands and
+    ours load; without optimizer state or paths."""
+    model, task = (_without_places(vars(state["cfg"][part])) for part in ("model", "task"))
+    task = {**_defaults(task["_name"]), **task}
+    return {
         # fairseq's hub interface asks for all groups of settings; of this model are these two.
         "cfg": {**_settings(FairseqConfig), "model": _as_fairseq_saves(model), "task": task},
         "args": None,
-        "model": _half(state["model"]),
+        "model": weights,
         "optimizer_history": [
             {
                 "num_updates": state["num_updates"],
@@ -76,7 +83,6 @@ def export_checkpoint(
         "extra_state": {},
         "task_state": state["task_state"],
     }
-    return save_state(exported, target)
 
 
 def _defaults(task: str) -> Settings:

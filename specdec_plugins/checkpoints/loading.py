@@ -146,7 +146,7 @@ def _load_weights(
         # A copy, since pruning takes the layers to keep out of it.
         model.load_state_dict(weights, strict=True, model_cfg=Namespace(**vars(cfg)))
     except Exception as error:  # fairseq's upgrading of old weights can raise anything
-        fault = _first_mismatches(wanted, weights) or one_line(error)
+        fault = first_mismatches(wanted, weights) or one_line(error)
         raise CheckpointError(
             f"{name}: the weights do not fit the model: {fault}; {OTHER_DICTIONARIES}"
         ) from error
@@ -179,7 +179,7 @@ def _build_model(name: str, task: FairseqTask, cfg: Namespace) -> BaseFairseqMod
         ) from error
 
 
-def _first_mismatches(
+def first_mismatches(
     wanted: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor], most: int = 3
 ) -> str:
     """The first differences between a model's parameters and the weights read, in words."""

@@ -171,6 +171,16 @@ def test_one_file_to_another(
 
 
 @pytest.mark.parametrize("way", [None, *LINKS])
+def test_average_checkpoints(folder: Path, refused: Callable[..., None], way: Any) -> None:
+    path = folder / "drafter.pt"
+    if way is not None:
+        path = folder / "other"
+        way(path, folder / "drafter.pt")
+    inputs = (folder / "verifier.pt", folder / "drafter.pt")
+    refused(load("average_checkpoints").main, "--inputs", *inputs, "--output", path)
+
+
+@pytest.mark.parametrize("way", [None, *LINKS])
 def test_calibrate_head(
     folder: Path, refused: Callable[..., None], way: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

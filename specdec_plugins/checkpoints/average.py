@@ -1,0 +1,117 @@
+"""The average of several checkpoints of one training, which often translates better than each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from specdec_plugins.checkpoints.archive import CheckpointError
+from specdec_plugins.checkpoints.export import inference_state
+from specdec_plugins.checkpoints.loading import (
+    REDUNDANT,
+    State,
+    first_mismatches,
+    load_state,
+    save_state,
+)
+
+EPOCHS = re.compile(r"checkpoint(\d+)\.pt")
+UPDATES = re.compile(r"checkpoint_\d+_(\d+)\.pt")
+
+Weights = dict[str, Tensor]
+
+
+def last_checkpoints(
+    folder: str, count: int, names: re.Pattern[str], upper_bound: int | None = None
+) -> list[str]:
+    """The paths of the last ``count`` checkpoints of a training, the newest first.
+
+    Args:
+        folder: the training's ``--save-dir``.
+        names: ``EPOCHS`` or ``UPDATES``, which says what is counted.
+        upper_bound: the last epoch or update to take.
+
+    Raises:
+        CheckpointError: ``folder`` is none, or holds fewer.
+    """
+    try:
+        found = {path: names.fullmatch(path.name) for path in Path(folder).iterdir()}
+    except OSError as error:
+        fault = f"cannot be read ({error.strerror}); give the --save-dir of a training"
+        raise CheckpointError(f"{folder}: {fault}") from error
+    numbers = {path: int(match[1]) for path, match in found.items() if match}
+    kept = [path for path in numbers if upper_bound is None or numbers[path] <= upper_bound]
+    if len(kept) < count:
+        what = "checkpoint_EPOCH_UPDATE.pt" if names is UPDATES else "checkpointEPOCH.pt"
+        most = "" if upper_bound is None else f" up to {upper_bound}"
+        raise CheckpointError(
+            f"{folder}: holds {len(kept)} files {what}{most}, not {count}; ask for fewer, or keep "
+            "more in training"
+        )
+    return [str(path) for path in sorted(kept, key=lambda path: -numbers[path])[:count]]
+
+
+def average_checkpoints(paths: Sequence[str], output: str) -> int:
+    """Write the mean of models' weights, summed in float32, to ``output``.
+
+    The file is for inference: it has the settings of the first checkpoint and float32 weights, but
+    no optimizer state and no paths. Tensors that are one in the first checkpoint stay one.
+
+    Returns:
+        The size of ``output`` in bytes.
+
+    Raises:
+        CheckpointError: a checkpoint cannot be read, holds another model or other parameters than
+            the first, or ``output`` cannot be written. It is then left as it was.
+    """
+    first = _read(paths[0])
+    # Copies, or a table that is shared would be added to once for each of its names.
+    total = {name: _summand(tensor).clone() for name, tensor in first["model"].items()}
+    for path in paths[1:]:
+        state = _read(path)
+        if fault := _difference(first, state):
+            raise CheckpointError(
+                f"{path}: {fault}; give checkpoints of one training ({paths[0]} was the first)"
+            )
+        for name, tensor in state["model"].items():
+            if tensor.is_floating_point():
+                total[name] += tensor
+    for tensor in total.values():
+        if tensor.is_floating_point():
+            tensor /= len(paths)
+    return save_state(inference_state(first, _tied(total, first["model"])), output)
+
+
+def _read(path: str) -> State:
+    state = load_state(path)
+    weights = {name: t for name, t in state["model"].items() if not REDUNDANT.search(name)}
+    if not all(isinstance(tensor, Tensor) for tensor in weights.values()):
+        raise CheckpointError(f"{path}: is no model that translates; give a verifier or a drafter")
+    state["model"] = weights
+    return state
+
+
+def _summand(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.float32) if tensor.is_floating_point() else tensor
+
+
+def _difference(first: State, state: State) -> str:
+    """How another checkpoint's model differs from the first one's, in words."""
+    wanted, found = (one["cfg"]["model"].arch for one in (first, state))
+    if found != wanted:
+        return f"is a {found}, not a {wanted}"
+    return first_mismatches(first["model"], state["model"])
+
+
+def _tied(total: Weights, weights: Weights) -> Weights:
+    """Means of tensors that were one in ``weights``, as one tensor if they are equal."""
+    names: dict[tuple[int, torch.Size], str] = {}
+    for name, tensor in weights.items():
+        other = names.setdefault((tensor.data_ptr(), tensor.shape), name)
+        if torch.equal(total[other], total[name]):
+            total[name] = total[other]
+    return total

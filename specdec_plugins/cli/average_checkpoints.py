@@ -1,0 +1,77 @@
+"""Average the weights of checkpoints of one training, for inference.
+
+    scripts/average_checkpoints.py --inputs SAVE_DIR --num-update-checkpoints 10 --output avg.pt
+    scripts/average_checkpoints.py --inputs a.pt b.pt c.pt --output avg.pt
+
+Options are those of fairseq's script of this name. Nothing of the files is run. The weights written
+are float32; scripts/export_checkpoint.py makes them float16, for shipping.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from specdec_plugins.checkpoints.archive import CheckpointError
+from specdec_plugins.checkpoints.average import (
+    EPOCHS,
+    UPDATES,
+    average_checkpoints,
+    last_checkpoints,
+)
+from specdec_plugins.cli.terminal import prepare_terminal, program
+from specdec_plugins.inference import InferenceError
+from specdec_plugins.inference.paths import check_paths, check_writable
+from specdec_plugins.inference.streams import put, tell
+
+PROG = program("average_checkpoints.py")
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog=PROG, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--inputs", nargs="+", required=True, metavar="PATH", help="checkpoints, or one folder")
+    add("--output", required=True, metavar="FILE", help="the file to write")
+    counts = parser.add_mutually_exclusive_group()
+    for name in ("epoch", "update"):
+        what = f"take the last N that were saved by {name} in the folder --inputs"
+        counts.add_argument(f"--num-{name}-checkpoints", type=int, metavar="N", help=what)
+    add("--checkpoint-upper-bound", type=int, metavar="N", help="the last epoch or update to take")
+    args = parser.parse_args(argv)
+    count = args.num_epoch_checkpoints
+    count = args.num_update_checkpoints if count is None else count
+    if count is not None:
+        if count < 1:
+            parser.error(f"N {count}: must be at least 1")
+        if len(args.inputs) != 1:
+            parser.error("--inputs: give one folder to take the last N checkpoints of")
+    elif args.checkpoint_upper_bound is not None:
+        parser.error("--checkpoint-upper-bound: needs --num-epoch- or --num-update-checkpoints")
+    return args
+
+
+def find_inputs(args: argparse.Namespace) -> list[str]:
+    """The checkpoints that the command line names, or those of its folder, the newest first."""
+    bound = args.checkpoint_upper_bound
+    if args.num_update_checkpoints is not None:
+        return last_checkpoints(args.inputs[0], args.num_update_checkpoints, UPDATES, bound)
+    if args.num_epoch_checkpoints is not None:
+        return last_checkpoints(args.inputs[0], args.num_epoch_checkpoints, EPOCHS, bound)
+    return list(args.inputs)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    prepare_terminal(PROG)
+    args = parse(argv)
+    try:
+        inputs = find_inputs(args)
+        check_paths([("--output", args.output)], [("--inputs", path) for path in inputs])
+        check_writable(args.output, "--output")
+        size = average_checkpoints(inputs, args.output)
+        put(f"{args.output}: {len(inputs)} checkpoints, {size / 1e6:.1f} MB\n")
+    except (CheckpointError, InferenceError) as error:
+        tell(f"{PROG}: {error}")
+        return 1
+    return 0

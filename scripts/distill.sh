@@ -2,7 +2,8 @@
 # Sequence-level distillation: the verifier translates the training source, and what it says
 # becomes the target that a drafter is trained on.
 #
-#   scripts/distill.sh [--keep-valid] VERIFIER DICT_DIR BPE_DIR OUT_DIR SRC TGT [inference.py flags ...]
+#   scripts/distill.sh [--keep-valid] [--workers N] VERIFIER DICT_DIR BPE_DIR OUT_DIR SRC TGT \
+#       [inference.py flags ...]
 #
 # DICT_DIR holds the dictionaries that VERIFIER was trained with, BPE_DIR the segmented text
 # {train,valid,test}.{SRC,TGT}, as scripts/prepare_data.sh makes them (bin/ and bpe/). OUT_DIR
@@ -11,13 +12,23 @@
 # references, and so does valid with --keep-valid. Stopped, the same command goes on.
 #
 # The verifier translates greedily, 64 sentences at a time (--strategy AR --batch 64), since that is
-# what strict acceptance compares drafts with. Flags change that: for beam search give
-# --strategy fairseq --beam 5.
+# what strict acceptance compares drafts with. Flags change that: for beam search, with which the
+# paper's verifier and drafter were distilled, give --strategy fairseq --beam 5.
+#
+# With --workers translate_corpus.py does it, in N processes, one a GPU if any, and takes its flags
+# too (--shard-lines, --threads); its shards stay in OUT_DIR/shards. Needs Ray: its page says how.
 set -euo pipefail
 die() { echo "distill.sh: $1" >&2; exit 1; }
-splits=(train valid)
-if [ "${1:-}" = --keep-valid ]; then splits=(train); shift; fi
-if [ $# -lt 6 ]; then sed -n '2,17s/^# \{0,1\}//p' "$0" >&2; exit 2; fi
+splits=(train valid) workers=
+while :; do
+  case ${1:-} in
+    --keep-valid) splits=(train); shift ;;
+    --workers) workers=${2:-}; shift $(($# > 1 ? 2 : 1))
+      [[ $workers =~ ^[1-9][0-9]*$ ]] || die "--workers $workers: give a whole number from 1 on" ;;
+    *) break ;;
+  esac
+done
+if [ $# -lt 6 ]; then sed -n '2,21s/^# \{0,1\}//p' "$0" >&2; exit 2; fi
 verifier=$1 dict=$2 text=$3 out=$4 src=$5 tgt=$6
 shift 6
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -29,7 +40,7 @@ for file in "$verifier" "$dict/dict.$src.txt" "$dict/dict.$tgt.txt" "$text/train
 done
 # Nothing that is read may be among what is written or removed, by whatever name.
 outputs=()
-for output in "$out"/{bpe,bin,bin.part,made_with,preprocess.log}; do
+for output in "$out"/{bpe,bin,bin.part,shards,made_with,preprocess.log}; do
   if [ -e "$output" ]; then outputs+=("$output"); fi
 done
 for file in "$verifier" "$dict"/dict.* "$text"/{train,valid,test}.{"$src","$tgt"}; do
@@ -43,28 +54,39 @@ mkdir -p "$out/bpe" || die "cannot write to $out: give another OUT_DIR"
 # Lines made by another verifier, of another text or in another way are not gone on with. Where there
 # are no lines yet, the flags may have been wrong.
 made_with=$(cat "$verifier" "$dict"/dict.* "$text/train.$src" "$text/valid.$src" | cksum &&
-  printf '%s\n' "${splits[*]} $*")
+  printf '%s\n' "${splits[*]}${workers:+ shards} $*")
 if [ -s "$out/bpe/train.$tgt" ] && [ "$(cat "$out/made_with" 2>/dev/null)" != "$made_with" ]; then
   die "$out was begun with another verifier, text or flags: remove it, or give another OUT_DIR"
 fi
 printf '%s\n' "$made_with" >"$out/made_with.part" && mv "$out/made_with.part" "$out/made_with"
 
+# copy FILE NAME: FILE as $out/bpe/NAME, whole or not at all.
 copy() {
-  cp "$text/$1" "$out/bpe/$1.part" && mv "$out/bpe/$1.part" "$out/bpe/$1" && return
-  rm -f "$out/bpe/$1.part"
-  die "$out/bpe/$1: cannot be written: make room, or give another OUT_DIR"
+  cp "$1" "$out/bpe/$2.part" && mv "$out/bpe/$2.part" "$out/bpe/$2" && return
+  rm -f "$out/bpe/$2.part"
+  die "$out/bpe/$2: cannot be written: make room, or give another OUT_DIR"
 }
 for split in "${splits[@]}"; do
-  copy "$split.$src"
+  copy "$text/$split.$src" "$split.$src"
   echo "distill.sh: translating $split" >&2
-  python3 "$root/scripts/inference.py" "$dict" --AR-path "$verifier" -s "$src" -t "$tgt" --keep-bpe \
-    --strategy AR --batch 64 "$@" \
-    --input-path "$text/$split.$src" --output-path "$out/bpe/$split.$tgt" --resume
+  command=("$dict" --AR-path "$verifier" -s "$src" -t "$tgt" --keep-bpe --strategy AR --batch 64 "$@"
+    --input-path "$text/$split.$src")
+  if [ -n "$workers" ]; then
+    python3 "$root/scripts/translate_corpus.py" "${command[@]}" --workers "$workers" \
+      --output-path "$out/shards/$split"
+    copy "$out/shards/$split/$split.$src" "$split.$tgt"
+  else
+    python3 "$root/scripts/inference.py" "${command[@]}" --output-path "$out/bpe/$split.$tgt" --resume
+  fi
 done
-if [ ${#splits[@]} = 1 ]; then copy "valid.$src"; copy "valid.$tgt"; fi
+if [ ${#splits[@]} = 1 ]; then
+  copy "$text/valid.$src" "valid.$src"
+  copy "$text/valid.$tgt" "valid.$tgt"
+fi
 test_set=()
 if [ -s "$text/test.$src" ] && [ -s "$text/test.$tgt" ]; then
-  copy "test.$src"; copy "test.$tgt"
+  copy "$text/test.$src" "test.$src"
+  copy "$text/test.$tgt" "test.$tgt"
   test_set=(--testpref "$out/bpe/test")
 fi
 
@@ -72,7 +94,7 @@ rm -rf "$out/bin" "$out/bin.part"
 fairseq-preprocess --source-lang "$src" --target-lang "$tgt" \
   --srcdict "$dict/dict.$src.txt" --tgtdict "$dict/dict.$tgt.txt" \
   --trainpref "$out/bpe/train" --validpref "$out/bpe/valid" ${test_set[@]+"${test_set[@]}"} \
-  --destdir "$out/bin.part" --workers 2 >"$out/preprocess.log" 2>&1 ||
+  --destdir "$out/bin.part" --workers "$(env -u OMP_NUM_THREADS nproc)" >"$out/preprocess.log" 2>&1 ||
   die "fairseq-preprocess failed: $(tail -n 1 "$out/preprocess.log")"
 mv "$out/bin.part" "$out/bin"
 echo "$out/bin: $(wc -l <"$out/bpe/train.$tgt") training pairs"

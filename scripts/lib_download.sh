@@ -9,6 +9,16 @@ die() { echo "${0##*/}: $1" >&2; exit 1; }
 # usage: print the comment at the head of the calling script and stop.
 usage() { awk 'NR > 1 { if (!/^#/) exit; sub(/^# ?/, ""); print }' "$0" >&2; exit 2; }
 
+# choose_direction ONE OTHER OUT_DIR [DIRECTION]: set `source` and `target`, by default ONE and OTHER.
+choose_direction() {
+  if [ $# -lt 3 ] || [ $# -gt 4 ]; then usage; fi
+  case ${4:-$1-$2} in
+    "$1-$2") source=$1 target=$2 ;;
+    "$2-$1") source=$2 target=$1 ;;
+    *) die "$4: no such direction: give $1-$2 or $2-$1" ;;
+  esac
+}
+
 # open_out DIR: set `out`, the folder that everything goes to, and `store`, where downloads stay.
 open_out() {
   out=$1 store=$1/download

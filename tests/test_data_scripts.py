@@ -257,27 +257,31 @@ def mirror(tmp_path: Path, request: pytest.FixtureRequest) -> tuple[str, Path]:
     return script, tmp_path
 
 
-def get_wmt(script: str, folder: Path, mirror: str) -> "subprocess.CompletedProcess[str]":
+def get_wmt(
+    script: str, folder: Path, mirror: str, *direction: str
+) -> "subprocess.CompletedProcess[str]":
     path = (
         f"{folder / 'bin'}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     )
-    return run(script, folder / "out", PATH=path, WMT_URL=mirror, WMT16_URL=mirror, OPUS_URL=mirror)
+    mirrors = {"WMT_URL": mirror, "WMT16_URL": mirror, "OPUS_URL": mirror}
+    return run(script, folder / "out", *direction, PATH=path, **mirrors)
 
 
 @pytest.mark.parametrize("mirror", list(CORPORA), indirect=True)
-def test_wmt_is_downloaded_cleaned_and_split(mirror: tuple[str, Path]) -> None:
+@pytest.mark.parametrize("reverse", [False, True])
+def test_wmt_is_downloaded_cleaned_and_split(mirror: tuple[str, Path], reverse: bool) -> None:
     script, folder = mirror
-    source, target = LANGUAGES[script]
+    one, other = LANGUAGES[script]
+    source, target = (other, one) if reverse else (one, other)
+    direction = [f"{source}-{target}"] if reverse else []
     out = folder / "out"
-    done = get_wmt(script, folder, (folder / "mirror").as_uri())
+    done = get_wmt(script, folder, (folder / "mirror").as_uri(), *direction)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count(f"kept 1 of {len(PAIRS)} pairs") == len(CORPORA[script])
-    assert lines_of(out / f"train.{source}") == ["kept as one line"] * len(CORPORA[script])
-    assert lines_of(out / f"train.{target}") == ["one two three"] * len(CORPORA[script])
+    assert lines_of(out / f"train.{one}") == ["kept as one line"] * len(CORPORA[script])
+    assert lines_of(out / f"train.{other}") == ["one two three"] * len(CORPORA[script])
     sets = (
-        ("wmt13", "wmt14/full", 3000, 3003)
-        if target == "de"
-        else ("wmt16/dev", "wmt16", 1999, 1999)
+        ("wmt13", "wmt14/full", 3000, 3003) if other == "de" else ("wmt16/dev", "wmt16", 1999, 1999)
     )
     for split, name, lines in (("valid", sets[0], sets[2]), ("test", sets[1], sets[3])):
         for lang, side in ((source, "src"), (target, "ref")):
@@ -287,7 +291,7 @@ def test_wmt_is_downloaded_cleaned_and_split(mirror: tuple[str, Path]) -> None:
     assert f"prepare_data.sh {out} {out}.prepared {source} {target}" in done.stdout
     assert not leftovers(out)
 
-    again = get_wmt(script, folder, "file:///nowhere")
+    again = get_wmt(script, folder, "file:///nowhere", *direction)
     assert again.returncode == 0
     assert again.stderr == ""
 
@@ -297,6 +301,7 @@ def test_wmt_refuses_what_it_cannot_use(mirror: tuple[str, Path]) -> None:
     script, folder = mirror
     out, url = folder / "out", (folder / "mirror").as_uri()
     assert run(script).returncode == 2
+    assert refused(run(script, out, "ro-de"), "ro-de: no such direction: give en-ro or ro-en")
     assert refused(
         get_wmt(script, folder, "file:///nowhere"), "could not download", "WMT16_URL or OPUS_URL"
     )
@@ -405,6 +410,94 @@ def test_prepare_data_makes_what_fairseq_train_reads(raw: Path, tmp_path: Path) 
     assert "car &apos;s" in tokenised
     joined = [line.replace("@@ ", "") for line in lines_of(out / "bpe" / "train.de")]
     assert joined == lines_of(out / "tok" / "train.de")
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != "preprocess.log"  # which tells times
+    }
+
+
+def test_prepare_data_takes_given_codes_and_dictionaries(raw: Path, tmp_path: Path) -> None:
+    """What one text made is used for another, in as many processes as there are to be."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert run("prepare_data.sh", raw, first, "en", "de", 60, "--workers", 1).returncode == 0
+    for lang in ("en", "de"):
+        # Enough lines for two processes, and words that the dictionaries do not have.
+        text = (raw / f"train.{lang}").read_text("utf-8")
+        (raw / f"train.{lang}").write_text(text * 120 + "Zürich zigzags 9 9 .\n", "utf-8")
+    given = ["--codes", first / "codes", "--srcdict", first / "bin" / "dict.en.txt"]
+    done = run("prepare_data.sh", raw, second, "en", "de", *given, "--workers", 2)
+    assert done.returncode == 0, done.stderr
+    assert (second / "codes").read_bytes() == (first / "codes").read_bytes()
+    for lang in ("en", "de"):
+        dictionary = (first / "bin" / "dict.en.txt").read_bytes()
+        assert (second / "bin" / f"dict.{lang}.txt").read_bytes() == dictionary
+        for kind in ("tok", "bpe"):
+            found = lines_of(second / kind / f"train.{lang}")
+            assert found[:-1] == lines_of(first / kind / f"train.{lang}") * 120
+    both = [*given, "--tgtdict", first / "bin" / "dict.de.txt", "--tokenized"]
+    done = run("prepare_data.sh", first / "tok", tmp_path / "third", "en", "de", *both)
+    assert done.returncode == 0, done.stderr
+    assert files_of(tmp_path / "third" / "bpe") == files_of(first / "bpe")
+
+
+def test_prepare_data_goes_on(raw: Path, tmp_path: Path) -> None:
+    """What is whole is not made again; what was cut off is."""
+    out = tmp_path / "out"
+    command = ("prepare_data.sh", raw, out, "en", "de", 60)
+    assert run(*command).returncode == 0
+    whole = files_of(out)
+    marked = out / "bpe" / "train.en"
+    marked.write_text("made before\n" * 50, "utf-8")
+    for name in ("tok/valid.de", "bpe/valid.de"):
+        (out / name).rename(out / f"{name}.part")
+    for file in (out / "bin").iterdir():
+        file.unlink()
+    (out / "bin").rename(out / "bin.part")
+    assert run(*command).returncode == 0
+    again = files_of(out)
+    assert again.keys() == whole.keys()
+    assert marked.read_text("utf-8").startswith("made before")
+    for name in ("tok/valid.de", "bpe/valid.de", "bin/valid.en-de.de.idx"):
+        assert again[name] == whole[name]
+    assert again["bin/train.en-de.en.bin"] != whole["bin/train.en-de.en.bin"]
+    # Of other text or with other flags nothing is gone on with.
+    assert refused(run(*command[:-1], 61), out, "was begun with other text or flags")
+    with open(raw / "test.en", "a") as text, open(raw / "test.de", "a") as other:
+        text.write("One more.\n")
+        other.write("Noch eine.\n")
+    assert refused(run(*command), out, "was begun with other text or flags")
+    assert files_of(out) == again
+
+
+def test_prepare_data_refuses_lines_that_come_apart(raw: Path, tmp_path: Path) -> None:
+    for lang in ("en", "de"):
+        with open(raw / f"valid.{lang}", "a", newline="") as file:
+            file.write("One\rline.\n")
+    done = run("prepare_data.sh", raw, tmp_path / "out", "en", "de", 60)
+    assert refused(done, raw / "valid.en", "made 7 lines of 6")
+    assert not (tmp_path / "out" / "tok" / "valid.en").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "fault"),
+    [
+        ("--codes none", "--codes none: is missing or empty"),
+        ("60 --tgtdict dict", "--tgtdict dict: give --srcdict, too"),
+        ("--workers 0", "--workers 0: give a whole number"),
+        ("--workers", "--workers: give a value"),
+    ],
+)
+def test_prepare_data_names_a_bad_option(raw: Path, tmp_path: Path, flags: str, fault: str) -> None:
+    done = run("prepare_data.sh", raw, tmp_path / "out", "en", "de", *flags.split())
+    assert refused(done, fault)
+    assert not (tmp_path / "out").exists()
+    done = run("prepare_data.sh", raw, tmp_path / "out", "en", "de", "60", "--cores", "2")
+    assert done.returncode == 2
+    assert "--cores: no such option" in done.stderr
 
 
 def test_prepare_data_refuses_sides_that_do_not_match(raw: Path, tmp_path: Path) -> None:

@@ -268,3 +268,36 @@ def test_without_ray_its_extra_is_named(
     assert script.main(command(model, tmp_path, tmp_path / "out")[2:]) == 1
     error = capsys.readouterr().err
     assert re.fullmatch(r"translate_corpus.py: .*\bray\b.*; .*\[ray\].*\n", error)
+
+
+@needs_ray
+@pytest.mark.slow
+def test_distillation_by_workers(model: Path, tmp_path: Path) -> None:
+    """``distill.sh --workers`` says what one process says; a half of each is not one whole."""
+    text = tmp_path / "bpe"
+    text.mkdir()
+    for split, lines in (("train", 20), ("valid", 4)):
+        for language in ("en", "de"):
+            (text / f"{split}.{language}").write_text(make_text(lines).replace("\n\n", "\nw1\n"))
+
+    def distill(out: str, *options: str) -> subprocess.CompletedProcess[str]:
+        flags = f"{model}/verifier.pt {model} {text} {tmp_path / out} en de --max-len-b 9 --cpu"
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        return subprocess.run(
+            [str(SCRIPT.parent / "distill.sh"), "--keep-valid", *options, *flags.split()],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "PATH": path},
+        )
+
+    assert distill("alone").returncode == 0
+    done = distill("shared", "--workers", "1")
+    assert done.returncode == 0, done.stderr[-2000:]
+    for name in ("bpe/train.en", "bpe/train.de", "bpe/valid.de", "bin/train.en-de.de.bin"):
+        found = (tmp_path / "shared" / name).read_bytes()
+        assert found == (tmp_path / "alone" / name).read_bytes(), name
+    assert numbers(distill("shared", "--workers", "2").stderr) == (0, 20)
+    assert "was begun with another" in distill("shared").stderr
+    assert "was begun with another" in distill("alone", "--workers", "1").stderr
+    assert "--workers 0: give a whole number" in distill("new", "--workers", "0").stderr

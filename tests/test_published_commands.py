@@ -1,4 +1,4 @@
-"""The published project's commands as its documentation has them, from the folder ``scripts/``.
+"""The published project's commands as its documentation has them, wherever they are written.
 
 Only sizes and lengths are changed, and ``--cpu`` is added in place of ``--fp16``, which fairseq
 trains with on GPUs alone.
@@ -6,6 +6,7 @@ trains with on GPUs alone.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -39,30 +40,34 @@ INFERENCE = """
 """
 
 
-def run(*command: object) -> str:
+def run(folder: Path, *command: object) -> str:
     done = subprocess.run(
         [str(part) for part in command],
         capture_output=True,
         text=True,
         check=False,
-        cwd=ROOT / "scripts",
+        cwd=folder,
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     return done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("folder", [ROOT / "scripts", ROOT], ids=["scripts", "root"])
 def test_the_whole_workflow(
+    folder: Path,
     trained: Trained,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Initialise, train, translate, score."""
-    monkeypatch.chdir(ROOT / "scripts")
+    monkeypatch.chdir(folder)
+    scripts = Path(os.path.relpath(ROOT / "scripts", folder))
     initial, save_dir = tmp_path / "initial_checkpoint.pt", tmp_path / "drafter"
     assert encoder_initial.main([str(trained.verifier), str(initial)]) == 0
     output = run(
-        *(sys.executable, "train.py", trained.data, "--save-dir", save_dir),
+        folder,
+        *(sys.executable, scripts / "train.py", trained.data, "--save-dir", save_dir),
         *("--restore-file", initial, *TRAIN.split()),
     )
     assert "--mse-lambda does nothing" in output
@@ -75,5 +80,5 @@ def test_the_whole_workflow(
     assert inference.main([*pair, *files, *INFERENCE.split()]) == 0
     assert "these flags do nothing here: --remove-bpe --max-sentences" in caplog.text
     assert len(found.read_text("utf-8").splitlines()) == 14
-    output = run("./ref.sh", found, trained.folder / "valid.de")
+    output = run(folder, f"./{scripts}/ref.sh", found, trained.folder / "valid.de")
     assert "BLEU4 = " in output

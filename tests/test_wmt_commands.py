@@ -1,0 +1,93 @@
+"""The README's commands at the size of WMT, as they are written, with tiny models and text."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SIDES = (
+    "--encoder-embed-dim 16 --decoder-embed-dim 16 --encoder-ffn-embed-dim 32 "
+    "--decoder-ffn-embed-dim 32 --encoder-layers 1 --decoder-layers 1 "
+    "--encoder-attention-heads 2 --decoder-attention-heads 2"
+)
+SMALL = (
+    f"{SIDES} --cpu --no-fp16 --max-update 16 --save-interval-updates 1 --max-tokens 200 "
+    "--update-freq 1 --num-workers 0 --disable-validation"
+)
+SHORT = "--cpu --max-len-a 0 --max-len-b 6"
+OTHERWISE = {
+    "prepare_data.sh": {" 32000": " 60"},
+    "distill.sh": {"--workers 8 ": "", "--fp16 --shard-lines 20000": SHORT},
+    "inference.py": {"--fp16": f"{SHORT} --engine eager"},
+}
+"""What is done otherwise here than at the size of WMT."""
+
+
+def commands() -> list[str]:
+    """Those of the section, each on one line."""
+    readme = (ROOT / "README.md").read_text("utf-8")
+    section = readme.split("### At the size of WMT\n")[1].split("\n### ")[0]
+    block = "\n".join(line[4:] for line in section.splitlines() if line.startswith("    "))
+    return [shlex.join(shlex.split(line, comments=True)) for line in joined(block)]
+
+
+def joined(block: str) -> list[str]:
+    return re.sub(r" \\\n\s*", " ", block).splitlines()
+
+
+def make_text(raw: Path) -> None:
+    rng = random.Random(0)
+    words = ["red", "blue", "ball", "hat", "stone", "here", "there", "lies", "stands", "a"]
+    raw.mkdir()
+    for split, count in (("train", 60), ("valid", 6), ("test", 6)):
+        rows = [rng.choices(words, k=rng.randint(2, 7)) for _ in range(count)]
+        for lang, order in (("en", 1), ("de", -1)):
+            text = "".join(" ".join(row[::order]) + ".\n" for row in rows)
+            (raw / f"{split}.{lang}").write_text(text, "utf-8")
+
+
+def small(command: str, folder: Path, recipe: str) -> str:
+    """The command for tiny models, with its files in ``folder``."""
+    script = command.split()[0].removeprefix("scripts/")
+    command = command.replace("wmt14_block", recipe)
+    for old, new in OTHERWISE.get(script, {}).items():
+        assert old in command, command
+        command = command.replace(old, new)
+    if script.startswith("train_"):
+        command += f" {SMALL}"
+        command += " --verifier-embed-dim 16" * recipe.endswith("causal") * ("drafter" in script)
+    return command.replace("runs/", f"{folder}/")
+
+
+def run(command: str) -> str:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, env=environment
+    )
+    assert done.returncode == 0, f"{command}\n{(done.stdout + done.stderr)[-3000:]}"
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_from_text_to_bleu(tmp_path: Path) -> None:
+    """Teacher, distillation, verifier, and either drafter."""
+    first, *others = commands()
+    assert first == "scripts/get_wmt14_en_de.sh runs/raw en-de"
+    make_text(tmp_path / "raw")
+    of_drafters = next(i for i, one in enumerate(others) if "train_drafter" in one)
+    for command in others[:of_drafters]:
+        run(small(command, tmp_path, "wmt14_block"))
+    for recipe in ("wmt14_block", "wmt14_block_causal"):
+        for command in others[of_drafters:]:
+            output = run(small(command, tmp_path, recipe).replace("/drafter", f"/{recipe}"))
+        assert "BLEU4 = " in output
+        assert "nrefs:1" in output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -109,7 +110,7 @@ class SpeculativeGenerator:
         self.limits.check_positions(self.positions)
         self._cached = None if drafter is None else CachedDrafter(drafter, self.engine)
         self._draftings: dict[object, Drafting] = {}
-        self._drafting_for(self.controller)
+        self._drafting_for(self.controller, recorder is not None)
 
     def _build_scorer(self, verifier: TransformerModelBase | None) -> tuple[int, Scorer]:
         """Who scores drafts, and the target positions that there are."""
@@ -125,12 +126,14 @@ class SpeculativeGenerator:
             features = shared if drafter.uses_verifier_features else None
         return int(drafter.decoder.embed_positions.max_positions), NoScorer(shared, features)
 
-    def _drafting_for(self, controller: Controller) -> Drafting:
-        """What makes the drafts that a controller wants; kept for the next batch."""
+    def _drafting_for(self, controller: Controller, traced: bool) -> Drafting:
+        """What makes the drafts that a controller wants, or a trace of them; kept for the next
+        batch."""
         drafter, needs = self._cached, controller.needs
         if drafter is None or not needs.most:
             return Drafting()
-        key = (needs.depth, needs.confidences)
+        confidences = needs.confidences or traced
+        key = (needs.depth, confidences)
         if key not in self._draftings:
             drafting: Drafting
             if isinstance(self.rule, AcceptAll):
@@ -140,7 +143,7 @@ class SpeculativeGenerator:
             elif self.rule.draws:
                 drafting = DrawnDrafting(drafter, self.rule, self.limits.temperature)
             else:
-                drafting = ChainDrafting(drafter, needs.confidences)
+                drafting = ChainDrafting(drafter, confidences)
             self._draftings[key] = drafting
         return self._draftings[key]
 
@@ -188,7 +191,7 @@ class SpeculativeGenerator:
     ) -> list[list[Hypothesis]]:
         net_input = sample["net_input"]
         results = Results(len(net_input["src_tokens"]), self.limits, statistics)
-        drafting = self._drafting_for(controller)
+        drafting = self._drafting_for(controller, recorder is not None)
         drafting.start(statistics.stopwatch)
         batch = self._start(net_input, controller, statistics)
         if recorder is not None:
@@ -216,7 +219,8 @@ class SpeculativeGenerator:
             )
             results.step(result)
             if recorder is not None:
-                recorder.record(draft, result)
+                judge = partial(self.rule.probabilities_of, verification)
+                recorder.record(draft, verified, result, judge, controller.predicted)
             if any(result.finished):
                 self._finish(batch, result, results, drafting)
         if recorder is not None:

@@ -116,4 +116,10 @@ def _fault(step: StepTrace) -> str | None:
         len(step.parents) != size or not all(-1 <= place < size for place in step.parents)
     ):
         return "`parents` is no tree of what was drafted"
+    for name in ("p", "q", "p_acc", "head"):
+        values = getattr(step, name)
+        if values is not None and len(values) != size:
+            return f"`{name}` is not of {size} tokens, as many as were drafted"
+        if not all(value is None or 0 <= value <= 1 for value in values or ()):
+            return f"`{name}` holds what is no probability"
     return None

@@ -45,6 +45,8 @@ class TraceTotals:
     """Steps by slot (0 is the first) that reached it: see :func:`reached_slots`."""
     accepted: Counter[int] = field(default_factory=Counter)
     """Steps by slot that accepted its token."""
+    ratios: list[float] = field(default_factory=list)
+    """min(1, p / q) of every token of a chain whose slot was reached."""
 
     def add(self, sentence: SentenceTrace) -> None:
         """Count one more line of a trace."""
@@ -57,6 +59,14 @@ class TraceTotals:
             self.lengths[step.committed] += 1
             self.reached.update(range(reached_slots(step)))
             self.accepted.update(range(step.accepted))
+            if step.parents is None:
+                judged = (step.p_acc or [])[: reached_slots(step)]
+                self.ratios += [ratio for ratio in judged if ratio is not None]
+
+    @property
+    def mean_ratio(self) -> float | None:
+        """Of min(1, p / q); None where that is not known."""
+        return sum(self.ratios) / len(self.ratios) if self.ratios else None
 
     def length_bars(self) -> list[Bar]:
         """Shares of steps by acceptance length, from 1 to the longest."""
@@ -72,6 +82,14 @@ class TraceTotals:
             Bar(str(slot), self.accepted[slot] / steps, self.accepted[slot], steps)
             for slot, steps in sorted(self.reached.items())
         ]
+
+
+def token_figures(step: StepTrace, place: int) -> list[str]:
+    """What is written under a drafted token: what the trace has of p, q, min(1, p / q) and the
+    head."""
+    rows = (("p", step.p), ("q", step.q), ("p/q", step.p_acc), ("head", step.head))
+    known = [(name, values[place]) for name, values in rows if values is not None]
+    return [f"{name} {value:.2f}" for name, value in known if value is not None]
 
 
 def reached_slots(step: StepTrace) -> int:
@@ -114,5 +132,9 @@ def build_report(sentences: Iterable[SentenceTrace], limit: int, name: str) -> s
         lstrip_blocks=True,
     )
     return environment.get_template(TEMPLATE).render(
-        name=name, totals=totals, shown=shown, left_out=lines - len(shown)
+        name=name,
+        totals=totals,
+        shown=shown,
+        left_out=lines - len(shown),
+        figures=token_figures,
     )

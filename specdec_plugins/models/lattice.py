@@ -28,8 +28,9 @@ class SlotLogits:
 
         The probability is the drafter's own, among all that it chose that token from.
         """
-        best = self.logits.softmax(-1).max(-1)
-        return best.indices, best.values
+        # Not the best of the softmax, in which two scores may be rounded to the same.
+        best = self.logits.max(-1)
+        return best.indices, (best.values - self.logits.logsumexp(-1)).exp()
 
     def lattice(self) -> Lattice:
         """A slot's candidates do not depend on those of the slot before."""

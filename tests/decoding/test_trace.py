@@ -1,20 +1,28 @@
-"""A trace tells what was committed, and recording it changes nothing."""
+"""A trace tells what was committed and how probable it was; recording it changes nothing."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
+import numpy as np
+import pytest
 import torch
 from conftest import make_batch, make_dictionary, make_verifier
+from controlled import HEAD, K, verifier
+from controlled import make_generator as make_controlled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import ScriptedDrafter, corrupted, scripted_generator
 
-from specdec_plugins.decoding.acceptance import choose_rule
+from specdec_plugins.decoding.acceptance import SamplingRule, StrictRule, choose_rule
+from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.trace import StepTrace, TraceRecorder
+from specdec_plugins.models.lattice import Lattice
 
 DICTIONARY = make_dictionary()
 VERIFIER = make_verifier()
@@ -77,6 +85,131 @@ def test_a_trace_tells_what_was_committed(
     steps = [step for (hypothesis,) in hypotheses for step in hypothesis["trace"]]
     assert len(steps) == statistics.steps
     assert sum(step.bonus is not None for step in steps) == statistics.bonus_tokens
+
+
+TRACED = {
+    "constant": ControllerOptions(),
+    "confidence": ControllerOptions("confidence", confidence_threshold=0.3),
+    "acceptance-head": ControllerOptions("acceptance-head", stop_threshold=0.6),
+    "tree": ControllerOptions("tree", tree_nodes=9),
+}
+
+
+LENGTHS = [7, 3, 5, 9]
+
+
+def traced_steps(
+    name: str, kind: str, sampled: bool
+) -> Iterator[tuple[int, int, list[int], StepTrace]]:
+    """Seed, row, what was committed before, and the step."""
+    for seed in range(2):
+        for row, found in enumerate(traced_hypotheses(name, kind, sampled, seed)):
+            tokens, at = found["tokens"].tolist(), 0
+            for step in found["trace"]:
+                yield seed, row, tokens[:at], step
+                at += step.committed
+
+
+def traced_hypotheses(name: str, kind: str, sampled: bool, seed: int) -> list[Any]:
+    """Of a real pair; each is the only hypothesis of a row."""
+    rule = SamplingRule() if sampled else StrictRule()
+    generator = make_controlled(kind, TRACED[name].build(K, HEAD), 12, rule=rule)
+    torch.manual_seed(seed)
+    return [found for (found,) in generator.generate([], make_batch(LENGTHS, seed=seed))]
+
+
+@torch.no_grad()
+def whole_pass(seed: int, row: int, tokens: list[int]) -> torch.Tensor:
+    """``(tokens + 1, vocabulary)`` the verifier's probabilities of what comes after a beginning of
+    any length, for a row of the batch of ``seed``."""
+    source = make_batch(LENGTHS, seed=seed)["net_input"]["src_tokens"][row, -LENGTHS[row] :]
+    logits, _ = verifier()(source[None], torch.tensor([len(source)]), torch.tensor([[2, *tokens]]))
+    lprobs = logits[0].log_softmax(-1)
+    lprobs[:, DICTIONARY.pad()] = -torch.inf
+    lprobs[0, DICTIONARY.eos()] = -torch.inf
+    return lprobs
+
+
+def way_before(step: StepTrace, place: int) -> list[int]:
+    """The drafted tokens that lead to one of them."""
+    before = place - 1 if step.parents is None else step.parents[place]
+    if before < 0:
+        return []
+    return [*way_before(step, before), DICTIONARY.index(step.drafted[before])]
+
+
+ALL = pytest.mark.parametrize(
+    ("name", "kind", "sampled"), list(product(TRACED, ["block", "causal, all shared"], [0, 1]))
+)
+
+
+@ALL
+def test_p_is_what_the_verifier_says_in_a_whole_pass(name: str, kind: str, sampled: bool) -> None:
+    checked = 0
+    for seed, row, told, step in traced_steps(name, kind, sampled):
+        judged = step.verify_length
+        assert [value is None for value in step.p] == [
+            place >= judged for place in range(len(step.drafted))
+        ]
+        for place, symbol in enumerate(step.drafted[:judged]):
+            way = way_before(step, place)
+            # What comes after an EOS, or where one is forced, is of no use.
+            if len(told) + len(way) < 12 and DICTIONARY.eos() not in way:
+                lprobs = whole_pass(seed, row, told + way)[-1]
+                p = lprobs.softmax(-1) if sampled else lprobs.exp()
+                assert step.p[place] == pytest.approx(float(p[DICTIONARY.index(symbol)]), rel=1e-4)
+                checked += 1
+    assert checked > 30
+
+
+@ALL
+def test_q_and_head_are_what_controllers_go_by(name: str, kind: str, sampled: bool) -> None:
+    """A policy's verify lengths follow from them; with sampling, the first token that it would cut
+    is verified too."""
+    lengths = set()
+    for *_, step in traced_steps(name, kind, sampled):
+        good = {
+            "confidence": lambda step: [q >= 0.3 for q in step.q],
+            "acceptance-head": lambda step: np.cumprod(step.head) >= 0.4,
+        }.get(name)
+        assert (step.head is not None) == (name == "acceptance-head")
+        assert len(step.q) == len(step.drafted)
+        if good is not None:
+            kept = [*good(step), False].index(False)
+            assert step.verify_length == min(kept + sampled, len(step.drafted))
+            lengths.add(step.verify_length)
+        for p, q, ratio in zip(step.p, step.q, step.p_acc):
+            assert (ratio is None) == (p is None)
+            if p is not None and q:
+                assert ratio == pytest.approx(min(1.0, p / q), rel=1e-4)
+    assert len(lengths) != 1
+
+
+@pytest.mark.parametrize("kind", ["block", "causal, all shared"])
+def test_drawn_tokens_are_accepted_as_often_as_is_told(kind: str) -> None:
+    """Each whose slot was reached: so many are accepted that the surplus, over its standard
+    deviation, is as good as normal."""
+    surplus = variance = 0.0
+    for seed in range(40):
+        for found in traced_hypotheses("constant", kind, True, seed):
+            for step in found["trace"]:
+                reached = step.accepted + (step.bonus is not None and step.accepted < K)
+                for place, chance in enumerate(step.p_acc[:reached]):
+                    surplus += (place < step.accepted) - chance
+                    variance += chance * (1 - chance)
+    assert variance > 20
+    assert abs(surplus) < 4 * variance**0.5
+
+
+def test_nothing_is_computed_for_a_trace_that_nobody_wants(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for owner, name in ((StrictRule, "probabilities_of"), (Lattice, "choose_with_confidence")):
+        monkeypatch.setattr(owner, name, None)
+    generator = make_controlled("causal, all shared", TRACED["constant"].build(K), 12)
+    generator.recorder = None
+    generator.generate([], make_batch([7, 3]))
+    assert generator.statistics.steps > 1
 
 
 def test_milliseconds_are_those_of_the_batch() -> None:

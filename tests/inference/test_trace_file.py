@@ -25,8 +25,17 @@ def make_step(draw: st.DrawFn) -> StepTrace:
     bonus = draw(st.none() | text if accepted else text)
     size = len(drafted)
     places = st.lists(st.integers(-1, max(0, size - 1)), min_size=size, max_size=size)
+    chance = st.floats(0, 1)
+    known, partly = (
+        st.none() | st.lists(one, min_size=size, max_size=size)
+        for one in (chance, chance | st.none())
+    )
     return StepTrace(
-        drafted, verify, accepted, bonus, draw(st.floats(0, 1e6)), draw(st.none() | places)
+        *(drafted, verify, accepted, bonus, draw(st.floats(0, 1e6)), draw(st.none() | places)),
+        p=draw(partly),
+        q=draw(known),
+        p_acc=draw(partly),
+        head=draw(known),
     )
 
 
@@ -80,6 +89,10 @@ GOOD = make_line()
         (make_line({"parents": [0]}), "`parents` is no tree"),
         (make_line({"parents": [-1, 2]}), "`parents` is no tree"),
         (make_line({"parents": [-2, 0]}), "`parents` is no tree"),
+        (make_line({"p": [0.5]}), "`p` is not of 2 tokens"),
+        (make_line({"q": [0.5, None]}), "got `null` - at `$.steps[0].q[1]`"),
+        (make_line({"p_acc": [None, 1.5]}), "`p_acc` holds what is no probability"),
+        (make_line({"head": [float("nan"), 0]}), "`head` holds what is no probability"),
     ],
     ids=lambda value: str(value)[:60],
 )

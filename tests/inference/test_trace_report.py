@@ -16,7 +16,13 @@ import pytest
 from specdec_plugins.cli import trace_report as script
 from specdec_plugins.decoding.trace import StepTrace
 from specdec_plugins.inference.trace_file import SentenceTrace
-from specdec_plugins.inference.trace_report import Bar, TraceTotals, build_report, reached_slots
+from specdec_plugins.inference.trace_report import (
+    Bar,
+    TraceTotals,
+    build_report,
+    reached_slots,
+    token_figures,
+)
 
 BROWSERS = ("chromium", "google-chrome", "chrome")
 BROWSER = next((path for name in BROWSERS if (path := shutil.which(name))), None)
@@ -33,7 +39,14 @@ SENTENCES = [
             # One step of each kind: rejection, nothing drafted, all accepted, accepted EOS.
             StepTrace([EVIL, "&amp;", "<i>", "never", "sent"], 3, 1, "'\"><b>", 12.34),
             StepTrace([], 0, 0, "own", 1.0),
-            StepTrace(["a", "b", "c"], 2, 2, "d", 2.0),
+            StepTrace(
+                ["a", "b", "c"],
+                *(2, 2, "d", 2.0),
+                p=[0.5, 0.3, None],
+                q=[0.25, 0.6, 1.0],
+                p_acc=[1.0, 0.5, None],
+                head=[0.875, 0.75, 0.25],
+            ),
             StepTrace(["e", "</s>", "f"], 3, 2, None, 3.0),
         ],
     ),
@@ -63,6 +76,21 @@ def test_totals_by_hand() -> None:
     # Slot 0 is reached by all that verified anything; slot 1 by the three that accepted slot 0;
     # slot 2 by none: one verified no more, one had come to EOS.
     assert totals.slot_bars() == [Bar("0", 3 / 4, 3, 4), Bar("1", 2 / 3, 2, 3)]
+
+
+def test_probabilities_by_hand() -> None:
+    """Of the tokens that were reached, and of chains: of a tree another token may be drawn."""
+    totals = totals_of(SENTENCES)
+    assert totals.mean_ratio == (1.0 + 0.5) / 2
+    step = SENTENCES[0].steps[2]
+    assert token_figures(step, 1) == ["p 0.30", "q 0.60", "p/q 0.50", "head 0.75"]
+    assert token_figures(step, 2) == ["q 1.00", "head 0.25"]
+    # A trace of an earlier version has none.
+    assert token_figures(SENTENCES[0].steps[0], 0) == []
+    rejected = StepTrace(["a", "b"], 2, 0, "c", 1.0, p_acc=[0.5, 0.25])
+    tree = StepTrace(["a", "b"], 2, 0, "c", 1.0, [-1, -1], p_acc=[0.5, 0.25])
+    assert totals_of([SentenceTrace("x", "y", [rejected, tree])]).mean_ratio == 0.5
+    assert totals_of([SentenceTrace("x", "y", [tree])]).mean_ratio is None
 
 
 class Elements(HTMLParser):
@@ -138,6 +166,8 @@ def test_the_page_shows_every_token_as_what_it_is() -> None:
     assert "blank lines, which no step was taken for, not counted: 1" in words
     assert "left out" not in words
     assert "slot 1: 2 of 3 steps" in words
+    assert "mean of min(1, p/q) 0.750 over the 2 drafted tokens" in words
+    assert "b p 0.30 q 0.60 p/q 0.50 head 0.75" in words
 
 
 def test_the_limit_leaves_sentences_out_and_counts_all() -> None:

@@ -115,6 +115,16 @@ class AcceptanceRule:
         matched = torch.minimum(good.long().cumprod(-1).sum(-1), lengths)
         return up_to_eos(drafted, matched, own, lengths, verification.eos, room)
 
+    def probabilities_of(
+        self, verification: Verification, drafted: Tensor, after: Tensor
+    ) -> Tensor:
+        """For a trace: ``(rows, drafted)`` how probable drafted tokens are to the verifier.
+
+        Args:
+            drafted, after: as of :meth:`agrees`.
+        """
+        return verification.of(drafted, after).exp()
+
     def propose(self, scores: Tensor, temperature: float) -> Tensor:
         """``(…, candidates)`` what to draw drafts by, of the drafter's scores."""
         raise NotImplementedError(f"{self.name} acceptance draws no drafts")
@@ -230,6 +240,13 @@ class SamplingRule(AcceptanceRule):
 
     def own(self, verification: Verification) -> Tensor:
         return draw(self.sampling.probabilities(verification.log_probabilities))
+
+    def probabilities_of(
+        self, verification: Verification, drafted: Tensor, after: Tensor
+    ) -> Tensor:
+        """See the base class: as it draws them."""
+        p = self.sampling.probabilities(verification.log_probabilities)
+        return p.flatten(1).gather(1, after * p.size(-1) + drafted)
 
     def propose(self, scores: Tensor, temperature: float) -> Tensor:
         return self.sampling.probabilities(log_probabilities(scores, temperature))

@@ -42,7 +42,8 @@ class AcceptanceHead(Controller):
     def verify_lengths(self, draft: Draft) -> Tensor:
         """The slots before the first risky one."""
         assert isinstance(draft, ChainDraft)
-        survival = self._head(draft.states, draft.confidences).cumprod(-1)
+        self.predicted = self._head(draft.states, draft.confidences)
+        survival = self.predicted.cumprod(-1)
         lengths = (survival >= self._least).sum(-1)
         return lengths.clamp_(self._bounds.least) if self._bounds.least else lengths
 

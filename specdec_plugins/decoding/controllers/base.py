@@ -60,6 +60,9 @@ class Controller:
     accepted, it is verified once more instead of a new draft."""
     reuse_together: bool = False
     """The rows' mean decides, for all of them alike: they share a pass of the drafter."""
+    predicted: Tensor | None = None
+    """``(rows, slots)`` of the last draft: how likely each of its tokens is to be accepted if those
+    before it are, as an acceptance head said; None where none was asked."""
 
     def start(self, rows: int) -> list[int]:
         """Draft lengths of the first step of a batch of so many rows, at most ``needs.most``."""

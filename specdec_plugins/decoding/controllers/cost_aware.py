@@ -148,11 +148,13 @@ class CostAware(Controller):
 
     def verify_lengths(self, draft: Draft) -> Tensor | None:
         """The best cut, with the head's probabilities; one for all rows, since they share it."""
+        self.predicted = None
         if self._head is None or not self._drafts:
             return None
         assert isinstance(draft, ChainDraft)
         rows, width = draft.tokens.shape
-        survival = self._head(draft.states, draft.confidences).cumprod(-1).mean(0)
+        self.predicted = self._head(draft.states, draft.confidences)
+        survival = self.predicted.cumprod(-1).mean(0)
         seconds = self._costs.draft[rows, width] + self._costs.verify[rows, : width + 1]
         best = int(expected_rates(survival.double().cpu().numpy(), seconds).argmax())
         return torch.full((rows,), self._bounds.clamp(best), device=draft.tokens.device)

@@ -34,7 +34,7 @@ class ChainDraft:
     """``(rows, slots, channels)`` the drafter's states that they were chosen from."""
     confidences: Tensor
     """``(rows, slots)`` float32: the drafter's probability of each token, where a controller needs
-    it or the tokens were drawn; else empty."""
+    it, a trace is recorded or the tokens were drawn; else empty."""
 
     @classmethod
     def empty(cls, rows: int, device: torch.device) -> ChainDraft:
@@ -55,6 +55,10 @@ class ChainDraft:
     def depths(self) -> Tensor:
         return indices(self.tokens.size(1) + 1, self.tokens.device)
 
+    @property
+    def after(self) -> Tensor:
+        return indices(self.tokens.size(1), self.tokens.device).expand_as(self.tokens)
+
     def attention(self, dtype: torch.dtype) -> Tensor:
         return causal(self.tokens.size(1) + 1, dtype, self.tokens.device)
 
@@ -69,6 +73,10 @@ class ChainDraft:
 
     def parents_of(self, row: int) -> None:
         return
+
+    def chances(self) -> list[list[float]]:
+        found: list[list[float]] = self.confidences.tolist()
+        return found
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,12 @@ class Draft(Protocol):
         comes first, each token stands."""
         ...
 
+    @property
+    def after(self) -> Tensor:
+        """``(rows, slots)``: which token that the verifier reads comes before each: 0 is the last
+        committed one, i > 0 the i-th drafted one."""
+        ...
+
     def attention(self, dtype: torch.dtype) -> Tensor:
         """``(slots + 1, slots + 1)`` or ``(rows, 1, slots + 1, slots + 1)``: what to add to the
         attention scores, so that each token sees itself and those it comes after."""
@@ -64,4 +70,9 @@ class Draft(Protocol):
     def parents_of(self, row: int) -> list[int] | None:
         """For a trace: the node before each drafted token, 0 being the last committed one; None
         where each follows the one before it."""
+        ...
+
+    def chances(self) -> list[list[float]]:
+        """For a trace: how probable each drafted token is to the drafter after the one that it
+        comes after."""
         ...

@@ -15,8 +15,8 @@ from specdec_plugins.decoding.compiled import compiled
 
 HostLattice = tuple[Ints, Scores, Scores]
 """A lattice's candidates, first and following scores; see :class:`Lattice`."""
-Trees = tuple[Ints, Ints, Ints, Bools, Floats]
-"""Tokens, parents, depths and ancestors as of a :class:`TreeDraft`, and what is expected."""
+Trees = tuple[Ints, Ints, Ints, Bools, Floats, Floats]
+"""Tokens, parents, depths, ancestors and gains as of a :class:`TreeDraft`, and what is expected."""
 
 
 @compiled
@@ -56,7 +56,7 @@ def _grow(
     lattice: HostLattice,
     place: tuple[int, int, int],
     eos: int,
-    tree: tuple[Ints, Ints, Ints, Bools],
+    tree: tuple[Ints, Ints, Ints, Bools, Floats],
 ) -> float:
     """Fill in one row's tree; see :meth:`LatticeTrees.grow`.
 
@@ -69,15 +69,15 @@ def _grow(
         lattice: a row's candidates, first and following scores; see :class:`Lattice`.
         place: the first slot to fill, the candidate of the slot before it that the tree follows,
             and the slot to stop at.
-        tree: tokens, full of pad, and parents, depths and ancestors as of a :class:`TreeDraft`, all
-            zeros.
+        tree: tokens, full of pad, and parents, depths, ancestors and gains as of a
+            :class:`TreeDraft`, all zeros.
     """
     candidates, first, following = lattice
-    tokens, parents, depths, ancestors = tree
+    tokens, parents, depths, ancestors, gain = tree
     count, (slot, cell, slots) = len(depths), place
-    # Of each node: its candidate, its log-probability, and what makes the scores after it
-    # log-probabilities; then its best child that is not taken, and that one's log-probability.
-    own, gain, shift = np.zeros(count, np.int64), np.zeros(count), np.zeros(count)
+    # Of each node: its candidate, and what makes the scores after it log-probabilities; then its
+    # best child that is not taken, and that one's log-probability.
+    own, shift = np.zeros(count, np.int64), np.zeros(count)
     child, chance = np.zeros(count, np.int64), np.full(count, -np.inf)
     own[0] = cell
     expected = 0.0
@@ -87,7 +87,7 @@ def _grow(
             parent = _most_probable(chance[:node])
             if parent < 0:
                 # Nothing is left: what fills up follows the root, and is not accepted.
-                depths[node] = 1
+                depths[node], gain[node] = 1, -np.inf
                 ancestors[node, 0] = ancestors[node, node] = True
                 continue
             own[node], gain[node] = child[parent], chance[parent]
@@ -118,14 +118,15 @@ def grow_some(
 ) -> None:
     """Fill in the trees of some rows, whatever is there, and what is expected of each."""
     candidates, first, following = lattice
-    tokens, parents, depths, ancestors, expected = trees
+    tokens, parents, depths, ancestors, gains, expected = trees
     for row in rows:
         tokens[row], parents[row], depths[row], ancestors[row] = pad, 0, 0, False
+        gains[row] = 0.0
         expected[row] = _grow(
             (candidates[row], first[row], following[row]),
             (places[0, row], places[1, row], places[2, row]),
             eos,
-            (tokens[row], parents[row], depths[row], ancestors[row]),
+            (tokens[row], parents[row], depths[row], ancestors[row], gains[row]),
         )
 
 
@@ -136,7 +137,8 @@ def grow_all(lattice: HostLattice, places: Ints, nodes: int, eos: int, pad: int)
     tokens, parents = np.full((rows, nodes), pad), np.zeros((rows, nodes), np.int64)
     depths = np.zeros((rows, nodes + 1), np.int64)
     ancestors = np.zeros((rows, nodes + 1, nodes + 1), np.bool_)
-    trees = tokens, parents, depths, ancestors, np.zeros(rows)
+    gains = np.zeros((rows, nodes + 1))
+    trees = tokens, parents, depths, ancestors, gains, np.zeros(rows)
     grow_some(lattice, places, np.arange(rows), eos, pad, trees)
     return trees
 

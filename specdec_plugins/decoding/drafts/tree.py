@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule, Accepted, Verification
 from specdec_plugins.decoding.acceptance.tree_walk import walk
-from specdec_plugins.decoding.arrays import Ints
+from specdec_plugins.decoding.arrays import Floats, Ints
 from specdec_plugins.decoding.drafts.growth import HostLattice, Trees, advance, grow_all, grow_some
 from specdec_plugins.models.lattice import Lattice
 from specdec_plugins.models.layers import additive
@@ -43,6 +43,13 @@ class TreeDraft:
     """The same on the host."""
     host_tokens: Ints
     """``(rows, nodes)`` the drafted tokens, likewise."""
+    gains: Floats
+    """``(rows, nodes + 1)`` log-probability to the drafter of the way to each node, likewise; minus
+    infinity of what fills up."""
+
+    @property
+    def after(self) -> Tensor:
+        return self.parents
 
     def attention(self, dtype: torch.dtype) -> Tensor:
         return additive(self.ancestors[:, None], dtype)
@@ -61,6 +68,11 @@ class TreeDraft:
 
     def parents_of(self, row: int) -> list[int]:
         found: list[int] = self.host_parents[row].tolist()
+        return found
+
+    def chances(self) -> list[list[float]]:
+        before = np.take_along_axis(self.gains, self.host_parents, axis=1)
+        found: list[list[float]] = np.exp(self.gains[:, 1:] - before).tolist()
         return found
 
 
@@ -127,7 +139,7 @@ class LatticeTrees:
             lengths: how many of the nodes are each row's.
             called: which rows had a pass of the drafter for it.
         """
-        tokens, parents, depths, ancestors, expected = self._trees or self._grow(nodes)
+        tokens, parents, depths, ancestors, gains, expected = self._trees or self._grow(nodes)
         on_device = {
             "tokens": tokens, "depths": depths, "ancestors": ancestors, "parents": parents
         }  # fmt: skip
@@ -137,6 +149,7 @@ class LatticeTrees:
             expected=expected.tolist(),
             host_parents=parents,
             host_tokens=tokens,
+            gains=gains,
             **{name: torch.from_numpy(array).to(self._device) for name, array in on_device.items()},
         )
 

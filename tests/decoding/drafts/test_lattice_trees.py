@@ -105,6 +105,9 @@ def test_the_most_probable_ways(rows: int, slots: int, width: int, nodes: int, s
             assert before[0] == 0
             assert tuple(tokens[row, other - 1].item() for other in before[1:]) == way
         assert tokens[row, count:].tolist() == [PAD] * (nodes - count)
+        parts = [known[way] - known.get(way[:-1], 0.0) for way in found]
+        chances = [*np.exp(parts), *[0.0] * (nodes - count)]
+        assert tree.chances()[row] == pytest.approx(chances, abs=1e-5)
 
 
 def test_the_greedy_way_of_a_sure_drafter() -> None:
@@ -134,6 +137,7 @@ def same_trees(found: TreeDraft, expected: TreeDraft, row: int) -> None:
     for name in ("tokens", "depths", "ancestors", "parents"):
         assert torch.equal(getattr(found, name)[row], getattr(expected, name)[0])
     assert found.parents_of(row) == expected.parents_of(0)
+    assert found.chances()[row] == pytest.approx(expected.chances()[0])
     assert found.expected[row] == pytest.approx(expected.expected[0])
 
 

@@ -19,8 +19,13 @@ def make_columns(*seconds: float, **changes: Any) -> SentenceColumns:
         "accepted_tokens": [2] * count,
         "committed_tokens": [4] * count,
         "output": [],
+        "trace": [],
     }
     return SentenceColumns(**{**columns, **changes})
+
+
+SAMPLED = {"rule": "sampling", "rule_options": {"sampling": True}, "temperature": 0.7}
+"""Of a run that was drawn."""
 
 
 def make_run(system: str = "constant k 3", **changes: Any) -> Run:
@@ -37,6 +42,7 @@ def make_run(system: str = "constant k 3", **changes: Any) -> Run:
         "options": {"policy": policy, "min_draft": 0},
         "rule": "strict",
         "rule_options": {"beta": 1, "tau": 0.0},
+        "temperature": 1.0,
         "batch": 1,
         "device": "cpu",
         "engine": "eager",

@@ -29,10 +29,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import torch
 from tqdm import tqdm
 
 from specdec_plugins.checkpoints.archive import CheckpointError
-from specdec_plugins.cli.evaluate import base_seed, read_lines
+from specdec_plugins.cli.evaluate import read_lines
 from specdec_plugins.cli.terminal import prepare_terminal, program
 from specdec_plugins.decoding.acceptance import AcceptanceRule, RelaxedRule, StrictRule
 from specdec_plugins.decoding.controllers import ControllerOptions
@@ -148,6 +149,7 @@ def benchmark(args: argparse.Namespace, argv: Sequence[str]) -> None:
         del verifier
         baseline = choose_baseline(systems, args.baseline)
         command = shlex.join([PROG, *argv])
+        torch.manual_seed(args.seed)
         task = Benchmark(
             systems=systems,
             base=base,
@@ -157,7 +159,7 @@ def benchmark(args: argparse.Namespace, argv: Sequence[str]) -> None:
             batches=tuple(dict.fromkeys(args.batch)),
             repeats=args.repeats,
             warmup=args.warmup,
-            seed=base_seed(args),
+            seed=int(args.seed),
         )
         report = Report(baseline, left_out, command, not args.no_plots)
         run(args, task, report)

@@ -8,7 +8,11 @@ and threshold, at every batch size, on every device. A round is one run of each,
 own; ratios are taken within a round, and of the rounds the median. On a machine whose speed drifts,
 fewer lines and more rounds say more than many lines and few rounds. DATA_DIR and the other flags
 are those of inference.py; of --controller, --confidence-threshold, --stop-threshold, --tree-nodes,
---block-size and --batch several values may be given.
+--block-size, --batch and --seed several values may be given.
+
+With --sampling a round is drawn by each --seed, and of the rounds there is the mean. Then the
+drafter alone is left out, which takes its best tokens, and the oracle, which cannot foresee what
+will be drawn.
 
 FOLDER gets runs.jsonl (a line a run, as soon as it is done), and from that sentences/*.jsonl (a
 line a sentence, with SpecDec++'s names), summary.json, table.md, and for each device and batch size
@@ -37,7 +41,7 @@ from tqdm import tqdm
 from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.head_file import find_head
 from specdec_plugins.cli.terminal import prepare_terminal, program
-from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD
+from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD, POLICIES
 from specdec_plugins.evaluation.folder import SweepFolder
 from specdec_plugins.evaluation.outputs import own_files, write_outputs
 from specdec_plugins.evaluation.plots import check_plotting
@@ -57,6 +61,7 @@ from specdec_plugins.inference.streams import put
 from specdec_plugins.inference.text import InputLines, Line
 
 PROG = program("evaluate.py")
+REPEATS, SEEDS = 5, (1, 2, 3, 4, 5)
 logger = logging.getLogger(PROG)
 
 
@@ -86,8 +91,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--batch", nargs="+", type=int, default=[1], metavar="N", help="sentences at a time (1)")
     add("--device", nargs="+", choices=("cpu", "cuda"), help="(cuda if there is one, else cpu)")
     add("--threads", type=int, metavar="N", help="CPU threads (torch's own choice)")
-    add("--repeats", type=int, default=5, metavar="N", help="rounds (5)")
+    add("--repeats", type=int, metavar="N", help=f"rounds ({REPEATS}), without --sampling")
+    seeds = "with --sampling a round is drawn by each (1; with --sampling 1 2 3 4 5)"
+    add("--seed", nargs="+", type=int, metavar="N", help=seeds)
     add("--warmup", type=int, default=16, metavar="N", help="lines decoded before, untimed (16)")
+    add("--trace", action="store_true", help="record steps of sentences, in one more pass of each")
     add("--no-plots", action="store_true", help="do without matplotlib")
     add("--no-progress-bar", action="store_true", help="no progress bar on a terminal")
     return parser.parse(argv)
@@ -112,8 +120,9 @@ def evaluate(args: argparse.Namespace) -> None:
     check_run(base, outputs, [("--input-path", args.input_path), *heads])
     lines = read_lines(args.input_path, args.lines)
     systems = choose_systems(args, base)
-    batches, seed = tuple(dict.fromkeys(args.batch)), base_seed(args)
-    sweep = Sweep(systems, lines, devices, batches, args.repeats, args.warmup, seed)
+    batches, (repeats, seeds) = tuple(dict.fromkeys(args.batch)), choose_rounds(args)
+    sweep = Sweep(systems, lines, devices, batches, repeats, args.warmup, seeds, args.trace)
+    torch.manual_seed(seeds[0])
     with SweepFolder(args.output_path, sweep.describe()) as folder:
         missing = sum(len(one.systems) for one in sweep.pending(folder.runs))
         hidden = args.no_progress_bar or not sys.stderr.isatty()
@@ -126,10 +135,21 @@ def evaluate(args: argparse.Namespace) -> None:
         put(tables)
 
 
-def base_seed(args: argparse.Namespace) -> int:
-    """fairseq's ``--seed``, set."""
-    torch.manual_seed(args.seed)
-    return int(args.seed)
+def choose_rounds(args: argparse.Namespace) -> tuple[int, tuple[int, ...]]:
+    """How often systems are run, and the seeds.
+
+    Raises:
+        ValueError: both, with sampling.
+    """
+    if not args.sampling:
+        repeats = REPEATS if args.repeats is None else args.repeats
+        return repeats, tuple(dict.fromkeys(args.seed or SEEDS[:1]))
+    if args.repeats is not None:
+        raise ValueError(
+            f"--repeats {args.repeats}: with --sampling there is a round for each seed; give them "
+            "with --seed"
+        )
+    return len(SEEDS), tuple(dict.fromkeys(args.seed or SEEDS))
 
 
 def make_base(args: argparse.Namespace) -> tuple[Settings, tuple[str, ...]]:
@@ -140,8 +160,6 @@ def make_base(args: argparse.Namespace) -> tuple[Settings, tuple[str, ...]]:
     """
     if args.strategy != "specdec" or args.beam != 5:
         raise ValueError("--strategy, --beam: are not for a sweep; choose with --controller")
-    if args.sampling or args.sampling_topk > 0 or args.sampling_topp > 0:
-        raise ValueError("--sampling: a sweep is of systems that say the same; leave it out")
     if not args.path:
         raise ValueError("--path: give the drafter's checkpoint; a sweep needs it")
     # Whatever has several values is not for the settings of all; each value is checked here.
@@ -188,7 +206,8 @@ def choose_systems(args: argparse.Namespace, base: Settings) -> list[System]:
     """
     trained = load_translator(replace(base, **PLAIN)).block_size
     assert trained is not None
-    controllers = tuple(args.controller or CONTROLLERS)
+    real = tuple(name for name in CONTROLLERS if POLICIES[name].real)
+    controllers = tuple(args.controller or (real if base.rule.draws else CONTROLLERS))
     assert base.path is not None
     found = base.controller[ACCEPTANCE_HEAD] or find_head(base.path, base.rule)
     if not args.controller and not found:

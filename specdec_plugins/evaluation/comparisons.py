@@ -1,4 +1,4 @@
-"""The questions that a sweep is to answer, from its medians and from ratios within rounds."""
+"""The questions that a sweep is to answer, from what its rounds come to and ratios within them."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def draw_pareto(group: Group) -> dict[str, bytes]:
 def draw_speed(group: Group) -> dict[str, bytes]:
     """Tokens a second by threshold; systems without one, and the best constant k, as lines.
 
-    Bars reach from the slowest round to the fastest.
+    Bars reach from the slowest round or seed to the fastest.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -86,11 +86,11 @@ def draw_speed(group: Group) -> dict[str, bytes]:
         style = _style(systems[0], group)
         if systems[0].first.threshold is not None:
             spreads = [system.tokens_per_second for system in systems]
-            medians = [spread.median for spread in spreads]
-            low = [spread.median - spread.low for spread in spreads]
-            high = [spread.high - spread.median for spread in spreads]
+            middles = [spread.middle(group.sampled) for spread in spreads]
+            low = [middle - spread.low for middle, spread in zip(middles, spreads)]
+            high = [spread.high - middle for middle, spread in zip(middles, spreads)]
             places = [t for t in (system.first.threshold for system in systems) if t is not None]
-            axes.errorbar(places, medians, (low, high), label=name, capsize=3, **style)
+            axes.errorbar(places, middles, (low, high), label=name, capsize=3, **style)
             continue
         best = max(systems, key=lambda system: system.tokens_per_second.median)
         label = name
@@ -98,9 +98,10 @@ def draw_speed(group: Group) -> dict[str, bytes]:
             unit = " nodes" if _by_nodes(best) else ""
             label = f"{name.removesuffix(', by k')}, the fastest: {_point(best)}{unit}"
         line = {**style, "marker": "", "linestyle": "--" if is_real(best.policy) else ":"}
-        axes.axhline(best.tokens_per_second.median, label=label, **line)
+        axes.axhline(best.tokens_per_second.middle(group.sampled), label=label, **line)
     if group.ar is not None:
-        axes.axhline(group.ar.tokens_per_second.median, label="AR", color="0.5", linewidth=2)
+        speed = group.ar.tokens_per_second.middle(group.sampled)
+        axes.axhline(speed, label="AR", color="0.5", linewidth=2)
     axes.set(
         xlabel="threshold: acceptance-head, of the probability of a rejection;\n"
         "confidence, of the drafted token's probability",
@@ -174,7 +175,8 @@ def _mixed_with_white(color: str, share: float) -> tuple[float, ...]:
 
 def _title(group: Group) -> str:
     rounds = max(len(system.runs) for system in group.systems)
-    return f"{group.conditions}; {group.first.sentences} sentences, medians of {rounds} rounds"
+    over = f"means of {rounds} seeds" if group.sampled else f"medians of {rounds} rounds"
+    return f"{group.conditions}; {group.first.sentences} sentences, {over}"
 
 
 def new_figure(size: tuple[float, float]) -> Figure:

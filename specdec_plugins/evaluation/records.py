@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from statistics import median
 
 from specdec_plugins.evaluation.runs import Run
@@ -18,6 +19,7 @@ def file_name(system: SystemSummary, group: Group) -> str:
 
 def sentence_records(system: SystemSummary, group: Group) -> Iterator[dict[str, object]]:
     """Every sentence, in the order of the text; times are medians over rounds, counts the last's.
+    Of sampled output, every sentence once for each seed.
 
     Under the names of SpecDec++ (Huang et al., 2024; its ``evaluate.py``): ``id`` (from 0),
     ``spec_time``, ``target_time`` and ``draft_time`` (seconds of this system, of AR and of the
@@ -27,41 +29,50 @@ def sentence_records(system: SystemSummary, group: Group) -> Iterator[dict[str, 
     null, as is whatever was not measured.
 
     At a batch size above 1 a sentence's time is that of its whole batch: it is the time to wait for
-    the sentence, not its share of the work.
+    the sentence, not its share of the work. ``trace`` has an object a step where steps were
+    recorded (the fields of :class:`StepTrace`), else it is null.
     """
-    rounds = {run.round for run in system.runs}
+    for runs in [[run] for run in system.runs] if group.sampled else [system.runs]:
+        yield from _records(runs, group)
+
+
+def _records(runs: Sequence[Run], group: Group) -> Iterator[dict[str, object]]:
+    rounds = {run.round for run in runs}
     target, draft = (
         [run for other in group.of(policy) for run in other.runs if run.round in rounds]
         for policy in (AR, DRAFTER)
     )
-    own = system.runs[-1].by_sentence
-    outputs = next((r.by_sentence.output for r in system.runs if r.by_sentence.output), [])
+    own = runs[-1].by_sentence
+    outputs = next((r.by_sentence.output for r in runs if r.by_sentence.output), [])
+    traces = next((r.by_sentence.trace for r in runs if r.by_sentence.trace), [])
     for i, line in enumerate(own.line):
         yield {
             "id": line - 1,
-            **_their_names(system, target, draft, i),
-            "seconds": _seconds(system.runs, i),
+            **_their_names(runs, target, draft, i),
+            "seconds": _seconds(runs, i),
             "steps": own.steps[i],
             "drafted_tokens": own.drafted_tokens[i],
             "verified_tokens": own.verified_tokens[i],
             "accepted_tokens": own.accepted_tokens[i],
             "committed_tokens": own.committed_tokens[i],
             "acceptance_length": own.committed_tokens[i] / own.steps[i],
-            "rounds": len(system.runs),
+            "rounds": len(runs),
+            "seed": runs[0].round if group.sampled else None,
             "output": outputs[i] if outputs else None,
-            **system.first.conditions,
+            "trace": [asdict(step) for step in traces[i]] if traces else None,
+            **runs[0].conditions,
         }
 
 
 def _their_names(
-    system: SystemSummary, target: Sequence[Run], draft: Sequence[Run], i: int
+    runs: Sequence[Run], target: Sequence[Run], draft: Sequence[Run], i: int
 ) -> dict[str, object]:
     """What SpecDec++ tells of sentence ``i``, but its ``id``."""
-    own = system.runs[-1].by_sentence
-    speculative = system.policy not in (AR, DRAFTER)
+    own = runs[-1].by_sentence
+    speculative = runs[0].policy not in (AR, DRAFTER)
     mismatched = own.verified_tokens[i] - own.accepted_tokens[i]
     return {
-        "spec_time": _seconds(system.runs, i) if speculative else None,
+        "spec_time": _seconds(runs, i) if speculative else None,
         "target_time": _seconds(target, i),
         "draft_time": _seconds(draft, i),
         "num_mismatched_tokens": mismatched if speculative else None,

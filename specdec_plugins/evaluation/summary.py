@@ -1,11 +1,11 @@
-"""What the runs of a sweep come to: medians over rounds, and ratios within rounds."""
+"""What the runs of a sweep come to: over rounds medians, over seeds means; ratios within rounds."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from statistics import median
+from statistics import fmean, median
 
 from specdec_plugins.decoding.controllers import POLICIES
 from specdec_plugins.evaluation.runs import Run
@@ -14,9 +14,10 @@ from specdec_plugins.evaluation.systems import AR, DRAFTER
 
 @dataclass(frozen=True)
 class Spread:
-    """Of one number per round: the median, the least and the greatest."""
+    """Of one number per round: median, mean, the least and the greatest."""
 
     median: float
+    mean: float
     low: float
     high: float
     rounds: int
@@ -25,16 +26,25 @@ class Spread:
     def of(cls, values: Iterable[float]) -> Spread | None:
         """None of nothing."""
         values = list(values)
-        return cls(median(values), min(values), max(values), len(values)) if values else None
+        if not values:
+            return None
+        return cls(median(values), fmean(values), min(values), max(values), len(values))
+
+    def middle(self, sampled: bool) -> float:
+        """What stands for all: the mean where rounds are seeds, whose differences are no faults;
+        else the median, since a machine may have been busy in some."""
+        return self.mean if sampled else self.median
 
 
 @dataclass(frozen=True)
 class SystemSummary:
-    """A system at one batch size on one device; rates are medians over its rounds."""
+    """A system at one batch size on one device; rates are medians over its rounds, of sampled
+    output means over its seeds."""
 
     runs: Sequence[Run]
     """By round."""
     tokens_per_second: Spread
+    milliseconds_per_token: Spread
     seconds: Spread
     control_share: float
     """How much of the seconds the controller's answers took, 0 to 1."""
@@ -43,7 +53,8 @@ class SystemSummary:
     discard_rate: float
     verified_discard_rate: float
     same_as_ar: int | None
-    """Sentences with the same output as AR, in round 1; None where that is not known."""
+    """Sentences with the same output as AR, in round 1; None where that is not known, and where
+    tokens are drawn."""
 
     @property
     def first(self) -> Run:
@@ -59,6 +70,12 @@ class SystemSummary:
     def policy(self) -> str:
         """The system's."""
         return self.first.policy
+
+    def spread(self, name: str) -> Spread:
+        """Of a figure of its runs, by its name."""
+        found = Spread.of(getattr(run, name) for run in self.runs)
+        assert found is not None
+        return found
 
 
 @dataclass(frozen=True)
@@ -83,9 +100,16 @@ class Group:
         """Under which every number of the group was measured."""
         run = self.first
         threads = f", {run.threads} thread{'s' * (run.threads > 1)}" if run.device == "cpu" else ""
+        scale = f" at temperature {run.temperature:g}" if run.sampled else ""
         return (
-            f"{run.device}, {run.engine}, {run.precision}{threads}, batch {run.batch}, {run.rule}"
+            f"{run.device}, {run.engine}, {run.precision}{threads}, batch {run.batch}, "
+            f"{run.rule}{scale}"
         )
+
+    @property
+    def sampled(self) -> bool:
+        """Whether tokens were drawn."""
+        return self.first.sampled
 
     def of(self, *policies: str) -> list[SystemSummary]:
         """The systems of these policies."""
@@ -138,24 +162,29 @@ def summarize(runs: Iterable[Run], order: Sequence[str]) -> list[Group]:
     return found
 
 
+RATES = ("acceptance_length", "verification_rate", "discard_rate", "verified_discard_rate")
+
+
 def _system(runs: list[Run], baseline: list[Run]) -> SystemSummary:
     speed = Spread.of(run.tokens_per_second for run in runs)
+    pace = Spread.of(1000 * run.seconds / max(run.committed_tokens, 1) for run in runs)
     seconds = Spread.of(run.seconds for run in runs)
     assert speed is not None
+    assert pace is not None
     assert seconds is not None
+    sampled = runs[0].sampled
+    middle = fmean if sampled else median
     outputs = [
         next((r.by_sentence.output for r in rs if r.round == 1), []) for rs in (runs, baseline)
     ]
-    known = outputs[0] and len(outputs[0]) == len(outputs[1])
+    known = outputs[0] and len(outputs[0]) == len(outputs[1]) and not sampled
     return SystemSummary(
         runs=runs,
         tokens_per_second=speed,
+        milliseconds_per_token=pace,
         seconds=seconds,
-        control_share=median(r.control_seconds / r.seconds if r.seconds else 0.0 for r in runs),
-        acceptance_length=median(run.acceptance_length for run in runs),
-        verification_rate=median(run.verification_rate for run in runs),
-        discard_rate=median(run.discard_rate for run in runs),
-        verified_discard_rate=median(run.verified_discard_rate for run in runs),
+        control_share=middle(r.control_seconds / r.seconds if r.seconds else 0.0 for r in runs),
+        **{name: middle(getattr(run, name) for run in runs) for name in RATES},
         same_as_ar=sum(a == b for a, b in zip(*outputs)) if known else None,
     )
 
@@ -169,13 +198,13 @@ def system_figures(system: SystemSummary, ar: SystemSummary | None) -> dict[str,
         "asks_head": run.asks_head,
         "options": run.options,
         "sentences": run.sentences,
-        "acceptance_length": system.acceptance_length,
-        "verification_rate": system.verification_rate,
-        "discard_rate": system.discard_rate,
-        "verified_discard_rate": system.verified_discard_rate,
+        "seeds": [run.round for run in system.runs] if run.sampled else None,
+        **{name: getattr(system, name) for name in RATES},
+        "over_rounds": {name: asdict(system.spread(name)) for name in RATES},
         "seconds": asdict(system.seconds),
         "control_share": system.control_share,
         "tokens_per_second": asdict(system.tokens_per_second),
+        "milliseconds_per_token": asdict(system.milliseconds_per_token),
         "speed_over_AR": asdict(over_ar) if over_ar else None,
         "same_as_AR": system.same_as_ar,
         "real_decoder": is_real(run.policy),

@@ -14,8 +14,9 @@ import specdec_plugins
 from specdec_plugins.checkpoints.head_file import find_head
 from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD
 from specdec_plugins.evaluation.folder import SweepFolder
-from specdec_plugins.evaluation.runs import Run, plan_batches, timed_run, warm_up
+from specdec_plugins.evaluation.runs import Run
 from specdec_plugins.evaluation.systems import System
+from specdec_plugins.evaluation.timing import plan_batches, timed_run, warm_up
 from specdec_plugins.inference.job import describe_settings, file_digest
 from specdec_plugins.inference.loading import load_translator
 from specdec_plugins.inference.report import device_name
@@ -42,16 +43,19 @@ def check_counts(repeats: int, batches: Sequence[int], warmup: int) -> None:
 
 @dataclass(frozen=True)
 class Sweep:
-    """What is to be run: every system, ``repeats`` times, at every batch size, on every device."""
+    """What is to be run: every system, in every round, at every batch size, on every device."""
 
     systems: Sequence[System]
     lines: Sequence[Line]
     devices: Sequence[str] = ("cpu",)
     batches: Sequence[int] = (1,)
     repeats: int = 5
+    """Rounds; where tokens are drawn there is one for each seed instead."""
     warmup: int = 16
     """Lines that a system decodes before its first run here; at least one batch."""
-    seed: int = 1
+    seeds: Sequence[int] = (1,)
+    trace: bool = False
+    """Record every step of one round, or of every seed, in a pass that is not timed."""
 
     def __post_init__(self) -> None:
         """
@@ -59,21 +63,36 @@ class Sweep:
             ValueError: a number that cannot be, naming its flag.
         """
         check_counts(self.repeats, self.batches, self.warmup)
+        given = " ".join(map(str, self.seeds))
+        if len(self.seeds) > 1 and not self._draws:
+            raise ValueError(f"--seed {given}: several are for --sampling")
+        if min(self.seeds) < 0 and self._draws:
+            raise ValueError(f"--seed {given}: must be 0 or more")
         # Settings says what does not go with a device.
         for system in self.systems:
             for device in self.devices:
                 replace(system.settings, device=device)
 
+    @property
+    def _draws(self) -> bool:
+        """Whether tokens are drawn."""
+        return any(system.settings.rule.draws for system in self.systems)
+
+    @property
+    def rounds(self) -> Sequence[int]:
+        """Their numbers, which are the seeds where tokens are drawn."""
+        return self.seeds if self._draws else range(1, self.repeats + 1)
+
     def describe(self) -> JsonObject:
         """All that decides a run and is not told by its own record; files by their content."""
         base = self._richest()
-        described = describe_settings(base, self.seed)
+        described = describe_settings(base, self.seeds[0])
         head = base.controller[ACCEPTANCE_HEAD] or (base.path and find_head(base.path, base.rule))
         if head and any(system.asks_head for system in self.systems):
             described["models"]["acceptance_head"] = file_digest(head)
         text = "\n".join(line.text for line in self.lines)
         digest = hashlib.sha256(text.encode("utf-8")).hexdigest()
-        for name in DECIDED_BY_RUN:
+        for name in (*DECIDED_BY_RUN, *(["seed"] if self._draws else [])):
             del described["settings"][name]
         return {
             "specdec_plugins": specdec_plugins.__version__,
@@ -84,6 +103,7 @@ class Sweep:
             **described,
             "systems": {system.name: system.describe() for system in self.systems},
             "warmup": self.warmup,
+            "trace": self.trace,
         }
 
     def _richest(self) -> Settings:
@@ -104,7 +124,7 @@ class Sweep:
         for device in self.devices:
             place = device_name(device)
             for batch in self.batches:
-                for number in range(1, self.repeats + 1):
+                for number in self.rounds:
                     # Another order each time, and the same when resumed: so that no system always
                     # has the machine when it is busy, or comes after the same one.
                     turn = Random(number).sample(self.systems, len(self.systems))
@@ -162,6 +182,7 @@ def _run_rounds(
     for one in rounds:
         for system in one.systems:
             note(f"batch {size}, round {one.number}: {system.name}")
-            run = timed_run(system, translators[system.name], batches, one.number)
+            translator = translators[system.name]
+            run = timed_run(system, translator, batches, one.number, sweep.trace)
             folder.add(run)
             yield run

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torch import Tensor
+
 from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions, controller_options
 from specdec_plugins.decoding.options import Option, Value
 from specdec_plugins.inference.settings import Settings
@@ -14,6 +16,7 @@ CONTROLLERS = tuple(name for name in POLICIES if name != "none")
 """Those that a sweep compares with each other; ``none`` is AR, which is always there."""
 AR = "AR"
 DRAFTER = "drafter"
+REFUSED = "looks at drafted tokens that are then not verified, which --sampling must not depend on"
 CONSTANTS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 25)
 SWEPT = {name: option for name, option in controller_options().items() if option.sweep}
 """The options of which a sweep compares several values."""
@@ -94,12 +97,15 @@ class Choice:
 def list_systems(base: Settings, choice: Choice, trained: int) -> list[System]:
     """AR, the drafter alone, and every controller with every k and value of the choice.
 
+    With sampling the drafter is not alone: it takes its best tokens. What looks at a whole draft
+    before it cuts it, as a head may for ``cost-aware``, is left out beside what does not.
+
     Args:
         base: what all share; its controller's options but those that are swept are those of all.
         trained: the k that the drafter was trained for.
 
     Raises:
-        ValueError: a k, bound or value that cannot be, naming its flag.
+        ValueError: a k, bound, value or controller that cannot be, naming its flag.
     """
     for name in choice.controllers:
         if name not in CONTROLLERS:
@@ -108,10 +114,9 @@ def list_systems(base: Settings, choice: Choice, trained: int) -> list[System]:
     constants = _checked("--constant-k", choice.constants or standing, trained)
     sizes = _checked("--block-size", choice.block_sizes or [trained], trained)
     plain = replace(base, controller=ControllerOptions(), block_size=None)
-    systems = [
-        System(AR, replace(plain, strategy="AR"), None),
-        System(DRAFTER, replace(plain, strategy="drafter"), trained),
-    ]
+    systems = [System(AR, replace(plain, strategy="AR"), None)]
+    if not base.rule.draws:
+        systems.append(System(DRAFTER, replace(plain, strategy="drafter"), trained))
     if "constant" in choice.controllers:
         systems += [System(f"constant k {k}", replace(plain, block_size=k), k) for k in constants]
     for k in sizes:
@@ -119,9 +124,20 @@ def list_systems(base: Settings, choice: Choice, trained: int) -> list[System]:
             # The generator would find it too, but only once that is built.
             options.check_block_size(k)
             settings = replace(base, controller=options, block_size=k)
-            systems.append(System(f"{name} k {k}", settings, k))
+            if not (base.rule.draws and _sees_whole_draft(options, k)):
+                systems.append(System(f"{name} k {k}", settings, k))
+    for name in choice.controllers:
+        if name not in {system.policy for system in systems}:
+            raise ValueError(f"--controller {name}: {REFUSED}; leave it out")
     # Of what was asked for twice, one.
     return list({system.name: system for system in systems}.values())
+
+
+def _sees_whole_draft(options: ControllerOptions, k: int) -> bool:
+    def head(states: Tensor, confidences: Tensor) -> Tensor:
+        raise NotImplementedError("the controller is only asked what it needs")
+
+    return options.build(k, head).needs.whole_draft
 
 
 def _checked(flag: str, sizes: Sequence[int], trained: int) -> list[int]:

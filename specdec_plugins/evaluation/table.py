@@ -9,6 +9,13 @@ from specdec_plugins.evaluation.summary import Group, Spread, SystemSummary, is_
 from specdec_plugins.evaluation.systems import AR, DRAFTER
 from specdec_plugins.inference.settings import JsonObject
 
+SHOWN_RATES = {
+    "acceptance_length": 2,
+    "verification_rate": 3,
+    "verified_discard_rate": 3,
+    "discard_rate": 3,
+}
+"""And the decimal places of each."""
 COLUMNS = (
     "system",
     "k",
@@ -21,14 +28,26 @@ COLUMNS = (
     "controller, % of time",
     "as AR",
 )
-NOTE = (
-    "Medians over alternating rounds ({rounds}), decoding only, of {sentences} sentences; ratios "
-    "are taken within a round. Acceptance length: tokens committed a step, bonus token included. "
-    "Verification rate: verifier calls per committed token. Discard rate: slots not accepted per "
-    "committed token, of those verified and of all drafted. Controller: what its answers took of "
-    "the time. As AR: sentences with the same output. "
-    "The oracle knows what of a chain will be accepted: it is **not a real decoder**; the drafter "
-    "alone is not verified."
+SAMPLED_COLUMNS = tuple(
+    {"tokens/s": "ms/token (least to most)"}.get(name, name) for name in COLUMNS if name != "as AR"
+)
+"""Of sampled output: it is nobody's duty to say what AR says."""
+NOTE = "Medians over alternating rounds ({rounds}), decoding only, of {sentences} sentences. "
+SAMPLED_NOTE = (
+    "Means over seeds ({rounds}, a round each; least to most in brackets), decoding only, of "
+    "{sentences} sentences. Output is drawn: systems say different things, of different lengths, "
+    "so that the time of a token is compared, not that of a sentence, and outputs are not compared "
+    "at all; each is as probable with every system as with AR. "
+)
+MEANINGS = (
+    "Ratios are taken within a round. Acceptance length: tokens committed a step, bonus token "
+    "included. Verification rate: verifier calls per committed token. Discard rate: slots not "
+    "accepted per committed token, of those verified and of all drafted. Controller: what its "
+    "answers took of the time. "
+)
+REMARKS = (
+    "As AR: sentences with the same output. The oracle knows what of a chain will be accepted: it "
+    "is **not a real decoder**; the drafter alone is not verified."
 )
 
 
@@ -36,14 +55,16 @@ def format_group(group: Group, comparisons: JsonObject) -> str:
     """The table of a group under a heading with its conditions, then what it comes to."""
     counts = [len(system.runs) for system in group.systems]
     rounds = str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+    note = SAMPLED_NOTE + MEANINGS if group.sampled else NOTE + MEANINGS + REMARKS
+    head = SAMPLED_COLUMNS if group.sampled else COLUMNS
     lines = [
         f"### {group.conditions}",
         "",
-        *format_table(COLUMNS, (_row(system, group.ar) for system in group.systems)),
+        *format_table(head, (_row(system, group.ar) for system in group.systems)),
         "",
-        NOTE.format(rounds=rounds, sentences=group.first.sentences),
+        note.format(rounds=rounds, sentences=group.first.sentences).strip(),
         "",
-        *_sentences(comparisons),
+        *_sentences(comparisons, group.sampled),
     ]
     return "\n".join(lines) + "\n"
 
@@ -65,50 +86,57 @@ def _row(system: SystemSummary, ar: SystemSummary | None) -> list[str]:
     if not is_real(run.policy):
         names[run.policy] = f"*{system.name}* (not real)"
     same = "" if system.same_as_ar is None else f"{system.same_as_ar}/{run.sentences}"
+    pace, sampled = system.milliseconds_per_token, run.sampled
     return [
         names.get(run.policy, system.name),
         "" if run.block_size is None else str(run.block_size),
-        f"{system.acceptance_length:.2f}" if verified else "",
-        f"{system.verification_rate:.3f}" if verified else "",
-        f"{system.verified_discard_rate:.3f}" if verified else "",
-        f"{system.discard_rate:.3f}" if verified else "",
-        f"{system.tokens_per_second.median:.0f}",
-        format_spread(ratio) if run.policy != AR else "1",
+        *(_rate(system, name) if verified else "" for name in SHOWN_RATES),
+        format_spread(pace, sampled=True) if sampled else f"{system.tokens_per_second.median:.0f}",
+        format_spread(ratio, sampled=sampled) if run.policy != AR else "1",
         f"{100 * system.control_share:.1f}" if verified else "",
-        same,
+        *([] if sampled else [same]),
     ]
 
 
-def format_spread(spread: Spread | None, digits: int = 2) -> str:
-    """The median, and in brackets least and most; nothing of None."""
+def _rate(system: SystemSummary, name: str) -> str:
+    """One of ``SHOWN_RATES``; of sampled output with least and most, where seeds differ."""
+    spread, digits = system.spread(name), SHOWN_RATES[name]
+    if system.first.sampled and spread.low < spread.high:
+        return format_spread(spread, digits, sampled=True)
+    return f"{getattr(system, name):.{digits}f}"
+
+
+def format_spread(spread: Spread | None, digits: int = 2, sampled: bool = False) -> str:
+    """What stands for all, and in brackets least and most; nothing of None."""
     if spread is None:
         return ""
-    median, low, high = (
-        f"{value:.{digits}f}" for value in (spread.median, spread.low, spread.high)
+    middle, low, high = (
+        f"{value:.{digits}f}" for value in (spread.middle(sampled), spread.low, spread.high)
     )
-    return f"{median} ({low} to {high})"
+    return f"{middle} ({low} to {high})"
 
 
-def _sentences(comparisons: JsonObject) -> Iterator[str]:
+def _sentences(comparisons: JsonObject, sampled: bool) -> Iterator[str]:
     """The comparisons but those with AR, which the table holds."""
     for found in comparisons["acceptance_head_against_constant"]:
         yield f"- {_discard(found)}"
     best = comparisons["best_controller_over_best_constant"]
     if best is not None:
-        yield f"- Best controller over best constant k: {_ratio(best)}."
+        yield f"- Best controller over best constant k: {_ratio(best, sampled)}."
     for name, rivals in (
         ("simple", "the best of AR, constant k, heuristic and confidence"),
         ("tree", "the best tree"),
     ):
         for found in filter(None, comparisons[f"cost_aware_over_best_{name}"]):
-            yield f"- cost-aware over {rivals}: {_ratio(found)}."
+            yield f"- cost-aware over {rivals}: {_ratio(found, sampled)}."
     for found in filter(None, comparisons["cost_aware_as_part_of_oracle"]):
-        yield f"- cost-aware as a part of the oracle's speed (not a real decoder): {_ratio(found)}."
+        ratio = _ratio(found, sampled)
+        yield f"- cost-aware as a part of the oracle's speed (not a real decoder): {ratio}."
 
 
-def _ratio(found: Comparison) -> str:
-    spread = Spread(**found["speed_ratio"])
-    return f"{found['system']} over {found['over']}, {format_spread(spread)} x tokens/s"
+def _ratio(found: Comparison, sampled: bool) -> str:
+    spread = format_spread(Spread(**found["speed_ratio"]), sampled=sampled)
+    return f"{found['system']} over {found['over']}, {spread} x tokens/s"
 
 
 def _discard(found: Comparison) -> str:

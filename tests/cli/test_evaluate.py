@@ -139,9 +139,9 @@ def test_resuming_repeats_nothing(
     timed: list[tuple[str, int]] = []
     timed_run = sweep.timed_run
 
-    def counted(system: Any, translator: Any, batches: Any, number: int) -> Run:
+    def counted(system: Any, translator: Any, batches: Any, number: int, trace: bool) -> Run:
         timed.append((system.name, number))
-        return timed_run(system, translator, batches, number)
+        return timed_run(system, translator, batches, number, trace)
 
     monkeypatch.setattr(sweep, "timed_run", counted)
     assert run(*SMALL) == 0
@@ -167,6 +167,31 @@ def test_runs_survive_a_kill_in_the_middle_of_a_line(run: Evaluate, out: Path) -
     assert run(*SMALL) == 0
     assert len(made(out)) == 6
     assert (out / "runs.jsonl").read_bytes().splitlines()[:5] == whole.splitlines()[:5]
+
+
+def test_sampled(run: Evaluate, out: Path, world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """SpecDec++'s experiments, without the drafter alone; more seeds are added; all is recorded."""
+    flags = ["--sampling", "--temperature", "0.7", "--constant-k", "2", "--tree-nodes", "5"]
+    flags += ["--confidence-threshold", "0.3", "--trace", "--batch", "2"]
+    path = str(world / "alone" / "drafter.pt")
+    assert run(*flags, "--seed", "8", path=path) == 0
+    assert run(*flags, "--seed", "8", "3", path=path) == 0
+    names = ["AR", "constant k 2", "heuristic k 4", "confidence 0.3 k 4", "tree 5 k 4"]
+    names += ["cost-aware k 4"]
+    assert sorted(made(out)) == sorted((name, 2, seed) for name in names for seed in (8, 3))
+    printed = capfd.readouterr().out
+    assert "sampling at temperature 0.7" in printed
+    assert "as AR |" not in printed
+    (group,) = json.loads((out / "summary.json").read_text())["groups"]
+    for system in group["systems"]:
+        assert (system["seeds"], system["same_as_AR"]) == ([3, 8], None)
+    text = (out / "sentences" / "confidence-0.3-k-4.cpu-batch2.jsonl").read_text()
+    records = [json.loads(line) for line in text.splitlines()]
+    assert [(r["seed"], r["id"]) for r in records] == [(n, i) for n in (3, 8) for i in (0, 2, 3, 4)]
+    for record in records:
+        steps = record["trace"]
+        assert sum(step["accepted"] for step in steps) == record["accepted_tokens"]
+        assert all(0 <= value <= 1 for step in steps for value in step["q"])
 
 
 def test_another_sweep_is_refused(
@@ -203,7 +228,11 @@ BAD = [
     (["--threads", "0"], "--threads 0: must be at least 1"),
     (["--lines", "0"], "--lines 0: must be at least 1"),
     (["--strategy", "AR"], "--strategy, --beam: are not for a sweep"),
-    (["--sampling"], "--sampling: a sweep is of systems that say the same"),
+    (["--sampling", "--repeats", "2"], "--repeats 2: with --sampling there is a round for each"),
+    (["--sampling", "--seed", "1", "-2"], "--seed 1 -2: must be 0 or more"),
+    (["--seed", "1", "2"], "--seed 1 2: several are for --sampling"),
+    (["--sampling-topk", "4"], "--sampling-topk, --sampling-topp: give --sampling too"),
+    (["--sampling", "--controller", "oracle"], "--controller oracle: looks at drafted tokens"),
     (["--device", "tpu"], "--device: invalid choice: 'tpu'"),
     (["--device", "cuda"], "--cpu and --device cuda: give one of them"),
 ]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import pytest
-from sweeps import make_columns, make_run
+from sweeps import SAMPLED, make_columns, make_run
 
+from specdec_plugins.decoding.trace import StepTrace
 from specdec_plugins.evaluation.records import file_name, sentence_records
 from specdec_plugins.evaluation.summary import Group, summarize
 
@@ -94,6 +96,33 @@ def test_the_baselines_do_not_speculate() -> None:
 def test_what_was_not_measured_is_null() -> None:
     first, _ = records(make_group("constant k 3"), 0)
     assert first["target_time"] is first["generated_length_target"] is first["draft_time"] is None
+
+
+def test_of_sampled_output_there_is_a_record_for_each_seed() -> None:
+    """With AR's time by the same seed; and what every drafted token was worth, if recorded."""
+    step = StepTrace(["a"], 1, 1, "b", 0.5, p=[0.5], q=[1.0], p_acc=[0.5])
+    runs = [
+        make_run(
+            name,
+            round=seed,
+            by_sentence=make_columns(
+                seed * (n + 1), seed, output=["x", str(seed)], trace=[[step], []]
+            ),
+            **SAMPLED,
+        )
+        for n, name in enumerate(("AR", "constant k 3"))
+        for seed in (4, 9)
+    ]
+    (group,) = summarize(runs, [])
+    found = records(group, 1)
+    assert [(r["seed"], r["id"], r["output"]) for r in found] == [
+        *((4, 0, "x"), (4, 1, "4"), (9, 0, "x"), (9, 1, "9")),
+    ]
+    assert [(r["spec_time"], r["target_time"]) for r in found[::2]] == [(8, 4), (18, 9)]
+    assert found[0]["trace"] == [asdict(step)]
+    assert (found[0]["sampling"], found[0]["temperature"], found[0]["rounds"]) == (True, 0.7, 1)
+    (plain, _) = records(make_group("AR"), 0)
+    assert plain["seed"] is plain["trace"] is None
 
 
 def test_file_names() -> None:

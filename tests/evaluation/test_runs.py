@@ -1,118 +1,22 @@
-"""A timed run: whose steps are whose, what is counted, and its line of JSON."""
+"""A run's line of JSON, and what is none."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
-from drafters import save_pair
 from sweeps import make_columns, make_run
 
-from specdec_plugins.decoding.acceptance import RelaxedRule
-from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.evaluation.runs import Run, StepLog, plan_batches, timed_run, warm_up
-from specdec_plugins.evaluation.systems import Choice, System, list_systems
-from specdec_plugins.inference import Settings, Translator, load_translator
-from specdec_plugins.inference.text import Line
-
-TEXTS = ["w3 w4 w5", "", "w7", "w1 w2 w3 w4 w5 w6 w7", " ", "w9 w8 w7 w6", "w2 w2"]
-LINES = [Line(number, text) for number, text in enumerate(TEXTS, start=1)]
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    folder = save_pair(tmp_path_factory.mktemp("pair"))
-    files = {"path": str(folder / "drafter.pt"), "ar_path": str(folder / "verifier.pt")}
-    return Settings(data=str(folder), limits=GenerationLimits(1.0, 4), **files)
-
-
-def load(pair: Settings, name: str, batch: int) -> tuple[System, Translator]:
-    controllers = ("constant", "confidence", "oracle")
-    choice = Choice(controllers, swept={"confidence_threshold": (0.2,)})
-    (system,) = (s for s in list_systems(pair, choice, 4) if s.name == name)
-    return system, load_translator(replace(system.settings, batch=batch))
-
-
-def test_steps_are_given_to_the_rows_that_took_them() -> None:
-    """Three rows, of which the second leaves after its first step and the third after two."""
-    log = StepLog()
-    log.count_step([0, 0, 0], [1, 1, 1], [4, 3, 2], [4, 2, 1], 3, 3)
-    log.count_step([0, 0], [1, 1], [10, 20], [5, 7], 2, 2)
-    log.count_step([0], [1], [100], [0], 1, 1)
-    assert log.take([3, 1, 2]) == ([114, 3, 22], [9, 2, 8])
-    assert log.take([]) == ([], [])
-    assert (log.drafted_tokens, log.verified_tokens, log.drafter_calls) == (139, 19, 6)
-    # Those that belong to nobody are found.
-    log.count_step([0, 0], [1, 1], [1, 1], [1, 1], 2, 2)
-    with pytest.raises(ValueError, match="zip"):
-        log.take([1])
-
-
-@pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize(
-    "name", ["AR", "drafter", "constant k 2", "confidence 0.2 k 4", "oracle k 4"]
-)
-def test_a_run_of_every_kind(pair: Settings, name: str, batch: int) -> None:
-    system, translator = load(pair, name, batch)
-    batches = plan_batches(translator.codec, LINES, batch)
-    expected = [result.text for result in translator.translate(TEXTS)]
-    run = timed_run(system, translator, batches, 1)
-    columns = run.by_sentence
-    assert columns.line == [1, 3, 4, 6, 7]
-    assert columns.output == [expected[number - 1] for number in columns.line]
-    for total in ("steps", "drafted_tokens", "verified_tokens", "accepted_tokens"):
-        assert sum(getattr(columns, total)) == getattr(run, total), total
-    assert sum(columns.committed_tokens) == run.committed_tokens > 0
-    assert run.tokens_per_second == pytest.approx(run.committed_tokens / run.seconds)
-    assert 0 <= run.control_seconds < run.seconds
-    assert run.control_seconds > 0 or name == "drafter"
-    assert run.verified_discard_rate <= run.discard_rate or name == "drafter"
-    assert (run.policy, run.kind, run.batch, run.round) == (name.split()[0],) * 2 + (batch, 1)
-    assert (run.rule, run.rule_options) == ("strict", {"beta": 1, "tau": 0.0})
-    assert run.options == system.describe()
-    # A batch's time is that of each of its sentences, and there are two batches of 3 and 2.
-    distinct = {columns.seconds[columns.line.index(line.number)] for line in batches[0]}
-    assert len(distinct) == 1
-    total = sum(columns.seconds[columns.line.index(group[0].number)] for group in batches)
-    assert total == pytest.approx(run.seconds, abs=1e-4)
-    assert timed_run(system, translator, batches, 2).by_sentence.output == []
-
-
-def test_a_sentence_counts_the_same_alone_and_in_a_batch(pair: Settings) -> None:
-    """Verify lengths differ from row to row, so that rows that were mixed up would show."""
-    pair = replace(pair, rule=RelaxedRule(8, 50.0))
-    alone, together = (
-        timed_run(system, translator, plan_batches(translator.codec, LINES, size), 1).by_sentence
-        for size in (1, 3)
-        for system, translator in [load(pair, "confidence 0.2 k 4", size)]
-    )
-    for name in ("steps", "drafted_tokens", "verified_tokens", "accepted_tokens", "output"):
-        assert getattr(alone, name) == getattr(together, name), name
-    assert len(set(alone.verified_tokens)) > 2
-    assert len(set(alone.accepted_tokens)) > 2
-
-
-def test_batches_are_of_like_lengths(pair: Settings) -> None:
-    _, translator = load(pair, "AR", 2)
-    numbers = [[line.number for line in b] for b in plan_batches(translator.codec, LINES, 2)]
-    assert numbers == [[4, 6], [1, 7], [3]]
-    alone = [[line.number for line in b] for b in plan_batches(translator.codec, LINES, 1)]
-    assert alone == [[1], [3], [4], [6], [7]]
-
-
-def test_warm_up_is_not_counted(pair: Settings) -> None:
-    system, translator = load(pair, "constant k 2", 1)
-    batches = plan_batches(translator.codec, LINES, 1)
-    warm_up(translator, batches[:2])
-    assert translator.statistics.sentences == 2
-    assert timed_run(system, translator, batches, 1).sentences == 5
+from specdec_plugins.decoding.trace import StepTrace
+from specdec_plugins.evaluation.runs import Run
 
 
 def test_json_and_back() -> None:
     """An option may be infinite; figures may not."""
     options = {"rule_options": {"tau": math.inf}, "options": {"redraft_below": math.inf}}
-    run = make_run(by_sentence=make_columns(0.5, output=["schön"]), **options)
+    step = StepTrace(["a"], 1, 1, "b", 0.5, p=[0.5], q=[1.0], p_acc=[0.5])
+    columns = make_columns(0.5, output=["schön"], trace=[[step]])
+    run = make_run(by_sentence=columns, **options)
     assert "\n" not in run.to_json()
     assert Run.from_json(run.to_json().encode()) == run
     for number in (math.inf, math.nan, -1.0):

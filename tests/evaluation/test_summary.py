@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from sweeps import make_columns, make_run
+from sweeps import SAMPLED, make_columns, make_run
 
 from specdec_plugins.evaluation.runs import Run
 from specdec_plugins.evaluation.summary import Spread, speed_ratio, summarize, system_figures
@@ -22,14 +22,14 @@ def test_ratios_are_taken_within_a_round() -> None:
     (group,) = summarize([*rounds("AR", 8, 80, 10), *rounds("constant k 3", 16, 160, 25)], [])
     ar, constant = group.systems
     ratio = speed_ratio(constant, ar)
-    assert ratio == Spread(2.0, 2.0, 2.5, 3)
-    assert constant.tokens_per_second == Spread(25, 16, 160, 3)
+    assert ratio == Spread(2.0, 6.5 / 3, 2.0, 2.5, 3)
+    assert constant.tokens_per_second == Spread(25, 67, 16, 160, 3)
     assert constant.tokens_per_second.median / ar.tokens_per_second.median == 2.5
 
 
 def test_rounds_that_only_one_has_do_not_count() -> None:
     (group,) = summarize([*rounds("AR", 8, 8), *rounds("constant k 3", 16, 99, first=2)], [])
-    assert speed_ratio(group.systems[1], group.systems[0]) == Spread(2.0, 2.0, 2.0, 1)
+    assert speed_ratio(group.systems[1], group.systems[0]) == Spread(2.0, 2.0, 2.0, 2.0, 1)
     (group,) = summarize([*rounds("AR", 8), *rounds("constant k 3", 16, first=2)], [])
     assert speed_ratio(group.systems[1], group.systems[0]) is None
 
@@ -57,7 +57,7 @@ def test_the_order_is_that_of_the_sweep() -> None:
 def test_a_repeated_run_replaces_the_one_before() -> None:
     runs = [make_run("AR", seconds=1.0), make_run("AR", seconds=3.0)]
     (group,) = summarize(runs, [])
-    assert group.systems[0].seconds == Spread(3.0, 3.0, 3.0, 1)
+    assert group.systems[0].seconds == Spread(3.0, 3.0, 3.0, 3.0, 1)
 
 
 def test_rates_are_medians() -> None:
@@ -66,6 +66,33 @@ def test_rates_are_medians() -> None:
     (group,) = summarize(runs, [])
     assert group.systems[0].verification_rate == 0.4
     assert Spread.of([]) is None
+
+
+def test_of_sampled_output_there_are_means_over_seeds() -> None:
+    """And a token's time, since sentences differ in length; outputs are not compared."""
+    output = make_columns(1, 1, output=["a", "b"])
+    runs = [
+        make_run(
+            name,
+            round=seed,
+            acceptance_length=length,
+            seconds=seconds,
+            by_sentence=output,
+            **SAMPLED,
+        )
+        for name in ("AR", "constant k 3")
+        for seed, length, seconds in ((11, 2.0, 8.0), (12, 2.5, 16.0), (13, 6.0, 8.0))
+    ]
+    (group,) = summarize(runs, [])
+    system = group.systems[1]
+    assert group.conditions.endswith("batch 1, sampling at temperature 0.7")
+    assert system.acceptance_length == 3.5
+    assert system.spread("acceptance_length") == Spread(2.5, 3.5, 2.0, 6.0, 3)
+    assert system.milliseconds_per_token == Spread(1000, 4000 / 3, 1000, 2000, 3)
+    assert [one.same_as_ar for one in group.systems] == [None, None]
+    figures = system_figures(system, group.ar)
+    assert figures["seeds"] == [11, 12, 13]
+    assert figures["over_rounds"]["acceptance_length"]["high"] == 6.0
 
 
 def test_the_controllers_share_is_that_of_each_round() -> None:
@@ -102,9 +129,11 @@ def test_figures_name_what_they_were_measured_under() -> None:
         "k",
         "beta",
         "tau",
+        "temperature",
         "controller",
     ):
         assert name in figures
+    assert figures["seeds"] is None
     assert figures["controller"] == "oracle"
     assert figures["real_decoder"] is False
     assert figures["speed_over_AR"]["median"] == pytest.approx(2)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from sweeps import make_run
 
-from specdec_plugins.decoding.acceptance import RelaxedRule
+from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule
 from specdec_plugins.evaluation.sweep import Sweep
 from specdec_plugins.evaluation.systems import Choice, list_systems
 from specdec_plugins.inference import Settings
@@ -79,6 +79,23 @@ def test_what_decides_a_run_is_described(base: Settings) -> None:
     assert changed(replace(sweep, systems=sweep.systems[:2])) == ["systems.constant k 1"]
 
 
+def test_of_sampling_there_is_a_round_for_each_seed(base: Settings) -> None:
+    """And more seeds are added to what is there."""
+    base = replace(base, rule=SamplingRule())
+    sweep = make_sweep(base, seeds=(5, 3))
+    assert [one.number for one in sweep.pending(())] == [5, 3]
+    assert {name for *_, name in order(sweep)} == {"AR", "constant k 1"}
+    more = make_sweep(base, seeds=(5, 3, 7))
+    assert list(differences(sweep.describe(), more.describe())) == []
+    done = [make_run(name, round=number) for _, number, name in order(sweep)]
+    assert {number for _, number, _ in order(more, done)} == {7}
+
+
+def test_a_trace_is_another_sweep(base: Settings) -> None:
+    found = differences(make_sweep(base).describe(), make_sweep(base, trace=True).describe())
+    assert list(found) == ["trace"]
+
+
 def test_other_files_and_threads_are_another_sweep(
     base: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +121,7 @@ def test_other_files_and_threads_are_another_sweep(
         ({"repeats": 0}, "--repeats 0: must be at least 1"),
         ({"batches": (4, 0)}, "--batch 0: must be at least 1"),
         ({"warmup": -1}, "--warmup -1"),
+        ({"seeds": (1, 2)}, "--seed 1 2: several are for --sampling"),
     ],
 )
 def test_numbers_that_cannot_be(base: Settings, changes: dict[str, Any], message: str) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from sweeps import make_run
+from sweeps import SAMPLED, make_run
 
 from specdec_plugins.evaluation.comparisons import compare
 from specdec_plugins.evaluation.summary import Group, summarize
-from specdec_plugins.evaluation.table import COLUMNS, format_group
+from specdec_plugins.evaluation.table import COLUMNS, SAMPLED_COLUMNS, format_group
 
 NAMES = [
     "AR",
@@ -76,3 +76,22 @@ def test_comparisons_in_words(group: Group) -> None:
 def test_a_round_that_was_broken_off_is_said() -> None:
     (group,) = summarize([make_run("AR"), make_run("AR", round=2), make_run("oracle k 3")], [])
     assert "alternating rounds (1 to 2)" in format_group(group, compare(group))
+
+
+def test_sampled_output_is_compared_by_the_token() -> None:
+    runs = [
+        make_run(name, round=seed, acceptance_length=1.5 + seed, seconds=seconds, **SAMPLED)
+        for name in ("AR", "constant k 3", "acceptance-head 0.5 k 3")
+        for seed, seconds in ((1, 8.0), (2, 16.0))
+    ]
+    (group,) = summarize(runs, [])
+    text = format_group(group, compare(group))
+    assert "batch 1, sampling at temperature 0.7\n" in text
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    assert {row.count("|") for row in rows} == {len(SAMPLED_COLUMNS) + 1}
+    assert "as AR" not in rows[0]
+    assert "| constant k 3 | 3 | 3.00 (2.50 to 3.50) | 0.500 | 0.750 | 1.000 |" in text
+    assert "| 1500.00 (1000.00 to 2000.00) | 1.00 (1.00 to 1.00) | 2.3 |" in text
+    assert "Means over seeds (2, a round each" in text
+    assert "the time of a token is compared" in text
+    assert "same output" not in text

@@ -10,7 +10,7 @@ import torch
 
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.evaluation.benchmark.worker import Tokens
-from specdec_plugins.evaluation.runs import split_by_length
+from specdec_plugins.evaluation.timing import split_by_length
 from specdec_plugins.inference.settings import JsonObject
 from specdec_plugins.inference.text import Line, TextCodec
 

@@ -1,0 +1,177 @@
+"""A timed run of one system over the text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+
+import torch
+
+from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.decoding.trace import StepTrace, TraceRecorder
+from specdec_plugins.evaluation.runs import Run, SentenceColumns
+from specdec_plugins.evaluation.systems import System
+from specdec_plugins.inference.report import device_name
+from specdec_plugins.inference.settings import TRACED, JsonObject
+from specdec_plugins.inference.text import Line, TextCodec
+from specdec_plugins.inference.translator import Translation, Translator
+
+Batches = list[list[Line]]
+
+
+@dataclass
+class StepLog(DecodingStatistics):
+    """Statistics that also remember what each step drafted and verified, at no cost to speak of."""
+
+    lengths: list[tuple[list[int], list[int]]] = field(default_factory=list)
+    """Draft lengths and verify lengths of the rows that a step had."""
+
+    def count_step(
+        self,
+        accepted: list[int],
+        committed: list[int],
+        drafted: list[int],
+        verified: list[int],
+        *calls: int,
+    ) -> None:
+        """As in :class:`DecodingStatistics`."""
+        super().count_step(accepted, committed, drafted, verified, *calls)
+        self.lengths.append((drafted, verified))
+
+    def take(self, steps: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Drafted and verified tokens of each row of the batch just decoded; then forget them.
+
+        Args:
+            steps: how many each row took. Rows keep their order and leave when they are finished,
+                so that this tells which rows a step had.
+        """
+        drafted, verified = [0] * len(steps), [0] * len(steps)
+        for step, lengths in enumerate(self.lengths):
+            rows = [row for row, taken in enumerate(steps) if taken > step]
+            for row, *counts in zip(rows, *lengths, strict=True):
+                drafted[row] += counts[0]
+                verified[row] += counts[1]
+        self.lengths = []
+        return drafted, verified
+
+
+def plan_batches(codec: TextCodec, lines: Sequence[Line], size: int) -> Batches:
+    """The lines with words in batches, as :func:`split_by_length` does."""
+    encoded = [(line, codec.encode(line)) for line in lines]
+    worded = [(line, len(ids)) for line, ids in encoded if ids is not None]
+    batches = split_by_length([length for _, length in worded], size)
+    return [[worded[i][0] for i in batch] for batch in batches]
+
+
+def split_by_length(lengths: Sequence[int], size: int) -> list[list[int]]:
+    """Places of sentences in batches, the longest sentences first: a batch that is too large
+    fails at once. At batch 1 they are in the order of the text."""
+    order = list(range(len(lengths)))
+    if size > 1:
+        order.sort(key=lambda i: -lengths[i])
+    return [order[start : start + size] for start in range(0, len(order), size)]
+
+
+def warm_up(translator: Translator, batches: Batches) -> None:
+    """Decode for nothing. What a controller learns from it and measures stays with it."""
+    for batch in batches:
+        list(translator.translate(batch))
+
+
+def timed_run(
+    system: System, translator: Translator, batches: Batches, number: int, trace: bool = False
+) -> Run:
+    """Decode all batches once, as round ``number``, which is the seed where tokens are drawn.
+
+    Args:
+        trace: where there are outputs, decode them once more, untimed, to record what steps did.
+    """
+    began = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    log = translator.generator.statistics = StepLog()
+    columns, settings = SentenceColumns(), translator.settings
+    seed = number if settings.rule.draws else None
+    outputs = number == 1 or seed is not None
+    for batch in batches:
+        before = log.total_seconds
+        results = list(translator.translate(batch, seed=seed))
+        _note(columns, batch, results, log, log.total_seconds - before, outputs)
+    if trace and outputs and settings.strategy in TRACED:
+        columns.trace = _trace(translator, batches, seed)
+    columns.sort()
+    return Run(
+        system=system.name,
+        policy=system.policy,
+        kind=system.kind,
+        block_size=system.block_size,
+        threshold=system.threshold,
+        tree_nodes=system.tree_nodes,
+        asks_head=system.asks_head,
+        options=system.describe(),
+        rule=str(settings.rule),
+        rule_options=settings.rule.values,
+        temperature=settings.limits.temperature,
+        batch=settings.batch,
+        device=device_name(settings.device),
+        engine=translator.engine,
+        precision=settings.precision,
+        threads=torch.get_num_threads(),
+        round=number,
+        began=began,
+        by_sentence=columns,
+        **_figures(log),
+    )
+
+
+def _trace(translator: Translator, batches: Batches, seed: int | None) -> list[list[StepTrace]]:
+    """What the steps of every sentence do, in the order of decoding."""
+    generator = translator.generator
+    assert isinstance(generator, SpeculativeGenerator)
+    generator.statistics = DecodingStatistics()
+    generator.recorder = TraceRecorder(translator.codec.target)
+    found = [result.trace for batch in batches for result in translator.translate(batch, seed=seed)]
+    generator.recorder = None
+    return [trace.steps for trace in found if trace is not None]
+
+
+def _note(
+    columns: SentenceColumns,
+    batch: list[Line],
+    results: list[Translation],
+    log: StepLog,
+    seconds: float,
+    outputs: bool,
+) -> None:
+    drafted, verified = log.take([len(result.accepted) for result in results])
+    columns.line += [line.number for line in batch]
+    columns.seconds += [round(seconds, 6)] * len(batch)
+    columns.steps += [len(result.accepted) for result in results]
+    columns.drafted_tokens += drafted
+    columns.verified_tokens += verified
+    columns.accepted_tokens += [sum(result.accepted) for result in results]
+    columns.committed_tokens += [result.tokens for result in results]
+    if outputs:
+        columns.output += [result.text for result in results]
+
+
+def _figures(log: StepLog) -> JsonObject:
+    # The drafter alone accepts without verifying.
+    unwanted = max(0, log.verified_tokens - log.accepted_tokens)
+    return {
+        "sentences": log.sentences,
+        "seconds": log.total_seconds,
+        "control_seconds": log.stopwatch.seconds().get("control", 0.0),
+        "committed_tokens": log.committed_tokens,
+        "steps": log.steps,
+        "drafted_tokens": log.drafted_tokens,
+        "verified_tokens": log.verified_tokens,
+        "accepted_tokens": log.accepted_tokens,
+        "verifier_calls": log.verifier_calls,
+        "drafter_calls": log.drafter_calls,
+        "acceptance_length": log.acceptance_length,
+        "verification_rate": log.verification_rate,
+        "discard_rate": log.discard_rate,
+        "verified_discard_rate": unwanted / max(log.committed_tokens, 1),
+        "tokens_per_second": log.tokens_per_second,
+    }

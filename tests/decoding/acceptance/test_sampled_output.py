@@ -1,17 +1,20 @@
 """Sampled output, with real random numbers: by its distribution, which is fairseq's, and its seed.
 
-That it is exactly the verifier's is shown in ``test_exact_sampling.py``, of all whose rows are
-decided each by itself.
+Also as commands draw it, from files: AR's and speculation's. That it is exactly the verifier's is
+shown in ``test_exact_sampling.py``, of all whose rows are decided each by itself.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from chi_square import p_value
+from chi_square import p_value, same_p_value
+from drafters import save_pair
 from fairseq.search import Sampling as StockSampling
 from fairseq.sequence_generator import SequenceGenerator
 from scripted import ScriptedHead
@@ -25,6 +28,7 @@ from specdec_plugins.decoding.controllers.cost_aware import CostAware
 from specdec_plugins.decoding.controllers.costs import StepCosts
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.inference import Settings, load_translator
 
 pytestmark = pytest.mark.no_cover
 
@@ -133,3 +137,29 @@ def test_seeds_decide() -> None:
         torch.manual_seed(seed)
         outputs.append(outputs_of(sampled(ControllerOptions()), 50, 50))
     assert outputs[0] == outputs[1] != outputs[2]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    folder = save_pair(tmp_path_factory.mktemp("pair"))
+    files = {"path": str(folder / "drafter.pt"), "ar_path": str(folder / "verifier.pt")}
+    limits = GenerationLimits(max_len_b=2, temperature=0.7)
+    return Settings(data=str(folder), batch=200, limits=limits, rule=SamplingRule(), **files)
+
+
+def drawn(settings: Settings, source: str, seeds: range) -> Counter[str]:
+    """What a translator says to a line, so many times for each seed."""
+    translator = load_translator(settings)
+    texts = (t.text for seed in seeds for t in translator.translate([source] * 200, seed=seed))
+    found = Counter(texts)
+    assert settings.strategy == "AR" or translator.statistics.accepted_tokens > 100
+    return found
+
+
+@pytest.mark.parametrize("source", ["w3 w4 w5", "w9 w8 w7 w6"])
+@pytest.mark.parametrize("controller", ["constant", "confidence", "tree"])
+def test_speculation_draws_as_ar_does(pair: Settings, controller: str, source: str) -> None:
+    """By seeds of its own: with the same ones both would draw much alike."""
+    speculative = replace(pair, controller=ControllerOptions(controller))
+    alone = drawn(replace(pair, strategy="AR"), source, range(12))
+    assert same_p_value(alone, drawn(speculative, source, range(100, 112))) > 1e-3

@@ -19,6 +19,7 @@ def make_columns(*seconds: float, **changes: Any) -> SentenceColumns:
         "accepted_tokens": [2] * count,
         "committed_tokens": [4] * count,
         "output": [],
+        "accepted_by_step": [],
         "trace": [],
     }
     return SentenceColumns(**{**columns, **changes})
@@ -33,6 +34,7 @@ def make_run(system: str = "constant k 3", **changes: Any) -> Run:
     policy = system.split()[0]
     fields: dict[str, Any] = {
         "system": system,
+        "text": "",
         "policy": policy,
         "kind": policy,
         "block_size": None if policy == "AR" else 3,
@@ -61,10 +63,12 @@ def make_run(system: str = "constant k 3", **changes: Any) -> Run:
         "verifier_calls": 4,
         "drafter_calls": 4,
         "acceptance_length": 2.0,
+        "acceptance_rate": 0.4,
         "verification_rate": 0.5,
         "discard_rate": 1.0,
         "verified_discard_rate": 0.75,
         "tokens_per_second": 8.0,
+        "memory": 5 * 2**20,
         "by_sentence": make_columns(0.4, 0.6),
     }
     return Run(**{**fields, **changes})

@@ -33,7 +33,6 @@ import torch
 from tqdm import tqdm
 
 from specdec_plugins.checkpoints.archive import CheckpointError
-from specdec_plugins.cli.evaluate import read_lines
 from specdec_plugins.cli.terminal import prepare_terminal, program
 from specdec_plugins.decoding.acceptance import AcceptanceRule, RelaxedRule, StrictRule
 from specdec_plugins.decoding.controllers import ControllerOptions
@@ -58,6 +57,7 @@ from specdec_plugins.evaluation.benchmark.systems import (
     list_systems,
 )
 from specdec_plugins.evaluation.plots import check_plotting
+from specdec_plugins.evaluation.texts import read_references, read_text
 from specdec_plugins.inference import InferenceError, Settings, load_translator
 from specdec_plugins.inference.flags import TranslationParser, fail, make_settings
 from specdec_plugins.inference.paths import check_run
@@ -139,7 +139,7 @@ def benchmark(args: argparse.Namespace, argv: Sequence[str]) -> None:
     outputs = [("--output-path", path) for path in own_files(args.output_path)]
     texts = [("--source", args.source), ("--reference", args.reference)]
     check_run(base, outputs, texts)
-    lines, references = read_text(args)
+    lines, references = read_texts(args)
     verifier = load_translator(replace(base, strategy="AR", block_size=None))
     sentences = Sentences.of(
         lines, references, verifier.codec, base.limits, verifier.generator.positions
@@ -242,23 +242,18 @@ def _rules(args: argparse.Namespace) -> list[AcceptanceRule]:
     return [known[name] for name in dict.fromkeys(args.rule)]
 
 
-def read_text(args: argparse.Namespace) -> tuple[list[Line], list[str] | None]:
+def read_texts(args: argparse.Namespace) -> tuple[list[Line], list[str] | None]:
     """The lines, and the translation of each.
 
     Raises:
         InferenceError: they cannot be read, or are not as many.
         ValueError: no such number of lines.
     """
-    lines = read_lines(args.source, args.lines, "--source")
+    lines = read_text(args.source, args.lines, "--source")
     if args.reference is None:
         return lines, None
-    references = [line.text for line in read_lines(args.reference, args.lines, "--reference")]
-    if len(references) != len(lines):
-        raise InferenceError(
-            f"--reference {args.reference}: has {len(references)} lines, and --source "
-            f"{args.source} {len(lines)}; give files that match line by line"
-        )
-    return lines, references
+    about = args.lines, lines, args.source, "--source"
+    return lines, read_references(args.reference, *about)
 
 
 def all_versions(converted: bool) -> dict[str, str]:

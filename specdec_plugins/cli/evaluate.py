@@ -1,24 +1,26 @@
 """Compare controllers: alternating timed runs over a text, a table, and plots.
 
     scripts/evaluate.py DATA_DIR --path drafter.pt --AR-path verifier.pt \\
-        --input-path FILE --output-path FOLDER
+        --input-path FILE ... --output-path FOLDER
 
 AR (the verifier alone, greedy), the drafter alone, and every controller asked for, with every k
-and threshold, at every batch size, on every device. A round is one run of each, in an order of its
-own; ratios are taken within a round, and of the rounds the median. On a machine whose speed drifts,
-fewer lines and more rounds say more than many lines and few rounds. DATA_DIR and the other flags
-are those of inference.py; of --controller, --confidence-threshold, --stop-threshold, --tree-nodes,
---block-size, --batch and --seed several values may be given.
+and threshold, on every text, at every batch size, on every device. A round is one run of each, in
+an order of its own; ratios are taken within a round, and of the rounds the median. On a machine
+whose speed drifts, fewer lines and more rounds say more than many lines and few rounds. DATA_DIR
+and the other flags are those of inference.py; of --controller, --confidence-threshold,
+--stop-threshold, --tree-nodes, --block-size, --batch, --seed and --input-path several values may be
+given.
 
 With --sampling a round is drawn by each --seed, and of the rounds there is the mean. Then the
 drafter alone is left out, which takes its best tokens, and the oracle, which cannot foresee what
 will be drawn.
 
 FOLDER gets runs.jsonl (a line a run, as soon as it is done), and from that sentences/*.jsonl (a
-line a sentence, with SpecDec++'s names), summary.json, table.md, and for each device and batch size
-pareto-*.{png,svg} and speed-*.{png,svg}. A sweep that was stopped goes on by the same command, and
-one that is complete writes its outputs anew; with other models, text, settings, systems, processor
-or threads it is refused. More --repeats, batch sizes and devices are added to what is there.
+line a sentence, with SpecDec++'s names), summary.json, table.md, and for each device, batch size
+and text pareto-*.{png,svg}, speed-*.{png,svg} and, where there is an oracle, oracle-*.{png,svg}. A
+sweep that was stopped goes on by the same command, and one that is complete writes its outputs
+anew; with other models, texts, settings, systems, processor or threads it is refused. More
+--repeats, batch sizes and devices are added to what is there.
 
 The oracle is not a real decoder: it is told what will be accepted, the bound of all that verify
 chains. Times are those of decoding alone.
@@ -31,7 +33,6 @@ import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +54,12 @@ from specdec_plugins.evaluation.systems import (
     System,
     list_systems,
 )
+from specdec_plugins.evaluation.texts import open_texts
 from specdec_plugins.inference import InferenceError, Settings, load_translator
 from specdec_plugins.inference.flags import TranslationParser, fail, make_settings
 from specdec_plugins.inference.paths import check_run
 from specdec_plugins.inference.settings import PLAIN
 from specdec_plugins.inference.streams import put
-from specdec_plugins.inference.text import InputLines, Line
 
 PROG = program("evaluate.py")
 REPEATS, SEEDS = 5, (1, 2, 3, 4, 5)
@@ -71,9 +72,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     # Some flags of a single run take several values here.
     parser.group.conflict_handler = "resolve"
     add = parser.group.add_argument
-    add("--input-path", metavar="FILE", required=True, help="text, one sentence a line")
+    about = "text, one sentence a line; several are compared in one table"
+    add("--input-path", nargs="+", metavar="FILE", required=True, help=about)
+    add("--text-name", nargs="+", metavar="NAME", help="of each text (its file's, if several)")
+    add("--reference", nargs="+", metavar="FILE", help="translation of each text, to count BLEU")
     add("--output-path", metavar="FOLDER", type=Path, required=True, help="for runs and outputs")
-    add("--lines", metavar="N", type=int, help="only the first N lines of the text")
+    add("--lines", metavar="N", type=int, help="only the first N lines of each text")
     names = ", ".join(CONTROLLERS)
     add("--controller", nargs="+", choices=CONTROLLERS, metavar="NAME", help=f"of {names} (all)")
     add(
@@ -117,11 +121,13 @@ def evaluate(args: argparse.Namespace) -> None:
     base, devices = make_base(args)
     outputs = [("--output-path", path) for path in own_files(args.output_path)]
     heads = [("the model's acceptance head", base.path and find_head(base.path, base.rule))]
-    check_run(base, outputs, [("--input-path", args.input_path), *heads])
-    lines = read_lines(args.input_path, args.lines)
+    read = (("--input-path", args.input_path), ("--reference", args.reference or ()))
+    inputs = [(flag, path) for flag, paths in read for path in paths]
+    check_run(base, outputs, [*inputs, *heads])
+    texts = open_texts(args.input_path, args.text_name, args.reference, args.lines)
     systems = choose_systems(args, base)
     batches, (repeats, seeds) = tuple(dict.fromkeys(args.batch)), choose_rounds(args)
-    sweep = Sweep(systems, lines, devices, batches, repeats, args.warmup, seeds, args.trace)
+    sweep = Sweep(systems, texts, devices, batches, repeats, args.warmup, seeds, args.trace)
     torch.manual_seed(seeds[0])
     with SweepFolder(args.output_path, sweep.describe()) as folder:
         missing = sum(len(one.systems) for one in sweep.pending(folder.runs))
@@ -130,7 +136,7 @@ def evaluate(args: argparse.Namespace) -> None:
             for _ in run_sweep(sweep, folder, bar.set_description_str):
                 bar.update()
         names = [system.name for system in systems]
-        tables = write_outputs(args.output_path, folder.runs, names, not args.no_plots)
+        tables = write_outputs(args.output_path, folder.runs, names, texts, not args.no_plots)
     if not args.quiet:
         put(tables)
 
@@ -176,23 +182,6 @@ def make_base(args: argparse.Namespace) -> tuple[Settings, tuple[str, ...]]:
         if not torch.cuda.is_available():
             raise ValueError("--device cuda: there is none that torch can use; give --device cpu")
     return replace(base, device=devices[0]), devices
-
-
-def read_lines(path: str, most: int | None, flag: str = "--input-path") -> list[Line]:
-    """The text that ``flag`` names.
-
-    Raises:
-        InferenceError: it cannot be read, or there is none.
-        ValueError: no such number of lines.
-    """
-    if most is not None and most < 1:
-        raise ValueError(f"--lines {most}: must be at least 1")
-    with InputLines.open(path, flag) as source:
-        lines = list(islice(source, most))
-        source.check()
-    if not any(line.text.strip() for line in lines):
-        raise InferenceError(f"{flag} {path}: holds no sentence")
-    return lines
 
 
 def choose_systems(args: argparse.Namespace, base: Settings) -> list[System]:

@@ -128,6 +128,11 @@ class DecodingStatistics:
         return self.committed_tokens / max(self.steps, 1)
 
     @property
+    def acceptance_rate(self) -> float:
+        """Accepted per verified drafted token; 0 where none was verified."""
+        return self.accepted_tokens / self.verified_tokens if self.verified_tokens else 0.0
+
+    @property
     def verification_rate(self) -> float:
         """Verifier calls per committed token."""
         return self.verifier_calls / max(self.committed_tokens, 1)
@@ -159,6 +164,7 @@ class DecodingStatistics:
             "verifier_calls": self.verifier_calls,
             "drafter_calls": self.drafter_calls,
             "acceptance_length": self.acceptance_length,
+            "acceptance_rate": self.acceptance_rate,
             "verification_rate": self.verification_rate,
             "discard_rate": self.discard_rate,
             "acceptance_histogram": self.acceptance_histogram,

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 
 from specdec_plugins.evaluation.comparisons import compare
 from specdec_plugins.evaluation.folder import DESCRIPTION, RUNS
-from specdec_plugins.evaluation.plots import draw_pareto, draw_speed
+from specdec_plugins.evaluation.plots import draw_oracle, draw_pareto, draw_speed
 from specdec_plugins.evaluation.records import file_name, sentence_records
 from specdec_plugins.evaluation.runs import Run
 from specdec_plugins.evaluation.summary import summarize, system_figures
-from specdec_plugins.evaluation.table import format_group
+from specdec_plugins.evaluation.table import format_group, format_texts
+from specdec_plugins.evaluation.texts import Text
 from specdec_plugins.inference.output import write_whole
 from specdec_plugins.inference.paths import files_below
 from specdec_plugins.inference.work_folder import LOCK
 
 SUMMARY, TABLE, SENTENCES = "summary.json", "table.md", "sentences"
-PICTURES = {"pareto": draw_pareto, "speed": draw_speed}
+PICTURES = {"pareto": draw_pareto, "speed": draw_speed, "oracle": draw_oracle}
 
 
 def own_files(folder: Path) -> Iterator[Path]:
@@ -28,7 +30,11 @@ def own_files(folder: Path) -> Iterator[Path]:
 
 
 def write_outputs(
-    folder: Path, runs: Iterable[Run], order: Sequence[str], plots: bool = True
+    folder: Path,
+    runs: Iterable[Run],
+    order: Sequence[str],
+    texts: Sequence[Text],
+    plots: bool = True,
 ) -> str:
     """Write all that can be told from the runs; what is there of it is replaced file by file.
 
@@ -43,7 +49,12 @@ def write_outputs(
         ImportError: ``plots`` without matplotlib.
     """
     tables, figures = [], []
-    for group in summarize(runs, order):
+    groups = summarize(runs, order, texts)
+    for _, alike in groupby(groups, key=lambda group: group.first.group[:-1]):
+        across = list(alike)
+        if len(across) > 1:
+            tables.append(format_texts(across))
+    for group in groups:
         comparisons = compare(group)
         tables.append(format_group(group, comparisons))
         figures.append(

@@ -1,11 +1,13 @@
-"""Two pictures a group: what is verified against what is discarded, and speed by threshold."""
+"""Pictures of a group: verified against discarded, speed by threshold, what the oracle verifies."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from specdec_plugins.decoding.controllers import POLICIES
 from specdec_plugins.evaluation.labels import Label, place_labels
@@ -111,6 +113,69 @@ def draw_speed(group: Group) -> dict[str, bytes]:
     axes.grid(alpha=0.3)
     _legend(figure, columns=2)
     return save_figure(figure)
+
+
+def draw_oracle(group: Group) -> dict[str, bytes]:
+    """The oracle's verify length, step by step: of one sentence, and the mean over all of them.
+
+    As Mamou et al., *Dynamic Speculation Lookahead Accelerates Speculative Decoding of Large
+    Language Models*, 2024, figures 1 and 2, show that no constant length fits. The sentence is the
+    one with the most steps; to be put together, those of all are told by their place among their
+    sentence's steps, in tenths. Without an oracle there is no picture.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    told = ((system, system.first.by_sentence.accepted_by_step) for system in group.of("oracle"))
+    found = [(system, lengths) for system, lengths in told if lengths]
+    if not found:
+        return {}
+    figure = new_figure((13, 5.6))
+    figure.suptitle(f"{_title(group)}\nThe oracle: {UNREAL}")
+    one, mean = figure.subplots(1, 2, sharey=True)
+    run, longest = found[0][0].first, found[0][1]
+    chosen = max(range(len(longest)), key=lambda i: len(longest[i]))
+    for system, lengths in found:
+        style = {"color": _style(system, group)["color"], "label": f"k {system.first.block_size}"}
+        steps = lengths[chosen]
+        one.plot(range(1, len(steps) + 1), steps, marker="*", drawstyle="steps-mid", **style)
+        middles, spreads = by_tenths(lengths)
+        places = [5 + 10 * tenth for tenth in range(len(middles))]
+        mean.errorbar(places, middles, spreads, marker="*", capsize=3, **style)
+    constants = group.of("constant")
+    if constants:
+        best = max(constants, key=lambda system: system.tokens_per_second.median)
+        k = best.first.block_size or 0
+        for axes in (one, mean):
+            label = f"constant, the fastest: k {k}"
+            axes.axhline(k, label=label, color=STYLES["constant"].color, linestyle="--")
+    line = run.by_sentence.line[chosen]
+    one.set(title=f"line {line}", xlabel="step", ylabel="drafted tokens that will be accepted")
+    name = f"all {run.sentences} sentences: mean and standard deviation"
+    mean.set(title=name, xlabel="place among the steps of a sentence, %", xlim=(0, 100))
+    for axes in (one, mean):
+        axes.grid(alpha=0.3)
+    _legend(figure, columns=3)
+    return save_figure(figure)
+
+
+def by_tenths(sentences: Sequence[Sequence[int]]) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of what steps have, by tenths of their sentences.
+
+    A step of a sentence of n stretches over an n-th of it: each tenth that it shares in counts it
+    by its share.
+    """
+    weights, sums, squares = np.zeros((3, 10))
+    for steps in sentences:
+        edges = np.linspace(0, 10, len(steps) + 1)
+        for value, begin, end in zip(steps, edges, edges[1:]):
+            share = (np.minimum(np.arange(1, 11), end) - np.maximum(np.arange(10), begin)).clip(0)
+            weights += share
+            sums += share * value
+            squares += share * value**2
+    mean = sums / weights
+    spread = np.sqrt((squares / weights - mean**2).clip(0))
+    return mean.tolist(), spread.tolist()
 
 
 def _curves(group: Group) -> Iterator[tuple[str, list[SystemSummary]]]:

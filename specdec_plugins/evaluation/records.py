@@ -56,6 +56,7 @@ def _records(runs: Sequence[Run], group: Group) -> Iterator[dict[str, object]]:
             "accepted_tokens": own.accepted_tokens[i],
             "committed_tokens": own.committed_tokens[i],
             "acceptance_length": own.committed_tokens[i] / own.steps[i],
+            "acceptance_rate": own.accepted_tokens[i] / max(own.verified_tokens[i], 1),
             "rounds": len(runs),
             "seed": runs[0].round if group.sampled else None,
             "output": outputs[i] if outputs else None,

@@ -31,6 +31,8 @@ class SentenceColumns:
     """EOS included."""
     output: list[str] = field(default_factory=list)
     """Its translation; where it is the same in every round, only in round 1."""
+    accepted_by_step: list[list[int]] = field(default_factory=list)
+    """How many drafted tokens each step accepted; where there is an output."""
     trace: list[list[StepTrace]] = field(default_factory=list)
     """Its steps, as one more pass took them, which is not timed; only where that is asked for, and
     where there is an output."""
@@ -48,6 +50,8 @@ class Run:
     """A system's way through the text: a line of ``runs.jsonl``. Times are of decoding alone."""
 
     system: str
+    text: str
+    """Its name; empty of a text that is alone."""
     policy: str
     """``AR``, ``drafter``, or the controller."""
     kind: str
@@ -91,6 +95,8 @@ class Run:
     drafter_calls: int
     acceptance_length: float
     """Committed tokens a step, bonus token included."""
+    acceptance_rate: float
+    """Accepted per verified drafted token; 0 where none was verified."""
     verification_rate: float
     """Verifier calls per committed token."""
     discard_rate: float
@@ -99,6 +105,9 @@ class Run:
     """Tokens verified but not accepted, per committed token. SpecDec++ verifies all that it drafts,
     so that its discard rate is both."""
     tokens_per_second: float
+    memory: int | None
+    """Bytes: what loading it added to the process, and the most that decoding added to that, as
+    :mod:`specdec_plugins.evaluation.memory` measures it; None where that cannot be known."""
     by_sentence: SentenceColumns
 
     @property
@@ -112,6 +121,7 @@ class Run:
         """What belongs beside every number."""
         return {
             "system": self.system,
+            "text": self.text or None,
             "controller": self.policy if self.policy not in (AR, DRAFTER) else None,
             "k": self.block_size,
             "threshold": self.threshold,
@@ -127,10 +137,10 @@ class Run:
         }
 
     @property
-    def group(self) -> tuple[str, str, str, int, int]:
-        """Device, engine, precision, threads and batch size: what is compared only within
+    def group(self) -> tuple[str, str, str, int, int, str]:
+        """Device, engine, precision, threads, batch size and text: what is compared only within
         itself."""
-        return self.device, self.engine, self.precision, self.threads, self.batch
+        return self.device, self.engine, self.precision, self.threads, self.batch, self.text
 
     def to_json(self) -> str:
         """The line, without a line feed."""
@@ -151,7 +161,7 @@ class Run:
         except RecursionError as error:
             raise ValueError(str(error)) from error
         by_name = vars(run.by_sentence)
-        optional = ("output", "trace")
+        optional = ("output", "accepted_by_step", "trace")
         columns = [by_name[name] for name in by_name if name not in optional or by_name[name]]
         numbers = [value for value in vars(run).values() if isinstance(value, (int, float))]
         for column in columns:

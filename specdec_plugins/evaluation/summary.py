@@ -10,6 +10,7 @@ from statistics import fmean, median
 from specdec_plugins.decoding.controllers import POLICIES
 from specdec_plugins.evaluation.runs import Run
 from specdec_plugins.evaluation.systems import AR, DRAFTER
+from specdec_plugins.evaluation.texts import Text
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,8 @@ class Spread:
 
 @dataclass(frozen=True)
 class SystemSummary:
-    """A system at one batch size on one device; rates are medians over its rounds, of sampled
-    output means over its seeds."""
+    """A system on a text, at one batch size on one device; rates are medians over its rounds, of
+    sampled output means over its seeds."""
 
     runs: Sequence[Run]
     """By round."""
@@ -49,12 +50,21 @@ class SystemSummary:
     control_share: float
     """How much of the seconds the controller's answers took, 0 to 1."""
     acceptance_length: float
+    acceptance_rate: float
     verification_rate: float
     discard_rate: float
     verified_discard_rate: float
     same_as_ar: int | None
     """Sentences with the same output as AR, in round 1; None where that is not known, and where
     tokens are drawn."""
+    bleu: Spread | None
+    """Of round 1, or of each seed, by sacreBLEU; None without references."""
+
+    @property
+    def memory(self) -> int | None:
+        """Bytes, at most: see :class:`Run`."""
+        known = [run.memory for run in self.runs if run.memory is not None]
+        return max(known, default=None)
 
     @property
     def first(self) -> Run:
@@ -80,7 +90,7 @@ class SystemSummary:
 
 @dataclass(frozen=True)
 class Group:
-    """All systems at one batch size on one device, in the order of the sweep."""
+    """All systems on a text, at one batch size on one device, in the order of the sweep."""
 
     systems: Sequence[SystemSummary]
 
@@ -91,13 +101,19 @@ class Group:
 
     @property
     def label(self) -> str:
-        """As a part of file names: ``cpu-batch1``, ``cuda-NVIDIA-H200-batch1``."""
+        """As a part of file names: ``cpu-batch1``, ``cuda-NVIDIA-H200-batch1-news``."""
         device = re.sub(r"[^A-Za-z0-9]+", "-", self.first.device).strip("-")
-        return f"{device}-batch{self.first.batch}"
+        text = f"-{self.first.text}" if self.first.text else ""
+        return f"{device}-batch{self.first.batch}{text}"
 
     @property
     def conditions(self) -> str:
         """Under which every number of the group was measured."""
+        return f"{self.first.text}: {self.machine}" if self.first.text else self.machine
+
+    @property
+    def machine(self) -> str:
+        """Of these, those that all texts share."""
         run = self.first
         threads = f", {run.threads} thread{'s' * (run.threads > 1)}" if run.device == "cpu" else ""
         scale = f" at temperature {run.temperature:g}" if run.sampled else ""
@@ -143,29 +159,35 @@ def speed_ratio(system: SystemSummary, baseline: SystemSummary) -> Spread | None
     )
 
 
-def summarize(runs: Iterable[Run], order: Sequence[str]) -> list[Group]:
-    """The groups, smaller batches first.
+def summarize(runs: Iterable[Run], order: Sequence[str], texts: Sequence[Text] = ()) -> list[Group]:
+    """The groups, smaller batches first, texts in their order.
 
     Args:
         order: names of systems.
     """
     place = {name: index for index, name in enumerate(order)}
-    groups: dict[tuple[str, str, str, int, int], dict[str, dict[int, Run]]] = {}
+    known = {text.name: text for text in texts}
+    turn = {name: index for index, name in enumerate(known)}
+    groups: dict[tuple[str, str, str, int, int, str], dict[str, dict[int, Run]]] = {}
     for run in runs:
         groups.setdefault(run.group, {}).setdefault(run.system, {})[run.round] = run
     found = []
-    for _, systems in sorted(groups.items()):
+    for key in sorted(groups, key=lambda key: (*key[:-1], turn.get(key[-1], len(turn)), key)):
+        systems, text = groups[key], known.get(key[-1])
         names = sorted(systems, key=lambda name: place.get(name, len(place)))
         rounds = {name: [run for _, run in sorted(systems[name].items())] for name in names}
         baseline = rounds.get(AR, [])
-        found.append(Group([_system(rounds[name], baseline) for name in names]))
+        found.append(Group([_system(rounds[name], baseline, text) for name in names]))
     return found
 
 
-RATES = ("acceptance_length", "verification_rate", "discard_rate", "verified_discard_rate")
+RATES = (
+    *("acceptance_length", "acceptance_rate", "verification_rate"),
+    *("discard_rate", "verified_discard_rate"),
+)
 
 
-def _system(runs: list[Run], baseline: list[Run]) -> SystemSummary:
+def _system(runs: list[Run], baseline: list[Run], text: Text | None) -> SystemSummary:
     speed = Spread.of(run.tokens_per_second for run in runs)
     pace = Spread.of(1000 * run.seconds / max(run.committed_tokens, 1) for run in runs)
     seconds = Spread.of(run.seconds for run in runs)
@@ -177,6 +199,8 @@ def _system(runs: list[Run], baseline: list[Run]) -> SystemSummary:
     outputs = [
         next((r.by_sentence.output for r in rs if r.round == 1), []) for rs in (runs, baseline)
     ]
+    spoken = [(run.by_sentence.line, run.by_sentence.output) for run in runs]
+    scores = [text.bleu(*said) for said in spoken] if text is not None else []
     known = outputs[0] and len(outputs[0]) == len(outputs[1]) and not sampled
     return SystemSummary(
         runs=runs,
@@ -185,6 +209,7 @@ def _system(runs: list[Run], baseline: list[Run]) -> SystemSummary:
         seconds=seconds,
         control_share=middle(r.control_seconds / r.seconds if r.seconds else 0.0 for r in runs),
         **{name: middle(getattr(run, name) for run in runs) for name in RATES},
+        bleu=Spread.of(score for score in scores if score is not None),
         same_as_ar=sum(a == b for a, b in zip(*outputs)) if known else None,
     )
 
@@ -207,5 +232,7 @@ def system_figures(system: SystemSummary, ar: SystemSummary | None) -> dict[str,
         "milliseconds_per_token": asdict(system.milliseconds_per_token),
         "speed_over_AR": asdict(over_ar) if over_ar else None,
         "same_as_AR": system.same_as_ar,
+        "bleu": asdict(system.bleu) if system.bleu else None,
+        "memory_mib": None if system.memory is None else system.memory / 2**20,
         "real_decoder": is_real(run.policy),
     }

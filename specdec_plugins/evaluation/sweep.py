@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, product
 from random import Random
 
 import torch
@@ -14,14 +13,15 @@ import specdec_plugins
 from specdec_plugins.checkpoints.head_file import find_head
 from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD
 from specdec_plugins.evaluation.folder import SweepFolder
+from specdec_plugins.evaluation.memory import MemoryGrowth
 from specdec_plugins.evaluation.runs import Run
 from specdec_plugins.evaluation.systems import System
-from specdec_plugins.evaluation.timing import plan_batches, timed_run, warm_up
+from specdec_plugins.evaluation.texts import Text
+from specdec_plugins.evaluation.timing import Batches, plan_batches, timed_run, warm_up
 from specdec_plugins.inference.job import describe_settings, file_digest
 from specdec_plugins.inference.loading import load_translator
 from specdec_plugins.inference.report import device_name
 from specdec_plugins.inference.settings import JsonObject, Settings
-from specdec_plugins.inference.text import Line
 from specdec_plugins.inference.translator import Translator
 from specdec_plugins.machine import processor_name
 
@@ -43,10 +43,11 @@ def check_counts(repeats: int, batches: Sequence[int], warmup: int) -> None:
 
 @dataclass(frozen=True)
 class Sweep:
-    """What is to be run: every system, in every round, at every batch size, on every device."""
+    """What is to be run: every system, in every round, on every text, at every batch size, on every
+    device."""
 
     systems: Sequence[System]
-    lines: Sequence[Line]
+    texts: Sequence[Text]
     devices: Sequence[str] = ("cpu",)
     batches: Sequence[int] = (1,)
     repeats: int = 5
@@ -90,8 +91,6 @@ class Sweep:
         head = base.controller[ACCEPTANCE_HEAD] or (base.path and find_head(base.path, base.rule))
         if head and any(system.asks_head for system in self.systems):
             described["models"]["acceptance_head"] = file_digest(head)
-        text = "\n".join(line.text for line in self.lines)
-        digest = hashlib.sha256(text.encode("utf-8")).hexdigest()
         for name in (*DECIDED_BY_RUN, *(["seed"] if self._draws else [])):
             del described["settings"][name]
         return {
@@ -99,7 +98,7 @@ class Sweep:
             "torch": torch.__version__,
             "processor": processor_name(),
             "threads": torch.get_num_threads(),
-            "text": {"lines": len(self.lines), "sha256": digest},
+            "texts": {text.name: text.describe() for text in self.texts},
             **described,
             "systems": {system.name: system.describe() for system in self.systems},
             "warmup": self.warmup,
@@ -119,18 +118,17 @@ class Sweep:
         Args:
             runs: those that there are.
         """
-        done = {(run.system, run.device, run.batch, run.round) for run in runs}
+        done = {(run.system, run.device, run.batch, run.text, run.round) for run in runs}
         rounds = []
-        for device in self.devices:
-            place = device_name(device)
-            for batch in self.batches:
-                for number in self.rounds:
-                    # Another order each time, and the same when resumed: so that no system always
-                    # has the machine when it is busy, or comes after the same one.
-                    turn = Random(number).sample(self.systems, len(self.systems))
-                    missing = [s for s in turn if (s.name, place, batch, number) not in done]
-                    if missing:
-                        rounds.append(Round(device, batch, number, missing))
+        for device, batch, text in product(self.devices, self.batches, self.texts):
+            here = device_name(device), batch, text.name
+            for number in self.rounds:
+                # Another order each time, and the same when resumed: so that no system always has
+                # the machine when it is busy, or comes after the same one.
+                turn = Random(number).sample(self.systems, len(self.systems))
+                missing = [s for s in turn if (s.name, *here, number) not in done]
+                if missing:
+                    rounds.append(Round(device, batch, text, number, missing))
         return rounds
 
 
@@ -140,6 +138,7 @@ class Round:
 
     device: str
     batch: int
+    text: Text
     number: int
     systems: Sequence[System]
 
@@ -147,7 +146,8 @@ class Round:
 def run_sweep(sweep: Sweep, folder: SweepFolder, note: Callable[[str], object]) -> Iterator[Run]:
     """Make the runs that are missing, each when it is asked for; it is on the disk when it comes.
 
-    Systems are loaded for one device and batch size at a time, all before the first of them runs.
+    Systems are loaded for one device, batch size and text at a time, all before the first of them
+    runs: what a controller learns of one text, it does not know on another.
 
     Args:
         folder: entered.
@@ -159,30 +159,58 @@ def run_sweep(sweep: Sweep, folder: SweepFolder, note: Callable[[str], object]) 
         ValueError: settings that do not fit the models.
     """
     rounds = sweep.pending(folder.runs)
-    for _, here in groupby(rounds, key=lambda one: (one.device, one.batch)):
+    for _, here in groupby(rounds, key=lambda one: (one.device, one.batch, one.text.name)):
         yield from _run_rounds(sweep, list(here), folder, note)
+
+
+@dataclass
+class _Loaded:
+    """A system that is ready."""
+
+    translator: Translator
+    held: int | None
+    """Bytes that it has in memory; None where that cannot be known."""
+
+    @classmethod
+    def load(cls, settings: Settings) -> _Loaded:
+        growth = MemoryGrowth(settings.device)
+        return cls(load_translator(settings), growth.now())
+
+    def warm_up(self, batches: Batches) -> None:
+        """Decode for nothing; what that leaves in memory is the system's."""
+        growth = MemoryGrowth(self.translator.settings.device)
+        warm_up(self.translator, batches)
+        left = growth.now()
+        self.held = None if self.held is None or left is None else self.held + left
 
 
 def _run_rounds(
     sweep: Sweep, rounds: Sequence[Round], folder: SweepFolder, note: Callable[[str], object]
 ) -> Iterator[Run]:
-    """Rounds of one device and batch size."""
-    device, size = rounds[0].device, rounds[0].batch
-    translators: dict[str, Translator] = {}
-    for system in (system for one in rounds for system in one.systems):
-        if system.name not in translators:
-            note(f"loading {system.name}")
-            settings = replace(system.settings, device=device, batch=size)
-            translators[system.name] = load_translator(settings)
-    codec = next(iter(translators.values())).codec
-    batches = plan_batches(codec, sweep.lines, size)
-    for name, translator in translators.items():
+    """Rounds of one device, batch size and text."""
+    device, size, text = rounds[0].device, rounds[0].batch, rounds[0].text
+    at_work = {system.name: system for one in rounds for system in one.systems}
+    settings = {
+        name: replace(system.settings, device=device, batch=size)
+        for name, system in at_work.items()
+    }
+    note("loading")
+    # Once for nothing: libraries that are loaded with the first system are nobody's.
+    codec = load_translator(max(settings.values(), key=lambda own: own.drafts)).codec
+    batches = plan_batches(codec, text.lines, size)
+    loaded = {}
+    for name, own in settings.items():
+        note(f"loading {name}")
+        loaded[name] = _Loaded.load(own)
+    for name, one in loaded.items():
         note(f"warming up {name}")
-        warm_up(translator, batches[: -(-sweep.warmup // size)])
-    for one in rounds:
-        for system in one.systems:
-            note(f"batch {size}, round {one.number}: {system.name}")
-            translator = translators[system.name]
-            run = timed_run(system, translator, batches, one.number, sweep.trace)
+        one.warm_up(batches[: -(-sweep.warmup // size)])
+    for turn in rounds:
+        for system in turn.systems:
+            where = [text.name] * bool(text.name) + [f"batch {size}", f"round {turn.number}"]
+            note(f"{', '.join(where)}: {system.name}")
+            one = loaded[system.name]
+            about = batches, turn.number, text.name, sweep.trace, one.held
+            run = timed_run(system, one.translator, *about)
             folder.add(run)
             yield run

@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from specdec_plugins.evaluation.comparisons import Comparison
 from specdec_plugins.evaluation.summary import Group, Spread, SystemSummary, is_real, speed_ratio
 from specdec_plugins.evaluation.systems import AR, DRAFTER
 from specdec_plugins.inference.settings import JsonObject
 
-SHOWN_RATES = {
-    "acceptance_length": 2,
-    "verification_rate": 3,
-    "verified_discard_rate": 3,
-    "discard_rate": 3,
+RATES = {
+    "acceptance_length": ("acceptance length", 2),
+    "acceptance_rate": ("acceptance rate", 3),
+    "verification_rate": ("verification rate", 3),
+    "verified_discard_rate": ("discard rate, verified slots", 3),
+    "discard_rate": ("discard rate, drafted slots", 3),
 }
-"""And the decimal places of each."""
-COLUMNS = (
-    "system",
-    "k",
-    "acceptance length",
-    "verification rate",
-    "discard rate, verified slots",
-    "discard rate, drafted slots",
-    "tokens/s",
-    "x AR (least to most)",
-    "controller, % of time",
-    "as AR",
+"""Their columns, and decimal places."""
+SPEED, BLEU = "x AR (least to most)", "BLEU"
+OF_TEXTS = (
+    *("acceptance length", "verification rate", "discard rate, verified slots"),
+    *(SPEED, BLEU),
 )
-SAMPLED_COLUMNS = tuple(
-    {"tokens/s": "ms/token (least to most)"}.get(name, name) for name in COLUMNS if name != "as AR"
-)
-"""Of sampled output: it is nobody's duty to say what AR says."""
+"""The columns that a table across texts has of each."""
+Column = tuple[str, Callable[[SystemSummary], str]]
+"""Its head, and what it says of a system."""
 NOTE = "Medians over alternating rounds ({rounds}), decoding only, of {sentences} sentences. "
 SAMPLED_NOTE = (
     "Means over seeds ({rounds}, a round each; least to most in brackets), decoding only, of "
@@ -41,9 +35,11 @@ SAMPLED_NOTE = (
 )
 MEANINGS = (
     "Ratios are taken within a round. Acceptance length: tokens committed a step, bonus token "
-    "included. Verification rate: verifier calls per committed token. Discard rate: slots not "
-    "accepted per committed token, of those verified and of all drafted. Controller: what its "
-    "answers took of the time. "
+    "included. Acceptance rate: accepted tokens per verified one. Verification rate: verifier "
+    "calls per committed token. Discard rate: slots not accepted per committed token, of those "
+    "verified and of all drafted. Controller: what its answers took of the time. Memory: roughly, "
+    "what loading a system added to that of the process, which all share, and the most that "
+    "decoding added. "
 )
 REMARKS = (
     "As AR: sentences with the same output. The oracle knows what of a chain will be accepted: it "
@@ -56,11 +52,10 @@ def format_group(group: Group, comparisons: JsonObject) -> str:
     counts = [len(system.runs) for system in group.systems]
     rounds = str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
     note = SAMPLED_NOTE + MEANINGS if group.sampled else NOTE + MEANINGS + REMARKS
-    head = SAMPLED_COLUMNS if group.sampled else COLUMNS
     lines = [
         f"### {group.conditions}",
         "",
-        *format_table(head, (_row(system, group.ar) for system in group.systems)),
+        *_format_columns(_columns(group), group.systems),
         "",
         note.format(rounds=rounds, sentences=group.first.sentences).strip(),
         "",
@@ -78,32 +73,105 @@ def format_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator
         yield f"| {' | '.join(row)} |"
 
 
-def _row(system: SystemSummary, ar: SystemSummary | None) -> list[str]:
-    run = system.first
-    verified = run.policy != DRAFTER
-    ratio = speed_ratio(system, ar) if ar is not None else None
-    names = {DRAFTER: "*drafter alone*"}
-    if not is_real(run.policy):
-        names[run.policy] = f"*{system.name}* (not real)"
-    same = "" if system.same_as_ar is None else f"{system.same_as_ar}/{run.sentences}"
-    pace, sampled = system.milliseconds_per_token, run.sampled
-    return [
-        names.get(run.policy, system.name),
-        "" if run.block_size is None else str(run.block_size),
-        *(_rate(system, name) if verified else "" for name in SHOWN_RATES),
-        format_spread(pace, sampled=True) if sampled else f"{system.tokens_per_second.median:.0f}",
-        format_spread(ratio, sampled=sampled) if run.policy != AR else "1",
-        f"{100 * system.control_share:.1f}" if verified else "",
-        *([] if sampled else [same]),
+def format_texts(groups: Sequence[Group]) -> str:
+    """One table across texts, under a heading: a row for each system, columns for each text.
+
+    Args:
+        groups: of different texts, and otherwise alike.
+    """
+    columns: list[Column] = [("system", _name), ("k", _block_size)]
+    for group in groups:
+        columns += [(f"{group.first.text}: {head}", tell) for head, tell in _of_text(group)]
+    lines = [
+        f"### All texts: {groups[0].machine}",
+        "",
+        *_format_columns(columns, groups[0].systems),
+        "",
+        "Each text as in its own table below; speed is over AR of the same text.",
     ]
+    return "\n".join(lines) + "\n"
 
 
-def _rate(system: SystemSummary, name: str) -> str:
-    """One of ``SHOWN_RATES``; of sampled output with least and most, where seeds differ."""
-    spread, digits = system.spread(name), SHOWN_RATES[name]
+def _of_text(group: Group) -> Iterator[Column]:
+    """What is told of a text, of the system of the same name that ran on it."""
+    here = {system.name: system for system in group.systems}
+    for head, tell in _columns(group):
+        if head in OF_TEXTS:
+            yield head, partial(_told_of, here, tell)
+
+
+def _told_of(
+    here: Mapping[str, SystemSummary],
+    tell: Callable[[SystemSummary], str],
+    system: SystemSummary,
+) -> str:
+    return tell(here[system.name]) if system.name in here else ""
+
+
+def _format_columns(columns: Iterable[Column], systems: Iterable[SystemSummary]) -> Iterator[str]:
+    columns = list(columns)
+    rows = ([tell(system) for _, tell in columns] for system in systems)
+    return format_table([head for head, _ in columns], rows)
+
+
+def _columns(group: Group) -> Iterator[Column]:
+    """Those of a group's table."""
+    sampled = group.sampled
+    yield "system", _name
+    yield "k", _block_size
+    for name, (head, _) in RATES.items():
+        yield head, partial(_rate, name)
+    if sampled:
+        yield "ms/token (least to most)", lambda s: format_spread(s.milliseconds_per_token, 2, True)
+    else:
+        yield "tokens/s", lambda system: f"{system.tokens_per_second.median:.0f}"
+    yield SPEED, partial(_speed, group.ar)
+    yield "controller, % of time", lambda s: "" if _alone(s) else f"{100 * s.control_share:.1f}"
+    yield "memory, MiB", lambda s: "" if s.memory is None else f"{s.memory / 2**20:.0f}"
+    if any(system.bleu for system in group.systems):
+        yield BLEU, _bleu
+    if not sampled:
+        yield "as AR", _same
+
+
+def _name(system: SystemSummary) -> str:
+    if system.policy == DRAFTER:
+        return "*drafter alone*"
+    return system.name if is_real(system.policy) else f"*{system.name}* (not real)"
+
+
+def _block_size(system: SystemSummary) -> str:
+    return "" if system.first.block_size is None else str(system.first.block_size)
+
+
+def _alone(system: SystemSummary) -> bool:
+    return system.policy == DRAFTER
+
+
+def _rate(name: str, system: SystemSummary) -> str:
+    """One of ``RATES``; of sampled output with least and most, where seeds differ."""
+    if _alone(system) or (name == "acceptance_rate" and system.policy == AR):
+        return ""
+    spread, (_, digits) = system.spread(name), RATES[name]
     if system.first.sampled and spread.low < spread.high:
         return format_spread(spread, digits, sampled=True)
     return f"{getattr(system, name):.{digits}f}"
+
+
+def _speed(ar: SystemSummary | None, system: SystemSummary) -> str:
+    if ar is None or system.policy == AR:
+        return "1" if system.policy == AR else ""
+    return format_spread(speed_ratio(system, ar), sampled=system.first.sampled)
+
+
+def _bleu(system: SystemSummary) -> str:
+    if system.bleu is None or system.bleu.low == system.bleu.high:
+        return "" if system.bleu is None else f"{system.bleu.mean:.1f}"
+    return format_spread(system.bleu, 1, sampled=True)
+
+
+def _same(system: SystemSummary) -> str:
+    return "" if system.same_as_ar is None else f"{system.same_as_ar}/{system.first.sentences}"
 
 
 def format_spread(spread: Spread | None, digits: int = 2, sampled: bool = False) -> str:

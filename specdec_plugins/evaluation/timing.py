@@ -11,6 +11,7 @@ import torch
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.trace import StepTrace, TraceRecorder
+from specdec_plugins.evaluation.memory import MemoryGrowth
 from specdec_plugins.evaluation.runs import Run, SentenceColumns
 from specdec_plugins.evaluation.systems import System
 from specdec_plugins.inference.report import device_name
@@ -81,27 +82,38 @@ def warm_up(translator: Translator, batches: Batches) -> None:
 
 
 def timed_run(
-    system: System, translator: Translator, batches: Batches, number: int, trace: bool = False
+    system: System,
+    translator: Translator,
+    batches: Batches,
+    number: int,
+    text: str = "",
+    trace: bool = False,
+    held: int | None = None,
 ) -> Run:
     """Decode all batches once, as round ``number``, which is the seed where tokens are drawn.
 
     Args:
+        text: the name of what is decoded.
         trace: where there are outputs, decode them once more, untimed, to record what steps did.
+        held: bytes that the system has in memory.
     """
     began = datetime.now(timezone.utc).isoformat(timespec="seconds")
     log = translator.generator.statistics = StepLog()
     columns, settings = SentenceColumns(), translator.settings
     seed = number if settings.rule.draws else None
     outputs = number == 1 or seed is not None
+    growth = MemoryGrowth(settings.device)
     for batch in batches:
         before = log.total_seconds
         results = list(translator.translate(batch, seed=seed))
         _note(columns, batch, results, log, log.total_seconds - before, outputs)
+    most = growth.most()
     if trace and outputs and settings.strategy in TRACED:
         columns.trace = _trace(translator, batches, seed)
     columns.sort()
     return Run(
         system=system.name,
+        text=text,
         policy=system.policy,
         kind=system.kind,
         block_size=system.block_size,
@@ -119,6 +131,7 @@ def timed_run(
         threads=torch.get_num_threads(),
         round=number,
         began=began,
+        memory=None if held is None or most is None else held + most,
         by_sentence=columns,
         **_figures(log),
     )
@@ -153,6 +166,7 @@ def _note(
     columns.committed_tokens += [result.tokens for result in results]
     if outputs:
         columns.output += [result.text for result in results]
+        columns.accepted_by_step += [result.accepted for result in results]
 
 
 def _figures(log: StepLog) -> JsonObject:
@@ -170,6 +184,7 @@ def _figures(log: StepLog) -> JsonObject:
         "verifier_calls": log.verifier_calls,
         "drafter_calls": log.drafter_calls,
         "acceptance_length": log.acceptance_length,
+        "acceptance_rate": log.acceptance_rate,
         "verification_rate": log.verification_rate,
         "discard_rate": log.discard_rate,
         "verified_discard_rate": unwanted / max(log.committed_tokens, 1),

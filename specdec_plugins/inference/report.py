@@ -27,6 +27,7 @@ UNJUDGED = (
     "verified_tokens",
     "accepted_tokens",
     "acceptance_length",
+    "acceptance_rate",
     "verification_rate",
     "discard_rate",
     "acceptance_histogram",
@@ -154,7 +155,8 @@ def _acceptance(report: JsonObject) -> list[str]:
         f"  acceptance length {report['acceptance_length']:.2f} tokens a step, bonus included; "
         f"{report['drafted_tokens']} drafted, {report['verified_tokens']} verified, "
         f"{report['accepted_tokens']} accepted",
-        f"  verification rate {report['verification_rate']:.3f}, "
+        f"  acceptance rate {report['acceptance_rate']:.3f} a verified token, "
+        f"verification rate {report['verification_rate']:.3f}, "
         f"discard rate {report['discard_rate']:.3f} a committed token",
         f"  accepted a step: {_histogram(report['acceptance_histogram'])}",
     ]

@@ -139,9 +139,9 @@ def test_resuming_repeats_nothing(
     timed: list[tuple[str, int]] = []
     timed_run = sweep.timed_run
 
-    def counted(system: Any, translator: Any, batches: Any, number: int, trace: bool) -> Run:
+    def counted(system: Any, translator: Any, batches: Any, number: int, *more: Any) -> Run:
         timed.append((system.name, number))
-        return timed_run(system, translator, batches, number, trace)
+        return timed_run(system, translator, batches, number, *more)
 
     monkeypatch.setattr(sweep, "timed_run", counted)
     assert run(*SMALL) == 0
@@ -192,6 +192,63 @@ def test_sampled(run: Evaluate, out: Path, world: Path, capfd: pytest.CaptureFix
         steps = record["trace"]
         assert sum(step["accepted"] for step in steps) == record["accepted_tokens"]
         assert all(0 <= value <= 1 for step in steps for value in step["q"])
+
+
+def test_several_texts(
+    run: Evaluate, out: Path, world: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One table across them; stopped between them, it goes on."""
+    (tmp_path / "far.txt").write_text("w9 w9 w8\nw2\n")
+    (tmp_path / "far.ref").write_text("w1 w2 w3 w4\nw5\n")
+    (tmp_path / "in.ref").write_text("w1 w2 w3 w4\n\nw5\nw6\nw7\n")
+    given: dict[str, Any] = {"input_path": None}
+    flags = [*SMALL, "--input-path", str(world / "in.txt"), str(tmp_path / "far.txt")]
+    flags += ["--reference", str(tmp_path / "in.ref"), str(tmp_path / "far.ref")]
+    assert run(*flags, **given) == 0
+    capfd.readouterr()
+    runs = out / "runs.jsonl"
+    runs.write_bytes(b"".join(runs.read_bytes().splitlines(keepends=True)[:8]))
+    assert run(*flags, **given) == 0
+    found = read_runs(runs)
+    names = [(one.text, one.system, one.round) for one in found]
+    assert len(names) == len(set(names)) == 12
+    printed = capfd.readouterr().out
+    assert printed.startswith("### All texts: cpu")
+    assert "| far: x AR (least to most) | far: BLEU |" in printed
+    groups = json.loads((out / "summary.json").read_text())["groups"]
+    assert [group["systems"][0]["text"] for group in groups] == ["in", "far"]
+    assert [group["systems"][0]["sentences"] for group in groups] == [4, 2]
+    assert (out / "sentences" / "AR.cpu-batch1-far.jsonl").exists()
+    assert run(*flags, "--text-name", "in", "other", **given) == 1
+    assert "was begun with other texts.far" in one_error(capfd)
+
+
+@pytest.mark.parametrize(
+    ("flags", "status", "message"),
+    [
+        (["--text-name", "a"], 2, "--text-name: 1 for 2 files of --input-path"),
+        (["--text-name", "a", "a"], 2, "--text-name a: is of several texts"),
+        (["--text-name", "a", "b/c"], 2, "--text-name 'b/c': must be of letters"),
+        (["--reference", "in.txt"], 2, "--reference: 1 for 2 files of --input-path"),
+        (["--reference", "in.txt", "dict.en.txt"], 1, "--reference dict.en.txt: has 20 lines"),
+    ],
+)
+def test_texts_that_cannot_be(
+    run: Evaluate,
+    out: Path,
+    world: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    flags: list[str],
+    status: int,
+    message: str,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(world)
+    (world / "other.txt").write_text(TEXT)
+    given: dict[str, Any] = {"input_path": None}
+    assert run(*SMALL, "--input-path", "in.txt", "other.txt", *flags, **given) == status
+    assert message in one_error(capfd)
+    assert not out.exists()
 
 
 def test_another_sweep_is_refused(

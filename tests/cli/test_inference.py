@@ -315,12 +315,14 @@ def test_stats_json(run: RunScript, tmp_path: Path, strategy: str, batch: str, c
         assert report["accepted_tokens"] == weighted
         assert report["steps"] == sum(report["acceptance_histogram"])
         assert report["acceptance_length"] == pytest.approx(committed / report["steps"])
+        rate = report["accepted_tokens"] / report["verified_tokens"]
+        assert report["acceptance_rate"] == pytest.approx(rate)
         assert report["verification_rate"] == pytest.approx(calls / committed)
         discarded = report["drafted_tokens"] - report["accepted_tokens"]
         assert report["discard_rate"] == pytest.approx(discarded / committed)
     else:
         names = ("acceptance_length", "verification_rate", "discard_rate", "acceptance_histogram")
-        assert not {*names, "accepted_tokens", "verified_tokens"} - {
+        assert not {*names, "acceptance_rate", "accepted_tokens", "verified_tokens"} - {
             name for name, value in report.items() if value is None
         }
         assert "accept" not in capfd.readouterr().err

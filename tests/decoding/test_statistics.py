@@ -25,6 +25,7 @@ KEYS = [
     "verifier_calls",
     "drafter_calls",
     "acceptance_length",
+    "acceptance_rate",
     "verification_rate",
     "discard_rate",
     "acceptance_histogram",
@@ -76,6 +77,7 @@ def test_identities(
     if rows:
         assert statistics.acceptance_length == committed / rows
         assert statistics.verification_rate == statistics.verifier_calls / committed
+        assert statistics.acceptance_rate == (accepted / verified if verified else 0)
         assert statistics.discard_rate == (drafted - accepted) / committed
 
 
@@ -109,6 +111,7 @@ def test_report(monkeypatch: pytest.MonkeyPatch) -> None:
     assert report["verified_tokens"] == 6
     assert report["accepted_tokens"] == 4
     assert report["acceptance_length"] == 2.0
+    assert report["acceptance_rate"] == pytest.approx(4 / 6)
     assert report["verification_rate"] == 0.5
     assert report["discard_rate"] == pytest.approx(5 / 6)
     assert report["acceptance_histogram"] == [1, 1, 0, 1]

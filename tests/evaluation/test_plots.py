@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 from typing import Any
 
 import pytest
-from sweeps import make_run
+from sweeps import make_columns, make_run
 
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.evaluation import plots
@@ -95,6 +95,28 @@ def test_pictures_show_every_policy(pictures: Pictures, draw: object) -> None:
     # The oracle's black, and twice paler.
     for colour in (b"#000000", b"#737373", b"#b2b2b2"):
         assert b"stroke: " + colour in found["svg"], colour
+
+
+def test_the_oracles_lengths() -> None:
+    """By hand: a sentence of one step has it everywhere, one of two has each in a half."""
+    mean, spread = plots.by_tenths([[4], [2, 0]])
+    assert mean == pytest.approx([3.0] * 5 + [2.0] * 5)
+    assert spread == pytest.approx([1.0] * 5 + [2.0] * 5)
+    # A step that lies in two tenths counts in both by its share.
+    mean, _ = plots.by_tenths([[0, 6, 0]])
+    assert mean == pytest.approx([0, 0, 0, 4, 6, 6, 4, 0, 0, 0])
+
+
+@pytest.mark.usefixtures("_matplotlib")
+def test_the_oracle_is_drawn_where_it_is() -> None:
+    columns = make_columns(1, 1, accepted_by_step=[[3, 0], [4, 0, 1]], output=["a", "b"])
+    runs = [make_run("oracle k 4", block_size=4, by_sentence=columns)]
+    runs += [make_run("constant k 2", block_size=2), make_run("AR")]
+    shown = "\n".join(texts(plots.draw_oracle(make_group(runs))["svg"]))
+    for name in ("line 2", "all 2 sentences", "k 4", "constant, the fastest: k 2"):
+        assert name in shown
+    assert "not a real decoder" in shown
+    assert plots.draw_oracle(make_group(runs[1:])) == {}
 
 
 def test_points_are_labelled(pictures: Pictures) -> None:

@@ -7,6 +7,7 @@ from sweeps import SAMPLED, make_columns, make_run
 
 from specdec_plugins.evaluation.runs import Run
 from specdec_plugins.evaluation.summary import Spread, speed_ratio, summarize, system_figures
+from specdec_plugins.evaluation.texts import Text
 
 
 def rounds(system: str, *speeds: float, first: int = 1) -> list[Run]:
@@ -46,6 +47,37 @@ def test_batch_sizes_and_devices_are_kept_apart() -> None:
     assert [len(group.systems) for group in groups] == [2, 1, 1]
     assert groups[0].conditions == "cpu, eager, float32, 1 thread, batch 1, strict"
     assert groups[2].conditions == "cuda (H), eager, float32, batch 1, relaxed (beta 3, tau 1.0)"
+
+
+def test_texts_are_kept_apart_in_their_order() -> None:
+    runs = [make_run("AR", text=name) for name in ("a", "b")]
+    texts = [Text(name, []) for name in ("b", "a")]
+    groups = summarize(runs, [], texts)
+    assert [group.label for group in groups] == ["cpu-batch1-b", "cpu-batch1-a"]
+    assert groups[0].conditions == "b: cpu, eager, float32, 1 thread, batch 1, strict"
+
+
+def test_bleu_is_that_of_the_lines_that_were_decoded() -> None:
+    said = ["der Hund schläft auf dem Sofa", "ein Mann kocht in der Küche"]
+    text = Text("", [], [said[0], "", said[1]])
+    columns = make_columns(1, 1, line=[1, 3], output=said)
+    runs = [make_run("AR", by_sentence=columns), make_run("AR", round=2)]
+    (group,) = summarize(runs, [], [text])
+    score = group.systems[0].bleu
+    assert score is not None
+    assert (score.rounds, score.mean) == (1, pytest.approx(100))
+    (group,) = summarize(runs, [], [Text("", [])])
+    assert group.systems[0].bleu is None
+
+
+def test_memory_is_the_most_of_all_rounds() -> None:
+    sizes = (3, None, 7)
+    runs = [make_run("AR", round=n, memory=size) for n, size in enumerate(sizes)]
+    (group,) = summarize(runs, [])
+    assert group.systems[0].memory == 7
+    (group,) = summarize([make_run("AR", memory=None)], [])
+    assert group.systems[0].memory is None
+    assert system_figures(group.systems[0], None)["memory_mib"] is None
 
 
 def test_the_order_is_that_of_the_sweep() -> None:

@@ -13,6 +13,7 @@ from sweeps import make_run
 from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule
 from specdec_plugins.evaluation.sweep import Sweep
 from specdec_plugins.evaluation.systems import Choice, list_systems
+from specdec_plugins.evaluation.texts import Text
 from specdec_plugins.inference import Settings
 from specdec_plugins.inference.text import Line
 from specdec_plugins.inference.work_folder import differences
@@ -31,7 +32,8 @@ def make_sweep(
     base: Settings, text: str = "a", controller: str = "constant", **changes: Any
 ) -> Sweep:
     choice = Choice((controller,), (1,), swept={"stop_threshold": (0.5,)})
-    return Sweep(list_systems(base, choice, 4), [Line(1, text)], **changes)
+    texts = changes.pop("texts", [Text("", [Line(1, text)])])
+    return Sweep(list_systems(base, choice, 4), texts, **changes)
 
 
 def order(sweep: Sweep, runs: Any = ()) -> list[tuple[int, int, str]]:
@@ -67,7 +69,7 @@ def test_what_decides_a_run_is_described(base: Settings) -> None:
         return list(differences(make_sweep(base).describe(), sweep.describe()))
 
     assert changed(make_sweep(base)) == []
-    assert changed(make_sweep(base, "b")) == ["text.sha256"]
+    assert changed(make_sweep(base, "b")) == ["texts..sha256"]
     assert changed(make_sweep(base, warmup=3)) == ["warmup"]
     relaxed = replace(base, rule=RelaxedRule(3, 1.0))
     rule = [f"settings.rule.{part}" for part in ("beta", "tau")]
@@ -89,6 +91,18 @@ def test_of_sampling_there_is_a_round_for_each_seed(base: Settings) -> None:
     assert list(differences(sweep.describe(), more.describe())) == []
     done = [make_run(name, round=number) for _, number, name in order(sweep)]
     assert {number for _, number, _ in order(more, done)} == {7}
+
+
+def test_texts_come_one_after_another(base: Settings) -> None:
+    """Each with rounds of its own; those of another one do not count."""
+    texts = [Text(name, [Line(1, name)]) for name in ("near", "far")]
+    sweep = make_sweep(base, texts=texts, repeats=2)
+    found = [(one.text.name, one.number) for one in sweep.pending(())]
+    assert found == [("near", 1), ("near", 2), ("far", 1), ("far", 2)]
+    done = [make_run(system.name, text="far") for system in sweep.systems]
+    assert ("far", 1) not in [(one.text.name, one.number) for one in sweep.pending(done)]
+    alone = make_sweep(base, texts=texts[:1]).describe()
+    assert list(differences(alone, sweep.describe())) == ["texts.far"]
 
 
 def test_a_trace_is_another_sweep(base: Settings) -> None:

@@ -7,7 +7,8 @@ from sweeps import SAMPLED, make_run
 
 from specdec_plugins.evaluation.comparisons import compare
 from specdec_plugins.evaluation.summary import Group, summarize
-from specdec_plugins.evaluation.table import COLUMNS, SAMPLED_COLUMNS, format_group
+from specdec_plugins.evaluation.table import SPEED, format_group, format_texts
+from specdec_plugins.evaluation.texts import Text
 
 NAMES = [
     "AR",
@@ -42,11 +43,12 @@ def test_every_system_has_a_row_of_every_column(group: Group) -> None:
     text = format_group(group, compare(group))
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     assert len(rows) == 1 + len(NAMES)
-    assert {row.count("|") for row in rows} == {len(COLUMNS) + 1}
+    assert {row.count("|") for row in rows} == {13}
     assert (
-        "| constant k 3 | 3 | 2.00 | 0.400 | 0.400 | 1.000 | 8 | 1.00 (1.00 to 1.00) | 25.0 |"
-        in text
-    )
+        "| constant k 3 | 3 | 2.00 | 0.400 | 0.400 | 0.400 | 1.000 | 8 | 1.00 (1.00 to 1.00) "
+        "| 25.0 | 5 |  |\n"
+    ) in text
+    assert "| AR |  | 2.00 |  |" in text
 
 
 def test_conditions_and_what_is_no_decoder_are_said(group: Group) -> None:
@@ -57,7 +59,7 @@ def test_conditions_and_what_is_no_decoder_are_said(group: Group) -> None:
     assert "bonus token included" in text
     assert "| *oracle k 3* (not real) |" in text
     # The drafter alone has no rates: it is not verified.
-    assert "| *drafter alone* | 3 |  |  |  |  | 8 |" in text
+    assert "| *drafter alone* | 3 |  |  |  |  |  | 8 |" in text
 
 
 def test_comparisons_in_words(group: Group) -> None:
@@ -88,10 +90,30 @@ def test_sampled_output_is_compared_by_the_token() -> None:
     text = format_group(group, compare(group))
     assert "batch 1, sampling at temperature 0.7\n" in text
     rows = [line for line in text.splitlines() if line.startswith("| ")]
-    assert {row.count("|") for row in rows} == {len(SAMPLED_COLUMNS) + 1}
+    assert {row.count("|") for row in rows} == {12}
     assert "as AR" not in rows[0]
-    assert "| constant k 3 | 3 | 3.00 (2.50 to 3.50) | 0.500 | 0.750 | 1.000 |" in text
+    assert "| constant k 3 | 3 | 3.00 (2.50 to 3.50) | 0.400 | 0.500 | 0.750 | 1.000 |" in text
     assert "| 1500.00 (1000.00 to 2000.00) | 1.00 (1.00 to 1.00) | 2.3 |" in text
     assert "Means over seeds (2, a round each" in text
     assert "the time of a token is compared" in text
     assert "same output" not in text
+
+
+def test_one_table_across_texts() -> None:
+    """A row for each system; what it has not run on is left empty."""
+    runs = [
+        make_run(name, text=text, acceptance_length=length, tokens_per_second=speed)
+        for text, length in (("near", 4.0), ("far", 2.5))
+        for name, speed in (("AR", 8.0), ("constant k 3", 4 * length))
+        if (name, text) != ("AR", "far")
+    ]
+    groups = summarize(runs, NAMES, [Text("near", []), Text("far", [])])
+    lines = format_texts(groups).splitlines()
+    assert lines[0] == "### All texts: cpu, eager, float32, 1 thread, batch 1, strict"
+    head = [name.strip() for name in lines[2].split("|")[1:-1]]
+    shown = ("acceptance length", "verification rate", "discard rate, verified slots")
+    heads = [f"{text}: {name}" for text in ("near", "far") for name in (*shown, SPEED)]
+    assert head == ["system", "k", *heads]
+    assert lines[4] == "| AR |  | 4.00 | 0.500 | 0.750 | 1 |  |  |  |  |"
+    near = "4.00 | 0.500 | 0.750 | 2.00 (2.00 to 2.00)"
+    assert lines[5] == f"| constant k 3 | 3 | {near} | 2.50 | 0.500 | 0.750 |  |"

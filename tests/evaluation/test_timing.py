@@ -114,6 +114,8 @@ def test_a_run_is_traced_in_a_pass_of_its_own(pair: Settings) -> None:
     run = timed_run(system, translator, batches, 1, trace=True)
     columns = run.by_sentence
     assert [len(steps) for steps in columns.trace] == columns.steps
+    accepted = [[step.accepted for step in steps] for steps in columns.trace]
+    assert accepted == columns.accepted_by_step
     for name, own in (("drafted_tokens", "drafted"), ("committed_tokens", "committed")):
         told = [
             sum(len(value) if own == "drafted" else value for value in values)

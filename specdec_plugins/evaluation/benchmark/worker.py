@@ -5,14 +5,14 @@ Nothing is imported here that a system may do without: of CTranslate2's process 
 
 from __future__ import annotations
 
-import resource
 import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, Protocol
+
+from specdec_plugins.evaluation.memory import peak_memory
 
 Tokens = list[str]
 """A sentence: symbols of its language's dictionary, without EOS."""
@@ -85,16 +85,3 @@ def serve(connection: Connection) -> None:
     while True:
         decoded = decoder.decode(connection.recv())
         connection.send(Answer(decoded, peak_memory()))
-
-
-def peak_memory() -> int:
-    """The most bytes of memory that this process has had."""
-    try:
-        status = Path("/proc/self/status").read_text("utf-8")
-        # Linux's ru_maxrss begins with that of the process that started this one.
-        kilobytes = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
-        return int(kilobytes.split()[1]) * 1024
-    except (OSError, StopIteration):
-        # Only macOS counts in bytes.
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

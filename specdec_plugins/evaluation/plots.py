@@ -136,7 +136,10 @@ def draw_oracle(group: Group) -> dict[str, bytes]:
     run, longest = found[0][0].first, found[0][1]
     chosen = max(range(len(longest)), key=lambda i: len(longest[i]))
     for system, lengths in found:
-        style = {"color": _style(system, group)["color"], "label": f"k {system.first.block_size}"}
+        style = {
+            "color": _style(system, group)["color"],
+            "label": f"oracle, k {system.first.block_size}",
+        }
         steps = lengths[chosen]
         one.plot(range(1, len(steps) + 1), steps, marker="*", drawstyle="steps-mid", **style)
         middles, spreads = by_tenths(lengths)

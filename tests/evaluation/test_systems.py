@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from specdec_plugins.decoding.acceptance import RelaxedRule
+from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.evaluation.systems import CONTROLLERS, Choice, System, list_systems
 from specdec_plugins.inference import Settings
@@ -147,3 +147,20 @@ def test_what_cannot_be_is_refused_by_its_flag(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         systems(options=options, **choice)
+
+
+def test_with_sampling_there_is_what_does_not_skew_it() -> None:
+    """Neither the drafter alone, nor what weighs a whole draft; who asks for that is told."""
+    base = replace(
+        BASE,
+        rule=SamplingRule(),
+        controller=ControllerOptions("heuristic", acceptance_head="head.pt"),
+    )
+    names = tuple(name for name in CONTROLLERS if name != "oracle")
+    found = [system.name for system in list_systems(base, Choice(names, (2,)), 6)]
+    assert "drafter" not in found
+    assert "cost-aware k 6" in found
+    assert "cost-aware head k 6" not in found
+    assert {name.split()[0] for name in found} == {"AR", *names}
+    with pytest.raises(ValueError, match="--controller oracle: looks at drafted tokens"):
+        list_systems(base, Choice(("constant", "oracle")), 6)

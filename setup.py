@@ -85,7 +85,10 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.10,<3.13",
     packages=find_packages(include=["specdec_plugins", "specdec_plugins.*"]),
-    package_data={"specdec_plugins": ["py.typed"], "specdec_plugins.inference": ["*.html"]},
+    package_data={
+        "specdec_plugins": ["py.typed"],
+        "specdec_plugins.inference": ["*.html", "*.svg"],
+    },
     zip_safe=False,
     entry_points={
         "console_scripts": [

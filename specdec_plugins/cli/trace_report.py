@@ -1,17 +1,18 @@
-"""Turn a trace into a page to look at.
+"""Turn a trace into a page to look at, or one sentence of it into a picture.
 
     scripts/inference.py ... --trace run.jsonl
     scripts/trace_report.py run.jsonl run.html
+    scripts/trace_report.py run.jsonl run.svg --line 3
 
 The page is one file that fetches nothing and runs no script: every step of the sentences with its
 accepted, rejected and bonus tokens, the histogram of acceptance length, the acceptance rate by
-slot, and the totals.
+slot, and the totals. The picture shows the steps of one line.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tqdm import tqdm
@@ -20,7 +21,8 @@ from specdec_plugins.cli.terminal import prepare_terminal, program
 from specdec_plugins.inference import InferenceError
 from specdec_plugins.inference.paths import check_paths, check_writable
 from specdec_plugins.inference.streams import tell
-from specdec_plugins.inference.trace_file import read_trace
+from specdec_plugins.inference.trace_file import SentenceTrace, read_trace
+from specdec_plugins.inference.trace_picture import draw_sentence
 from specdec_plugins.inference.trace_report import build_report
 from specdec_plugins.whole_file import whole_file
 
@@ -34,28 +36,52 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("trace", metavar="TRACE", help="what inference.py --trace wrote")
-    parser.add_argument("output", metavar="OUTPUT.html", help="the page to write")
+    parser.add_argument(
+        "output", metavar="OUTPUT", help="the page to write, or OUTPUT.svg, the picture"
+    )
     parser.add_argument(
         "--limit", metavar="N", type=int, default=1000, help="lines to show; all are counted (1000)"
+    )
+    parser.add_argument(
+        "--line", metavar="N", type=int, default=1, help="of a picture: the line to draw (1)"
     )
     args = parser.parse_args(argv)
     if args.limit < 0:
         parser.error(f"--limit {args.limit}: must be 0 or more")
+    if args.line < 1:
+        parser.error(f"--line {args.line}: must be 1 or more")
     try:
-        check_writable(args.output, "OUTPUT.html")
-        check_paths([("OUTPUT.html", args.output)], [("TRACE", args.trace)])
+        check_writable(args.output, "OUTPUT")
+        check_paths([("OUTPUT", args.output)], [("TRACE", args.trace)])
         sentences = tqdm(read_trace(args.trace), unit="line", disable=None)
-        page = build_report(sentences, args.limit, Path(args.trace).name)
+        if Path(args.output).suffix == ".svg":
+            made = _picture(sentences, args.line)
+        else:
+            made = build_report(sentences, args.limit, Path(args.trace).name)
         with whole_file(args.output) as file:
-            file.write(page.encode("utf-8", errors="xmlcharrefreplace"))
+            file.write(made.encode("utf-8", errors="xmlcharrefreplace"))
     except InferenceError as error:
         tell(f"{PROG}: {error}")
         return 1
     except OSError as error:
         fault = f"cannot be written to ({error.strerror}); name another file"
-        tell(f"{PROG}: OUTPUT.html {args.output}: {fault}")
+        tell(f"{PROG}: OUTPUT {args.output}: {fault}")
         return 1
     except KeyboardInterrupt:
         tell(f"{PROG}: interrupted; nothing was written")
         return 130
     return 0
+
+
+def _picture(sentences: Iterable[SentenceTrace], line: int) -> str:
+    """
+    Raises:
+        InferenceError: there is no such line, or nothing in it.
+    """
+    for number, sentence in enumerate(sentences, start=1):
+        if number == line:
+            try:
+                return draw_sentence(sentence)
+            except ValueError as error:
+                raise InferenceError(f"--line {line}: {error}; name another") from error
+    raise InferenceError(f"--line {line}: there are only {number} lines")

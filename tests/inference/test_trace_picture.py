@@ -1,0 +1,71 @@
+"""A sentence's picture: what stands in it, and how."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from specdec_plugins.cli import trace_report as script
+from specdec_plugins.decoding.trace import StepTrace
+from specdec_plugins.inference.trace_file import SentenceTrace
+from specdec_plugins.inference.trace_picture import KINDS, MARGIN, WIDTH, draw_sentence
+
+SVG = "{http://www.w3.org/2000/svg}"
+EVIL = "<script>\x07&\ud800"
+
+
+def sentence(*steps: StepTrace) -> SentenceTrace:
+    return SentenceTrace(f"the {EVIL} source", "the output", list(steps))
+
+
+def boxes(picture: str) -> list[tuple[str, str, float, float]]:
+    """Kind, text, left side and width, the legend's last."""
+    root = ET.fromstring(picture)
+    drawn = [rect for rect in root.iter(f"{SVG}rect") if rect.get("class")]
+    texts = list(root.iter(f"{SVG}text"))[-len(drawn) :]
+    return [
+        (str(r.get("class")), str(t.text), float(str(r.get("x"))), float(str(r.get("width"))))
+        for r, t in zip(drawn, texts, strict=True)
+    ]
+
+
+def test_every_token_has_a_box_of_its_kind() -> None:
+    step = StepTrace(["a", EVIL, "c", "d"], 3, 1, "own", 1.0)
+    last = StepTrace(["x", "</s>"], 2, 2, None, 1.0)
+    found = [box[:2] for box in boxes(draw_sentence(sentence(step, last)))]
+    evil = EVIL.replace("\x07", "\ufffd").replace("\ud800", "\ufffd")
+    assert found == [
+        ("accepted", "a"),
+        ("bonus", "own"),
+        ("rejected", evil),
+        ("rejected", "c"),
+        ("unread", "d"),
+        ("accepted", "x"),
+        ("accepted", "</s>"),
+        *((kind, kind) for kind in KINDS),
+    ]
+
+
+def test_boxes_stay_inside_and_apart() -> None:
+    step = StepTrace(["word" * (1 + n % 5) for n in range(40)], 40, 7, "own", 1.0)
+    found = boxes(draw_sentence(sentence(step)))
+    assert all(x >= MARGIN and x + width <= WIDTH - MARGIN for _, _, x, width in found)
+    for (_, _, x, width), (_, _, following, _) in pairwise(found):
+        assert following > x + width or following < x
+
+
+def test_the_command_draws_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace, picture = tmp_path / "t.jsonl", tmp_path / "t.svg"
+    step = StepTrace(["second"], 1, 1, "own", 1.0)
+    lines = [SentenceTrace("", "", []), SentenceTrace("s", "o", [step])]
+    trace.write_text("".join(line.to_json() + "\n" for line in lines), "utf-8")
+    assert script.main([str(trace), str(picture), "--line", "2"]) == 0
+    assert boxes(picture.read_text("utf-8"))[0][:2] == ("accepted", "second")
+    before = picture.read_bytes()
+    for line, fault in (("1", "has no words, and no steps to draw"), ("3", "only 2 lines")):
+        assert script.main([str(trace), str(picture), "--line", line]) == 1
+        assert fault in capsys.readouterr().err
+    assert picture.read_bytes() == before

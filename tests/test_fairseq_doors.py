@@ -21,6 +21,7 @@ from trained import Trained
 from specdec_plugins.checkpoints.export import export_checkpoint
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.decoding.acceptance import RelaxedRule
+from specdec_plugins.decoding.limits import GenerationLimits
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "specdec_plugins"
@@ -127,6 +128,13 @@ def test_generate_by_sampling(trained: Trained, flags: str, tmp_path: Path) -> N
     assert outputs[0] == outputs[1] != outputs[2]
 
 
+def test_generate_with_a_repetition_penalty(trained: Trained, flags: str, tmp_path: Path) -> None:
+    flags += f" --path {trained.drafter}:{trained.verifier} {SHOW} --repetition-penalty 4"
+    expected = trained.translate(limits=GenerationLimits(max_len_b=12, repetition_penalty=4.0))
+    assert expected != trained.translate()
+    check_output(run_generate(flags, tmp_path), trained, expected)
+
+
 def test_generate_by_the_verifier_alone_is_the_same(
     trained: Trained, flags: str, tmp_path: Path
 ) -> None:
@@ -209,6 +217,9 @@ def test_hub(trained: Trained, tmp_path: Path) -> None:
     expected = trained.translate(**paths)
     assert hub.translate(trained.source, max_len_b=12) == expected
     assert hub.translate(trained.source[0], max_len_b=12) == expected[0]
+    penalised = GenerationLimits(max_len_b=12, repetition_penalty=4.0)
+    found = hub.translate(trained.source, max_len_b=12, repetition_penalty=4.0)
+    assert found == trained.translate(**paths, limits=penalised)
 
 
 def test_eval_bleu(trained: Trained, tmp_path: Path) -> None:

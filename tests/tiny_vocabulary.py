@@ -35,8 +35,13 @@ def sample_of(rows: int) -> dict[str, Any]:
 
 
 @cache
-def distribution(length: int, temperature: float, sampling: Sampling) -> dict[Output, float]:
-    """The verifier's outputs of at most ``length`` tokens and EOS, by going through all of them."""
+def distribution(
+    length: int, temperature: float, sampling: Sampling, penalty: float = 1.0
+) -> dict[Output, float]:
+    """The verifier's outputs of at most ``length`` tokens and EOS, by going through all of them.
+
+    ``penalty``: of tokens that the output has already.
+    """
     found: dict[Output, float] = {}
     # fairseq attends to the source by float32 probabilities, whatever the model is in.
     in_double = patch("fairseq.utils.softmax", lambda x, dim, onnx_trace=False: x.softmax(dim))
@@ -46,7 +51,10 @@ def distribution(length: int, temperature: float, sampling: Sampling) -> dict[Ou
         for prefix, chance in open_prefixes.items():
             with torch.no_grad(), in_double:
                 logits, _ = VERIFIER(**SOURCE, prev_output_tokens=torch.tensor([[EOS, *prefix]]))
-            lprobs = (logits[0, -1] / temperature).log_softmax(-1)
+            scores = logits[0, -1]
+            for token in set(prefix):
+                scores[token] *= penalty if scores[token] < 0 else 1 / penalty
+            lprobs = (scores / temperature).log_softmax(-1)
             lprobs[PAD] = -math.inf
             if position < 1:
                 lprobs[EOS] = -math.inf

@@ -14,6 +14,7 @@ from specdec_plugins.checkpoints.saved_config import ConfigError, saved_fields
 from specdec_plugins.decoding.acceptance import RULE_OPTIONS, AcceptanceRule, choose_rule
 from specdec_plugins.decoding.controllers import ControllerOptions, Head
 from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD
+from specdec_plugins.decoding.limits import REPETITION_PENALTY
 from specdec_plugins.models.acceptance_head import AcceptanceHead, HeadSettings, fingerprint
 from specdec_plugins.models.drafter import Drafter
 
@@ -28,10 +29,11 @@ def head_rule(settings: HeadSettings) -> AcceptanceRule:
     return choose_rule(settings.rule)
 
 
-def _described(rule: AcceptanceRule, temperature: float) -> str:
-    """A rule and the temperature, where that matters to it and is not 1."""
+def _described(rule: AcceptanceRule, temperature: float, penalty: float) -> str:
+    """A rule, the temperature where that matters to it, and the penalty; neither if it is 1."""
     scaled = rule.takes_temperature and temperature != 1
-    return f"{rule} at temperature {temperature:g}" if scaled else str(rule)
+    text = f"{rule} at temperature {temperature:g}" if scaled else str(rule)
+    return f"{text} with repetition penalty {penalty:g}" if penalty != 1 else text
 
 
 def find_head(drafter_path: Location, rule: AcceptanceRule) -> Path | None:
@@ -64,6 +66,7 @@ def load_head(
     rule: AcceptanceRule,
     block_size: int,
     temperature: float = 1.0,
+    repetition_penalty: float = 1.0,
 ) -> AcceptanceHead:
     """Read the head of a file, frozen, in float32 on the CPU.
 
@@ -72,10 +75,11 @@ def load_head(
         rule: the acceptance rule it is to predict.
         block_size: the most slots that it will be asked about.
         temperature: what the scores that the rule judges are divided by.
+        repetition_penalty: of these scores.
 
     Raises:
         CheckpointError: the file cannot be read or is no head, or the head is one for another
-            drafter, rule or temperature, or for smaller blocks.
+            drafter, rule, temperature or penalty, or for smaller blocks.
     """
     state = load_archive(path)
     settings = _settings(path, state.get("acceptance_head"))
@@ -85,10 +89,12 @@ def load_head(
             "scripts/train_head.sh"
         )
     theirs = head_rule(settings)
-    trained = _described(theirs, settings.rule_temperature)
-    asked = _described(rule, temperature)
+    trained = _described(theirs, settings.rule_temperature, settings.repetition_penalty)
+    asked = _described(rule, temperature, repetition_penalty)
     if trained != asked:
         scale = f" --temperature {settings.rule_temperature:g}" if theirs.takes_temperature else ""
+        if settings.repetition_penalty != repetition_penalty:
+            scale += f" {REPETITION_PENALTY.flag} {settings.repetition_penalty:g}"
         instead = " instead of --sampling" if rule.draws and not theirs.draws else ""
         raise CheckpointError(
             f"{path}: trained for {trained} acceptance, not {asked}; give {theirs.flags}{scale}"
@@ -110,6 +116,7 @@ def controller_head(
     device: torch.device | str,
     drafter_path: Location | None = None,
     temperature: float = 1.0,
+    repetition_penalty: float = 1.0,
 ) -> Head | None:
     """The head that a controller is to use: the one given, or, where it cannot do without, the one
     beside the drafter.
@@ -125,8 +132,8 @@ def controller_head(
         path = find_head(drafter_path, rule)
     if path is None or not options.reads_head:
         return None
-    head = load_head(path, drafter, rule, block_size or drafter.block_size, temperature)
-    head = head.to(device)
+    k = block_size or drafter.block_size
+    head = load_head(path, drafter, rule, k, temperature, repetition_penalty).to(device)
     return head if head.settings.layers else head.folded()
 
 
@@ -160,6 +167,7 @@ def _settings(path: Location, saved: object) -> HeadSettings:
             raise ConfigError("a temperature in it is not above 0")
         if min(settings.channels, settings.block_size) < 1 or settings.layers < 0:
             raise ConfigError("it is of no size that can be")
+        REPETITION_PENALTY.check(settings.repetition_penalty)
         head_rule(settings)
     except (ValueError, TypeError) as error:  # of a value, of one that is missing
         raise CheckpointError(f"{path}: not an acceptance head ({error}); {REMEDY}") from error

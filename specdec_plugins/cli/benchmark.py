@@ -81,6 +81,7 @@ REFUSED: tuple[tuple[str, object, str], ...] = (
     ("fp64", False, "choose with --precision"),
     ("unkpen", 0, "CTranslate2 has no such option"),
     ("temperature", 1.0, "CTranslate2's greedy search has no such option"),
+    ("repetition_penalty", 1.0, "fairseq's own search has no such option"),
 )
 
 
@@ -186,7 +187,8 @@ def make_base(args: argparse.Namespace) -> Settings:
     """
     for name, nothing, why in REFUSED:
         if getattr(args, name) != nothing:
-            raise ValueError(f"--{name} is not for a benchmark: {why}; leave it out")
+            flag = f"--{name.replace('_', '-')}"
+            raise ValueError(f"{flag} is not for a benchmark: {why}; leave it out")
     if not args.path:
         raise ValueError("--path: give the drafter's checkpoint; a benchmark needs it")
     own = {"batch": 1, "beam": 1, "controller": "constant", "cpu": True}

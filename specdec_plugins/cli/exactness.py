@@ -2,12 +2,13 @@
 
     scripts/exactness.py MODEL_DIR --input-path FILE [--precision bfloat16] [--batch 1 32]
         [--engine openvino] [--controller constant tree] [--against float32 stock]
+        [--repetition-penalty 1.2]
 
 MODEL_DIR holds verifier.pt, drafter.pt, dictionaries and codes. FILE is ordinary text. Compared
 are, in one engine and precision, strict speculation with AR (our greedy loop without a drafter, at
 batch 1), and AR with itself at the other batch sizes; then, as --against says, AR with AR of the
 eager engine in float32 or float64, and AR and strict with stock beam 1, fairseq's own, in the same
-precision (in float32, if that is int8).
+precision (in float32, if that is int8). Stock beam 1 has no repetition penalty.
 
 For every line that differs, the gap is the difference of the verifier's float64 log-probabilities,
 in nats, of the two tokens at the first difference. In float64 rounding is too small to matter: exit
@@ -32,6 +33,7 @@ from specdec_plugins.cli.terminal import prepare_terminal, program
 from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
 from specdec_plugins.decoding.engine_choice import ENGINE, PRECISION
 from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.decoding.limits import REPETITION_PENALTY, GenerationLimits, penalised
 from specdec_plugins.inference import (
     InferenceError,
     Settings,
@@ -52,11 +54,12 @@ def main() -> int:
     args = parse()
     try:
         lines = read_lines(args.input_path)
-        reference = load(args.model, "AR", "eager", "float64")
+        limits = GenerationLimits(repetition_penalty=args.repetition_penalty)
+        reference = load(args.model, "AR", "eager", "float64", limits=limits)
         title = f"{len(lines)} lines, {args.engine}, {args.precision}"
         print(f"{title:{WIDTH}} | lines that differ | gap: max | median", flush=True)
         inexact = 0
-        for title, found, expected, exact in comparisons(args, lines):
+        for title, found, expected, exact in comparisons(args, limits, lines):
             gaps = [gap(reference, *of) for of in zip(lines, found, expected) if of[1] != of[2]]
             print(row(title, gaps, len(lines)), flush=True)
             inexact += exact * len(gaps)
@@ -83,9 +86,14 @@ def parse() -> argparse.Namespace:
         nargs="+",
         help="default: float32; in float64, float32 and stock",
     )
+    penalty = REPETITION_PENALTY
+    add(penalty.flag, type=penalty.kind, default=penalty.default, help=penalty.help)
     args = parser.parse_args()
+    plain = args.repetition_penalty == 1
     if args.against is None:
-        args.against = ["float32", STOCK] if args.precision == "float64" else ["float32"]
+        args.against = ["float32", STOCK] if args.precision == "float64" and plain else ["float32"]
+    if STOCK in args.against and not plain:
+        parser.error(f"--against {STOCK}: fairseq's own search has no {penalty.flag}")
     return args
 
 
@@ -104,7 +112,7 @@ def read_lines(path: str) -> list[Line]:
 
 
 def comparisons(
-    args: argparse.Namespace, lines: list[Line]
+    args: argparse.Namespace, limits: GenerationLimits, lines: list[Line]
 ) -> Iterator[tuple[str, list[Tokens], list[Tokens], bool]]:
     """What is compared: a title, both outputs, and whether only rounding within one precision may
     tell them apart."""
@@ -117,7 +125,7 @@ def comparisons(
         batch: int = 1,
         controller: str = "constant",
     ) -> list[Tokens]:
-        translator = load(args.model, strategy, engine, precision, batch, controller)
+        translator = load(args.model, strategy, engine, precision, batch, controller, limits)
         bar = tqdm(
             translator.translate(lines), total=len(lines), desc=strategy, leave=False, disable=None
         )
@@ -153,6 +161,7 @@ def load(
     precision: str,
     batch: int = 1,
     controller: str = "constant",
+    limits: GenerationLimits | None = None,
 ) -> Translator:
     return load_translator(
         Settings.of_model(
@@ -163,6 +172,7 @@ def load(
             engine=engine,
             precision=precision,
             keep_bpe=True,
+            limits=limits or GenerationLimits(),
             controller=ControllerOptions(controller),
         )
     )
@@ -189,5 +199,9 @@ def gap(reference: Translator, line: Line, a: Tokens, b: Tokens) -> float:
         logits, _ = generator.model(
             source[None], torch.tensor([len(source)]), torch.tensor([prefix])
         )
-    scores = logits[0, -1].log_softmax(-1)
+    penalty, committed = generator.limits.repetition_penalty, torch.tensor([prefix[1:]]).long()
+    none, alone = committed[:, :0], torch.ones(1, 1, dtype=torch.bool)
+    known = torch.tensor([first])
+    last = penalised(logits[:, -1:], penalty, committed, known, none, alone)
+    scores = last[0, 0].log_softmax(-1)
     return abs(float(scores[options[0]] - scores[options[1]]))

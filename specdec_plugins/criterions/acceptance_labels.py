@@ -19,7 +19,7 @@ from specdec_plugins.decoding.acceptance.sampling import log_probabilities
 from specdec_plugins.decoding.acceptance.verification import Verification
 from specdec_plugins.decoding.drafting import draw_chain
 from specdec_plugins.decoding.drafts import ChainDraft, DrawnDraft
-from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
+from specdec_plugins.decoding.limits import GenerationLimits, TokenBans, penalised
 from specdec_plugins.decoding.steps.drafter import CachedDrafter, Prefixes
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
 from specdec_plugins.fairseq_types import NetInput
@@ -75,8 +75,10 @@ class AcceptanceLabeller:
         block_size: int,
         padding: int,
         temperature: float = 1.0,
+        repetition_penalty: float = 1.0,
     ) -> None:
-        """``temperature`` is what the verifier's scores are divided by, as when decoding."""
+        """``temperature`` and ``repetition_penalty`` change the verifier's scores, as when
+        decoding."""
         drafter.attach_verifier(verifier)
         self.drafter = CachedDrafter(drafter.eval())
         verifier.eval()
@@ -87,7 +89,7 @@ class AcceptanceLabeller:
         self.eos = drafter.eos
         unk = verifier.decoder.dictionary.unk()
         # As when decoding with fairseq's default limits.
-        self._temperature = temperature
+        self._temperature, self._penalty = temperature, repetition_penalty
         self._bans = TokenBans(GenerationLimits(), padding, unk, self.eos)
 
     @torch.no_grad()
@@ -165,6 +167,8 @@ class AcceptanceLabeller:
         inputs = torch.cat([last[:, None], draft.tokens], dim=1)
         among = draft.attention(self.verifier.dtype)
         logits, _ = self.verifier.score(inputs, cuts, cut, draft.depths, among)
+        prefix = target[:, : max(cuts)], cut
+        logits = penalised(logits, self._penalty, *prefix, draft.tokens, draft.ancestors)
         precision = torch.promote_types(logits.dtype, torch.float32)
         lprobs = log_probabilities(logits, self._temperature, precision)
         self._bans.apply(lprobs, cut[:, None] + draft.depths, None)

@@ -89,6 +89,7 @@ class AcceptanceLoss(FairseqCriterion):
                 head.head.settings.block_size,
                 self.padding_idx,
                 self.task.limits.temperature,
+                self.task.limits.repetition_penalty,
             )
         return self._labeller
 

@@ -99,6 +99,7 @@ def build_drafter_alone(
     Args:
         verifier: run only where the drafter reads its encoder or its states: then its passes are
             counted; None for a drafter that needs none.
+        limits: without a repetition penalty, which would be the verifier's.
 
     Raises:
         ValueError: a block size that the drafter was not trained for, or a drafter that needs its

@@ -197,6 +197,7 @@ def describe(generator: SpeculativeGenerator, needs: Needs) -> dict[str, object]
         "longest draft": needs.most,
         "tree depth": needs.depth,
         "sampling": str(generator.rule) if generator.rule.draws else None,
+        "repetition penalty": generator.limits.repetition_penalty != 1,
     }
 
 

@@ -1,4 +1,5 @@
-"""fairseq's generation options, as far as decoding knows them. No fairseq in here."""
+"""Options of generation that limit and score output: fairseq's, and one of ours. No fairseq in
+here."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+from specdec_plugins.decoding.options import Option
 
 if TYPE_CHECKING:
     from fairseq.dataclass import FairseqDataclass
@@ -32,11 +35,17 @@ SHORTEST = 2
 """Tokens of the shortest source: a word and EOS."""
 COLDEST = 1e-6
 """The lowest temperature: below, scores that are divided by it may overflow."""
+REPETITION_PENALTY = Option(
+    "repetition_penalty", 1.0,
+    "scores of tokens that the output has already are divided by this if positive, else multiplied",
+    least=COLDEST, most=1 / COLDEST,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class GenerationLimits:
-    """fairseq's generation options that limit and score output, under fairseq's names.
+    """fairseq's generation options that limit and score output, under fairseq's names, and the
+    repetition penalty, which it has not; see :func:`penalised`.
 
     A row's maximum length is ``max_len_a * source length + max_len_b``, EOS counted in the source
     and not in the maximum. fairseq takes the length of the batch's longest source; here each row
@@ -50,6 +59,7 @@ class GenerationLimits:
     temperature: float = 1.0
     lenpen: float = 1.0
     normalize_scores: bool = True
+    repetition_penalty: float = REPETITION_PENALTY.default
 
     def __post_init__(self) -> None:
         """
@@ -69,6 +79,7 @@ class GenerationLimits:
             raise ValueError(f"--unkpen {self.unkpen}: must be a number")
         if not math.isfinite(self.lenpen):
             raise ValueError(f"--lenpen {self.lenpen}: must be a number")
+        REPETITION_PENALTY.check(self.repetition_penalty)
 
     def longest(self, source_lengths: Tensor) -> Tensor:
         """``(rows,)`` maximum lengths, float64 and not rounded, of ``(rows,)`` source lengths."""
@@ -115,7 +126,8 @@ class GenerationLimits:
                 raise ValueError(f"{flag} {value}: not supported by speculative decoding")
         if getattr(args, "nbest", 1) != 1:
             raise ValueError("--nbest: speculative decoding gives one hypothesis")
-        names = ("max_len_a", "max_len_b", "min_len", "unkpen", "temperature", "lenpen")
+        plain = ("max_len_a", "max_len_b", "min_len", "unkpen", "temperature", "lenpen")
+        names = (*plain, REPETITION_PENALTY.name)
         given = {name: getattr(args, name) for name in names if hasattr(args, name)}
         return cls(**given, normalize_scores=not getattr(args, "unnormalized", False))
 
@@ -148,3 +160,40 @@ class TokenBans:
             full = (positions >= max_lengths[:, None])[..., None]
             eos = torch.arange(scores.size(-1), device=scores.device) == self.eos
             scores.masked_fill_(full & ~eos, -math.inf)
+
+
+def penalised(
+    scores: Tensor,
+    penalty: float,
+    committed: Tensor,
+    lengths: Tensor,
+    drafted: Tensor,
+    ancestors: Tensor,
+) -> Tensor:
+    """A verifier's scores, in which tokens that the output has already are less likely.
+
+    A score is divided by the penalty if it is positive, and multiplied if not (CTRL, Keskar et al.,
+    2019, §4.1, as Transformers has it). What counts are tokens that were generated: of a slot those
+    committed, and the drafted ones that it comes after, itself included; not the EOS that every
+    target begins with. It is of scores as the model gives them, before temperature and softmax.
+
+    Args:
+        scores: ``(rows, slots + 1, vocab)`` after the last committed token and each drafted one.
+        penalty: above 1 there are fewer repetitions, below 1 more; with 1 they stay as they are.
+            Else they are float32 at least.
+        committed: ``(rows, n)`` of each row, as many of them as ``lengths`` ``(rows,)`` says.
+        drafted: ``(rows, slots)``.
+        ancestors: as of a draft.
+    """
+    if penalty == 1:
+        return scores
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    rows, width, vocabulary = scores.shape
+    # One token more, that stands for none.
+    there = torch.arange(committed.size(1), device=scores.device) < lengths[:, None]
+    before = scores.new_zeros(rows, vocabulary + 1, dtype=torch.bool)
+    before.scatter_(1, committed.masked_fill(~there, vocabulary), True)
+    after = ancestors[..., 1:].expand(rows, -1, -1)
+    drafts = drafted[:, None].expand(-1, width, -1).masked_fill(~after, vocabulary)
+    seen = before[:, None].expand(-1, width, -1).scatter(2, drafts, True)[..., :vocabulary]
+    return torch.where(seen, torch.where(scores > 0, scores / penalty, scores * penalty), scores)

@@ -8,7 +8,7 @@ from specdec_plugins.decoding.acceptance import Verification
 from specdec_plugins.decoding.acceptance.sampling import log_probabilities
 from specdec_plugins.decoding.batch import Batch
 from specdec_plugins.decoding.drafts import Draft, SelfScoredDraft
-from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
+from specdec_plugins.decoding.limits import GenerationLimits, TokenBans, penalised
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
 from specdec_plugins.fairseq_types import EncoderOut, NetInput
 
@@ -47,7 +47,15 @@ class VerifierScorer:
         lengths = batch.on_device.lengths
         among = draft.attention(self.verifier.dtype)
         logits, states = self.verifier.score(inputs, batch.lengths, lengths, depths, among)
-        lprobs = log_probabilities(logits, self.limits.temperature, batch.scores.dtype)
+        scores = penalised(
+            logits,
+            self.limits.repetition_penalty,
+            batch.tokens[:, 1 : max(batch.lengths) + 1],
+            lengths,
+            draft.tokens,
+            draft.ancestors,
+        )
+        lprobs = log_probabilities(scores, self.limits.temperature, batch.scores.dtype)
         return verification_of(lprobs, batch, lengths[:, None] + depths, self._bans), states
 
 

@@ -66,6 +66,7 @@ class TrainedHead:
             settings.block_size,
             self.task.target_dictionary.pad(),
             settings.rule_temperature,
+            settings.repetition_penalty,
         )
 
     def calibrated(self, temperature: float, bias: float) -> AcceptanceHead:

@@ -20,15 +20,24 @@ from specdec_plugins.decoding.acceptance import RULE_OPTIONS, SamplingRule, Stri
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD
 from specdec_plugins.decoding.engine_choice import ENGINE, PRECISION
-from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.limits import REPETITION_PENALTY, GenerationLimits
 from specdec_plugins.inference.settings import STRATEGIES, Settings
 from specdec_plugins.inference.streams import tell
-from specdec_plugins.tasks.decoding_config import ControllerConfig, RuleConfig
+from specdec_plugins.tasks.decoding_config import ControllerConfig, LimitsConfig, RuleConfig
 
 logger = logging.getLogger(__name__)
 
 ENCODERS = ("tokenizer", "bpe")
-LIMITS = ("max_len_a", "max_len_b", "min_len", "unkpen", "temperature", "lenpen", "unnormalized")
+LIMITS = (
+    "max_len_a",
+    "max_len_b",
+    "min_len",
+    "unkpen",
+    "temperature",
+    "lenpen",
+    "unnormalized",
+    REPETITION_PENALTY.name,
+)
 SAMPLING = tuple(option.name for option in SamplingRule.options)
 SEARCH = (
     *SAMPLING,
@@ -141,6 +150,7 @@ class TranslationParser(argparse.ArgumentParser):
             "--block-size", metavar="K", type=int, help="slots drafted in a pass (what was trained)"
         )
         gen_parser_from_dataclass(self.group, RuleConfig())
+        gen_parser_from_dataclass(self.group, LimitsConfig())
         gen_parser_from_dataclass(self.group, ControllerConfig())
         add("-s", "--source-lang", metavar="LANG", help="default: the checkpoint's")
         add("-t", "--target-lang", metavar="LANG", help="default: the checkpoint's")

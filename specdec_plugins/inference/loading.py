@@ -128,6 +128,7 @@ def _load_models(
             settings.device,
             settings.path,
             settings.limits.temperature,
+            settings.limits.repetition_penalty,
         )
     for model in (verifier, drafter):
         if model is not None:

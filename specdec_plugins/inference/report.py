@@ -113,6 +113,8 @@ def _title(settings: JsonObject) -> str:
         title += f", {drawn} at temperature {settings['limits']['temperature']:g}"
     elif controller is not None:
         title += f", {choose_rule(rule)}"
+    if (penalty := settings["limits"]["repetition_penalty"]) != 1:
+        title += f", repetition penalty {penalty:g}"
     if controller is None:
         return title
     if controller["controller"] != "constant":

@@ -10,7 +10,8 @@ from typing import Any
 from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.engine_choice import ENGINE, PRECISION, check_engine
-from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.limits import REPETITION_PENALTY, GenerationLimits
+from specdec_plugins.decoding.stock_search import check_stock_search
 
 STRATEGIES = ("specdec", "AR", "fairseq", "drafter")
 TRACED = ("specdec", "AR")
@@ -132,6 +133,13 @@ class Settings:
             raise ValueError(
                 f"--min-len {limits.min_len}: is above the maximum length, "
                 f"--max-len-b {limits.max_len_b}"
+            )
+        if self.strategy == "fairseq":
+            check_stock_search({**asdict(limits), **self.search_options})
+        if self.strategy == "drafter" and limits.repetition_penalty != 1:
+            raise ValueError(
+                f"{REPETITION_PENALTY.flag} {limits.repetition_penalty}: changes the verifier's "
+                "scores, and the drafter alone has its own; use --strategy specdec or AR"
             )
 
     def _check_engine(self) -> None:

@@ -45,6 +45,8 @@ class HeadSettings:
     """The acceptance rule: the options that ask for it, by name."""
     rule_temperature: float = 1.0
     """What the scores that the rule judges are divided by; 1 where it is strict."""
+    repetition_penalty: float = 1.0
+    """Of the scores that the rule judges."""
     temperature: float = 1.0
     """Its logits are divided by this,"""
     bias: float = 0.0
@@ -253,6 +255,7 @@ class AcceptanceHeadModel(BaseFairseqModel):
             drafter=fingerprint(drafter),
             rule=rule.values,
             rule_temperature=task.limits.temperature if rule.takes_temperature else 1.0,
+            repetition_penalty=task.limits.repetition_penalty,
         )
         return cls(AcceptanceHead(settings), drafter)
 

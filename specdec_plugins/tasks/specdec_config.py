@@ -9,7 +9,12 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks.translation import TranslationConfig
 from omegaconf import II
 
-from specdec_plugins.tasks.decoding_config import ControllerConfig, EngineConfig, RuleConfig
+from specdec_plugins.tasks.decoding_config import (
+    ControllerConfig,
+    EngineConfig,
+    LimitsConfig,
+    RuleConfig,
+)
 
 # Names that the published code lists; all but the first crashed there.
 NOISES = ("block_mask", "random_delete", "random_mask", "full_mask", "no_noise")
@@ -18,7 +23,9 @@ AUTOCAST = ("bfloat16",)
 
 
 @dataclass
-class TranslationSpecdecConfig(ControllerConfig, RuleConfig, EngineConfig, TranslationConfig):
+class TranslationSpecdecConfig(
+    ControllerConfig, RuleConfig, LimitsConfig, EngineConfig, TranslationConfig
+):
     """Options of the task: noise and glancing for training, the rest for generation."""
 
     noise: ChoiceEnum(NOISES) = field(  # type: ignore[valid-type]

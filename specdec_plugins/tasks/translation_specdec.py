@@ -44,7 +44,8 @@ from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD
 from specdec_plugins.decoding.engine_choice import choose_engine
-from specdec_plugins.decoding.limits import SHORTEST, GenerationLimits
+from specdec_plugins.decoding.limits import REPETITION_PENALTY, SHORTEST, GenerationLimits
+from specdec_plugins.decoding.stock_search import check_stock_search
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine
 from specdec_plugins.fairseq_types import LogOutput, Sample
@@ -296,6 +297,7 @@ class TranslationSpecdecTask(TranslationTask):
             return None  # for --eval-bleu, of a model that is just being loaded
         if not drafters:
             self._refuse_controller()
+            check_stock_search(vars(self._with_own(args)))
             return super().build_generator(
                 models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn
             )
@@ -326,6 +328,7 @@ class TranslationSpecdecTask(TranslationTask):
                 self.cfg.block_size,
                 next(drafters[0].parameters()).device,
                 temperature=limits.temperature,
+                repetition_penalty=limits.repetition_penalty,
             ),
             engine=self._engine(drafters[0], trains=args is None or self.cfg.eval_bleu),
         )
@@ -377,7 +380,8 @@ class TranslationSpecdecTask(TranslationTask):
     def _with_own(self, args: FairseqDataclass | Namespace | None) -> Namespace:
         """fairseq's generation options, and the task's own where there are none of that name:
         ``--eval-bleu-args`` are few, and may be missing."""
-        own = {name: getattr(self.cfg, name) for name in (*RULE_OPTIONS, "temperature")}
+        names = (*RULE_OPTIONS, "temperature", REPETITION_PENALTY.name)
+        own = {name: getattr(self.cfg, name) for name in names}
         given = dict(args) if isinstance(args, DictConfig) else vars(args) if args else {}
         return Namespace(**{**own, **given})
 

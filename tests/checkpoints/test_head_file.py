@@ -133,6 +133,20 @@ class TestSampling:
             load_head(saved, DRAFTER, rule, 4, temperature)
 
 
+def test_a_repetition_penalty_is_part_of_the_rule(saved: Path, tmp_path: Path) -> None:
+    """Strict, too: the verifier's best token depends on it."""
+    path, given = tmp_path / "penalised.pt", (DRAFTER, StrictRule(), 4, 1.0)
+    settings = {"repetition_penalty": 1.25, "drafter": fingerprint(DRAFTER)}
+    save_head(path, make_head(**settings))
+    assert load_head(path, *given, 1.25).settings.repetition_penalty == 1.25
+    for penalty, asked in ((1.0, "strict"), (2.0, "strict with repetition penalty 2")):
+        fault = f"for strict with repetition penalty 1.25 acceptance, not {asked}; give --beta 1"
+        with pytest.raises(CheckpointError, match=rf"{fault}.* --repetition-penalty 1\.25, or"):
+            load_head(path, *given, penalty)
+    with pytest.raises(CheckpointError, match=r"penalty 2; give .* --repetition-penalty 1, or"):
+        load_head(saved, DRAFTER, RULE, 4, 1.0, 2.0)
+
+
 def test_a_strict_head_does_for_every_temperature(tmp_path: Path) -> None:
     path = tmp_path / "acceptance_head.pt"
     save_head(path, make_head(drafter=fingerprint(DRAFTER)))

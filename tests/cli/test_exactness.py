@@ -53,6 +53,20 @@ def test_in_float64_all_are_the_same(run: Run, capfd: pytest.CaptureFixture[str]
     assert all("0 (0.0 %)" in row for row in rows[:-1])
 
 
+def test_a_repetition_penalty(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    """Of all but stock search, which has none: what is said differs, and not from AR's."""
+    flags = ("--repetition-penalty", "3", "--batch", "1", "--controller", "tree")
+    assert run(TEXT, *flags) == 0
+    _, *rows = capfd.readouterr().out.splitlines()
+    assert [row.split("|")[:2] for row in rows[:1]] == [
+        [f"{'strict, tree, batch 1: AR':{script.WIDTH}} ", f" {'0 (0.0 %)':>17} "]
+    ]
+    assert not any("stock" in row for row in rows)
+    with pytest.raises(SystemExit):
+        run(TEXT, *flags, "--against", "stock")
+    assert "--against stock: fairseq's own search has no --rep" in capfd.readouterr().err
+
+
 def test_in_lower_precision(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
     flags = ("--precision", "bfloat16", "--batch", "1")
     assert run(TEXT, *flags) == 0
@@ -97,6 +111,17 @@ def test_the_gap_is_the_verifiers_at_the_first_difference() -> None:
     # What comes after is not looked at; and where one ends, the other goes on.
     assert script.gap(judge(), line, own, [*other[:3], "Hund"]) == gap
     assert script.gap(judge(), line, own, own[:3]) > 0
+
+
+def test_a_penalised_gap() -> None:
+    """A token that the output has already is further behind."""
+    line = Line(1, "A dog runs through the snow.")
+    penalised = script.load(MODEL, "AR", "eager", "float64", limits=script.GenerationLimits(
+        repetition_penalty=2.0
+    ))  # fmt: skip
+    own = next(iter(judge().translate([line]))).text.split()
+    repeated = [*own[:2], own[0]]
+    assert script.gap(penalised, line, own, repeated) > script.gap(judge(), line, own, repeated)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ pytest_plugins = ["inference_runs"]
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 TOOLS = Path(sys.executable).parent
+BOTH = ["--sampling", "--sampling-topk", "5", "--sampling-topp", "0.9"]
 
 
 def test_both_checkpoints_as_fairseq_takes_them(
@@ -123,6 +124,7 @@ def test_used_flags_are_not_called_useless(
     assert not caplog.records
     assert run("--strategy", "AR", "--sampling", "--sampling-topk=3") == 0
     assert run("--strategy", "fairseq", "--sampling", "--sampling-topp=0.5") == 0
+    assert run("--strategy", "AR", "--repetition-penalty=1.2") == 0
     assert not caplog.records
     assert run("--strategy", "AR", "--bpe-codes", "x", "--lm-weight=1") == 0
     assert run("--strategy", "AR", "--tau=2", "--beta=3", "--tree-nodes", "4") == 0
@@ -250,6 +252,25 @@ def test_where_relaxed_output_depends_on_the_batch(
     )
     assert said == depends
     assert told in err
+
+
+@pytest.mark.parametrize("flags", [[], BOTH], ids=["strict", "sampling"])
+def test_a_repetition_penalty(
+    run: RunScript, tmp_path: Path, greedy: list[str], flags: list[str]
+) -> None:
+    """The same with a drafter and without, and reported."""
+    out, path = tmp_path / "out.txt", tmp_path / "stats.json"
+    flags = ["--repetition-penalty", "3", "--stats-json", str(path), *flags]
+    outputs = []
+    for strategy in ("AR", "specdec"):
+        assert run(*flags, "--seed", "1", strategy=strategy) == 0
+        outputs.append(lines_of(out))
+        assert json.loads(path.read_text())["settings"]["limits"]["repetition_penalty"] == 3
+    assert outputs[0] != greedy
+    if "--sampling" not in flags:
+        assert outputs[0] == outputs[1]
+        assert run(*flags, "--batch", "4", "--controller", "tree") == 0
+        assert lines_of(out) == outputs[0]
 
 
 @pytest.mark.parametrize("strategy", ["specdec", "AR", "fairseq"])
@@ -438,6 +459,30 @@ def test_a_line_too_short_for_the_minimum(
         (["--engine", "openvino", "--fp64"], 2, "--engine openvino: has no --precision float64"),
         (["--engine", "eager", "--precision", "int8"], 2, "--precision int8: is for CPUs and"),
         (["--precision", "int8", "--cpu"], 2, "--precision int8: needs OpenVINO, which is not"),
+        (["--repetition-penalty", "0"], 2, "--repetition-penalty 0.0: must be between 1e-06 and"),
+        (
+            ["--repetition-penalty", "2", "--strategy", "fairseq"],
+            2,
+            "--repetition-penalty 2.0: fairseq's own search has none; translate with a drafter",
+        ),
+        (
+            ["--repetition-penalty", "2", "--strategy", "drafter"],
+            2,
+            "--repetition-penalty 2.0: changes the verifier's scores, and the drafter alone",
+        ),
+        (
+            [
+                "--sampling",
+                "--sampling-topk",
+                "3",
+                "--sampling-topp",
+                "0.5",
+                "--strategy",
+                "fairseq",
+            ],
+            2,
+            "--sampling-topk and --sampling-topp: fairseq's own search takes one of them",
+        ),
         (["--sampling-topk", "3"], 2, "--sampling-topk, --sampling-topp: give --sampling too"),
         (["--sampling", "--sampling-topp", "2"], 2, "--sampling-topp 2.0: must be at most 1"),
         (["--sampling", "--beta", "3"], 2, "--beta 3 --tau 0.0: go without --sampling"),

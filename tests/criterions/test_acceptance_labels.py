@@ -41,8 +41,10 @@ def make_pair(name: str, seed: int) -> tuple[Any, Any]:
     return make_causal(task, seed=seed + 50, **settings), verifier
 
 
-def decode(drafter: Any, verifier: Any, rule: AcceptanceRule, batch: Any) -> list[Any]:
-    limits = GenerationLimits(max_len_b=LIMIT)
+def decode(
+    drafter: Any, verifier: Any, rule: AcceptanceRule, batch: Any, penalty: float = 1.0
+) -> list[Any]:
+    limits = GenerationLimits(max_len_b=LIMIT, repetition_penalty=penalty)
     generator = build_generator(verifier, drafter, DICTIONARY, rule=rule, limits=limits)
     return [hypotheses[0] for hypotheses in generator.generate(None, batch)]
 
@@ -60,15 +62,19 @@ def targets_and_cuts(hypotheses: list[Any]) -> tuple[torch.Tensor, torch.Tensor,
     return target, cuts, [h["accepted"] for h in hypotheses]
 
 
+@pytest.mark.parametrize("penalty", [1.0, 2.0])
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", ["causal", "shared", "block"])
-def test_labels_equal_what_the_generator_accepts(name: str, rule: str) -> None:
+def test_labels_equal_what_the_generator_accepts(name: str, rule: str, penalty: float) -> None:
     compared = accepted_tokens = 0
     for seed in range(4):
         drafter, verifier = make_pair(name, seed)
         batch = make_batch([6, 2, 9, 4, 7, 3, 8, 5], vocabulary=8, seed=seed)
-        target, cuts, accepted = targets_and_cuts(decode(drafter, verifier, RULES[rule], batch))
-        labeller = AcceptanceLabeller(drafter, verifier, RULES[rule], K, PAD)
+        decoded = decode(drafter, verifier, RULES[rule], batch, penalty)
+        target, cuts, accepted = targets_and_cuts(decoded)
+        labeller = AcceptanceLabeller(
+            drafter, verifier, RULES[rule], K, PAD, repetition_penalty=penalty
+        )
         blocks = labeller(batch["net_input"], target, cuts)
         assert torch.equal(blocks.cuts, cuts.sort(1, descending=True).values)
         for row, counts in enumerate(accepted):

@@ -48,7 +48,7 @@ def settings(tmp_path: Path) -> Settings:
             acceptance_head=str(tmp_path / "head.pt"),
             cost_profile=str(tmp_path / "costs"),
         ),
-        limits=GenerationLimits(0.5, 20, 2, 0.1, 1.5, 0.9, False),
+        limits=GenerationLimits(0.5, 20, 2, 0.1, 1.5, 0.9, False, 1.25),
         source_lang="en",
         target_lang="de",
         engine="eager",

@@ -487,6 +487,28 @@ class TestRoles:
         assert generator.rule == StrictRule()
         assert generator.limits.temperature == 2.0
 
+    @pytest.mark.parametrize(
+        ("args", "penalty"), [(Namespace(beam=1), 1.5), (Namespace(repetition_penalty=2.0), 2.0)]
+    )
+    def test_a_repetition_penalty(self, args: Namespace, penalty: float) -> None:
+        """The task's, which fairseq does not know; the hub may give another."""
+        cfg = TranslationSpecdecConfig(source_lang="en", target_lang="de", repetition_penalty=1.5)
+        task = TranslationSpecdecTask(cfg, make_dictionary(), make_dictionary())
+        generator = task.build_generator([make_causal(), make_verifier()], args)
+        assert generator.limits.repetition_penalty == penalty
+        fault = f"--repetition-penalty {penalty}: fairseq's own search has none; translate with a"
+        with pytest.raises(ValueError, match=fault):
+            task.build_generator([make_verifier()], args)
+
+    def test_stock_search_takes_one_cut_of_the_distribution(
+        self, task: TranslationSpecdecTask
+    ) -> None:
+        args = Namespace(sampling=True, sampling_topk=3, sampling_topp=0.5)
+        generator = task.build_generator([make_causal(), make_verifier()], args)
+        assert generator.rule.sampling == Sampling(3, 0.5)
+        with pytest.raises(ValueError, match="--sampling-topk and --sampling-topp: fairseq's own"):
+            task.build_generator([make_verifier()], args)
+
     def test_a_verifier_alone_is_fairseqs_affair(self, task: TranslationSpecdecTask) -> None:
         generator = task.build_generator([make_verifier()], Namespace(beam=3))
         assert isinstance(generator, SequenceGenerator)

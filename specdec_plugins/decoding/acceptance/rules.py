@@ -32,8 +32,11 @@ SAMPLING = Option(
 )
 TOPK = Option("sampling_topk", -1, "draw from the verifier's most probable tokens, so many", int)
 TOPP = Option(
-    "sampling_topp", -1.0, "draw from the fewest tokens that together have this probability", most=1
-)
+    "sampling_topp", -1.0,
+    "draw from the fewest tokens that together have this probability (of what --sampling-topk "
+    "left)",
+    most=1,
+)  # fmt: skip
 
 
 class AcceptanceRule:

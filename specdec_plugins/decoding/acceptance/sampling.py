@@ -27,18 +27,17 @@ class Sampling:
     """``--sampling-topk``: from the k most probable only; of all if below 1."""
     topp: float = -1.0
     """``--sampling-topp``: from the fewest most probable ones that together have this probability
-    (Holtzman et al., ICLR 2020); from all if 0 or below, or 1."""
+    (Holtzman et al., ICLR 2020); from all if 0 or below, or 1. After ``topk``, from what that left,
+    as in Transformers."""
 
     def __post_init__(self) -> None:
         if not self.topp <= 1:
             raise ValueError(f"--sampling-topp {self.topp}: must be at most 1")
-        if self.topk > 0 and self.topp > 0:
-            raise ValueError("--sampling-topk and --sampling-topp: give one of them")
 
     def __str__(self) -> str:
-        if self.topk > 0:
-            return f"sampling (top {self.topk})"
-        return f"sampling (top {self.topp:g} of probability)" if self.topp > 0 else "sampling"
+        parts = [f"top {self.topk}"] if self.topk > 0 else []
+        parts += [f"top {self.topp:g} of probability"] if self.topp > 0 else []
+        return f"sampling ({', then '.join(parts)})" if parts else "sampling"
 
     def probabilities(self, lprobs: Tensor) -> Tensor:
         """``(…, vocab)`` probabilities to draw by.
@@ -46,16 +45,17 @@ class Sampling:
         Args:
             lprobs: ``(…, vocab)`` log-probabilities, some of which may since have been forbidden,
                 minus infinity. As in fairseq, what is left of them need not add up to one where the
-                fewest that have ``topp`` are sought.
+                fewest that have ``topp`` are sought; what ``topk`` left does.
         """
         if self.topk > 0:
             best = lprobs.topk(min(self.topk, lprobs.size(-1)), dim=-1).indices
             kept = torch.zeros_like(lprobs, dtype=torch.bool).scatter_(-1, best, True)
             lprobs = lprobs.masked_fill(~kept, -torch.inf)
-        elif 0 < self.topp < 1:
-            ordered, order = lprobs.sort(dim=-1, descending=True)
+        if 0 < self.topp < 1:
+            shares = lprobs.softmax(-1) if self.topk > 0 else lprobs.exp()
+            ordered, order = shares.sort(dim=-1, descending=True)
             # What is before each: the one that reaches the sum is among them.
-            before = ordered.exp().cumsum(-1).roll(1, -1)
+            before = ordered.cumsum(-1).roll(1, -1)
             before[..., 0] = 0
             dropped = torch.zeros_like(lprobs, dtype=torch.bool)
             dropped.scatter_(-1, order, before >= self.topp)

@@ -15,11 +15,17 @@ from specdec_plugins.models.layers import additive
 
 
 @lru_cache(maxsize=512)
-def causal(slots: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """``(slots, slots)`` additive mask: each slot sees itself and those before; not to be
-    changed."""
+def triangle(slots: int, device: torch.device) -> Tensor:
+    """``(slots, slots)`` bool: each slot comes after those before and itself; not to be changed."""
     with torch.inference_mode(False):
-        return additive(torch.ones(slots, slots, dtype=torch.bool, device=device).tril(), dtype)
+        return torch.ones(slots, slots, dtype=torch.bool, device=device).tril()
+
+
+@lru_cache(maxsize=512)
+def causal(slots: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The same as an additive mask."""
+    with torch.inference_mode(False):
+        return additive(triangle(slots, device), dtype)
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,10 @@ class ChainDraft:
     @property
     def after(self) -> Tensor:
         return indices(self.tokens.size(1), self.tokens.device).expand_as(self.tokens)
+
+    @property
+    def ancestors(self) -> Tensor:
+        return triangle(self.tokens.size(1) + 1, self.tokens.device)
 
     def attention(self, dtype: torch.dtype) -> Tensor:
         return causal(self.tokens.size(1) + 1, dtype, self.tokens.device)

@@ -46,6 +46,12 @@ class Draft(Protocol):
         committed one, i > 0 the i-th drafted one."""
         ...
 
+    @property
+    def ancestors(self) -> Tensor:
+        """``(slots + 1, slots + 1)`` or ``(rows, slots + 1, slots + 1)`` bool: which tokens each
+        one comes after, itself included."""
+        ...
+
     def attention(self, dtype: torch.dtype) -> Tensor:
         """``(slots + 1, slots + 1)`` or ``(rows, 1, slots + 1, slots + 1)``: what to add to the
         attention scores, so that each token sees itself and those it comes after."""

@@ -252,6 +252,11 @@ SAMPLED = {"sampling": True, "sampling_topk": -1, "sampling_topp": -1.0}
             SamplingRule(Sampling(topp=0.9)),
             "sampling (top 0.9 of probability)",
         ),
+        (
+            {"sampling": True, "sampling_topk": 3, "sampling_topp": 0.5},
+            SamplingRule(Sampling(3, 0.5)),
+            "sampling (top 3, then top 0.5 of probability)",
+        ),
     ],
 )
 def test_options_choose_a_rule(given: dict[str, Any], rule: AcceptanceRule, says: str) -> None:
@@ -268,6 +273,8 @@ def test_flags_of_a_rule() -> None:
     assert SamplingRule().flags == "--sampling"
     assert SamplingRule(Sampling(topk=3)).flags == "--sampling --sampling-topk 3"
     assert SamplingRule(Sampling(topp=0.9)).flags == "--sampling --sampling-topp 0.9"
+    both = SamplingRule(Sampling(3, 0.9))
+    assert both.flags == "--sampling --sampling-topk 3 --sampling-topp 0.9"
 
 
 @pytest.mark.parametrize(
@@ -280,7 +287,6 @@ def test_flags_of_a_rule() -> None:
         ({"tau": math.nan}, "--tau nan: must be 0 or more"),
         ({"sampling": True, "sampling_topp": math.nan}, "--sampling-topp nan: must be at most 1"),
         ({"sampling": True, "sampling_topp": 1.5}, r"--sampling-topp 1\.5: must be at most 1"),
-        ({"sampling": True, "sampling_topk": 3, "sampling_topp": 0.5}, "give one of them"),
         ({"sampling_topk": 3}, "give --sampling too"),
         ({"sampling": True, "beta": 2}, r"--beta 2 --tau 0\.0: go without --sampling"),
         ({"sampling": True, "tau": 1.0}, r"--beta 1 --tau 1\.0: go without --sampling"),

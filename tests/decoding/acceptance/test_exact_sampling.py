@@ -43,6 +43,7 @@ Coin = Callable[[float, float], float]
 HEAD = ScriptedHead(lambda states, probabilities: torch.where(probabilities > 0.3, 0.95, 0.4))
 LATTICE = SlotLogits.lattice
 ALL, TOP_K, TOP_P = Sampling(), Sampling(topk=2), Sampling(topp=0.7)
+BOTH = Sampling(topk=3, topp=0.8)
 
 
 class Chance:
@@ -166,13 +167,17 @@ def enumerate_outputs(
     k: int = 2,
     chosen: bool = False,
     coin: Coin = leviathan,
+    penalty: float = 1.0,
 ) -> tuple[dict[Output, float], DecodingStatistics]:
     """The probability of each output, and how all ways to them together went.
 
     Args:
         chosen: chains are not drawn, as they are for sampling, but the drafter's best tokens.
     """
-    limits, rule = GenerationLimits(max_len_b=length, temperature=temperature), SamplingRule(how)
+    limits, rule = (
+        GenerationLimits(max_len_b=length, temperature=temperature, repetition_penalty=penalty),
+        SamplingRule(how),
+    )
     head, statistics = HEAD if options.reads_head else None, DecodingStatistics()
     found: dict[Output, float] = defaultdict(float)
     with pytest.MonkeyPatch.context() as patches:
@@ -259,12 +264,32 @@ def test_every_output_has_the_verifiers_probability(
 @pytest.mark.parametrize(
     ("options", "chosen"), [(WHOLE, False), (CONFIDENCE, False), (WHOLE, True), (TREE, False)]
 )
-@pytest.mark.parametrize(("how", "temperature"), [(TOP_K, 1.3), (TOP_P, 0.8)])
+@pytest.mark.parametrize(("how", "temperature"), [(TOP_K, 1.3), (TOP_P, 0.8), (BOTH, 0.9)])
 def test_temperature_top_k_and_top_p(
     options: ControllerOptions, chosen: bool, how: Sampling, temperature: float
 ) -> None:
     found, _ = enumerate_outputs(options, how, temperature, chosen=chosen)
     assert furthest(found, distribution(3, temperature, how)) < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("options", "given"),
+    [
+        (NONE, {}),
+        (WHOLE, {"length": 2, "how": ALL}),
+        (WHOLE, {"drafter": "block"}),
+        (WHOLE, {"chosen": True}),
+        (CONFIDENCE, {}),
+        (TREE, {}),
+        (ANEW, {"how": TOP_K}),
+    ],
+)
+def test_with_a_repetition_penalty(options: ControllerOptions, given: dict[str, Any]) -> None:
+    given = {"length": 3, "how": BOTH, **given}
+    found, _ = enumerate_outputs(options, temperature=0.9, penalty=1.7, **given)
+    of = given["length"], 0.9, given["how"]
+    assert furthest(found, distribution(*of, 1.7)) < 1e-9
+    assert furthest(found, distribution(*of)) > 1e-3
 
 
 @pytest.mark.parametrize(

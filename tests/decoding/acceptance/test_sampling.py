@@ -73,6 +73,30 @@ def test_top_p_is_fairseqs(seed: int, topp: float, banned: bool) -> None:
     torch.testing.assert_close(Sampling(topp=topp).probabilities(lprobs), expected)
 
 
+@given(
+    seed=st.integers(0, 99), k=st.integers(1, 12), topp=st.floats(0.01, 0.99), banned=st.booleans()
+)
+def test_top_k_then_top_p_of_what_is_left(seed: int, k: int, topp: float, banned: bool) -> None:
+    """Token by token; the same as each by itself after the other, as Transformers has them."""
+    lprobs = random_lprobs(9, seed)
+    if banned:
+        lprobs[4] = -math.inf
+    best = sorted(range(9), key=lambda token: -float(lprobs[token]))[:k]
+    left = {token: math.exp(lprobs[token]) for token in best if lprobs[token] > -math.inf}
+    total, kept, before = math.fsum(left.values()), {}, 0.0
+    for token, p in left.items():
+        if before < topp:
+            kept[token] = p / total
+        before += p / total
+    expected = torch.zeros(9, dtype=torch.float64)
+    for token, p in kept.items():
+        expected[token] = p / math.fsum(kept.values())
+    found = Sampling(k, topp).probabilities(lprobs)
+    torch.testing.assert_close(found, expected)
+    first = Sampling(topk=k).probabilities(lprobs)
+    torch.testing.assert_close(found, Sampling(topp=topp).probabilities(first.log()))
+
+
 @pytest.mark.parametrize("settings", [{}, {"topk": 0}, {"topp": 0.0}, {"topk": -3, "topp": -2.0}])
 def test_what_stands_for_all(settings: dict[str, Any]) -> None:
     """As in fairseq."""

@@ -1,0 +1,211 @@
+"""With a repetition penalty, too, strict output is greedy: that of a loop written out here."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_batch
+from controlled import VARIANTS, make_policy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted import corrupted, scripted_generator
+from strict import (
+    DICTIONARY,
+    EOS,
+    PAD,
+    UNK,
+    K,
+    check_beam1,
+    make_drafter,
+    one_row,
+    specdec,
+    verifier,
+)
+from torch import Tensor
+
+from specdec_plugins.decoding.build import build_generator
+from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.decoding.limits import GenerationLimits, penalised
+
+pytestmark = [pytest.mark.usefixtures("exact_softmax"), pytest.mark.no_cover]
+
+MOST = 14
+PENALTIES = st.sampled_from([0.3, 0.9, 1.0, 1.2, 2.0, 30.0])
+
+
+def penalise(scores: Tensor, tokens: list[int], penalty: float) -> Tensor:
+    """As CTRL and Transformers say it, token by token."""
+    scores = scores.clone()
+    for token in set(tokens):
+        score = float(scores[token])
+        scores[token] = score / penalty if score > 0 else score * penalty
+    return scores
+
+
+@torch.no_grad()
+def greedy(net_input: Any, limits: GenerationLimits) -> tuple[list[int], list[float]]:
+    """Tokens and scores of one sentence, by a full forward pass a token."""
+    tokens: list[int] = []
+    found: list[float] = []
+    while EOS not in tokens:
+        previous = torch.tensor([[EOS, *tokens]])
+        logits, _ = verifier()(**net_input, prev_output_tokens=previous)
+        scores = penalise(logits[0, -1], tokens, limits.repetition_penalty)
+        lprobs = (scores / limits.temperature).log_softmax(-1)
+        lprobs[PAD] = -math.inf
+        lprobs[UNK] -= limits.unkpen
+        if len(tokens) < limits.min_len:
+            lprobs[EOS] = -math.inf
+        if len(tokens) >= limits.max_len_b:
+            lprobs[torch.arange(len(lprobs)) != EOS] = -math.inf
+        tokens.append(int(lprobs.argmax()))
+        found.append(float(lprobs[tokens[-1]]))
+    return tokens, found
+
+
+def all_greedy(batch: Any, limits: GenerationLimits) -> list[tuple[list[int], list[float]]]:
+    rows = range(len(batch["id"]))
+    return [greedy(one_row(batch, row)["net_input"], limits) for row in rows]
+
+
+def assert_greedy(generator: SpeculativeGenerator, batch: Any, expected: list[Any]) -> None:
+    for (ours,), (tokens, scores) in zip(generator.generate([], batch), expected, strict=True):
+        assert ours["tokens"].tolist() == tokens
+        expected_scores = torch.tensor(scores, dtype=torch.float64)
+        torch.testing.assert_close(ours["positional_scores"], expected_scores, atol=1e-9, rtol=1e-9)
+
+
+@settings(max_examples=60)
+@given(
+    name=st.sampled_from(VARIANTS),
+    lengths=st.sampled_from([[6], [6, 2, 9, 1, 4]]),
+    seed=st.integers(0, 99),
+    k=st.integers(1, 6),
+    corruption=st.sampled_from([0.0, 0.3, 1.0]),
+    penalty=PENALTIES,
+    temperature=st.sampled_from([0.6, 1.0]),
+    unkpen=st.sampled_from([0.0, -2.0]),
+    least=st.integers(0, 3),
+    most=st.integers(3, MOST),
+)
+def test_what_a_script_drafts(
+    name: str,
+    lengths: list[int],
+    seed: int,
+    k: int,
+    corruption: float,
+    penalty: float,
+    temperature: float,
+    unkpen: float,
+    least: int,
+    most: int,
+) -> None:
+    """Drafts, right and wrong ones, of chains and trees, under every controller."""
+    limits = GenerationLimits(
+        max_len_b=most,
+        min_len=least,
+        unkpen=unkpen,
+        temperature=temperature,
+        repetition_penalty=penalty,
+    )
+    batch = make_batch(lengths, seed=seed)
+    expected = all_greedy(batch, limits)
+    right = [{"tokens": torch.tensor(tokens)} for tokens, _ in expected]
+    script = corrupted(right, most + 1, corruption, len(DICTIONARY), seed)
+    controller, prepare = make_policy(name, k, seed)
+    generator = scripted_generator(verifier(), script, controller, limits=limits, prepare=prepare)
+    assert_greedy(generator, batch, expected)
+
+
+@settings(max_examples=40)
+@given(
+    name=st.sampled_from(["block", "causal, features", "causal, all shared"]),
+    controller=st.sampled_from(["none", "constant", "heuristic", "tree"]),
+    lengths=st.sampled_from([[6], [5, 3, 9, 1]]),
+    seed=st.integers(0, 99),
+    penalty=PENALTIES,
+)
+def test_what_a_drafter_drafts(
+    name: str, controller: str, lengths: list[int], seed: int, penalty: float
+) -> None:
+    limits = GenerationLimits(max_len_b=MOST, repetition_penalty=penalty)
+    batch, options = make_batch(lengths, seed=seed), ControllerOptions(controller)
+    generator = build_generator(
+        verifier(), make_drafter(name), DICTIONARY, K, limits=limits, options=options
+    )
+    assert_greedy(generator, batch, all_greedy(batch, limits))
+
+
+def test_a_penalty_of_one_is_stock_search() -> None:
+    """So is the loop above, of which all this makes nothing else."""
+    batch = make_batch([5, 3, 9, 1], seed=3)
+    found = check_beam1(specdec("causal", max_len_b=MOST, repetition_penalty=1.0), batch)
+    limits = GenerationLimits(max_len_b=MOST)
+    expected = [tokens for tokens, _ in all_greedy(batch, limits)]
+    assert [hypothesis["tokens"].tolist() for hypothesis in found] == expected
+
+
+def test_there_are_fewer_repetitions() -> None:
+    batch = make_batch([5, 3, 9, 7, 2, 8], seed=3)
+
+    def repeated(penalty: float) -> int:
+        generator = specdec("causal", max_len_b=20, repetition_penalty=penalty)
+        outputs = [h["tokens"].tolist() for (h,) in generator.generate([], batch)]
+        return sum(len(tokens) - len(set(tokens)) for tokens in outputs)
+
+    assert repeated(0.5) > repeated(1.0) > repeated(1.5)
+
+
+@given(
+    seed=st.integers(0, 99),
+    rows=st.integers(1, 3),
+    slots=st.integers(0, 5),
+    width=st.integers(0, 6),
+    penalty=PENALTIES,
+    dtype=st.sampled_from([torch.float64, torch.float32, torch.bfloat16]),
+)
+def test_each_place_sees_what_is_before_it(
+    seed: int, rows: int, slots: int, width: int, penalty: float, dtype: torch.dtype
+) -> None:
+    """In random trees; whatever stands after a row's length, or beside a node, is not looked at."""
+    torch.manual_seed(seed)
+    vocabulary = 7
+    scores = (3 * torch.randn(rows, slots + 1, vocabulary, dtype=torch.float64)).to(dtype)
+    committed = torch.randint(vocabulary, (rows, width))
+    lengths = torch.randint(width + 1, (rows,))
+    drafted = torch.randint(vocabulary, (rows, slots))
+    ancestors = torch.eye(slots + 1, dtype=torch.bool).repeat(rows, 1, 1)
+    for row in range(rows):
+        for node in range(1, slots + 1):
+            ancestors[row, node] |= ancestors[row, int(torch.randint(node, ()))]
+    found = penalised(scores, penalty, committed, lengths, drafted, ancestors)
+    assert found.dtype == (dtype if penalty == 1 else torch.promote_types(dtype, torch.float32))
+    for row in range(rows):
+        before = committed[row, : lengths[row]].tolist()
+        for place in range(slots + 1):
+            way = [n for n in range(1, place + 1) if ancestors[row, place, n]]
+            tokens = before + [int(drafted[row, n - 1]) for n in way]
+            expected = penalise(scores[row, place].to(found.dtype), tokens, penalty)
+            torch.testing.assert_close(found[row, place], expected)
+
+
+@pytest.mark.parametrize("penalty", [0.0, -1.0, math.nan, math.inf, 1e7])
+def test_impossible_penalties(penalty: float) -> None:
+    message = f"--repetition-penalty {penalty}: must be between 1e-06 and 1000000"
+    with pytest.raises(ValueError, match=message):
+        GenerationLimits(repetition_penalty=penalty)
+
+
+@pytest.mark.parametrize("penalty", [1e-6, 1e6])
+def test_the_furthest_penalties(penalty: float) -> None:
+    """Scores stay numbers, whatever they are divided by."""
+    for temperature in (1e-6, 1.0):
+        limits = {"repetition_penalty": penalty, "temperature": temperature}
+        for (hypothesis,) in specdec("causal", max_len_b=9, **limits).generate(
+            [], make_batch([5, 3])
+        ):
+            assert not hypothesis["positional_scores"].isnan().any()

@@ -91,15 +91,29 @@ def make_policy(
         policy = CostAware(bounds, heads.get(part), depth=k if part == "tree" else 0)
         policy.PERIOD = 2  # type: ignore[misc]
         return policy, tell_costs(slope)
-    plain, _, refit = name.partition(", ")
-    options = ControllerOptions(plain, min_draft=least, refit_threshold=bool(refit), **given)
+    plain, _, switch = name.partition(", ")
+    given |= {SWITCHES[switch]: True} if switch else {}
+    options = ControllerOptions(plain, min_draft=least, **given)
     controller = options.build(k, HEAD)
-    if refit:
+    if switch:
         controller.PERIOD = 2  # type: ignore[attr-defined]
-    return controller, look_ahead if options.policy.prepares == "lookahead" else None
+    prepares = {"lookahead": look_ahead, "costs": tell_costs(slope)}
+    return controller, prepares.get(options.prepares)
 
 
 PARTS = ("head", "confidence", "tree")
+SWITCHES = {
+    "refit": "refit_threshold",
+    "remember": "remember_draft",
+    "auto": "auto_stop_threshold",
+}
 VARIANTS = sorted(
-    {*POLICIES, "confidence, refit", *(f"cost-aware, {part}" for part in PARTS)} - {"none"}
+    {
+        *POLICIES,
+        "confidence, refit",
+        "heuristic, remember",
+        "acceptance-head, auto",
+        *(f"cost-aware, {part}" for part in PARTS),
+    }
+    - {"none"}
 )

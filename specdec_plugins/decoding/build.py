@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from specdec_plugins.decoding.acceptance import AcceptAll, AcceptanceRule
 from specdec_plugins.decoding.controllers import ControllerOptions, Head
 from specdec_plugins.decoding.controllers.constant import Constant
-from specdec_plugins.decoding.controllers.cost_aware import COST_PROFILE
+from specdec_plugins.decoding.controllers.registry import AUTO, COST_PROFILE
 from specdec_plugins.decoding.cost_profile import CostProfile
 from specdec_plugins.decoding.generator import Prepare, SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
@@ -19,6 +20,8 @@ from specdec_plugins.models.drafter import Drafter
 if TYPE_CHECKING:
     from fairseq.data import Dictionary
     from fairseq.models.transformer import TransformerModelBase
+
+logger = logging.getLogger(__name__)
 
 
 def checked_block_size(drafter: Drafter, block_size: int | None) -> int:
@@ -67,8 +70,11 @@ def build_generator(
             verifier, None, tgt_dict, rule=rule, limits=limits, recorder=recorder, engine=engine
         )
     block_size = checked_block_size(drafter, block_size)
+    if options.controller == AUTO:
+        options = options.resolved(drafter.decoder.causal)
+        logger.info("--controller %s: %s", AUTO, options.controller)
     preparations: dict[str, Prepare] = {"lookahead": look_ahead}
-    if options.policy.prepares == "costs":
+    if options.prepares == "costs":
         preparations["costs"] = CostProfile(options[COST_PROFILE])
     return SpeculativeGenerator(
         verifier,
@@ -78,7 +84,7 @@ def build_generator(
         rule,
         limits,
         recorder,
-        preparations.get(options.policy.prepares),
+        preparations.get(options.prepares),
         engine,
     )
 

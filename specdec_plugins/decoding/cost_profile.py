@@ -16,6 +16,7 @@ import msgspec
 import torch
 from tqdm import tqdm
 
+from specdec_plugins.decoding.controllers.acceptance_head import CostStopping
 from specdec_plugins.decoding.controllers.base import Needs
 from specdec_plugins.decoding.controllers.constant import Constant
 from specdec_plugins.decoding.controllers.cost_aware import CostAware
@@ -73,7 +74,7 @@ class CostProfile:
         rows = len(sample["net_input"]["src_tokens"])
         if rows > self._known:
             controller = generator.controller
-            assert isinstance(controller, CostAware)
+            assert isinstance(controller, (CostAware, CostStopping))
             controller.tell(self.costs(generator, sample, controller.needs))
             self._known = rows
 

@@ -159,7 +159,7 @@ def _controlled(base: ControllerOptions, choice: Choice) -> Iterator[tuple[str, 
                 yield f"{name} {label}".strip(), chosen
             continue
         switches = [o.name.split("_")[0] for o in policy.options if options[o] is True]
-        swept = [option for option in policy.options if option.sweep]
+        swept = [option for option in options.used if option.sweep]
         for option in swept:
             for value in choice.values(option):
                 parts = [name, f"{value:g}", *switches]

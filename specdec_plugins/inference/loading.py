@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from argparse import Namespace
+from dataclasses import replace
 
 from fairseq.data import Dictionary, encoders
 from fairseq.data.data_utils import infer_language_pair
@@ -48,6 +49,9 @@ def load_translator(settings: Settings) -> Translator:
     name = "eager" if stock else settings.engine
     engine = choose_engine(name, settings.precision, settings.device)
     verifier, drafter, head = _load_models(settings, task, engine)
+    if drafter is not None and settings.strategy == "specdec":
+        controller = settings.controller.resolved(drafter.decoder.causal)
+        settings = replace(settings, controller=controller)
     generator = _build_generator(settings, task, engine, verifier, drafter, head)
     readers = (model.encoder for model in (verifier, drafter) if model is not None)
     longest = min(int(encoder.max_positions()) for encoder in readers if encoder is not None)

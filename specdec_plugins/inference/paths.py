@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from specdec_plugins.checkpoints.head_file import find_head
-from specdec_plugins.decoding.controllers.cost_aware import COST_PROFILE
-from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD
+from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD, COST_PROFILE
 from specdec_plugins.inference.settings import InferenceError, Settings
 from specdec_plugins.inference.streams import ERROR, OUTPUT
 from specdec_plugins.inference.text import STANDARD

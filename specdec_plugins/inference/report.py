@@ -15,7 +15,7 @@ import specdec_plugins
 from specdec_plugins.decoding.acceptance import choose_rule
 from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.controllers import POLICIES
-from specdec_plugins.decoding.controllers.cost_aware import COST_PROFILE
+from specdec_plugins.decoding.controllers.registry import COST_PROFILE
 from specdec_plugins.inference.job import file_digest
 from specdec_plugins.inference.paths import model_files
 from specdec_plugins.inference.settings import InferenceError, JsonObject, Settings

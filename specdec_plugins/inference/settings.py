@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
 from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.controllers.registry import AUTO
 from specdec_plugins.decoding.engine_choice import ENGINE, PRECISION, check_engine
 from specdec_plugins.decoding.limits import REPETITION_PENALTY, GenerationLimits
 from specdec_plugins.decoding.stock_search import check_stock_search
@@ -46,7 +48,7 @@ class Settings:
     block_size: int | None = None
     """k; None is what the drafter was trained for."""
     rule: AcceptanceRule = field(default_factory=StrictRule)
-    controller: ControllerOptions = field(default_factory=ControllerOptions)
+    controller: ControllerOptions = field(default_factory=partial(ControllerOptions, AUTO))
     limits: GenerationLimits = field(default_factory=GenerationLimits)
     source_lang: str | None = None
     """None is the verifier checkpoint's, as for the target."""
@@ -84,7 +86,7 @@ class Settings:
         if self.block_size is not None and self.block_size < 1:
             raise ValueError(f"--block-size {self.block_size}: must be at least 1")
         name = self.controller.controller
-        if self.strategy != "specdec" and name != "constant":
+        if self.strategy != "specdec" and name not in (AUTO, "constant"):
             raise ValueError(
                 f"--controller {name}: there is nothing to control with --strategy "
                 f"{self.strategy}; use --strategy specdec"

@@ -10,6 +10,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
 from specdec_plugins.decoding.acceptance import RULE_OPTIONS
 from specdec_plugins.decoding.controllers import POLICIES, controller_options
+from specdec_plugins.decoding.controllers.registry import AUTO, PUBLISHED, RECOMMENDED
 from specdec_plugins.decoding.engine_choice import ENGINE, OF_MODELS
 from specdec_plugins.decoding.limits import REPETITION_PENALTY
 from specdec_plugins.decoding.options import Option, by_name
@@ -30,11 +31,12 @@ def _config(name: str, options: Mapping[str, Option[object]]) -> type:
 
 CONTROLLER = Option(
     "controller",
-    "constant",
-    "what decides how much to draft and verify: "
+    AUTO,
+    f"what decides how much to draft and verify: {AUTO} ({RECOMMENDED}, but {PUBLISHED} with a "
+    "drafter of --arch block); "
     + "; ".join(f"{policy.name} ({policy.help})" for policy in POLICIES.values()),
     str,
-    choices=tuple(POLICIES),
+    choices=(AUTO, *POLICIES),
 )
 
 ControllerConfig = _config("ControllerConfig", {"": CONTROLLER, **controller_options()})

@@ -42,7 +42,7 @@ from specdec_plugins.data.whole_pairs import WholePairs
 from specdec_plugins.decoding.acceptance import RULE_OPTIONS, choose_rule
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers import ControllerOptions
-from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD
+from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD, AUTO, PUBLISHED
 from specdec_plugins.decoding.engine_choice import choose_engine
 from specdec_plugins.decoding.limits import REPETITION_PENALTY, SHORTEST, GenerationLimits
 from specdec_plugins.decoding.stock_search import check_stock_search
@@ -313,6 +313,10 @@ class TranslationSpecdecTask(TranslationTask):
         given = self._with_own(args)
         rule, limits = choose_rule(given), GenerationLimits.from_config(given)
         self._check_sources(limits, int(verifiers[0].max_decoder_positions()))
+        trains, options = args is None or self.cfg.eval_bleu, self.controller
+        if trains and options.controller == AUTO:
+            # Drafters are compared by what of whole blocks is accepted.
+            options = options.having(PUBLISHED)
         return build_generator(
             verifiers[0],
             drafters[0],
@@ -320,9 +324,9 @@ class TranslationSpecdecTask(TranslationTask):
             block_size=self.cfg.block_size,
             rule=rule,
             limits=limits,
-            options=self.controller,
+            options=options,
             head=controller_head(
-                self.controller,
+                options,
                 drafters[0],
                 rule,
                 self.cfg.block_size,
@@ -330,7 +334,7 @@ class TranslationSpecdecTask(TranslationTask):
                 temperature=limits.temperature,
                 repetition_penalty=limits.repetition_penalty,
             ),
-            engine=self._engine(drafters[0], trains=args is None or self.cfg.eval_bleu),
+            engine=self._engine(drafters[0], trains),
         )
 
     def _engine(self, model: Drafter, trains: bool) -> Engine:
@@ -370,7 +374,7 @@ class TranslationSpecdecTask(TranslationTask):
     def _refuse_controller(self) -> None:
         """Without a drafter there is nothing to control."""
         name = self.controller.controller
-        flag = f"--controller {name}" if name not in ("constant", "none") else ""
+        flag = f"--controller {name}" if name not in (AUTO, "constant", "none") else ""
         if flag or self.controller[ACCEPTANCE_HEAD]:
             raise ValueError(
                 f"{flag or '--acceptance-head'}: there is no drafter; give both checkpoints, "

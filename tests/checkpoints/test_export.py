@@ -74,7 +74,7 @@ def test_options_that_the_checkpoint_is_older_than_have_their_defaults(
     torch.save(state, trained)
     export_checkpoint(str(trained), str(tmp_path / "small.pt"))
     task = load_state(tmp_path / "small.pt")["cfg"]["task"]
-    assert (task.block_size, task.beta, task.controller) == (3, 1, "constant")
+    assert (task.block_size, task.beta, task.controller) == (3, 1, "auto")
     assert not hasattr(task, "num_shards")  # it follows fairseq's own option of that name
 
 

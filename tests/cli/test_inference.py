@@ -306,7 +306,9 @@ def test_sampling(
 )
 def test_stats_json(run: RunScript, tmp_path: Path, strategy: str, batch: str, capfd: Any) -> None:
     path = tmp_path / "stats.json"
-    assert run("--stats-json", str(path), "--beam", "2", strategy=strategy, batch=batch) == 0
+    flags = ["--stats-json", str(path), "--beam", "2"]
+    flags += ["--controller", "constant"] if strategy == "specdec" else []
+    assert run(*flags, strategy=strategy, batch=batch) == 0
     report = json.loads(path.read_text())
     settings = report.pop("settings")
     drafts = strategy in ("specdec", "drafter")
@@ -353,6 +355,32 @@ def test_stats_json(run: RunScript, tmp_path: Path, strategy: str, batch: str, c
     assert report["tokens_per_second"] == pytest.approx(committed / seconds["total"])
     assert set(report["latency_ms"]) == {"p50", "p90", "mean"}
     assert 0 < report["latency_ms"]["p50"] <= report["latency_ms"]["p90"]
+
+
+@pytest.mark.parametrize(
+    ("drafter", "flags", "taken"),
+    [
+        ("drafter.pt", [], "tree"),
+        ("drafter.pt", ["--batch", "4", "--sampling", "--controller", "auto"], "tree"),
+        ("block.pt", [], "constant"),
+        ("block.pt", ["--beta", "3", "--tau", "2"], "constant"),
+        ("block.pt", ["--tree-nodes", "5"], "tree"),
+    ],
+)
+def test_what_is_recommended_is_taken_and_reported(
+    run: RunScript,
+    world: Path,
+    tmp_path: Path,
+    drafter: str,
+    flags: list[str],
+    taken: str,
+    capfd: Any,
+) -> None:
+    """With a drafter of the published kind that is what was published."""
+    path = tmp_path / "stats.json"
+    assert run(*flags, "--stats-json", str(path), path=str(world / drafter)) == 0
+    assert json.loads(path.read_text())["settings"]["controller"]["controller"] == taken
+    assert (", tree, " in capfd.readouterr().err) == (taken == "tree")
 
 
 def test_cost_aware(run: RunScript, tmp_path: Path, greedy: list[str]) -> None:
@@ -448,7 +476,17 @@ def test_a_line_too_short_for_the_minimum(
         (["--controller", "heuristic", "--strategy", "AR"], 2, "heuristic: there is nothing to"),
         (["--confidence-threshold", "1.5"], 2, "--confidence-threshold 1.5: must be between 0"),
         (["--stop-threshold", "-1"], 2, "--stop-threshold -1.0: must be between 0 and 1"),
-        (["--min-draft", "3", "--max-draft", "2"], 2, "--min-draft 3: is above --max-draft 2"),
+        (
+            ["--min-draft", "3", "--max-draft", "2", "--controller", "heuristic"],
+            2,
+            "--min-draft 3: is above --max-draft 2",
+        ),
+        (["--min-draft", "17"], 2, "--min-draft 17: is above --tree-nodes 16"),
+        (
+            ["--controller", "heuristic", "--initial-draft", "5"],
+            2,
+            "--initial-draft 5: must be between 1 and 4, the fewest and the most slots to draft",
+        ),
         (["--max-draft", "5"], 2, "--max-draft 5: is above the block size, 4"),
         (["--batch", "0"], 2, "--batch 0: must be at least 1"),
         (["--strategy", "fairseq", "--beam", "0"], 2, "--beam 0: must be at least 1"),

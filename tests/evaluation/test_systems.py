@@ -41,6 +41,15 @@ def test_everything_by_default() -> None:
     assert thresholds == [0.1, 0.3, 0.5, 0.7, 0.9]
 
 
+def test_a_threshold_that_follows_from_costs_is_one_system() -> None:
+    base = replace(BASE, controller=BASE.controller.having(auto_stop_threshold=True))
+    found = list_systems(base, Choice(("acceptance-head", "heuristic")), 6)
+    assert [system.name for system in found[2:]] == ["acceptance-head auto k 6", "heuristic k 6"]
+    assert found[2].threshold is None
+    assert "stop_threshold" not in found[2].describe()
+    assert found[2].describe()["cost_profile"] is None
+
+
 def test_every_value_for_every_k() -> None:
     found = systems(
         controllers=("confidence", "acceptance-head", "tree", "oracle"),
@@ -57,6 +66,7 @@ def test_every_value_for_every_k() -> None:
         "min_draft": 0,
         "max_draft": None,
         "stop_threshold": 0.6,
+        "auto_stop_threshold": False,
         "acceptance_head": None,
     }
     assert [found[name].asks_head for name in every[5:]] == [False, False, True, False, False]

@@ -109,7 +109,11 @@ def test_every_setting_is_reported(settings: Settings, tmp_path: Path) -> None:
 
 def test_sampling_is_reported(tmp_path: Path, settings: Settings) -> None:
     sampling = Settings(
-        str(tmp_path), settings.ar_path, settings.path, rule=SamplingRule(Sampling(7))
+        str(tmp_path),
+        settings.ar_path,
+        settings.path,
+        rule=SamplingRule(Sampling(7)),
+        controller=ControllerOptions("tree"),
     )
     rule = report_of(sampling, tmp_path)["settings"]["rule"]
     assert rule == {"sampling": True, "sampling_topk": 7}

@@ -423,7 +423,10 @@ class TestOptions:
             ({"tau": -1.0}, r"--tau -1\.0: must be 0 or more"),
             ({"total_up": 0}, "--total-up 0: must be at least 1"),
             ({"confidence_threshold": 1.5}, r"--confidence-threshold 1\.5: must be between 0"),
-            ({"min_draft": 3, "max_draft": 2}, "--min-draft 3: is above --max-draft 2"),
+            (
+                {"min_draft": 3, "max_draft": 2, "controller": "constant"},
+                "--min-draft 3: is above --max-draft 2",
+            ),
             ({"start_p": 1.5}, r"--start-p 1\.5: must be between 0 and 1"),
             ({"start_p": -0.5}, r"--start-p -0\.5: must be between 0 and 1"),
         ],
@@ -470,7 +473,27 @@ class TestRoles:
                 assert isinstance(generator, SpeculativeGenerator)
                 assert generator.model is verifier
                 assert generator.drafter is drafter
-                assert generator.controller.needs.most == 4
+                assert generator.controller.needs.most == (4 if make is make_block else 16)
+
+    @pytest.mark.parametrize(
+        ("make", "args", "name"),
+        [
+            (make_causal, Namespace(), "tree"),
+            (make_block, Namespace(), "constant"),
+            (make_causal, None, "constant"),
+        ],
+    )
+    def test_the_controller_that_is_recommended(
+        self, task: TranslationSpecdecTask, make: Any, args: Namespace | None, name: str
+    ) -> None:
+        """In validation, where ``args`` are missing, whole blocks are what drafters are judged by;
+        another one has to be asked for."""
+        generator = task.build_generator([make(), make_verifier()], args)
+        assert generator.controller.name == name
+        cfg = TranslationSpecdecConfig(source_lang="en", target_lang="de", controller="heuristic")
+        task = TranslationSpecdecTask(cfg, make_dictionary(), make_dictionary())
+        generator = task.build_generator([make(), make_verifier()], args)
+        assert generator.controller.name == "heuristic"
 
     @pytest.mark.parametrize("args", [None, Namespace(beam=1), OmegaConf.create({"beam": 1})])
     def test_the_tasks_own_sampling_where_fairseq_says_nothing(self, args: Any) -> None:

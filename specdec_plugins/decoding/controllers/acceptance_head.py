@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from specdec_plugins.decoding.controllers.averages import RunningRates
 from specdec_plugins.decoding.controllers.base import Bounds, Controller, Needs
+from specdec_plugins.decoding.controllers.costs import StepCosts
 from specdec_plugins.decoding.controllers.registry import (
     ACCEPTANCE_HEAD,
+    COST_PROFILE,
     ControllerOptions,
     Head,
     Parts,
@@ -17,10 +21,17 @@ from specdec_plugins.decoding.controllers.registry import (
 )
 from specdec_plugins.decoding.drafts import ChainDraft, Draft
 from specdec_plugins.decoding.options import Option
+from specdec_plugins.decoding.step_result import StepResult
 
 STOP_THRESHOLD = Option(
     "stop_threshold", 0.7, "acceptance-head: cut where a rejection is more probable than this",
     least=0, most=1, sweep=(0.1, 0.3, 0.5, 0.7, 0.9), axis="threshold",
+)  # fmt: skip
+AUTO_STOP_THRESHOLD = Option(
+    "auto_stop_threshold", False,
+    "acceptance-head: the threshold that follows from what steps cost on this machine, in place of "
+    "--stop-threshold: relaxed output then depends on timings and on the batch",
+    bool,
 )  # fmt: skip
 
 
@@ -41,15 +52,91 @@ class AcceptanceHead(Controller):
 
     def verify_lengths(self, draft: Draft) -> Tensor:
         """The slots before the first risky one."""
+        lengths = (self._survival(draft) >= self._least).sum(-1)
+        return lengths.clamp_(self._bounds.least) if self._bounds.least else lengths
+
+    def _survival(self, draft: Draft) -> Tensor:
+        """``(rows, slots)`` how probably each slot and all before it are accepted."""
         assert isinstance(draft, ChainDraft)
         self.predicted = self._head(draft.states, draft.confidences)
-        survival = self.predicted.cumprod(-1)
-        lengths = (survival >= self._least).sum(-1)
-        return lengths.clamp_(self._bounds.least) if self._bounds.least else lengths
+        return self.predicted.cumprod(-1)
+
+
+class CostStopping(AcceptanceHead):
+    """Slots are verified as long as that pays, by what steps cost on this machine.
+
+    SpecDec++ (§3, theorem 3.1) stops drafting where the probability that a drafted token is
+    rejected is above ``1 - c1 / (c1 + c2 + Δ)``, c1 being what one more drafted token costs. Here
+    one pass drafts all k slots, so that to have one more costs nothing; what costs is to verify it.
+
+    A step that drafts k slots and verifies m of them takes ``D + V(m)`` seconds, and commits
+    ``1 + S_1 + … + S_m`` tokens on average, S_j being the probability that slot j and all before it
+    are accepted. Tokens a second, λ, are in the long run the quotient of the sums of both; of all
+    rules that one makes it largest which, with the λ that it reaches, at every step makes
+    ``S_1 + … + S_m - λ V(m)`` largest (Dinkelbach, *On Nonlinear Fractional Programming*, 1967). If
+    each slot adds v seconds to V, slot j is thus worth verifying while ``S_j / λ >= v``: the
+    probability that it survives, times the seconds that a committed token costs, is not below the
+    seconds that it takes to verify. S_j falls with j, so that the first slot which is not worth it
+    is where to stop: where the probability of a rejection, ``1 - S_j``, is above ``1 - v λ``. That
+    has the theorem's form, 1 less the price of a token by what it is worth.
+
+    v is ``(V(k) - V(0)) / k`` of the measured costs. λ is that of the steps made lately: the tokens
+    that they committed, by what the table says that they cost. Each new λ is that of the rule which
+    the one before made, which is Dinkelbach's own way to the largest. The rows of a batch share a
+    step, which is as wide as the longest of them: they are cut alike, by their mean S_j.
+    """
+
+    PERIOD = 8
+    """Steps from one choice to the next: averages move slowly."""
+    PRIOR = 20.0
+    """To begin with: as if so many rows had had nothing accepted, and nothing verified."""
+
+    def __init__(self, bounds: Bounds, head: Head) -> None:
+        super().__init__(bounds, head, 1.0)
+        # Of a row and step: tokens committed, and slots verified.
+        self._averages = RunningRates(np.array([1.0, 0.0]), self.PRIOR)
+        self._sums, self._rows, self._steps = np.zeros(2), 0, 0
+
+    def tell(self, costs: StepCosts) -> None:
+        """What steps cost, for as many rows as the next batch has, and more."""
+        self._fixed = costs.draft[:, -1] + costs.verify[:, 0]
+        self._slot = (costs.verify[:, -1] - costs.verify[:, 0]) / self._bounds.most
+        self._choose()
+
+    def _choose(self) -> None:
+        """For every number of rows, how probably a slot must survive to be verified."""
+        committed, verified = self._averages.rates
+        self._worth = torch.from_numpy(
+            self._slot * committed / (self._fixed + self._slot * verified)
+        )
+
+    @property
+    def thresholds(self) -> list[float]:
+        """By the number of rows: where the probability of a rejection is above it, it stops."""
+        found: list[float] = (1 - self._worth).tolist()
+        return found
+
+    def verify_lengths(self, draft: Draft) -> Tensor:
+        """The slots before the first that is not worth it; as many of each row."""
+        rows = len(draft.drafted)
+        length = (self._survival(draft).mean(0) >= self._worth[rows]).sum(-1, keepdim=True)
+        return length.clamp(self._bounds.least).expand(rows)
+
+    def observe(self, result: StepResult) -> list[int]:
+        self._sums += sum(result.committed), sum(result.verified)
+        self._rows += len(result.rows)
+        self._steps += 1
+        if self._steps % self.PERIOD == 0:
+            self._averages.note(self._sums, np.full(2, float(self._rows)))
+            self._sums, self._rows = np.zeros(2), 0
+            self._choose()
+        return super().observe(result)
 
 
 def _build(options: ControllerOptions, parts: Parts) -> AcceptanceHead:
     assert parts.head is not None
+    if options[AUTO_STOP_THRESHOLD]:
+        return CostStopping(parts.bounds, parts.head)
     return AcceptanceHead(parts.bounds, parts.head, options[STOP_THRESHOLD])
 
 
@@ -58,8 +145,13 @@ register_policy(
         "acceptance-head",
         "cut where a rejection becomes likely",
         build=_build,
-        options=(STOP_THRESHOLD, ACCEPTANCE_HEAD),
+        options=(STOP_THRESHOLD, AUTO_STOP_THRESHOLD, ACCEPTANCE_HEAD, COST_PROFILE),
         head=lambda options: "needed",
+        looks_around=lambda options: options[AUTO_STOP_THRESHOLD],
+        prepares=lambda options: "costs" if options[AUTO_STOP_THRESHOLD] else "",
+        idle=lambda options: {
+            (STOP_THRESHOLD if options[AUTO_STOP_THRESHOLD] else COST_PROFILE).name
+        },
         styles={"acceptance-head": Style("#d62728", "^")},
         rank=40,
     )

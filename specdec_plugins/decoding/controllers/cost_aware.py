@@ -19,6 +19,7 @@ from specdec_plugins.decoding.controllers.base import Bounds, Controller, Needs
 from specdec_plugins.decoding.controllers.costs import StepCosts
 from specdec_plugins.decoding.controllers.registry import (
     ACCEPTANCE_HEAD,
+    COST_PROFILE,
     TREE_NODES,
     ControllerOptions,
     Head,
@@ -37,12 +38,6 @@ SURVIVAL = Option[str | None](
     "chains, averages by slot (averages), the drafter's confidence, corrected by what happened, or "
     "the acceptance head (default: the head if --acceptance-head names one, else tree)",
     str, optional=True, choices=("tree", "averages", "confidence", "head"),
-)  # fmt: skip
-COST_PROFILE = Option[str | None](
-    "cost_profile", None,
-    "cost-aware: file of what steps cost here; measured and written if it is not there (default: "
-    "one in ~/.cache/specdec)",
-    str, optional=True,
 )  # fmt: skip
 
 
@@ -237,7 +232,7 @@ register_policy(
         trees=lambda options: _survival(options) == "tree",
         head=_head,
         looks_around=lambda options: True,
-        prepares="costs",
+        prepares=lambda options: "costs",
         variants=_variants,
         idle=_idle,
         kind=_kind,

@@ -65,7 +65,7 @@ register_policy(
         "oracle",
         "decodes twice, to show the bound of chains: not a real decoder",
         build=lambda options, parts: Oracle(parts.bounds),
-        prepares="lookahead",
+        prepares=lambda options: "lookahead",
         styles={"oracle": Style("black", "*", 15)},
         real=False,
         rank=70,

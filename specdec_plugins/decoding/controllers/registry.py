@@ -16,6 +16,11 @@ from specdec_plugins.decoding.options import Option, Value, by_name
 
 T = TypeVar("T")
 
+AUTO = "auto"
+"""In place of a policy's name: the one that the manual recommends for the drafter."""
+RECOMMENDED, PUBLISHED = "tree", "constant"
+"""What that is; of a drafter that is the published one's kind, what was published with it."""
+
 MIN_DRAFT = Option(
     "min_draft", 0, "the fewest slots to draft and, of those, to verify; of a tree: nodes", int,
     least=0,
@@ -34,6 +39,12 @@ ACCEPTANCE_HEAD = Option[str | None](
     "acceptance-head, cost-aware: file of the head (inference.py finds the acceptance_head.pt, or "
     "for relaxed acceptance or sampling acceptance_head.relaxed.pt or .sampling.pt, that lies "
     "beside the drafter, where one is needed)",
+    str, optional=True,
+)  # fmt: skip
+COST_PROFILE = Option[str | None](
+    "cost_profile", None,
+    "cost-aware, and acceptance-head with --auto-stop-threshold: file of what steps cost here; "
+    "measured and written if it is not there (default: one in ~/.cache/specdec)",
     str, optional=True,
 )  # fmt: skip
 BOUNDS = (MIN_DRAFT, MAX_DRAFT)
@@ -97,7 +108,7 @@ class Policy:
     looks_around: Callable[[ControllerOptions], bool] = lambda options: False
     """Whether it decides for a row by other rows, those before it or timings too: relaxed output
     then depends on them, also in float64."""
-    prepares: str = ""
+    prepares: Callable[[ControllerOptions], str] = lambda options: ""
     """What is to be done before each batch, and told to the controller: ``costs`` are measured, or
     the batch is decoded (``lookahead``)."""
     variants: Callable[[ControllerOptions], Iterator[tuple[str, ControllerOptions]]] | None = None
@@ -150,7 +161,8 @@ class ControllerOptions:
     """Which policy, with which settings: checked when made."""
 
     controller: str
-    """The policy's name."""
+    """The policy's name; or ``auto``, which :meth:`resolved` replaces, and which is as what is
+    recommended until then."""
     given: Mapping[str, Value] = field(default_factory=dict)
     """Values by name; others have their defaults."""
 
@@ -159,8 +171,9 @@ class ControllerOptions:
         Raises:
             ValueError: a policy or value that cannot be, by its flag.
         """
-        if controller not in POLICIES:
-            raise ValueError(f"--controller {controller}: must be one of {', '.join(POLICIES)}")
+        if controller not in (AUTO, *POLICIES):
+            names = ", ".join((AUTO, *POLICIES))
+            raise ValueError(f"--controller {controller}: must be one of {names}")
         options = controller_options()
         values = {name: options[name].check(value) for name, value in given.items()}
         kept = {n: v for n, v in values.items() if v != options[n].default}
@@ -192,6 +205,18 @@ class ControllerOptions:
         """The same with another policy, or with some other values."""
         return ControllerOptions(controller or self.controller, **{**self.given, **given})
 
+    def resolved(self, causal: bool) -> ControllerOptions:
+        """The same, with a policy in place of ``auto``.
+
+        The recommended one; but with a drafter of the published kind, which is not ``causal``,
+        whole blocks, as published: with relaxed acceptance what is drafted changes the output.
+        Whoever says how large trees are to be has them with any drafter.
+        """
+        if self.controller != AUTO:
+            return self
+        asked = any(option.name in self.given for option in POLICIES[RECOMMENDED].options)
+        return self.having(RECOMMENDED if causal or asked else PUBLISHED)
+
     @classmethod
     def from_config(cls, config: Any) -> ControllerOptions:
         """From a task's config or a command line, which have the options' names.
@@ -208,7 +233,7 @@ class ControllerOptions:
     @property
     def policy(self) -> Policy:
         """The policy."""
-        return POLICIES[self.controller]
+        return POLICIES[RECOMMENDED if self.controller == AUTO else self.controller]
 
     @property
     def trees(self) -> bool:
@@ -223,6 +248,10 @@ class ControllerOptions:
     @property
     def looks_around(self) -> bool:
         return self.policy.looks_around(self)
+
+    @property
+    def prepares(self) -> str:
+        return self.policy.prepares(self)
 
     @property
     def reads_head(self) -> bool:

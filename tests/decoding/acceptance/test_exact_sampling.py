@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from scripted import ScriptedHead
@@ -27,6 +28,8 @@ from specdec_plugins.decoding.acceptance import SamplingRule, rules, sampling
 from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers import Controller, ControllerOptions
+from specdec_plugins.decoding.controllers.acceptance_head import CostStopping
+from specdec_plugins.decoding.controllers.costs import StepCosts
 from specdec_plugins.decoding.drafting import ChainDrafting
 from specdec_plugins.decoding.drafts import ChainDraft, Draft, DrawnDraft
 from specdec_plugins.decoding.limits import GenerationLimits
@@ -41,6 +44,8 @@ Path = tuple[int, ...]
 Coin = Callable[[float, float], float]
 
 HEAD = ScriptedHead(lambda states, probabilities: torch.where(probabilities > 0.3, 0.95, 0.4))
+COSTS = StepCosts(np.zeros((2, 3)), np.tile(1 + 0.5 * np.arange(3.0), (2, 1)))
+"""A slot half of a token's: those that survive with less are not verified."""
 LATTICE = SlotLogits.lattice
 ALL, TOP_K, TOP_P = Sampling(), Sampling(topk=2), Sampling(topp=0.7)
 BOTH = Sampling(topk=3, topp=0.8)
@@ -168,11 +173,13 @@ def enumerate_outputs(
     chosen: bool = False,
     coin: Coin = leviathan,
     penalty: float = 1.0,
+    singly: bool = False,
 ) -> tuple[dict[Output, float], DecodingStatistics]:
     """The probability of each output, and how all ways to them together went.
 
     Args:
         chosen: chains are not drawn, as they are for sampling, but the drafter's best tokens.
+        singly: one row at a time, where rows are not decided each by itself.
     """
     limits, rule = (
         GenerationLimits(max_len_b=length, temperature=temperature, repetition_penalty=penalty),
@@ -193,16 +200,21 @@ def enumerate_outputs(
         )
         paths: list[Path] = [()]
         while paths:
+            now = 1 if singly else len(paths)
+            paths, later = paths[:now], paths[now:]
             chance = Chance(paths, coin)
             patches.setattr(drafting, "draw", chance.draw_lattice)
             patches.setattr(rules, "draw", chance.draw_own)
             patches.setattr(sampling, "draw", chance.draw_one)
             patches.setattr(sampling, "accepts", chance.accepts)
-            controller = Watched(options.build(k, head), chance)
+            policy = options.build(k, head)
+            if isinstance(policy, CostStopping):
+                policy.tell(COSTS)
+            controller = Watched(policy, chance)
             hypotheses = generator.decode(sample_of(len(paths)), controller, statistics)
             for (hypothesis,), weight in zip(hypotheses, chance.weights):
                 found[tuple(hypothesis["tokens"].tolist())] += weight
-            paths = chance.others
+            paths = chance.others + later
     return found, statistics
 
 
@@ -228,6 +240,7 @@ NONE, WHOLE, HEURISTIC = (ControllerOptions(name) for name in ("none", "constant
 CONFIDENCE = ControllerOptions("confidence", confidence_threshold=0.3)
 SURER = CONFIDENCE.having(confidence_threshold=0.5)
 HEADED = ControllerOptions("acceptance-head", stop_threshold=0.4)
+PAYING = ControllerOptions("acceptance-head", auto_stop_threshold=True)
 TREE = ControllerOptions("tree", tree_nodes=5)
 ANEW = TREE.having(redraft_below=math.inf)
 
@@ -241,6 +254,7 @@ ANEW = TREE.having(redraft_below=math.inf)
         (WHOLE, {"k": 1}),
         (CONFIDENCE, {"length": 2}),
         (HEADED, {"length": 2}),
+        (PAYING, {"length": 2, "how": TOP_P, "singly": True}),
         (HEURISTIC, {"how": TOP_P}),
         (WHOLE, {"chosen": True}),
         (SURER, {"chosen": True}),
@@ -257,7 +271,7 @@ def test_every_output_has_the_verifiers_probability(
     assert furthest(found, expected) < 1e-9
     if options is not NONE:
         assert statistics.accepted_tokens > 0
-    if options in (CONFIDENCE, SURER, HEADED):
+    if options in (CONFIDENCE, SURER, HEADED, PAYING):
         assert statistics.verified_tokens < statistics.drafted_tokens
 
 
@@ -301,9 +315,12 @@ def test_wrong_acceptance_is_found_out(coin: Coin) -> None:
     assert furthest(found, distribution(2, 1.0, TOP_P)) > 1e-3
 
 
-def test_to_leave_out_unlikely_tokens_unseen_would_skew_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("options", [CONFIDENCE, PAYING])
+def test_to_leave_out_unlikely_tokens_unseen_would_skew_it(
+    options: ControllerOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """That is why one token more than a controller says is verified of what was drawn."""
     monkeypatch.setattr(DrawnDraft, "cut", ChainDraft.cut)
-    found, _ = enumerate_outputs(CONFIDENCE, TOP_P, length=2)
+    found, _ = enumerate_outputs(options, TOP_P, length=2, singly=options is PAYING)
     assert sum(found.values()) == pytest.approx(1)
     assert furthest(found, distribution(2, 1.0, TOP_P)) > 1e-3

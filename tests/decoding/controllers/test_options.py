@@ -28,7 +28,7 @@ NAN = math.nan
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"controller": "clever"}, "--controller clever: must be one of constant, heuristic"),
+        ({"controller": "clever"}, "--controller clever: must be one of auto, constant, heuristic"),
         ({"confidence_threshold": 1.5}, "--confidence-threshold 1.5: must be between 0 and 1"),
         ({"confidence_threshold": NAN}, "--confidence-threshold nan"),
         ({"stop_threshold": -0.1}, "--stop-threshold -0.1: must be between 0 and 1"),
@@ -174,6 +174,9 @@ def test_from_a_task_or_a_command_line() -> None:
         "confidence_threshold": 0.25,
         "refit_threshold": True,
         "stop_threshold": 0.5,
+        "auto_stop_threshold": True,
+        "initial_draft": 2,
+        "remember_draft": True,
         "tree_nodes": 9,
         "redraft_below": 2.5,
         "survival": "confidence",
@@ -184,3 +187,44 @@ def test_from_a_task_or_a_command_line() -> None:
     found = ControllerOptions.from_config(Namespace(controller="confidence", **given, other=1))
     assert found == ControllerOptions("confidence", **given)
     assert found.given == given
+
+
+@pytest.mark.parametrize(
+    ("given", "causal", "taken"),
+    [
+        ({}, True, "tree"),
+        ({}, False, "constant"),
+        ({"max_draft": 3}, False, "constant"),
+        ({"tree_nodes": 5}, False, "tree"),
+        ({"redraft_below": 3.0}, False, "tree"),
+    ],
+)
+def test_auto(given: dict[str, Any], causal: bool, taken: str) -> None:
+    """The published kind of drafter, which is not causal, has what was published, unless trees are
+    asked for."""
+    found = ControllerOptions("auto", **given)
+    assert found.trees
+    resolved = found.resolved(causal)
+    assert resolved == ControllerOptions(taken, **given)
+    assert resolved.resolved(not causal) is resolved
+    kind = "causal" if causal else "block"
+    built = build_generator(verifier(), drafter(kind), DICTIONARY, options=found)
+    assert built.controller.name == taken
+
+
+def test_auto_has_the_bounds_of_what_it_stands_for() -> None:
+    with pytest.raises(ValueError, match="--min-draft 17: is above --tree-nodes 16"):
+        ControllerOptions("auto", min_draft=17)
+    chosen = ControllerOptions("auto", min_draft=3, max_draft=2)
+    assert chosen.resolved(True).controller == "tree"
+    with pytest.raises(ValueError, match="--min-draft 3: is above --max-draft 2"):
+        chosen.resolved(False)
+
+
+def test_which_threshold_is_looked_at() -> None:
+    fixed = ControllerOptions("acceptance-head")
+    found = fixed.having(auto_stop_threshold=True)
+    assert {"stop_threshold", "cost_profile"} & fixed.idle == {"cost_profile"}
+    assert {"stop_threshold", "cost_profile"} & found.idle == {"stop_threshold"}
+    assert (fixed.prepares, found.prepares) == ("", "costs")
+    assert (fixed.looks_around, found.looks_around) == (False, True)

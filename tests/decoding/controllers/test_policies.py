@@ -53,6 +53,47 @@ def test_heuristic(bounds: tuple[int, int], following: list[int]) -> None:
     assert controller.observe(make_result([4, 7, 8, 3, 0], [4, 7, 8, 4, 1])) == following
 
 
+@pytest.mark.parametrize("remember", [True, False])
+@given(
+    first=st.integers(1, 6),
+    sentences=st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=6), max_size=6),
+)
+def test_one_sentence_after_another_as_in_transformers(
+    remember: bool, first: int, sentences: list[list[int]]
+) -> None:
+    """Its ``update_candidate_strategy``, of ``num_assistant_tokens``, with which every sentence
+    begins (``heuristic_transient``), or which stays (``heuristic``); at most 6 here."""
+    controller = Heuristic(Bounds(0, 6), first, remember)
+    tokens = first
+    for steps in sentences:
+        tokens = tokens if remember else first
+        (length,) = controller.start(1)
+        for number, step in enumerate(steps, start=1):
+            assert length == tokens
+            accepted = min(step, tokens)
+            end = (0,) if number == len(steps) else ()
+            (length,) = controller.observe(make_result([accepted], [tokens], finished=end))
+            tokens = min(6, tokens + 2) if accepted == tokens else max(1, tokens - 1)
+
+
+def test_a_batch_begins_with_the_mean_of_the_one_before() -> None:
+    """Of each row, when it ended; what came to others afterwards does not count."""
+    controller = Heuristic(Bounds(0, 9), 4, remember=True)
+    assert controller.start(3) == [4] * 3
+    assert controller.observe(make_result([4, 0, 4], [4, 4, 4], finished=(1,))) == [6, 3, 6]
+    assert controller.observe(make_result([6, 0], [6, 6], finished=(0, 1))) == [8, 5]
+    assert controller.start(2) == [5] * 2  # (3 + 8 + 5) / 3
+    assert controller.observe(make_result([0, 0], [5, 5], finished=(0, 1))) == [4, 4]
+    assert controller.start(1) == [4]
+
+
+@pytest.mark.parametrize(("bounds", "initial"), [((0, 4), 5), ((3, 4), 2)])
+def test_an_initial_draft_out_of_bounds(bounds: tuple[int, int], initial: int) -> None:
+    message = f"--initial-draft {initial}: must be between {max(1, bounds[0])} and 4, the fewest"
+    with pytest.raises(ValueError, match=message):
+        Heuristic(Bounds(*bounds), initial)
+
+
 @pytest.mark.parametrize(
     ("bounds", "verified"), [((0, 4), [0, 2, 4, 3, 4]), ((1, 3), [1, 2, 3, 3, 3])]
 )

@@ -2,7 +2,8 @@
 
 The head reads the frozen drafter's last states. Its probabilities are conditional: that the token
 of a slot is accepted, given that all before it are; their running product is the probability that
-a slot survives. After SpecDec++ (Huang et al., COLM 2025, §3.2), whose residual blocks these are.
+a slot survives. After SpecDec++ (Huang et al., COLM 2025, §3.2), whose residual blocks these are;
+by default it has none, since a weighted sum of the states predicts as well.
 """
 
 # No postponed annotations: fairseq reads the config fields' types at run time.
@@ -209,7 +210,12 @@ class AcceptanceHeadConfig(FairseqDataclass):
         default="",
         metadata={"help": "checkpoint of the drafter that the head is for; it stays as it is"},
     )
-    head_layers: int = field(default=3, metadata={"help": "residual blocks of the head"})
+    head_layers: int = field(
+        default=0,
+        metadata={
+            "help": "residual blocks of the head; 3 as in SpecDec++, which take longer to ask"
+        },
+    )
     no_slot_feature: bool = field(
         default=False, metadata={"help": "do not tell the head the place in the block"}
     )

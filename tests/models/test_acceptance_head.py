@@ -151,7 +151,8 @@ def build(task: Namespace, **settings: Any) -> AcceptanceHeadModel:
 @pytest.fixture
 def task() -> Namespace:
     task = make_task(block_size=None)
-    task.rule, task.limits = RelaxedRule(3, 1.5), GenerationLimits(temperature=0.5)
+    task.rule = RelaxedRule(3, 1.5)
+    task.limits = GenerationLimits(temperature=0.5, repetition_penalty=1.25)
     drafter = make_causal()  # for blocks of 4
     task.load_drafter = lambda path: drafter
     return task
@@ -174,8 +175,9 @@ class TestModel:
         settings = build(task).head.settings
         assert (settings.rule, settings.block_size) == ({"beta": 3, "tau": 1.5}, 4)
         assert settings.drafter == fingerprint(task.load_drafter("drafter.pt"))
-        assert (settings.channels, settings.layers) == (16, 3)
-        assert settings.rule_temperature == 0.5
+        assert (settings.channels, settings.layers) == (16, 0)
+        assert (settings.rule_temperature, settings.repetition_penalty) == (0.5, 1.25)
+        assert build(task, head_layers=3).head.settings.layers == 3
 
     def test_settings_of_sampling(self, task: Namespace) -> None:
         task.rule = SamplingRule(Sampling(topp=0.9))

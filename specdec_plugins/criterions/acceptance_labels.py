@@ -15,7 +15,10 @@ from fairseq.models.transformer import TransformerModelBase
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule
-from specdec_plugins.decoding.acceptance.sampling import log_probabilities
+from specdec_plugins.decoding.acceptance.sampling import (
+    acceptance_probabilities,
+    log_probabilities,
+)
 from specdec_plugins.decoding.acceptance.verification import Verification
 from specdec_plugins.decoding.drafting import draw_chain
 from specdec_plugins.decoding.drafts import ChainDraft, DrawnDraft
@@ -41,6 +44,9 @@ class LabelledBlocks:
     """``(batch, blocks, slots)`` those tokens."""
     accepted: Tensor
     """``(batch, blocks)`` how many of them would be committed; none after an EOS."""
+    chances: Tensor
+    """``(batch, blocks, slots)`` how probable each token's acceptance is, given that of all before
+    it: min(1, p / q) of drawn ones; of others 1 or 0, and 0 after the first that is rejected."""
     eos: int
 
     @property
@@ -62,6 +68,13 @@ class LabelledBlocks:
         """
         slots = torch.arange(self.draft.size(-1), device=self.draft.device)
         return (slots <= self.accepted[..., None]) & self.open
+
+    @property
+    def reached(self) -> Tensor:
+        """``(batch, blocks, slots)`` how probable it is, given the draft, that a slot is decided:
+        the mean of :attr:`decided` over all draws of what is accepted."""
+        before = torch.where(self.draft == self.eos, 0.0, self.chances)[..., :-1].cumprod(-1)
+        return torch.cat([torch.ones_like(self.chances[..., :1]), before], dim=-1)
 
 
 class AcceptanceLabeller:
@@ -130,8 +143,10 @@ class AcceptanceLabeller:
         before = torch.cat([torch.full_like(target[:, :1], self.eos), target[:, :-1]], dim=1)
         self._read(net_input, target, before)
         blocks = [self._block(target, before, cut) for cut in cuts.unbind(1)]
-        states, confidences, draft, accepted = (torch.stack(part, 1) for part in zip(*blocks))
-        return LabelledBlocks(cuts, states, confidences, draft, accepted, self.eos)
+        states, confidences, draft, accepted, chances = (
+            torch.stack(part, 1) for part in zip(*blocks)
+        )
+        return LabelledBlocks(cuts, states, confidences, draft, accepted, chances, self.eos)
 
     def _read(self, net_input: NetInput, target: Tensor, before: Tensor) -> None:
         """Fill the caches with the whole targets."""
@@ -155,7 +170,7 @@ class AcceptanceLabeller:
             self.drafter.draft(Prefixes(target, known, lengths, known, lengths, last, features), 1)
 
     def _block(self, target: Tensor, before: Tensor, cut: Tensor) -> tuple[Tensor, ...]:
-        """States, confidences, tokens and accepted counts of the block after each row's cut."""
+        """Of the block after each row's cut what :class:`LabelledBlocks` has, in its order."""
         last, cuts = before.gather(1, cut[:, None])[:, 0], cut.tolist()
         if self.drafter.causal:
             new, none = [0] * len(cuts), torch.zeros_like(cut)
@@ -173,8 +188,13 @@ class AcceptanceLabeller:
         lprobs = log_probabilities(logits, self._temperature, precision)
         self._bans.apply(lprobs, cut[:, None] + draft.depths, None)
         verification = Verification(lprobs, self.eos)
-        accepted = draft.accept(self.rule, verification, None)
-        return states, draft.confidences, draft.tokens, accepted.counts[1]
+        accepted = draft.accept(self.rule, verification, None).counts[1]
+        slots = torch.arange(self.block_size, device=accepted.device)
+        chances = (slots < accepted[:, None]).to(draft.confidences.dtype)
+        if self.rule.draws:
+            p = self.rule.probabilities_of(verification, draft.tokens, draft.after)
+            chances = acceptance_probabilities(p, draft.confidences)
+        return states, draft.confidences, draft.tokens, accepted, chances
 
     def _draft(self, states: Tensor, scores: SlotScores, last: Tensor) -> ChainDraft:
         """As when decoding."""

@@ -36,6 +36,9 @@ class AcceptanceLoss(FairseqCriterion):
 
     Labels are made while training: the frozen pair drafts and verifies a block after each cut of
     the target. Slots after the first rejection, or after the end of the sentence, carry no loss.
+    With sampling a label is not what a draw decides, but its probability, min(1, p / q) as in
+    SpecDec++, and each slot counts as much as it is probable that it is reached: the mean
+    over all draws, of the same draft, without their variance.
 
     SpecDec++ (Huang et al., COLM 2025, §3.2) mixes drafted tokens into the head's input with a
     ``--mixing-ratio``, because there a drafted token's state depends on the drafted ones before
@@ -62,19 +65,22 @@ class AcceptanceLoss(FairseqCriterion):
         target, cuts = sample["target"], sample["cuts"]
         labelled = self.labeller(model)(sample["net_input"], target, cuts, seeds)
         logits = model(labelled.states, labelled.confidences).float()
-        decided = labelled.decided
-        logits, accepted = logits[decided], labelled.survived[decided].float()
-        loss, weights = weighted_loss(logits, accepted, self.mismatch_weight)
+        reached = labelled.reached > 0
+        logits, chances = logits[reached], labelled.chances[reached].float()
+        share = labelled.reached[reached].float()
+        loss, weights = weighted_loss(logits, chances, share, self.mismatch_weight)
         predicted = logits.detach().sigmoid()
+        # Of a square whose outcome is 1 with that chance, else 0, the mean.
+        squares = predicted.square() - 2 * predicted * chances + chances
         log: LogOutput = {
             "loss": loss.detach(),
             "sample_size": weights.detach(),
             "ntokens": sample["ntokens"],
             "nsentences": sample["target"].size(0),
-            "decided": decided.sum(),
-            "accepted": accepted.sum(),
-            "predicted": predicted.sum(),
-            "squares": (predicted - accepted).square().sum(),
+            "decided": share.sum(),
+            "accepted": (share * chances).sum(),
+            "predicted": (share * predicted).sum(),
+            "squares": (share * squares).sum(),
         }
         return loss, weights, log
 
@@ -116,7 +122,7 @@ class AcceptanceLoss(FairseqCriterion):
 
 
 def weighted_loss(
-    logits: Tensor, accepted: Tensor, mismatch_weight: float
+    logits: Tensor, chances: Tensor, shares: Tensor, mismatch_weight: float
 ) -> tuple[Tensor, Tensor]:
     """Binary cross entropy, summed, in which a rejection weighs ``mismatch_weight``.
 
@@ -126,12 +132,14 @@ def weighted_loss(
 
     Args:
         logits: log-odds of acceptance.
-        accepted: of the same shape, 1 where accepted, 0 where rejected.
+        chances: of the same shape, how probable acceptance is: 1 and 0 where that is known.
+        shares: of the same shape, how much each counts.
 
     Returns:
         The loss in nats, and the sum of the weights.
     """
-    weights = accepted + mismatch_weight * (1 - accepted)
     shifted = logits - math.log(mismatch_weight)
-    loss = F.binary_cross_entropy_with_logits(shifted, accepted, weights, reduction="sum")
+    accepted, rejected = F.softplus(-shifted) * chances, F.softplus(shifted) * (1 - chances)
+    loss = (shares * (accepted + mismatch_weight * rejected)).sum()
+    weights = shares * (chances + mismatch_weight * (1 - chances))
     return loss, weights.sum()

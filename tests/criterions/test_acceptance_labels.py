@@ -114,6 +114,13 @@ def test_sampling_labels_are_distributed_as_what_the_generator_accepts(
     found = blocks.accepted[:, 0].bincount(minlength=K + 1)
     # Half of the difference comes from the counts that are expected here.
     assert expected[1:].any()
+    # What is said of draws is what they come to: five standard deviations, at most.
+    for said, drawn in (
+        (blocks.reached, blocks.decided),
+        (blocks.reached * blocks.chances, blocks.survived & blocks.open),
+    ):
+        assert (said - drawn.double()).mean(0).abs().max() < 5 * 0.5 / rows**0.5
+    assert ((blocks.chances > 0) & (blocks.chances < 1)).any()
     assert p_value(expected + (found - expected) / 2**0.5, expected.double(), 20) > 1e-3
 
 
@@ -175,7 +182,8 @@ def test_slots_after_a_rejection_or_an_accepted_eos_are_not_decided() -> None:
     draft = torch.tensor([[[5, 6, 7, 8], [5, EOS, 7, 8], [5, EOS, 7, 8], [5, 6, 7, EOS]]])
     accepted = torch.tensor([[1, 2, 1, 4]])
     empty = torch.zeros(1, 4, 4)
-    blocks = LabelledBlocks(accepted, empty[..., None], empty, draft, accepted, EOS)
+    chances = (torch.arange(4) < accepted[..., None]).float()
+    blocks = LabelledBlocks(accepted, empty[..., None], empty, draft, accepted, chances, EOS)
     assert blocks.survived.long().tolist() == [
         [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 1]]
     ]
@@ -183,3 +191,4 @@ def test_slots_after_a_rejection_or_an_accepted_eos_are_not_decided() -> None:
     assert blocks.decided.long().tolist() == [
         [[1, 1, 0, 0], [1, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1]]
     ]
+    assert torch.equal(blocks.reached, blocks.decided.float())

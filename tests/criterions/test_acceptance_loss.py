@@ -113,8 +113,13 @@ def test_the_weight_does_not_move_the_best_prediction(rate: float, weight: float
     """The gradient is 0 where the predicted probability is the true one."""
     logit = torch.tensor([math.log(rate / (1 - rate))], dtype=torch.float64, requires_grad=True)
     both = logit.expand(2)
-    loss, _ = weighted_loss(both[:1] * 1.0, torch.ones(1, dtype=torch.float64), weight)
-    rejected, _ = weighted_loss(both[1:] * 1.0, torch.zeros(1, dtype=torch.float64), weight)
+    one = torch.ones(1, dtype=torch.float64)
+    loss, size = weighted_loss(both[:1] * 1.0, one, one, weight)
+    rejected, rejected_size = weighted_loss(both[1:] * 1.0, 0 * one, one, weight)
+    # A probability as label is the mean over what it may come to.
+    mean, mean_size = weighted_loss(both[:1].detach(), rate * one, 3 * one, weight)
+    assert float(mean) == pytest.approx(3 * (rate * float(loss) + (1 - rate) * float(rejected)))
+    assert float(mean_size) == pytest.approx(3 * (rate * size + (1 - rate) * rejected_size))
     (rate * loss + (1 - rate) * rejected).backward()
     assert logit.grad is not None
     assert abs(float(logit.grad)) < 1e-9

@@ -88,6 +88,11 @@ class Proposal:
     """``(rows, slots)`` of the tokens that were drawn."""
 
 
+def acceptance_probabilities(p: Tensor, q: Tensor) -> Tensor:
+    """min(1, p / q): how probably what was drawn with probability ``q``, above 0, is accepted."""
+    return (p / q).clamp(max=1)
+
+
 def accepts(p: Tensor, q: Tensor) -> Tensor:
     """True with probability min(1, p / q), each by itself."""
     # As a product, since a ratio in low precision may have no denominator.

@@ -17,6 +17,13 @@ def processor_name() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
+def cores() -> int:
+    """The processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def cache_folder() -> Path:
     """What was measured or compiled once is kept in here; it need not exist."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

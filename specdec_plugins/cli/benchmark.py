@@ -45,7 +45,7 @@ from specdec_plugins.evaluation.benchmark.ctranslate2_system import (
 )
 from specdec_plugins.evaluation.benchmark.measurements import BenchmarkFolder
 from specdec_plugins.evaluation.benchmark.outputs import Report, own_files, write_outputs
-from specdec_plugins.evaluation.benchmark.rounds import Benchmark, cores, run_benchmark
+from specdec_plugins.evaluation.benchmark.rounds import Benchmark, run_benchmark
 from specdec_plugins.evaluation.benchmark.sentences import Sentences
 from specdec_plugins.evaluation.benchmark.systems import (
     CONTROLLERS,
@@ -64,6 +64,7 @@ from specdec_plugins.inference.paths import check_run
 from specdec_plugins.inference.report import versions
 from specdec_plugins.inference.streams import put
 from specdec_plugins.inference.text import Line
+from specdec_plugins.machine import cores
 
 PROG = program("benchmark.py")
 logger = logging.getLogger(PROG)

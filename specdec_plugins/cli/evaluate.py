@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -105,8 +106,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse(argv)
 
 
-def evaluate(args: argparse.Namespace) -> None:
+def evaluate(args: argparse.Namespace, command: str) -> None:
     """Make the runs that are missing, then write and print what all of them come to.
+
+    Args:
+        command: what was typed.
 
     Raises:
         CheckpointError, InferenceError: what stopped it.
@@ -136,7 +140,8 @@ def evaluate(args: argparse.Namespace) -> None:
             for _ in run_sweep(sweep, folder, bar.set_description_str):
                 bar.update()
         names = [system.name for system in systems]
-        tables = write_outputs(args.output_path, folder.runs, names, texts, not args.no_plots)
+        told = names, texts, command
+        tables = write_outputs(args.output_path, folder.runs, *told, not args.no_plots)
     if not args.quiet:
         put(tables)
 
@@ -214,9 +219,10 @@ def choose_systems(args: argparse.Namespace, base: Settings) -> list[System]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0, 1 for what the run met with, 2 for the command line."""
     prepare_terminal(PROG)
-    args = parse(sys.argv[1:] if argv is None else argv)
+    argv = sys.argv[1:] if argv is None else argv
+    args = parse(argv)
     try:
-        evaluate(args)
+        evaluate(args, shlex.join([PROG, *argv]))
     except BrokenPipeError:
         return 0
     except KeyboardInterrupt:

@@ -2,7 +2,7 @@
 
     scripts/exactness.py MODEL_DIR --input-path FILE [--precision bfloat16] [--batch 1 32]
         [--engine openvino] [--controller constant tree] [--against float32 stock]
-        [--repetition-penalty 1.2]
+        [--repetition-penalty 1.2] [--json FILE]
 
 MODEL_DIR holds verifier.pt, drafter.pt, dictionaries and codes. FILE is ordinary text. Compared
 are, in one engine and precision, strict speculation with AR (our greedy loop without a drafter, at
@@ -18,6 +18,8 @@ status 1 says that strict or AR differed there. In lower precision a difference 
 from __future__ import annotations
 
 import argparse
+import json
+import shlex
 import statistics
 import sys
 from collections.abc import Iterator
@@ -40,6 +42,9 @@ from specdec_plugins.inference import (
     Translator,
     load_translator,
 )
+from specdec_plugins.inference.output import write_whole
+from specdec_plugins.inference.report import where_and_when
+from specdec_plugins.inference.settings import JsonObject
 from specdec_plugins.inference.text import InputLines, Line
 
 PROG = program("exactness.py")
@@ -58,11 +63,17 @@ def main() -> int:
         reference = load(args.model, "AR", "eager", "float64", limits=limits)
         title = f"{len(lines)} lines, {args.engine}, {args.precision}"
         print(f"{title:{WIDTH}} | lines that differ | gap: max | median", flush=True)
-        inexact = 0
+        inexact, told = 0, []
         for title, found, expected, exact in comparisons(args, limits, lines):
             gaps = [gap(reference, *of) for of in zip(lines, found, expected) if of[1] != of[2]]
             print(row(title, gaps, len(lines)), flush=True)
+            told.append(figures(title, gaps, len(lines)))
             inexact += exact * len(gaps)
+        if args.json is not None:
+            about = {"machine": where_and_when(), "command": shlex.join([PROG, *sys.argv[1:]])}
+            about |= {"engine": args.engine, "precision": args.precision}
+            content = json.dumps({**about, "comparisons": told}, indent=1)
+            write_whole(args.json, [content.encode(), b"\n"])
     except (CheckpointError, InferenceError, OSError, ValueError) as error:
         print(f"{PROG}: {error}", file=sys.stderr)
         return 2
@@ -87,6 +98,7 @@ def parse() -> argparse.Namespace:
         help="default: float32; in float64, float32 and stock",
     )
     penalty = REPETITION_PENALTY
+    add("--json", metavar="FILE", type=Path, help="write the figures there, too")
     add(penalty.flag, type=penalty.kind, default=penalty.default, help=penalty.help)
     args = parser.parse_args()
     plain = args.repetition_penalty == 1
@@ -176,6 +188,16 @@ def load(
             controller=ControllerOptions(controller),
         )
     )
+
+
+def figures(title: str, gaps: list[float], lines: int) -> JsonObject:
+    return {
+        "compared": title,
+        "lines": lines,
+        "differ": len(gaps),
+        "largest_gap": max(gaps) if gaps else None,
+        "median_gap": statistics.median(gaps) if gaps else None,
+    }
 
 
 def row(title: str, gaps: list[float], lines: int) -> str:

@@ -17,6 +17,7 @@ from specdec_plugins.evaluation.table import format_group, format_texts
 from specdec_plugins.evaluation.texts import Text
 from specdec_plugins.inference.output import write_whole
 from specdec_plugins.inference.paths import files_below
+from specdec_plugins.inference.report import where_and_when
 from specdec_plugins.inference.work_folder import LOCK
 
 SUMMARY, TABLE, SENTENCES = "summary.json", "table.md", "sentences"
@@ -34,12 +35,14 @@ def write_outputs(
     runs: Iterable[Run],
     order: Sequence[str],
     texts: Sequence[Text],
+    command: str,
     plots: bool = True,
 ) -> str:
     """Write all that can be told from the runs; what is there of it is replaced file by file.
 
     Args:
         order: names of systems.
+        command: by which the runs were made.
 
     Returns:
         the tables, in Markdown.
@@ -74,5 +77,6 @@ def write_outputs(
                     write_whole(folder / f"{kind}-{group.label}.{ending}", [picture])
     text = "\n".join(tables)
     write_whole(folder / TABLE, [text.encode()])
-    write_whole(folder / SUMMARY, [json.dumps({"groups": figures}, indent=1).encode(), b"\n"])
+    summary = {"machine": where_and_when(), "command": command, "groups": figures}
+    write_whole(folder / SUMMARY, [json.dumps(summary, indent=1).encode(), b"\n"])
     return text

@@ -7,6 +7,7 @@ import math
 import os
 import platform
 from collections.abc import Iterator
+from datetime import datetime, timezone
 
 import fairseq
 import torch
@@ -20,6 +21,7 @@ from specdec_plugins.inference.job import file_digest
 from specdec_plugins.inference.paths import model_files
 from specdec_plugins.inference.settings import InferenceError, JsonObject, Settings
 from specdec_plugins.inference.translator import Translator
+from specdec_plugins.machine import cores, processor_name
 from specdec_plugins.whole_file import whole_file
 
 # Nothing is accepted where nothing judges the drafts, and nothing drafted without a drafter.
@@ -68,6 +70,16 @@ def versions() -> dict[str, str]:
         "torch": torch.__version__,
         "fairseq": fairseq.__version__,
         "specdec_plugins": specdec_plugins.__version__,
+    }
+
+
+def where_and_when() -> JsonObject:
+    """The machine, versions, and the time: of figures that were made now."""
+    return {
+        "processor": processor_name(),
+        "cores": cores(),
+        "versions": versions(),
+        "last_run": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
 
 

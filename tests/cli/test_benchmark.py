@@ -218,9 +218,9 @@ def test_bad_input_is_one_line(
     assert not (out / "runs.jsonl").exists()
 
 
-def test_the_command_of_the_readme_is_understood() -> None:
-    text = (Path(__file__).resolve().parents[2] / "README.md").read_text("utf-8")
-    command = text.partition("scripts/benchmark.py ")[2].partition("\n\n")[0]
+def test_the_command_of_the_manual_is_understood() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs/evaluation.md"
+    command = page.read_text("utf-8").partition("    specdec-benchmark ")[2].partition("\n\n")[0]
     args = script.parse(shlex.split(command.replace("\\\n", " "), comments=True))
     assert args.reference == "valid.de"
     assert args.batch == [1, 8, 32]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -37,8 +38,12 @@ def judge() -> Any:
 TEXT = b"A dog runs.\n\nTwo men are talking.\n"
 
 
-def test_in_float64_all_are_the_same(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(TEXT, "--batch", "1", "2", "--controller", "tree") == 0
+def test_in_float64_all_are_the_same(
+    run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    figures = tmp_path / "figures.json"
+    flags = ("--batch", "1", "2", "--controller", "tree", "--json", str(figures))
+    assert run(TEXT, *flags) == 0
     head, *rows = capfd.readouterr().out.splitlines()
     assert head.startswith("2 lines, auto, float64")
     assert [row.split("|")[0].strip() for row in rows] == [
@@ -51,6 +56,13 @@ def test_in_float64_all_are_the_same(run: Run, capfd: pytest.CaptureFixture[str]
         "AR: AR in eager float32",
     ]
     assert all("0 (0.0 %)" in row for row in rows[:-1])
+    told = json.loads(figures.read_text("utf-8"))
+    assert [one["compared"] for one in told["comparisons"]] == [
+        row.split("|")[0].strip() for row in rows
+    ]
+    assert {(one["lines"], one["differ"]) for one in told["comparisons"][:-1]} == {(2, 0)}
+    assert told["command"].startswith("exactness.py ")
+    assert {"processor", "cores", "versions", "last_run"} == set(told["machine"])
 
 
 def test_a_repetition_penalty(run: Run, capfd: pytest.CaptureFixture[str]) -> None:

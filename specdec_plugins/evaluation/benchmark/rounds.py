@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from specdec_plugins.evaluation.sweep import DECIDED_BY_RUN, check_counts
 from specdec_plugins.inference.job import describe_settings, file_digest
 from specdec_plugins.inference.paths import acceptance_head
 from specdec_plugins.inference.settings import JsonObject, Settings
-from specdec_plugins.machine import processor_name
+from specdec_plugins.machine import cores, processor_name
 
 Note = Callable[[str], object]
 
@@ -114,13 +113,6 @@ class Benchmark:
         return CTranslate2Job(
             str(self.model), system.precision, system.threads, tokens, most, least
         )
-
-
-def cores() -> int:
-    """The processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def run_benchmark(

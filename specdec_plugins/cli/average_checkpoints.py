@@ -21,6 +21,7 @@ from specdec_plugins.checkpoints.average import (
 )
 from specdec_plugins.cli.terminal import prepare_terminal, program
 from specdec_plugins.inference import InferenceError
+from specdec_plugins.inference.help import documented
 from specdec_plugins.inference.paths import check_paths, check_writable
 from specdec_plugins.inference.streams import put, tell
 
@@ -28,9 +29,7 @@ PROG = program("average_checkpoints.py")
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog=PROG, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(prog=PROG, **documented(__doc__))
     add = parser.add_argument
     add("--inputs", nargs="+", required=True, metavar="PATH", help="checkpoints, or one folder")
     add("--output", required=True, metavar="FILE", help="the file to write")

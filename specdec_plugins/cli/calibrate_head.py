@@ -25,6 +25,7 @@ from specdec_plugins.evaluation.calibration import (
 )
 from specdec_plugins.evaluation.head_predictions import TrainedHead
 from specdec_plugins.inference import InferenceError
+from specdec_plugins.inference.help import documented
 from specdec_plugins.inference.output import write_whole
 from specdec_plugins.inference.paths import check_paths, check_writable
 from specdec_plugins.inference.settings import JsonObject
@@ -35,9 +36,7 @@ PROG = program("calibrate_head.py")
 
 def main(argv: Sequence[str] | None = None) -> int:
     prepare_terminal(PROG)
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(prog=PROG, **documented(__doc__))
     parser.add_argument("checkpoint", help="a checkpoint of scripts/train_head.sh")
     parser.add_argument("output", help="the file to write: acceptance_head.pt beside its drafter")
     parser.add_argument("--data", help="binarised text, if not that of the training")

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.cli.terminal import prepare_terminal, program
 from specdec_plugins.inference import InferenceError
+from specdec_plugins.inference.help import documented
 from specdec_plugins.inference.paths import check_paths, check_writable
 from specdec_plugins.inference.streams import put, tell
 from specdec_plugins.models.encoder_init import write_initial_checkpoint
@@ -26,9 +27,7 @@ PROG = program("encoder_initial.py")
 
 def main(argv: Sequence[str] | None = None) -> int:
     prepare_terminal(PROG)
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(prog=PROG, **documented(__doc__))
     parser.add_argument("verifier", metavar="VERIFIER", help="a checkpoint of fairseq-train")
     parser.add_argument("output", metavar="OUTPUT", help="the file to write")
     args = parser.parse_args(argv)

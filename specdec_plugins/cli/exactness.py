@@ -42,6 +42,7 @@ from specdec_plugins.inference import (
     Translator,
     load_translator,
 )
+from specdec_plugins.inference.help import documented
 from specdec_plugins.inference.output import write_whole
 from specdec_plugins.inference.report import where_and_when
 from specdec_plugins.inference.settings import JsonObject
@@ -81,16 +82,23 @@ def main() -> int:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(prog=PROG, **documented(__doc__))
     add = parser.add_argument
-    add("model", type=Path)
-    add("--input-path", required=True)
-    add(PRECISION.flag, choices=PRECISION.choices, default="float64")
+    add("model", metavar="MODEL_DIR", type=Path, help="the folder of a pair")
+    add("--input-path", metavar="FILE", required=True, help="ordinary text")
+    about = PRECISION.help
+    add(PRECISION.flag, choices=PRECISION.choices, default="float64", help=about)
     add(ENGINE.flag, choices=ENGINE.choices, default=ENGINE.default, help=ENGINE.help)
-    add("--batch", type=int, nargs="+", default=[1, 32])
-    add("--controller", choices=list(POLICIES), nargs="+", default=["constant"])
+    add("--batch", metavar="N", type=int, nargs="+", default=[1, 32], help="sentences at a time")
+    names = ", ".join(POLICIES)
+    add(
+        "--controller",
+        metavar="NAME",
+        choices=list(POLICIES),
+        nargs="+",
+        default=["constant"],
+        help=f"of {names}",
+    )
     add(
         "--against",
         choices=["float32", "float64", STOCK],

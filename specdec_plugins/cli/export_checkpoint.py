@@ -1,4 +1,9 @@
-"""Write a checkpoint for shipping: float16 weights, no optimizer state, no paths."""
+"""Write a checkpoint for shipping: float16 weights, no optimizer state, no paths.
+
+    scripts/export_checkpoint.py runs/drafter/checkpoint_best.pt drafter.pt -s en -t de
+
+All commands that take a checkpoint take what is written.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,7 @@ from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.export import export_checkpoint
 from specdec_plugins.cli.terminal import prepare_terminal, program
 from specdec_plugins.inference import InferenceError
+from specdec_plugins.inference.help import documented
 from specdec_plugins.inference.paths import check_paths, check_writable
 from specdec_plugins.inference.streams import put, tell
 
@@ -17,11 +23,15 @@ PROG = program("export_checkpoint.py")
 
 def main(argv: Sequence[str] | None = None) -> int:
     prepare_terminal(PROG)
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("source", help="a checkpoint of fairseq-train")
-    parser.add_argument("target", help="the file to write")
-    parser.add_argument("-s", "--source-lang", help="language to note in the checkpoint")
-    parser.add_argument("-t", "--target-lang", help="language to note in the checkpoint")
+    parser = argparse.ArgumentParser(prog=PROG, **documented(__doc__))
+    parser.add_argument("source", metavar="SOURCE", help="a checkpoint of fairseq-train")
+    parser.add_argument("target", metavar="TARGET", help="the file to write")
+    parser.add_argument(
+        "-s", "--source-lang", metavar="LANG", help="language to note in the checkpoint"
+    )
+    parser.add_argument(
+        "-t", "--target-lang", metavar="LANG", help="language to note in the checkpoint"
+    )
     parser.add_argument(
         "--dictionaries", metavar="DIR", help="folder of the dictionaries that it was trained with"
     )

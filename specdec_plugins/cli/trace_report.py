@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 from specdec_plugins.cli.terminal import prepare_terminal, program
 from specdec_plugins.inference import InferenceError
+from specdec_plugins.inference.help import documented
 from specdec_plugins.inference.paths import check_paths, check_writable
 from specdec_plugins.inference.streams import tell
 from specdec_plugins.inference.trace_file import SentenceTrace, read_trace
@@ -32,9 +33,7 @@ PROG = program("trace_report.py")
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0, or 1 for files that cannot be read or written."""
     prepare_terminal(PROG)
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(prog=PROG, **documented(__doc__))
     parser.add_argument("trace", metavar="TRACE", help="what inference.py --trace wrote")
     parser.add_argument(
         "output", metavar="OUTPUT", help="the page to write, or OUTPUT.svg, the picture"

@@ -21,6 +21,7 @@ from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD
 from specdec_plugins.decoding.engine_choice import ENGINE, PRECISION
 from specdec_plugins.decoding.limits import REPETITION_PENALTY, GenerationLimits
+from specdec_plugins.inference.help import documented
 from specdec_plugins.inference.settings import STRATEGIES, Settings
 from specdec_plugins.inference.streams import tell
 from specdec_plugins.tasks.decoding_config import ControllerConfig, LimitsConfig, RuleConfig
@@ -69,12 +70,15 @@ class TranslationParser(argparse.ArgumentParser):
         super().__init__(
             prog=prog,
             usage=f"{prog} DATA_DIR --path FILE --AR-path FILE [flag ...]",
-            description=description,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
+            **documented(description),
         )
         self._import_user_dir(argv)
-        self.group = self.add_argument_group("speculative decoding")
+        self.group = self.add_argument_group("translation")
+        self._own = [
+            self.group,
+            *(self.add_argument_group(title) for title in ("acceptance", "controller", "engine")),
+        ]
         self._add_translation_flags()
 
     def error(self, message: str) -> NoReturn:
@@ -84,6 +88,7 @@ class TranslationParser(argparse.ArgumentParser):
     def parse(self, argv: Sequence[str]) -> Namespace:
         """Parse a command line, and warn of flags that do nothing."""
         self._add_fairseq_flags()
+        self._hide_idle()
         args = self.parse_args(argv)
         self._check_sizes(args)
         args.encoder_options = {}
@@ -92,7 +97,7 @@ class TranslationParser(argparse.ArgumentParser):
             for key in vars(config()) if config is not None else ():
                 if hasattr(args, key):
                     args.encoder_options[key] = getattr(args, key)
-        own = {action.dest for action in self.group._group_actions} - _idle(args)
+        own = self._own_names() - _idle(args)
         used = {*own, *USED, *args.encoder_options, *(SEARCH if args.strategy == "fairseq" else ())}
         if args.post_process not in (None, "subword_nmt"):
             used.add("post_process")
@@ -102,6 +107,19 @@ class TranslationParser(argparse.ArgumentParser):
         if unused:
             logger.warning("these flags do nothing here: %s", " ".join(dict.fromkeys(unused)))
         return args
+
+    def _own_names(self) -> set[str]:
+        return {action.dest for group in self._own for action in group._group_actions}
+
+    def _hide_idle(self) -> None:
+        """Of fairseq's flags, which are all taken, show those that may do something."""
+        shown = {*self._own_names(), *USED, *SEARCH, "post_process", "help"}
+        for name in ENCODERS:
+            for config in REGISTRIES[name]["dataclass_registry"].values():
+                shown |= set() if config is None else set(vars(config()))
+        for action in self._actions:
+            if action.dest not in shown:
+                action.help = argparse.SUPPRESS
 
     def _check_sizes(self, args: Namespace) -> None:
         """Refuse whole numbers that are beyond all use, by their flag."""
@@ -130,6 +148,7 @@ class TranslationParser(argparse.ArgumentParser):
 
     def _add_translation_flags(self) -> None:
         add = self.group.add_argument
+        _, rules, controllers, engines = self._own
         add("data", metavar="DATA_DIR", help="folder of dict.{source,target}.txt, and of codes")
         add(
             "--path",
@@ -149,12 +168,13 @@ class TranslationParser(argparse.ArgumentParser):
         add(
             "--block-size", metavar="K", type=int, help="slots drafted in a pass (what was trained)"
         )
-        gen_parser_from_dataclass(self.group, RuleConfig())
-        gen_parser_from_dataclass(self.group, LimitsConfig())
-        gen_parser_from_dataclass(self.group, ControllerConfig())
+        gen_parser_from_dataclass(rules, RuleConfig())
+        gen_parser_from_dataclass(rules, LimitsConfig())
+        gen_parser_from_dataclass(controllers, ControllerConfig())
         add("-s", "--source-lang", metavar="LANG", help="default: the checkpoint's")
         add("-t", "--target-lang", metavar="LANG", help="default: the checkpoint's")
         add("--keep-bpe", action="store_true", help="put out segmented text as it is")
+        add = engines.add_argument
         add(ENGINE.flag, choices=ENGINE.choices, default=ENGINE.default, help=ENGINE.help)
         shown = f"{PRECISION.help}; default {PRECISION.default}"
         add(PRECISION.flag, choices=PRECISION.choices, help=shown)

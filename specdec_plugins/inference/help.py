@@ -1,0 +1,38 @@
+"""How ``--help`` looks: what a command does, its flags and their defaults, and an example."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import Any
+
+EXAMPLE = re.compile(r"\n((?:    \S.*\n(?: {4,}.*\n)*)+)")
+"""The first indented lines of a module's text."""
+
+
+UNTOLD: tuple[object, ...] = (argparse.SUPPRESS, "???", "", [], ())
+"""Defaults that say nothing; the question marks are omegaconf's, of what has none."""
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Shows the default of each flag that has one to be told, unless its help ends in one."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        text, default = action.help, action.default
+        untold = default is None or isinstance(default, bool) or default in UNTOLD
+        if not text or untold or not action.option_strings or text.endswith(")"):
+            return text
+        shown = " ".join(map(str, default)) if isinstance(default, (list, tuple)) else str(default)
+        return f"{text} ({shown.replace('%', '%%')})"
+
+
+def documented(text: str | None) -> dict[str, Any]:
+    """What a parser is made with, from its command's module text, whose indented lines are the
+    example."""
+    whole = f"{text or ''}\n"
+    found = EXAMPLE.search(whole)
+    parts: dict[str, Any] = {"description": whole, "formatter_class": HelpFormatter}
+    if found is not None:
+        parts["description"] = whole[: found.start()] + whole[found.end() :]
+        parts["epilog"] = f"example:\n{found[1].rstrip()}"
+    return parts

@@ -1,0 +1,49 @@
+"""What ``--help`` shows of a command."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+
+import pytest
+
+from specdec_plugins.inference.help import documented
+
+DOORS = [
+    *("average_checkpoints", "benchmark", "calibrate_head", "encoder_initial", "evaluate"),
+    *("exactness", "export_checkpoint", "inference", "trace_report", "translate_corpus"),
+]
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_an_example_is_at_the_end(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = importlib.import_module(f"specdec_plugins.cli.{name}")
+    monkeypatch.setattr("sys.argv", [name, "--help"])
+    with pytest.raises(SystemExit) as ended:
+        module.main()
+    assert ended.value.code == 0
+    help_text = capsys.readouterr().out
+    text, _, example = help_text.partition("\nexample:\n")
+    assert f"\n    scripts/{name}.py " in f"\n{example}"
+    assert f"scripts/{name}.py" not in text
+    # Of fairseq's hundreds of flags none is shown that does nothing.
+    assert "--wandb-project" not in text
+    assert "--lm-path" not in text
+
+
+def test_defaults_are_told_once() -> None:
+    parser = argparse.ArgumentParser(**documented("A title.\n\n    an example\n        goes on\n"))
+    add = parser.add_argument
+    add("--ratio", default=1.0, help="plain")
+    add("--names", nargs="*", default=["a", "b"], help="several")
+    add("--said", default=3, help="as said (three)")
+    add("--none", help="without")
+    add("--switch", action="store_true", help="on")
+    add("--missing", default="???", help="no value")
+    text = parser.format_help()
+    for end in ("plain (1.0)", "several (a b)", "as said (three)", "without", "on", "no value"):
+        assert f"{end}\n" in text
+    assert text.endswith("example:\n    an example\n        goes on\n")
+    assert text.count("an example") == 1

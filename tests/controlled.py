@@ -92,7 +92,7 @@ def make_policy(
         policy.PERIOD = 2  # type: ignore[misc]
         return policy, tell_costs(slope)
     plain, _, switch = name.partition(", ")
-    given |= {SWITCHES[switch]: True} if switch else {}
+    given |= SWITCHES[switch] if switch else {}
     options = ControllerOptions(plain, min_draft=least, **given)
     controller = options.build(k, HEAD)
     if switch:
@@ -102,10 +102,12 @@ def make_policy(
 
 
 PARTS = ("head", "confidence", "tree")
-SWITCHES = {
-    "refit": "refit_threshold",
-    "remember": "remember_draft",
-    "auto": "auto_stop_threshold",
+SWITCHES: dict[str, dict[str, Any]] = {
+    "refit": {"refit_threshold": True},
+    "remember": {"remember_draft": True},
+    "auto": {"auto_stop_threshold": True},
+    "budget": {"verify_budget": "5"},
+    "auto budget": {"verify_budget": "auto"},
 }
 VARIANTS = sorted(
     {
@@ -113,6 +115,8 @@ VARIANTS = sorted(
         "confidence, refit",
         "heuristic, remember",
         "acceptance-head, auto",
+        "acceptance-head, budget",
+        "acceptance-head, auto budget",
         *(f"cost-aware, {part}" for part in PARTS),
     }
     - {"none"}

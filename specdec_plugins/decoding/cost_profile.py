@@ -17,7 +17,8 @@ import torch
 from tqdm import tqdm
 
 from specdec_plugins.decoding.controllers.acceptance_head import CostStopping
-from specdec_plugins.decoding.controllers.base import Needs
+from specdec_plugins.decoding.controllers.base import Controller, Needs
+from specdec_plugins.decoding.controllers.budget import CostBudget
 from specdec_plugins.decoding.controllers.constant import Constant
 from specdec_plugins.decoding.controllers.cost_aware import CostAware
 from specdec_plugins.decoding.controllers.costs import Points, StepCosts
@@ -74,7 +75,7 @@ class CostProfile:
         rows = len(sample["net_input"]["src_tokens"])
         if rows > self._known:
             controller = generator.controller
-            assert isinstance(controller, (CostAware, CostStopping))
+            assert isinstance(controller, (CostAware, CostStopping, CostBudget))
             controller.tell(self.costs(generator, sample, controller.needs))
             self._known = rows
 
@@ -166,9 +167,12 @@ def _step_seconds(
     generator: SpeculativeGenerator, sample: Sample, length: int, needs: Needs, rows: int
 ) -> tuple[float, float]:
     """Seconds of drafting, and of all else but the encoders, of a step of all rows in which each
-    drafts so many slots or nodes anew."""
+    drafts so many slots or nodes anew, or, where rows compete, verifies so many of a whole draft on
+    average."""
     statistics = DecodingStatistics()
-    controller = Constant(length, Needs(length, needs.depth, needs.confidences))
+    controller: Controller = Constant(length, Needs(length, needs.depth, needs.confidences))
+    if isinstance(generator.controller, CostBudget):
+        controller = generator.controller.trial(length)
     generator.decode(sample, controller, statistics)
     seconds = statistics.stopwatch.seconds()
     draft = seconds.get("draft", 0.0)
@@ -197,6 +201,7 @@ def describe(generator: SpeculativeGenerator, needs: Needs) -> dict[str, object]
         "models": hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:16],
         "longest draft": needs.most,
         "tree depth": needs.depth,
+        "rows compete": needs.unpadded,
         "sampling": str(generator.rule) if generator.rule.draws else None,
         "repetition penalty": generator.limits.repetition_penalty != 1,
     }

@@ -101,8 +101,9 @@ class SpeculativeGenerator:
         if self.rule.draws and self.controller.needs.whole_draft:
             raise ValueError(
                 f"--controller {self.controller.name}: looks at drafted tokens that are then not "
-                "verified, which --sampling must not depend on; use tree, constant, or cost-aware "
-                "with --survival tree or averages"
+                "verified, which --sampling must not depend on; use tree, constant, "
+                "cost-aware with --survival tree or averages, or acceptance-head without "
+                "--verify-budget"
             )
         self._bans = TokenBans(self.limits, self.pad, tgt_dict.unk(), self.eos)
         self.positions, self._scorer = self._build_scorer(verifier)
@@ -117,7 +118,8 @@ class SpeculativeGenerator:
         if not isinstance(self.rule, AcceptAll):
             cached = CachedVerifier(verifier, self.pad, self.engine)
             positions = int(cached.model.max_decoder_positions())
-            return positions, VerifierScorer(cached, self.limits, self._bans)
+            unpadded = self.controller.needs.unpadded
+            return positions, VerifierScorer(cached, self.limits, self._bans, unpadded)
         drafter = self.drafter
         assert drafter is not None
         shared = features = None

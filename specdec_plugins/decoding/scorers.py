@@ -7,10 +7,11 @@ from torch import Tensor
 from specdec_plugins.decoding.acceptance import Verification
 from specdec_plugins.decoding.acceptance.sampling import log_probabilities
 from specdec_plugins.decoding.batch import Batch
-from specdec_plugins.decoding.drafts import Draft, SelfScoredDraft
+from specdec_plugins.decoding.drafts import ChainDraft, Draft, SelfScoredDraft
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans, penalised
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
 from specdec_plugins.fairseq_types import EncoderOut, NetInput
+from specdec_plugins.models.ragged import RaggedRows
 
 
 class VerifierScorer:
@@ -19,10 +20,18 @@ class VerifierScorer:
     calls = 1
     """Passes of the verifier a step and row."""
 
-    def __init__(self, verifier: CachedVerifier, limits: GenerationLimits, bans: TokenBans) -> None:
+    def __init__(
+        self,
+        verifier: CachedVerifier,
+        limits: GenerationLimits,
+        bans: TokenBans,
+        unpadded: bool = False,
+    ) -> None:
+        """``unpadded``: chains are scored without padding, if the verifier can."""
         self.verifier = verifier
         self.limits = limits
         self._bans = bans
+        self._unpadded = unpadded and verifier.joins
 
     def encode(self, net_input: NetInput) -> EncoderOut:
         """The verifier's encoder output."""
@@ -46,32 +55,53 @@ class VerifierScorer:
         inputs, depths = batch.inputs(draft), draft.depths
         lengths = batch.on_device.lengths
         among = draft.attention(self.verifier.dtype)
-        logits, states = self.verifier.score(inputs, batch.lengths, lengths, depths, among)
+        ragged = None
+        if self._unpadded and isinstance(draft, ChainDraft):
+            ragged = RaggedRows.of(draft.lengths + 1, inputs.size(1))
+        logits, states = self.verifier.score(inputs, batch.lengths, lengths, depths, among, ragged)
+        scores = self._penalised(logits, batch, draft, ragged)
+        lprobs = log_probabilities(scores, self.limits.temperature, batch.scores.dtype)
+        positions = lengths[:, None] + depths
+        return verification_of(lprobs, batch, positions, self._bans, ragged), states
+
+    def _penalised(
+        self, logits: Tensor, batch: Batch, draft: Draft, ragged: RaggedRows | None
+    ) -> Tensor:
+        """As :func:`penalised`, of rows as they are scored."""
+        penalty = self.limits.repetition_penalty
+        if penalty == 1:
+            return logits
         scores = penalised(
-            logits,
-            self.limits.repetition_penalty,
+            logits if ragged is None else ragged.pad(logits),
+            penalty,
             batch.tokens[:, 1 : max(batch.lengths) + 1],
-            lengths,
+            batch.on_device.lengths,
             draft.tokens,
             draft.ancestors,
         )
-        lprobs = log_probabilities(scores, self.limits.temperature, batch.scores.dtype)
-        return verification_of(lprobs, batch, lengths[:, None] + depths, self._bans), states
+        return scores if ragged is None else ragged.join(scores)
 
 
 def verification_of(
-    lprobs: Tensor, batch: Batch, positions: Tensor, bans: TokenBans
+    lprobs: Tensor,
+    batch: Batch,
+    positions: Tensor,
+    bans: TokenBans,
+    ragged: RaggedRows | None = None,
 ) -> Verification:
-    """Log-probabilities ``(rows, slots, vocab)``, changed in place as fairseq's options ask for;
-    ``positions`` ``(rows, slots)``: target tokens before each."""
-    room = batch.room(lprobs.size(1))
-    bans.apply(
-        lprobs,
-        positions,
-        None if room is None else batch.on_device.max_lengths,
-        early=min(batch.lengths) < bans.limits.min_len,
-    )
-    return Verification(lprobs, bans.eos)
+    """Log-probabilities ``(rows, slots, vocab)``, changed in place as fairseq's options ask for.
+
+    Args:
+        positions: ``(rows, slots)`` target tokens before each.
+        ragged: where log-probabilities are those of joined rows.
+    """
+    room = batch.room(positions.size(1))
+    most = None if room is None else batch.on_device.max_lengths
+    if ragged is not None:
+        most = None if most is None else ragged.join(most[:, None].expand_as(positions))[:, 0]
+        positions = ragged.join(positions)
+    bans.apply(lprobs, positions, most, early=min(batch.lengths) < bans.limits.min_len)
+    return Verification(lprobs, bans.eos, ragged)
 
 
 class NoScorer:

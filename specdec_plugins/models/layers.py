@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specdec_plugins.fairseq_types import EncoderOut
+from specdec_plugins.models.ragged import RaggedRows
 
 if TYPE_CHECKING:
     from fairseq.modules import (
@@ -171,21 +172,25 @@ class DecoderLayerRunner(LayerRunner):
         memory: Tensor,
         memory_mask: Tensor | None,
         only: Tensor | None = None,
+        ragged: RaggedRows | None = None,
     ) -> Tensor:
         """One layer over ``x`` ``(batch, slots, channels)``; ``memory`` is :meth:`project`'s.
 
         ``only`` ``(batch, slots)``: True where the result is wanted. Then it is ``(n, channels)``
         of these n slots, and the FFN, a layer's larger half, is spared all others.
+        ``ragged``: where ``x`` is joined, and ``attend`` is of what is joined.
         """
         x = self._attend(x, attend)
         normed = self.cross_norm(x) if self.norms_before else x
         batch, slots, _ = normed.shape
-        query = self.query(normed).view(batch, slots, self.heads, -1).transpose(1, 2)
+        query = self.query(normed).view(batch, slots, self.heads, -1)
+        query = query if ragged is None else ragged.pad(query)
         keys, values = memory
         y = F.scaled_dot_product_attention(
-            query, keys, values, attn_mask=memory_mask, dropout_p=self._dropout()
+            query.transpose(1, 2), keys, values, attn_mask=memory_mask, dropout_p=self._dropout()
         )
-        y = self.cross_output(y.transpose(1, 2).reshape(batch, slots, -1))
+        y = y.transpose(1, 2).flatten(2)
+        y = self.cross_output(y if ragged is None else ragged.join(y))
         x = self._residual(x, y, self.cross_norm)
         return self._feed_forward(x if only is None else x[only])
 
@@ -237,6 +242,15 @@ def attend_over(cached: Tensor, mask: Tensor | None) -> Attend:
         return y.transpose(1, 2).flatten(2)
 
     return attend
+
+
+def ragged_attention(attend: Attend, ragged: RaggedRows) -> Attend:
+    """The same of queries, keys and values that are joined."""
+
+    def joined(query: Tensor, key_value: Tensor) -> Tensor:
+        return ragged.join(attend(ragged.pad(query), ragged.pad(key_value)))
+
+    return joined
 
 
 def dropout(attention: MultiheadAttention) -> float:

@@ -528,6 +528,7 @@ def test_a_line_too_short_for_the_minimum(
         (["--temperature", "nan"], 2, "--temperature nan: must be a number from 1e-06 on"),
         (["--sampling", "--strategy", "drafter"], 2, "--sampling: the drafter alone takes"),
         (["--sampling", "--controller", "oracle"], 2, "--controller oracle: looks at drafted"),
+        (["--verify-budget", "some"], 2, "--verify-budget some: must be auto or a whole number"),
         (["--no-repeat-ngram-size", "3"], 2, "--no-repeat-ngram-size 3: not supported"),
         (["--nbest", "2"], 2, "--nbest 2"),
         (["--min-len", "20"], 2, "--min-len 20: is above the maximum length"),

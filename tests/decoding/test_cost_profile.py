@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_batch, make_dictionary, make_task, make_verifier
+from controlled import HEAD
 from drafters import make_causal
 
 from specdec_plugins.decoding import cost_profile
@@ -18,6 +19,7 @@ from specdec_plugins.decoding.acceptance import SamplingRule
 from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers import ControllerOptions, Needs
+from specdec_plugins.decoding.controllers.budget import CostBudget
 from specdec_plugins.decoding.controllers.costs import StepCosts
 from specdec_plugins.decoding.cost_profile import CostProfile, default_path, describe
 from specdec_plugins.decoding.drafts import LatticeTrees
@@ -35,7 +37,11 @@ def _few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_generator(
-    limits: GenerationLimits | None = None, rule: Any = None, **options: Any
+    limits: GenerationLimits | None = None,
+    rule: Any = None,
+    controller: str = "cost-aware",
+    head: Any = None,
+    **options: Any,
 ) -> SpeculativeGenerator:
     task = make_task(block_size=K)
     task.verifier = make_verifier()
@@ -45,7 +51,8 @@ def make_generator(
         make_dictionary(),
         rule=rule,
         limits=limits or GenerationLimits(max_len_b=12),
-        options=ControllerOptions("cost-aware", **options),
+        options=ControllerOptions(controller, **options),
+        head=head,
     )
 
 
@@ -182,6 +189,30 @@ def test_trees_have_costs_of_their_own(tmp_path: Path, monkeypatch: pytest.Monke
     costs = measure(tmp_path / "costs.json", make_generator(), needs=Needs(12, depth=K))
     assert costs.verify.shape == (2, 13)
     assert grown == {1, 6, 12}
+
+
+def test_rows_that_compete_have_costs_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole blocks are drafted, of which the rows have so many slots verified on average."""
+    tried: list[int] = []
+    trial = CostBudget.trial
+    monkeypatch.setattr(
+        CostBudget, "trial", lambda *given: (tried.append(given[1]), trial(*given))[1]
+    )
+    path = tmp_path / "costs.json"
+    options = {"verify_budget": "auto", "cost_profile": str(path)}
+    generator = make_generator(None, None, "acceptance-head", HEAD, **options)
+    generator.generate([], sample(3))
+    assert generator.statistics.sentences == 3
+    assert set(tried) == {0, 1, 2, K}
+    key, costs = json.loads(path.read_text()).values()
+    assert key == describe(generator, generator.controller.needs)
+    assert key != describe(generator, Needs(K, confidences=True))
+    assert all(seconds > 0 for _, seconds in costs["4"]["draft"])
+    monkeypatch.setattr(CostProfile, "_measure", refuse)
+    again = make_generator(None, None, "acceptance-head", HEAD, **options)
+    again.generate([], sample(3))
 
 
 def test_another_machines_is_measured_anew(

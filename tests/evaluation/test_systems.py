@@ -67,9 +67,16 @@ def test_every_value_for_every_k() -> None:
         "max_draft": None,
         "stop_threshold": 0.6,
         "auto_stop_threshold": False,
+        "verify_budget": None,
         "acceptance_head": None,
     }
     assert [found[name].asks_head for name in every[5:]] == [False, False, True, False, False]
+
+
+def test_a_threshold_that_is_not_looked_at_is_not_swept() -> None:
+    found = systems(controllers=("acceptance-head",), options={"verify_budget": "8"})
+    assert list(found) == ["AR", "drafter", "acceptance-head k 6"]
+    assert found["acceptance-head k 6"].threshold is None
 
 
 @pytest.mark.parametrize(

@@ -192,8 +192,7 @@ class RelaxedRule(AcceptanceRule):
     def agrees(
         self, verification: Verification, own: Tensor, drafted: Tensor, after: Tensor
     ) -> Tensor:
-        scores = verification.log_probabilities
-        judging = scores.gather(1, after[..., None].expand(-1, -1, scores.size(-1)))
+        judging = verification.after(after)
         score = judging.gather(-1, drafted[..., None])
         gap = judging.gather(-1, own.gather(1, after)[..., None]) - score
         rank = (judging > score).sum(-1)

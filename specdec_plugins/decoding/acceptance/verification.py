@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.indices import indices
+from specdec_plugins.models.ragged import RaggedRows
 
 
 @dataclass(frozen=True)
@@ -22,17 +23,31 @@ class Verification:
     """``(rows, slots, vocab)``; minus infinity where a token is forbidden. As in fairseq, they are
     normalised before anything is forbidden, so that what is left need not add up to one."""
     eos: int
+    ragged: RaggedRows | None = None
+    """Where rows are joined; log-probabilities are then ``(tokens, 1, vocab)``."""
 
     @cached_property
     def best(self) -> Tensor:
         """``(rows, slots)`` the most probable token; of equals the first."""
         if self.log_probabilities.device.type == "cpu":
             # numpy's is ten times as fast as torch's.
-            return torch.from_numpy(self.log_probabilities.numpy().argmax(-1))
-        return self.log_probabilities.argmax(-1)
+            found = torch.from_numpy(self.log_probabilities.numpy().argmax(-1))
+        else:
+            found = self.log_probabilities.argmax(-1)
+        return found if self.ragged is None else self.ragged.pad(found)
+
+    def after(self, sources: Tensor) -> Tensor:
+        """``(rows, n, vocab)`` log-probabilities after the ``sources``-th token read, ``(rows,
+        n)``."""
+        scores = self.log_probabilities
+        if self.ragged is not None:
+            return scores[self.ragged.places.gather(1, sources), 0]
+        return scores.gather(1, sources[..., None].expand(-1, -1, scores.size(-1)))
 
     def of(self, tokens: Tensor, sources: Tensor) -> Tensor:
         """``(rows, n)`` log-probabilities of ``tokens``, each after the ``sources``-th one read."""
+        if self.ragged is not None:
+            return self.log_probabilities[self.ragged.places.gather(1, sources), 0, tokens]
         flat = sources * self.log_probabilities.size(-1) + tokens
         return self.log_probabilities.flatten(1).gather(1, flat)
 

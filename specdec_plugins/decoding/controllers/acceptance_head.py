@@ -8,6 +8,7 @@ from torch import Tensor
 
 from specdec_plugins.decoding.controllers.averages import RunningRates
 from specdec_plugins.decoding.controllers.base import Bounds, Controller, Needs
+from specdec_plugins.decoding.controllers.budget import CostBudget, VerifyBudget
 from specdec_plugins.decoding.controllers.costs import StepCosts
 from specdec_plugins.decoding.controllers.registry import (
     ACCEPTANCE_HEAD,
@@ -32,6 +33,13 @@ AUTO_STOP_THRESHOLD = Option(
     "acceptance-head: the threshold that follows from what steps cost on this machine, in place of "
     "--stop-threshold: relaxed output then depends on timings and on the batch",
     bool,
+)  # fmt: skip
+VERIFY_BUDGET = Option[str | None](
+    "verify_budget", None,
+    "acceptance-head: in place of a threshold, so many slots are verified a step of a whole batch, "
+    "those that most probably survive; auto: as many as commit most tokens a second on this "
+    "machine. Relaxed output then depends on the batch",
+    str, optional=True, least=1, word="auto",
 )  # fmt: skip
 
 
@@ -133,11 +141,29 @@ class CostStopping(AcceptanceHead):
         return super().observe(result)
 
 
-def _build(options: ControllerOptions, parts: Parts) -> AcceptanceHead:
+def _build(options: ControllerOptions, parts: Parts) -> Controller:
     assert parts.head is not None
+    budget = options[VERIFY_BUDGET]
+    if budget == VERIFY_BUDGET.word:
+        return CostBudget(parts.bounds, parts.head)
+    if budget is not None:
+        slots = int(budget)
+        return VerifyBudget(parts.bounds, parts.head, lambda survival: slots)
     if options[AUTO_STOP_THRESHOLD]:
         return CostStopping(parts.bounds, parts.head)
     return AcceptanceHead(parts.bounds, parts.head, options[STOP_THRESHOLD])
+
+
+def _by_costs(options: ControllerOptions) -> bool:
+    budget = options[VERIFY_BUDGET]
+    return options[AUTO_STOP_THRESHOLD] if budget is None else budget == VERIFY_BUDGET.word
+
+
+def _idle(options: ControllerOptions) -> set[str]:
+    idle = set() if _by_costs(options) else {COST_PROFILE.name}
+    if options[VERIFY_BUDGET] is not None:
+        return {*idle, STOP_THRESHOLD.name, AUTO_STOP_THRESHOLD.name}
+    return {*idle, STOP_THRESHOLD.name} if options[AUTO_STOP_THRESHOLD] else idle
 
 
 register_policy(
@@ -145,13 +171,19 @@ register_policy(
         "acceptance-head",
         "cut where a rejection becomes likely",
         build=_build,
-        options=(STOP_THRESHOLD, AUTO_STOP_THRESHOLD, ACCEPTANCE_HEAD, COST_PROFILE),
+        options=(
+            STOP_THRESHOLD,
+            AUTO_STOP_THRESHOLD,
+            VERIFY_BUDGET,
+            ACCEPTANCE_HEAD,
+            COST_PROFILE,
+        ),
         head=lambda options: "needed",
-        looks_around=lambda options: options[AUTO_STOP_THRESHOLD],
-        prepares=lambda options: "costs" if options[AUTO_STOP_THRESHOLD] else "",
-        idle=lambda options: {
-            (STOP_THRESHOLD if options[AUTO_STOP_THRESHOLD] else COST_PROFILE).name
-        },
+        looks_around=lambda options: (
+            options[AUTO_STOP_THRESHOLD] or options[VERIFY_BUDGET] is not None
+        ),
+        prepares=lambda options: "costs" if _by_costs(options) else "",
+        idle=_idle,
         styles={"acceptance-head": Style("#d62728", "^")},
         rank=40,
     )

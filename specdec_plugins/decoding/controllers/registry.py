@@ -43,8 +43,9 @@ ACCEPTANCE_HEAD = Option[str | None](
 )  # fmt: skip
 COST_PROFILE = Option[str | None](
     "cost_profile", None,
-    "cost-aware, and acceptance-head with --auto-stop-threshold: file of what steps cost here; "
-    "measured and written if it is not there (default: one in ~/.cache/specdec)",
+    "cost-aware, and acceptance-head with --auto-stop-threshold or --verify-budget auto: file of "
+    "what steps cost here; measured and written if it is not there (default: one in "
+    "~/.cache/specdec)",
     str, optional=True,
 )  # fmt: skip
 BOUNDS = (MIN_DRAFT, MAX_DRAFT)

@@ -33,8 +33,10 @@ from specdec_plugins.models.layers import (
     position_table,
     positioned,
     projection,
+    ragged_attention,
     source_mask,
 )
+from specdec_plugins.models.ragged import RaggedRows
 
 
 class UnsupportedModelError(ValueError):
@@ -93,6 +95,8 @@ class VerifierStep(CachedStep):
         table: Tensor | None,
         memory: Tensor,
         memory_mask: Tensor | None,
+        taken: Tensor | None = None,
+        places: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Logits after each token, and the states they are computed from.
 
@@ -102,11 +106,16 @@ class VerifierStep(CachedStep):
             table: ``(length, channels)`` what stands for a position; None for nothing.
             memory: as :class:`MemoryStep` made it.
             memory_mask: to be added to the scores of cross-attention.
+            taken, places: of :class:`RaggedRows`, where tokens and positions are joined. Attention
+                is of padded rows all the same.
 
         Returns:
-            ``(rows, slots, vocab)`` and ``(rows, slots, channels)``.
+            ``(rows, slots, vocab)`` and ``(rows, slots, channels)``; joined, as the tokens are.
         """
-        decoder = self.decoder
+        decoder, ragged = self.decoder, None
+        if taken is not None and places is not None:
+            ragged = RaggedRows(taken, places)
+            attends = [ragged_attention(attend, ragged) for attend in attends]
         x = decoder.embed_scale * decoder.embed_tokens(tokens)
         if decoder.project_in_dim is not None:
             x = decoder.project_in_dim(x)
@@ -115,7 +124,7 @@ class VerifierStep(CachedStep):
         if decoder.layernorm_embedding is not None:
             x = decoder.layernorm_embedding(x)
         for layer, attend, source in zip(self.layers, attends, memory):
-            x = layer(x, attend, source, memory_mask)
+            x = layer(x, attend, source, memory_mask, ragged=ragged)
         if decoder.layer_norm is not None:
             x = decoder.layer_norm(x)
         if decoder.project_out_dim is not None:
@@ -124,7 +133,7 @@ class VerifierStep(CachedStep):
 
     def example(self) -> tuple[Tensor | None, ...]:
         table = position_table(self.decoder.embed_positions, 9, self.decoder.padding_idx)
-        return (*example_tokens(), table, *example_memory(self.layers))
+        return (*example_tokens(), table, *example_memory(self.layers), None, None)
 
 
 class CachedVerifier:
@@ -157,6 +166,11 @@ class CachedVerifier:
         """Of states and masks, once a batch has begun."""
         return self._cache.store.dtype
 
+    @property
+    def joins(self) -> bool:
+        """Whether rows can be joined: where an engine wants few sizes, they are padded."""
+        return not self._sizes.padded
+
     def start(self, encoder_out: EncoderOut, capacity: int) -> None:
         """Begin a batch; ``capacity``: of a row, committed tokens and new ones together."""
         states, sizes = encoder_out["encoder_out"][0], self._sizes
@@ -174,7 +188,13 @@ class CachedVerifier:
             self._table = position_table(embed, capacity, self.padding)
 
     def score(
-        self, tokens: Tensor, lengths: list[int], on_device: Tensor, depths: Tensor, among: Tensor
+        self,
+        tokens: Tensor,
+        lengths: list[int],
+        on_device: Tensor,
+        depths: Tensor,
+        among: Tensor,
+        ragged: RaggedRows | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Logits after each of ``tokens``, and the states they are computed from.
 
@@ -184,9 +204,11 @@ class CachedVerifier:
             lengths: committed tokens of each row: as many are cached.
             on_device: ``(rows,)`` the same.
             depths, among: of a draft, how far its tokens stand from the first, and their attention.
+            ragged: which of the tokens there are, where the verifier ``joins`` rows; None: all.
 
         Returns:
-            as :class:`VerifierStep`; the logits are to be read before the next call.
+            as :class:`VerifierStep`, but only the logits are joined; they are to be read before the
+            next call.
         """
         rows, slots = tokens.shape
         positions = on_device[:, None] + depths
@@ -200,8 +222,13 @@ class CachedVerifier:
         else:
             self._new = self._cache.reserve(self._width, slots)
             mask = attention_mask(lengths, on_device, among, self._new.dtype)
-        memory = self._memory, self._memory_mask
-        logits, states = self._run(self._new, mask, tokens, positions, self._table, *memory)
+        rest = [self._table, self._memory, self._memory_mask]
+        if ragged is not None:
+            tokens, positions = ragged.join(tokens), ragged.join(positions)
+            rest += [ragged.taken, ragged.places]
+        logits, states = self._run(self._new, mask, tokens, positions, *rest)
+        if ragged is not None:
+            return logits, ragged.pad(states)
         return logits[:rows, :slots], states[:rows, :slots]
 
     def commit(self, sources: Tensor, positions: Tensor, in_place: bool) -> None:

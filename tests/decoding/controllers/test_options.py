@@ -40,6 +40,10 @@ NAN = math.nan
         ({"controller": "none", "min_draft": 1}, "--controller none drafts nothing"),
         ({"redraft_below": -0.5}, "--redraft-below -0.5: must be 0 or more"),
         ({"redraft_below": NAN}, "--redraft-below nan: must be 0 or more"),
+        ({"verify_budget": 0}, "--verify-budget 0: must be auto or a whole number from 1 on"),
+        ({"verify_budget": "all"}, "--verify-budget all: must be auto or a whole number from 1 on"),
+        ({"verify_budget": "1.5"}, "--verify-budget 1.5: must be auto or"),
+        ({"verify_budget": "9" * 5000}, "--verify-budget 9+: must be auto or"),
         ({"tree_nodes": 0}, "--tree-nodes 0: must be between 1 and 1024"),
         ({"tree_nodes": 1025}, "--tree-nodes 1025: must be between 1 and 1024"),
         ({"controller": "tree", "min_draft": 3, "tree_nodes": 2}, "--min-draft 3: is above --tree"),
@@ -120,6 +124,26 @@ def test_what_survival_is_told_by(
     assert options.build(4, HEAD if reads else None).needs == needs
 
 
+@pytest.mark.parametrize(
+    ("budget", "prepares", "used"),
+    [
+        (None, "", {"stop_threshold", "auto_stop_threshold", "verify_budget"}),
+        ("8", "", {"verify_budget"}),
+        (8, "", {"verify_budget"}),
+        ("auto", "costs", {"verify_budget", "cost_profile"}),
+    ],
+)
+def test_what_a_budget_looks_at(budget: Any, prepares: str, used: set[str]) -> None:
+    """Instead of a threshold; and what may be a number is one, from wherever it comes."""
+    options = ControllerOptions("acceptance-head", verify_budget=budget)
+    competes = budget is not None
+    assert (options.prepares, options.looks_around) == (prepares, competes)
+    bounds = {"min_draft", "max_draft", "acceptance_head"}
+    assert {option.name for option in options.used} == used | bounds
+    expected = Needs(4, confidences=True, whole_draft=competes, unpadded=competes)
+    assert options.build(4, HEAD).needs == expected
+
+
 def test_a_head_is_asked() -> None:
     """As often as there is a draft, of the drafter's states and confidences."""
     shapes = []
@@ -177,6 +201,7 @@ def test_from_a_task_or_a_command_line() -> None:
         "auto_stop_threshold": True,
         "initial_draft": 2,
         "remember_draft": True,
+        "verify_budget": "8",
         "tree_nodes": 9,
         "redraft_below": 2.5,
         "survival": "confidence",

@@ -22,6 +22,7 @@ from specdec_plugins.decoding.steps.verifier import (
     check_supported,
 )
 from specdec_plugins.models.layers import additive
+from specdec_plugins.models.ragged import RaggedRows
 
 PAD, EOS = 1, 2
 
@@ -91,15 +92,20 @@ def leaves(ways: list[list[int]]) -> list[list[int]]:
 @given(
     name=st.sampled_from(sorted(VARIANTS)),
     lengths=st.lists(st.integers(1, 7), min_size=1, max_size=4),
-    steps=st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=1, max_size=5),
+    steps=st.lists(
+        st.tuples(st.integers(0, 4), st.sampled_from(["chains", "trees", "joined"])),
+        min_size=1,
+        max_size=5,
+    ),
     together=st.booleans(),
     seed=st.integers(0, 999),
 )
 def test_ragged_scoring_is_the_full_forward(
-    name: str, lengths: list[int], steps: list[tuple[int, bool]], together: bool, seed: int
+    name: str, lengths: list[int], steps: list[tuple[int, str]], together: bool, seed: int
 ) -> None:
-    """Of chains and trees. Rows commit one way of what was scored, or all together the first
-    tokens of a chain; what they did not commit leaves no trace; and rows drop out at random."""
+    """Of chains and trees, and of chains of unequal lengths without padding. Rows commit one way of
+    what was scored, or all together the first tokens of a chain; what they did not commit leaves no
+    trace; and rows drop out at random."""
     model = verifier(name)
     encoder_out = encode(model, lengths, seed)
     torch.manual_seed(seed)
@@ -107,7 +113,8 @@ def test_ragged_scoring_is_the_full_forward(
     cached.start(encoder_out, capacity=40)
     rows = list(range(len(lengths)))
     committed: list[list[int]] = [[] for _ in rows]
-    for nodes, branching in steps:
+    for nodes, kind in steps:
+        branching = kind == "trees"
         ways, among = draw_trees(len(rows), nodes, branching)
         counts = [len(committed[row]) for row in rows]
         draft = torch.randint(2, 24, (len(rows), nodes))
@@ -118,7 +125,16 @@ def test_ragged_scoring_is_the_full_forward(
             depths, among = depths[0], among[0]
         else:
             among = among[:, None]
-        logits, states = cached.score(inputs, counts, torch.tensor(counts), depths, among)
+        ragged = None
+        if kind == "joined":
+            there = torch.randint(nodes + 1, (len(rows),)) + 1
+            ragged = RaggedRows.of(there, nodes + 1)
+            ways = [own[:count] for own, count in zip(ways, there.tolist())]
+        counted = torch.tensor(counts)
+        logits, states = cached.score(inputs, counts, counted, depths, among, ragged)
+        if ragged is not None:
+            assert len(logits) == sum(map(len, ways))
+            logits = ragged.pad(logits)
         for i, row in enumerate(rows):
             for way in leaves(ways[i]):
                 tokens = committed[row] + inputs[i, way[1:]].tolist()
@@ -126,9 +142,9 @@ def test_ragged_scoring_is_the_full_forward(
                     expected = right[-len(way) :]
                     torch.testing.assert_close(found[i, way], expected, atol=1e-9, rtol=1e-8)
         # Each row goes on by the way to one of its nodes, and by a token of the verifier's.
-        ends = torch.randint(nodes + 1, (len(rows),)).tolist()
+        ends = [int(torch.randint(len(own), ())) for own in ways]
         if together:
-            ends = ends[:1] * len(rows)
+            ends = [min(ends)] * len(rows)
         taken = [own[end] for own, end in zip(ways, ends)]
         width = max(map(len, taken))
         sources = torch.tensor([way + [0] * (width - len(way)) for way in taken])

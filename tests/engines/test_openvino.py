@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_batch, make_task, make_verifier
+from controlled import HEAD
 from drafters import make_block, make_causal
 from scripted import DICTIONARY
 
@@ -66,7 +67,7 @@ def pair(name: str) -> tuple[Any, Any]:
     return task.verifier, make(task, **options).float()
 
 
-def decode(name: str, engine: Engine, controller: str, lengths: list[int]) -> Any:
+def decode(name: str, engine: Engine, controller: str, lengths: list[int], **given: Any) -> Any:
     verifier, drafter = pair(name)
     generator = build_generator(
         verifier,
@@ -74,7 +75,8 @@ def decode(name: str, engine: Engine, controller: str, lengths: list[int]) -> An
         DICTIONARY,
         K,
         limits=GenerationLimits(max_len_b=20),
-        options=ControllerOptions(controller),
+        options=ControllerOptions(controller, **given),
+        head=HEAD,
         engine=engine,
     )
     return [hypothesis for (hypothesis,) in generator.generate([], make_batch(lengths))]
@@ -91,6 +93,18 @@ def test_as_pytorch(name: str) -> None:
             assert found["accepted"] == own["accepted"]
             scores = found["positional_scores"], own["positional_scores"]
             torch.testing.assert_close(*scores, atol=1e-4, rtol=1e-4)
+
+
+def test_rows_that_compete_are_padded() -> None:
+    """Where PyTorch leaves the padding out."""
+    given = ("all shared", "acceptance-head", [6, 3, 9])
+    engines = (OpenVinoEngine(), EagerEngine())
+    found, expected = (
+        decode(given[0], engine, *given[1:], verify_budget="5") for engine in engines
+    )
+    for ours, own in zip(found, expected, strict=True):
+        assert ours["tokens"].tolist() == own["tokens"].tolist()
+        assert ours["accepted"] == own["accepted"]
 
 
 def inputs(step: VerifierStep) -> tuple[Any, ...]:

@@ -133,7 +133,7 @@ class VerifierStep(CachedStep):
 
     def example(self) -> tuple[Tensor | None, ...]:
         table = position_table(self.decoder.embed_positions, 9, self.decoder.padding_idx)
-        return (*example_tokens(), table, *example_memory(self.layers), None, None)
+        return (*example_tokens(), table, *example_memory(self.layers))
 
 
 class CachedVerifier:

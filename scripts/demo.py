@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Translate the examples (and anything typed or piped) with the shipped pair, and time it.
 
-    scripts/demo.py [--model DIR] [--engine eager] [--precision int8] [--repeats N]
-        [--source FILE --reference FILE]
+    scripts/demo.py --precision int8 --repeats 7
+    echo "A dog runs across the beach." | scripts/demo.py
 
 English to German image captions, one sentence at a time: fairseq's beam search, our cached greedy
-loop, and speculative decoding, strict and relaxed, all in the same run, alternating.
+loop, and speculative decoding, strict and relaxed, all in the same run, alternating. In a
+translation, what one step accepted of its draft stands together, and the verifier's own tokens
+between.
 """
 
 from __future__ import annotations
@@ -13,9 +15,13 @@ from __future__ import annotations
 import argparse
 import os
 import select
+import shutil
 import statistics
 import sys
+import textwrap
 import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +45,24 @@ from specdec_plugins.inference import (  # noqa: E402
     Translator,
     load_translator,
 )
+from specdec_plugins.inference.help import documented  # noqa: E402
 
+WIDTH = min(80, shutil.get_terminal_size().columns)
+fill = partial(textwrap.fill, width=WIDTH, break_long_words=False, break_on_hyphens=False)
+END = "</s>"
+BEGIN, FINISH = "\ue000", "\ue001"
+"""Of what was drafted, while lines are filled: each as wide as a bracket, and in no text."""
+COLOURED = sys.stdout is not None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+DRAFTED = ("\x1b[1;34m", "\x1b[0m") if COLOURED else ("[", "]")
+FAINT = ("\x1b[2m", "\x1b[0m") if COLOURED else ("", "")
+MARKS = (
+    f"  {DRAFTED[0]}drafted and accepted in one step{DRAFTED[1]}, the verifier's own token after it"
+)
+NEXT = """
+  Next: translate a file        .venv/bin/specdec-translate --help
+        see every step          specdec-translate ... --trace FILE
+        your own pair           docs/training.md
+"""
 RELAXED = RelaxedRule(beta=3, tau=1.0)
 TREES = ControllerOptions("tree")
 STRICT = "specdec strict"
@@ -56,19 +79,18 @@ SYSTEMS: dict[str, dict[str, Any]] = {
 
 def main() -> int:
     prepare_terminal("demo.py")
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--model", type=Path, default=ROOT / "checkpoints" / "multi30k.en-de")
-    add = parser.add_argument
+    parser = argparse.ArgumentParser(**documented(__doc__))
+    add, data = parser.add_argument, ROOT / "data"
+    model = ROOT / "checkpoints" / "multi30k.en-de"
+    add("--model", metavar="DIR", type=Path, default=model, help="the folder of a pair")
     add(ENGINE.flag, choices=ENGINE.choices, default=ENGINE.default, help=ENGINE.help)
     choices = ("float32", "bfloat16", "int8")
-    add(PRECISION.flag, choices=choices, default="bfloat16", help="default: bfloat16")
-    parser.add_argument("--repeats", type=int, default=5, help="timed runs; medians are shown")
-    parser.add_argument("--source", type=Path, default=ROOT / "data" / "example.en")
-    parser.add_argument("--reference", type=Path, default=ROOT / "data" / "example.de")
-    parser.add_argument("--lines", type=int, help="only the first so many")
-    parser.add_argument("--table-only", action="store_true", help="do not show the translations")
+    add(PRECISION.flag, choices=choices, default="bfloat16", help="of ours")
+    add("--repeats", metavar="N", type=int, default=5, help="timed runs; medians are shown")
+    add("--source", metavar="FILE", type=Path, default=data / "example.en", help="sentences")
+    add("--reference", metavar="FILE", type=Path, default=data / "example.de", help="for BLEU")
+    add("--lines", metavar="N", type=int, help="only the first so many")
+    add("--table-only", action="store_true", help="do not show the translations")
     args = parser.parse_args()
     try:
         for flag, value in (("--repeats", args.repeats), ("--lines", args.lines)):
@@ -82,13 +104,16 @@ def main() -> int:
     except (CheckpointError, InferenceError, OSError, ValueError) as error:
         print(f"demo.py: {error}", file=sys.stderr)
         return 1
+    shown = None if args.table_only else load(args, {**SYSTEMS[STRICT], "trace": True})
     seconds, outputs = measure(systems, sources, args.repeats)
-    if not args.table_only:
-        for source, translation in zip(sources, outputs[STRICT]):
+    if shown is not None:
+        print(f"{MARKS}\n")
+        for source, translation in zip(sources, shown.translate(sources)):
             show(source, translation)
     table(systems, seconds, outputs, references)
-    if not args.table_only:
-        talk(systems[STRICT])
+    if shown is not None:
+        talk(shown)
+        print(NEXT)
     return 0
 
 
@@ -117,11 +142,29 @@ def measure(
 
 
 def show(source: str, translation: Translation) -> None:
-    steps = " ".join(str(count) for count in translation.accepted)
-    print(f"  {source}\n  {translation.text}")
-    print(
-        f"  {translation.tokens} tokens in {len(translation.accepted)} steps; accepted: {steps}\n"
-    )
+    steps, tokens = len(translation.accepted), translation.tokens
+    print(fill(source, initial_indent="  ", subsequent_indent="  "))
+    print(wrapped(pieces(translation)))
+    print(f"  {FAINT[0]}{tokens} tokens in {steps} steps{FAINT[1]}\n")
+
+
+def pieces(translation: Translation) -> Iterator[tuple[list[str], bool]]:
+    """The translation's subwords by step: what was drafted and accepted, then the verifier's."""
+    assert translation.trace is not None
+    for step in translation.trace.steps:
+        yield step.drafted[: step.accepted], True
+        yield [step.bonus] if step.bonus is not None else [], False
+
+
+def wrapped(parts: Iterator[tuple[list[str], bool]]) -> str:
+    """Lines of words in which what was drafted is marked; subwords are joined."""
+    text = ""
+    for tokens, drafted in parts:
+        words = "".join(f"{token} " for token in tokens if token != END).replace("@@ ", "")
+        body = words.rstrip()
+        text += f"{BEGIN}{body}{FINISH}{words[len(body) :]}" if drafted and body else words
+    lines = fill(text.strip(), initial_indent="  ", subsequent_indent="  ")
+    return lines.replace(BEGIN, DRAFTED[0]).replace(FINISH, DRAFTED[1])
 
 
 def table(
@@ -132,9 +175,9 @@ def table(
 ) -> None:
     greedy = [t.text for t in outputs[GREEDY]]
     baselines = BASELINE, GREEDY
-    columns = "BLEU", "acceptance length", "ms/sentence", *(f"x {n}" for n in baselines), "as AR"
-    print(f"| {'system':15} | {' | '.join(columns)} |")
-    print("|---" * (1 + len(columns)) + "|")
+    columns = {"BLEU": 4, "accepts": 7, "ms": 6, **{f"x {n}": len(n) + 2 for n in baselines}}
+    columns["as AR"] = 5
+    print(f"  {'system':15}  {'  '.join(f'{c:>{w}}' for c, w in columns.items())}")
     for name, system in systems.items():
         texts = [t.text for t in outputs[name]]
         bleu = sacrebleu.corpus_bleu(texts, [references]).score
@@ -147,19 +190,19 @@ def table(
         same = sum(a == b for a, b in zip(texts, greedy))
         milliseconds = 1000 * statistics.median(seconds[name]) / len(references)
         print(
-            f"| {name:15} | {bleu:4.1f} | {length:>17} | {milliseconds:11.1f} "
-            f"| {ratios[0]:15.2f}x | {ratios[1]:10.2f}x | {same:2}/{len(texts)} |"
+            f"  {name:15}  {bleu:4.1f}  {length:>7}  {milliseconds:6.1f}  {ratios[0]:16.2f}"
+            f"  {ratios[1]:11.2f}  {f'{same}/{len(texts)}':>5}"
         )
     ours, stock = systems[STRICT], systems[BASELINE].settings.precision
     k, threads = ours.block_size, torch.get_num_threads()
-    print(
-        f"\ncpu, ours by engine {ours.engine} in {ours.settings.precision}, fairseq in {stock}, "
-        f"{threads} threads, batch 1, k {k}, controller tree, "
-        f"{TREES[TREE_NODES]} nodes; relaxed: {RELAXED}; {len(seconds[STRICT])} alternating runs, "
-        "medians; decoding only.\n"
-        "BLEU: sacreBLEU on these sentences. Acceptance length: tokens committed per step, "
-        "bonus token included."
+    notes = (
+        f"CPU, ours by engine {ours.engine} in {ours.settings.precision}, fairseq in {stock}, "
+        f"{threads} threads, batch 1, k {k}, controller tree, {TREES[TREE_NODES]} nodes; relaxed: "
+        f"{RELAXED}; {len(seconds[STRICT])} alternating runs, medians; decoding only. BLEU: "
+        "sacreBLEU on these sentences. accepts: acceptance length, tokens committed per step, "
+        "bonus token included. ms: a sentence. as AR: sentences equal to our greedy loop's."
     )
+    print(f"\n{fill(notes, initial_indent='  ', subsequent_indent='  ')}")
 
 
 def talk(translator: Translator) -> None:
@@ -167,7 +210,7 @@ def talk(translator: Translator) -> None:
     if sys.stdin is None or sys.stdin.closed:
         return
     if sys.stdin.isatty():
-        print("\nType English sentences, an empty line to end.")
+        print("\n  Type English sentences, an empty line to end.\n")
     elif not select.select([sys.stdin], [], [], 1.0)[0]:
         return
     for line in sys.stdin:

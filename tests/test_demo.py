@@ -33,13 +33,22 @@ def test_translations_and_a_table(
     monkeypatch.setattr(demo.select, "select", lambda *_: ([sys.stdin], [], []))
     assert demo.main() == 0
     output = capsys.readouterr().out
-    assert output.count(" steps; accepted: ") == 3  # two examples, and what was typed
-    rows = [line for line in output.splitlines() if line.startswith("|")]
-    assert [row.split("|")[1].strip() for row in rows[2:]] == list(demo.SYSTEMS)
+    assert output.count(" tokens in ") == 3  # two examples, and what was typed
+    assert max(map(len, output.splitlines())) <= 80
+    rows = [line for line in output.splitlines() if line.endswith("/2")]
+    assert [row[2:17].strip() for row in rows] == list(demo.SYSTEMS)
     for name in ("AR (ours)", "specdec strict"):
-        (row,) = (row for row in rows if name in row.split("|")[1])
-        assert row.rstrip(" |").endswith("2/2")
-    assert "ours by engine eager in float32" in output
+        (row,) = (row for row in rows if row[2:].startswith(name))
+        assert row.endswith("2/2")
+    assert "ours by engine eager in float32" in " ".join(output.split())
+    assert output.rstrip().endswith("docs/training.md")
+
+
+def test_what_was_drafted_is_marked(demo: Any) -> None:
+    """And subwords are joined, within steps and across them."""
+    steps = [(["ein", "gro@@"], True), (["ßer"], False), (["Hund", "läuft"], True), (["."], False)]
+    assert demo.wrapped(iter(steps)) == "  [ein gro]ßer [Hund läuft] ."
+    assert demo.wrapped(iter([([], True), (["so"], False), ([demo.END], True)])) == "  so"
 
 
 @pytest.mark.parametrize(("flag", "value"), [("--repeats", "-3"), ("--lines", "0")])

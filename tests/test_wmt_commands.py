@@ -1,4 +1,4 @@
-"""The README's commands at the size of WMT, as they are written, with tiny models and text."""
+"""The manual's commands at the size of WMT, as they are written, with tiny models and text."""
 
 from __future__ import annotations
 
@@ -32,9 +32,8 @@ OTHERWISE = {
 
 
 def commands() -> list[str]:
-    """Those of the section, each on one line."""
-    readme = (ROOT / "README.md").read_text("utf-8")
-    section = readme.split("### At the size of WMT\n")[1].split("\n### ")[0]
+    """Those before the first heading within the page, each on one line."""
+    section = (ROOT / "docs/wmt.md").read_text("utf-8").split("\n## ")[0]
     block = "\n".join(line[4:] for line in section.splitlines() if line.startswith("    "))
     return [shlex.join(shlex.split(line, comments=True)) for line in joined(block)]
 

@@ -165,13 +165,17 @@ def plot_reliability(predictions: Predictions, path: str | os.PathLike[str], tit
         count, mean, rate = _binned(predicted[where], predictions.survived[where], BINS)
         axes.plot([0, 1], [0, 1], color="0.6", linewidth=1)
         axes.bar(mean, count / count.sum(), width=0.03, color="0.85", label="share of slots")
-        axes.plot(mean, rate, marker="o", label="observed rate")
+        axes.plot(mean, rate, color="#0072B2", marker="o", label="observed rate")
         axes.set(xlabel="predicted probability", ylabel="observed rate", title=name)
         axes.legend(loc="upper left")
     slots = range(1, token.size(1) + 1)
     by_slot = report(predictions)["survival_by_slot"]
-    right.plot(slots, [m["observed"] for m in by_slot], marker="o", label="observed")
-    right.plot(slots, [m["predicted"] for m in by_slot], marker="x", label="predicted")
+    right.plot(
+        slots, [m["observed"] for m in by_slot], color="#0072B2", marker="o", label="observed"
+    )
+    right.plot(
+        slots, [m["predicted"] for m in by_slot], color="#D55E00", marker="x", label="predicted"
+    )
     right.set(xlabel="slot", ylabel="probability", ylim=(0, 1), title="mean survival by slot")
     right.legend()
     figure.suptitle(title)

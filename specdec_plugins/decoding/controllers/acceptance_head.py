@@ -184,7 +184,7 @@ register_policy(
         ),
         prepares=lambda options: "costs" if _by_costs(options) else "",
         idle=_idle,
-        styles={"acceptance-head": Style("#d62728", "^")},
+        styles={"acceptance-head": Style("#D55E00", "^")},
         rank=40,
     )
 )

@@ -102,7 +102,7 @@ register_policy(
         ),
         options=(CONFIDENCE_THRESHOLD, REFIT_THRESHOLD),
         looks_around=lambda options: options[REFIT_THRESHOLD],
-        styles={"confidence": Style("#2ca02c", "s")},
+        styles={"confidence": Style("#009E73", "s")},
         rank=30,
     )
 )

@@ -21,7 +21,7 @@ register_policy(
         "constant",
         "whole blocks",
         build=lambda options, parts: Constant(parts.bounds.most),
-        styles={"constant": Style("#1f77b4", "o")},
+        styles={"constant": Style("#0072B2", "o")},
         rank=10,
     )
 )

@@ -237,9 +237,9 @@ register_policy(
         idle=_idle,
         kind=_kind,
         styles={
-            "cost-aware": Style("#ff7f0e", "P", 10),
-            "cost-aware, chains": Style("#e377c2", "p", 10),
-            "cost-aware with a head": Style("#8c564b", "X", 10),
+            "cost-aware": Style("#E69F00", "P", 10),
+            "cost-aware, chains": Style("#A6761D", "p", 10),
+            "cost-aware with a head": Style("#6E4A00", "X", 10),
         },
         rank=60,
     )

@@ -81,7 +81,7 @@ register_policy(
         build=_build,
         options=(INITIAL_DRAFT, REMEMBER_DRAFT),
         looks_around=lambda options: options[REMEMBER_DRAFT],
-        styles={"heuristic": Style("#9467bd", "D", 8)},
+        styles={"heuristic": Style("#CC79A7", "D", 8)},
         rank=20,
     )
 )

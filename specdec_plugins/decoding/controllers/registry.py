@@ -82,6 +82,7 @@ class Style:
     """How a kind of system is drawn."""
 
     color: str
+    """Those of Okabe and Ito (2008) can be told apart by the colour-blind."""
     marker: str
     size: int = 6
 

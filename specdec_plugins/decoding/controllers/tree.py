@@ -47,7 +47,7 @@ register_policy(
         build=lambda options, parts: Tree(parts.bounds.most, parts.depth, options[REDRAFT_BELOW]),
         options=(TREE_NODES, REDRAFT_BELOW),
         trees=lambda options: True,
-        styles={"tree": Style("#17becf", "v")},
+        styles={"tree": Style("#56B4E9", "v")},
         rank=50,
     )
 )

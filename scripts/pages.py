@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+"""Insert measured figures into the pages.
+
+    scripts/pages.py            # write
+    scripts/pages.py --check    # say which pages and figures have parted; exit status 1
+
+Between ``<!-- table: NAME key=value ... -->`` and ``<!-- end -->`` a page has a table made of
+``docs/figures/NAME.json``, which is the ``summary.json`` of specdec-benchmark or specdec-evaluate,
+or what specdec-exactness --json wrote.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+FIGURES = ROOT / "docs" / "figures"
+BLOCK = re.compile(r"(<!-- table: (\w[\w.-]*)((?: [\w-]+=[^ ]+)*) -->\n).*?(<!-- end -->)", re.S)
+Json = dict[str, Any]
+
+
+def pages() -> list[Path]:
+    """README and the manual."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def render(page: str) -> str:
+    """The page, its tables made anew.
+
+    Raises:
+        ValueError: a block that names no figures, or none of a known kind.
+    """
+    return BLOCK.sub(lambda match: match[1] + table(match[2], match[3].split()) + match[4], page)
+
+
+def table(name: str, given: list[str]) -> str:
+    """A block's content.
+
+    Args:
+        given: ``key=value`` that choose rows: those whose fields are so.
+    """
+    path = FIGURES / f"{name}.json"
+    if not path.is_file():
+        raise ValueError(f"table {name}: there is no {path.relative_to(ROOT)}")
+    figures = json.loads(path.read_text("utf-8"))
+    wanted = dict(pair.split("=", 1) for pair in given)
+    for key, make in KINDS.items():
+        if key in figures:
+            return "\n".join(make(figures, wanted)) + "\n"
+    raise ValueError(f"{path.relative_to(ROOT)}: is neither of {', '.join(KINDS)}")
+
+
+def benchmark_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
+    """Of specdec-benchmark: systems against time, quality and memory."""
+    view = wanted.pop("view", None)
+    systems = [s for batch in figures["batches"] for s in batch["systems"] if _is(s, wanted)]
+    columns: dict[str, Callable[[Json], str]] = {
+        "system": lambda s: s["name"],
+        "ms a sentence": lambda s: spread(s["milliseconds_a_sentence"]),
+        f"x {figures['baseline']}": lambda s: spread(s["speed_over_baseline"], 2),
+        "BLEU": lambda s: number(s["bleu"], 1),
+        "acceptance length": lambda s: number(s["acceptance_length"], 2),
+        "verification rate": lambda s: number(s["verification_rate"], 3),
+        "discard rate": lambda s: number(s["discard_rate"], 2),
+        "memory, MiB": lambda s: number(s["peak_memory_mib"], 0),
+    }
+    if view is not None:
+        speed = ("ms a sentence", f"x {figures['baseline']}") if view == "short" else ()
+        kept = ("system", *speed, "BLEU", "acceptance length")
+        columns = {name: columns[name] for name in kept}
+    yield from rows(columns, systems)
+    first, machine = systems[0], figures["machine"]
+    yield ""
+    yield (
+        f"*{figures['text']['lines']} lines, batch {wanted.get('batch', 'as given')}, "
+        f"{first['threads']} thread{'s' * (first['threads'] != 1)}, medians of "
+        f"{first['milliseconds_a_sentence']['rounds']} alternating rounds (least to most); "
+        f"{conditions(machine)}; sacreBLEU `{figures['bleu_signature']}`.*"
+    )
+
+
+def sweep_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
+    """Of specdec-evaluate: controllers against speed and rates."""
+    groups = figures["groups"]
+    names = list(dict.fromkeys(s["system"] for group in groups for s in group["systems"]))
+    by_group = [{s["system"]: s for s in group["systems"]} for group in groups]
+    columns: dict[str, Callable[[str], str]] = {
+        "system": str,
+        "acceptance length": lambda n: number(_first(by_group, n)["acceptance_length"], 2),
+        "verification rate": lambda n: number(_first(by_group, n)["verification_rate"], 3),
+        "discard rate": lambda n: number(_first(by_group, n)["discard_rate"], 2),
+    }
+    for group, systems in zip(groups, by_group):
+        head = f"speed over AR: {group['conditions']}"
+        columns[head] = lambda n, s=systems: spread(s[n]["speed_over_AR"], 2) if n in s else ""
+    yield from rows(columns, [n for n in names if _is(_first(by_group, n), wanted)])
+    yield ""
+    yield f"*{conditions(figures['machine'])}.*"
+
+
+def exactness_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
+    """Of specdec-exactness: what is compared, and how many lines differ."""
+    columns: dict[str, Callable[[Json], str]] = {
+        "compared": lambda c: c["compared"],
+        "lines that differ": lambda c: f"{c['differ']} of {c['lines']}",
+        "gap in nats, largest": lambda c: number(c["largest_gap"], 3),
+        "median": lambda c: number(c["median_gap"], 3),
+    }
+    yield from rows(columns, figures["comparisons"])
+    yield ""
+    yield (
+        f"*Engine {figures['engine']}, precision {figures['precision']}; "
+        f"{conditions(figures['machine'])}.*"
+    )
+
+
+KINDS: dict[str, Callable[[Json, dict[str, str]], Iterator[str]]] = {
+    "batches": benchmark_table,
+    "groups": sweep_table,
+    "comparisons": exactness_table,
+}
+"""By a field that only such figures have."""
+
+
+def _is(fields: Json, wanted: dict[str, str]) -> bool:
+    return all(str(fields.get(key)) in value.split(",") for key, value in wanted.items())
+
+
+def _first(groups: list[dict[str, Json]], name: str) -> Json:
+    return next(group[name] for group in groups if name in group)
+
+
+def rows(columns: dict[str, Callable[[Any], str]], items: list[Any]) -> Iterator[str]:
+    """A Markdown table."""
+    yield f"| {' | '.join(columns)} |"
+    yield "|" + "---|" * len(columns)
+    for item in items:
+        yield f"| {' | '.join(make(item) for make in columns.values())} |"
+
+
+def number(value: float | None, digits: int) -> str:
+    """A figure, or nothing."""
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def spread(value: Json | None, digits: int | None = None) -> str:
+    """A median, and least to most."""
+    if value is None:
+        return ""
+    places = digits if digits is not None else (2 if value["median"] < 10 else 1)
+    return f"{value['median']:.{places}f} ({value['low']:.{places}f} to {value['high']:.{places}f})"
+
+
+def conditions(machine: Json) -> str:
+    """Where and when."""
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    day = machine["last_run"][:10]
+    return f"{machine['processor']}, {machine['cores']} cores; {versions}; {day}"
+
+
+def main() -> int:
+    """Returns the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    args = parser.parse_args()
+    parted = []
+    for page in pages():
+        text = page.read_text("utf-8")
+        made = render(text)
+        if made != text:
+            parted.append(page.relative_to(ROOT))
+            if not args.check:
+                page.write_text(made, "utf-8")
+    for name in parted:
+        print(f"{name}: {'differs from its figures' if args.check else 'written'}")
+    return int(args.check and bool(parted))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,171 @@
+"""README and the manual: figures, links, names and commands are those of the project."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+CODE = re.compile(r"^```.*?^```\n", re.S | re.M)
+COMMAND = re.compile(r"^(?:\./)?(?:scripts/(\w+)\.(py|sh)|specdec-([\w-]+))\b")
+
+
+@cache
+def text(page: Path) -> str:
+    return page.read_text("utf-8")
+
+
+def maker() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("pages", ROOT / "scripts/pages.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_tables_are_those_of_their_figures(page: Path) -> None:
+    """Else run scripts/pages.py."""
+    assert maker().render(text(page)) == text(page)
+
+
+def test_a_figure_that_parts_from_its_page_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = maker()
+    monkeypatch.setattr(module, "FIGURES", tmp_path)
+    comparison: dict[str, Any] = {"compared": "a", "lines": 9, "differ": 2}
+    machine = {"processor": "P", "cores": 2, "versions": {"v": "1"}, "last_run": "2026-01-02T"}
+    about = {"machine": machine, "engine": "eager", "precision": "float32"}
+    gaps = {"largest_gap": 0.5, "median_gap": None}
+    figures = {**about, "comparisons": [{**comparison, **gaps}]}
+    (tmp_path / "some.json").write_text(module.json.dumps(figures))
+    page = "before\n<!-- table: some -->\nold\n<!-- end -->\nafter\n"
+    made = module.render(page)
+    assert "| a | 2 of 9 | 0.500 |  |" in made
+    assert made.startswith("before\n<!-- table: some -->\n|")
+    assert made.endswith("<!-- end -->\nafter\n")
+    assert module.render(made) == made
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    with pytest.raises(ValueError, match="there is no"):
+        module.render(page.replace("some", "none"))
+
+
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#+ (.+)$", CODE.sub("", text(page)), re.M)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).strip().replace(" ", "-") for h in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in LINK.findall(text(page)):
+        if link.startswith("http"):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), link
+        if anchor:
+            assert anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_lines_can_be_read(page: Path) -> None:
+    """Tables, which cannot be broken, apart."""
+    prose = [line for line in text(page).splitlines() if not line.startswith(("|", "*", "!["))]
+    assert [line for line in prose if len(line) > 120] == []
+
+
+def test_the_readme_is_short() -> None:
+    assert len(text(PAGES[0]).splitlines()) <= 160
+
+
+def test_every_page_is_in_the_readme() -> None:
+    for page in PAGES[1:]:
+        assert f"](docs/{page.name})" in text(PAGES[0]), page.name
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The indented commands of a page, as words."""
+    lines = [line[4:] for line in text(page).splitlines() if line.startswith("    ")]
+    whole = re.sub(r" \\\n\s*", " ", "\n".join(lines)).splitlines()
+    return [shlex.split(line, comments=True) for line in whole if COMMAND.match(line)]
+
+
+@cache
+def known_flags(name: str, kind: str) -> str:
+    """What a command says of its flags."""
+    if kind == "sh":
+        return (ROOT / f"scripts/{name}.sh").read_text("utf-8")
+    source = (ROOT / f"specdec_plugins/cli/{name}.py").read_text("utf-8")
+    if "TranslationParser(" not in source:
+        return source
+    from specdec_plugins.inference.flags import TranslationParser
+
+    parser = TranslationParser(name, None, [])
+    parser._add_fairseq_flags()
+    return source + " ".join(parser._option_string_actions)
+
+
+def test_commands_and_their_flags_exist() -> None:
+    """Of our own commands. Those of fairseq are run by tests of its doors, and what extending.md
+    adds by a test of its own."""
+    found = 0
+    for page in (page for page in PAGES if page.name != "extending.md"):
+        for first, *rest in commands(page):
+            match = COMMAND.match(" ".join([first, *rest]))
+            assert match is not None
+            script, kind, installed = match.groups()
+            if installed:
+                name = {"translate": "inference", "export": "export_checkpoint"}.get(
+                    installed, installed.replace("-", "_")
+                )
+                kind = "py"
+                assert f'"specdec-{installed}": "{name}"' in (ROOT / "setup.py").read_text("utf-8")
+            else:
+                name = script
+            path = ROOT / f"scripts/{name}.{kind}"
+            assert path.is_file(), f"{page.name}: {first}"
+            found += 1
+            own = known_flags(name, kind)
+            for word in rest:
+                if (
+                    word.startswith("--")
+                    and name not in ("train", "distill")
+                    and (not name.startswith("train_"))
+                ):
+                    flag = word.split("=")[0]
+                    assert flag in own, f"{page.name}: {name} has no {flag}"
+    assert found > 30
+
+
+SOURCES = [*(ROOT / "specdec_plugins").rglob("*.py"), *(ROOT / "scripts").glob("*")]
+
+
+@cache
+def said() -> str:
+    """All that the project says, adjacent strings joined."""
+    whole = "\n".join(p.read_text("utf-8") for p in SOURCES if p.is_file())
+    return re.sub(r"\"\s*\n\s*f?\"", "", whole)
+
+
+def test_messages_of_the_troubleshooting_page_are_said() -> None:
+    page = text(ROOT / "docs/troubleshooting.md")
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    assert len(rows) > 30
+    for row in rows:
+        for message in re.findall(r"`([^`]+)`", row.split(" | ")[0]):
+            for part in re.split(r"\.\.\.|\b[NM]\b|\(No space[^)]*\)", message):
+                words = part.strip(" :;,()")
+                if len(words) > 7:
+                    assert words in said(), f"{words!r} of {message!r}"

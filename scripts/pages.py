@@ -62,7 +62,7 @@ def benchmark_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
     systems = [s for batch in figures["batches"] for s in batch["systems"] if _is(s, wanted)]
     columns: dict[str, Callable[[Json], str]] = {
         "system": lambda s: s["name"],
-        "ms a sentence": lambda s: spread(s["milliseconds_a_sentence"]),
+        "ms per sentence": lambda s: spread(s["milliseconds_a_sentence"]),
         f"x {figures['baseline']}": lambda s: spread(s["speed_over_baseline"], 2),
         "BLEU": lambda s: number(s["bleu"], 1),
         "acceptance length": lambda s: number(s["acceptance_length"], 2),
@@ -71,7 +71,7 @@ def benchmark_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
         "memory, MiB": lambda s: number(s["peak_memory_mib"], 0),
     }
     if view is not None:
-        speed = ("ms a sentence", f"x {figures['baseline']}") if view == "short" else ()
+        speed = ("ms per sentence", f"x {figures['baseline']}") if view == "short" else ()
         kept = ("system", *speed, "BLEU", "acceptance length")
         columns = {name: columns[name] for name in kept}
     yield from rows(columns, systems)

@@ -94,21 +94,29 @@ class OpenVinoEngine:
 
     def _prepared(self, step: Step) -> Run:
         if not isinstance(step, CachedStep):
-            compiled = self._compiled(step, step.example())
-            return CompiledStep(lambda: self._request(compiled), step.transient)
+            return CompiledStep(self._compiled(step, step.example()), step.transient)
         layer, count = step.layers[0], len(step.layers)
         past = torch.zeros(count, 2, 9, 2, layer.heads, layer.head_dim)
         example = (past, torch.zeros(2, 1, 5, 14), *step.example())
-        compiled = self._compiled(_Functional(step), example)
-        return CompiledCachedStep(CompiledStep(lambda: self._request(compiled), step.transient))
+        return CompiledCachedStep(
+            CompiledStep(self._compiled(_Functional(step), example), step.transient)
+        )
 
-    def _request(self, compiled: bytes) -> Request:
-        model = self._core.import_model(BytesIO(compiled), "CPU", self._options)
-        return Request(self._openvino.Tensor, model)
+    def _requests(self, compiled: bytes) -> Callable[[], Request]:
+        """What makes requests. The first one is made now: what OpenVINO cannot take is found out
+        when models are loaded, not when they are used."""
 
-    def _compiled(self, module: nn.Module, example: tuple[Tensor | None, ...]) -> bytes:
-        """A module compiled for inputs of all sizes, as OpenVINO exports it, or what was kept of
-        that."""
+        def request() -> Request:
+            model = self._core.import_model(BytesIO(compiled), "CPU", self._options)
+            return Request(self._openvino.Tensor, model)
+
+        first = [request()]
+        return lambda: first.pop() if first else request()
+
+    def _compiled(
+        self, module: nn.Module, example: tuple[Tensor | None, ...]
+    ) -> Callable[[], Request]:
+        """What makes requests of a module compiled for inputs of all sizes, now or earlier."""
         given = _Given(module, example)
         tensors = tuple(tensor for tensor in example if tensor is not None)
         with torch.no_grad():
@@ -116,14 +124,18 @@ class OpenVinoEngine:
         key = self._files.key(traced)
         kept = self._files.load(key)
         if kept is not None:
-            return kept
+            try:
+                return self._requests(kept)
+            except RuntimeError as error:
+                reason = str(error).strip().splitlines()[-1]
+                logger.warning("%s: openvino cannot take it (%s); compiling anew", key, reason)
         begin = time.perf_counter()
         compiled = self._core.compile_model(self._converted(traced), "CPU", self._options)
         seconds = time.perf_counter() - begin
         logger.info("openvino compiled a step in %.1f s, for this and later runs", seconds)
         exported: bytes = compiled.export_model().getvalue()
         self._files.save(key, exported)
-        return exported
+        return self._requests(exported)
 
     def _converted(self, traced: torch.jit.ScriptModule) -> Any:
         from openvino.frontend import FrontEndManager

@@ -21,6 +21,7 @@ from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.steps.verifier import VerifierStep
+from specdec_plugins.engines.compiled_files import CompiledFiles
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine, EngineError
 from specdec_plugins.engines.step import Step
@@ -155,6 +156,12 @@ def test_what_was_compiled_is_kept(own_cache: Path, caplog: pytest.LogCaptureFix
         file.write_bytes(damaged)
         assert torch.equal(run(step), first)
         assert "is damaged" in caplog.text
+    # So is what is whole, and OpenVINO's it is not: when it is prepared, not when it is used.
+    CompiledFiles({}).save(file, b"of another make")
+    OpenVinoEngine().prepare(step)
+    assert "openvino cannot take it" in caplog.text
+    assert file.read_bytes()[32:] != b"of another make"
+    assert torch.equal(run(step), first)
     # Other weights are another file.
     other = copy.deepcopy(verifier)
     other.decoder.layers[0].fc1.weight.data[0, 0] += 1

@@ -420,6 +420,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 def test_prepare_data_takes_given_codes_and_dictionaries(raw: Path, tmp_path: Path) -> None:
     """What one text made is used for another, in as many processes as there are to be."""
     first, second = tmp_path / "first", tmp_path / "second"

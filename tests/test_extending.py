@@ -63,18 +63,14 @@ def test_a_controller_and_a_rule(extended: Path, trained: Trained, tmp_path: Pat
     """A controller changes nothing of strict output; a rule that takes less than the best does."""
     plain = tmp_path / "plain"
     assert main(translate(trained, "--strategy", "AR", "--output-path", str(plain))) == 0
-    door = "-c", "import sys; from specdec_plugins.cli.inference import main; sys.exit(main())"
-    patient = run(
-        extended, *door, *translate(trained, "--controller", "patience", "--short-draft", "1"),
-        "--output-path", "-",
-    )  # fmt: skip
-    assert patient == plain.read_text("utf-8")
-    shared = run(
-        extended, *door,
-        *translate(trained, "--controller", "constant", "--share", "0.0001", "--output-path", "-"),
-    )  # fmt: skip
-    assert shared.count("\n") == patient.count("\n")
-    assert shared != patient
+    patient = translate(trained, "--controller", "patience", "--short-draft", "1")
+    shared = translate(trained, "--controller", "constant", "--share", "0.0001")
+    found = [tmp_path / "patient", tmp_path / "shared"]
+    run(extended, "-c", BOTH, repr([patient, shared]), *map(str, found))
+    strict, relaxed = (path.read_text("utf-8") for path in found)
+    assert strict == plain.read_text("utf-8")
+    assert relaxed.count("\n") == strict.count("\n")
+    assert relaxed != strict
 
 
 def test_a_drafter_and_an_engine(extended: Path, trained: Trained, tmp_path: Path) -> None:
@@ -95,6 +91,12 @@ def test_a_drafter_and_an_engine(extended: Path, trained: Trained, tmp_path: Pat
     assert {"VerifierStep", "DrafterStep", "EncoderStep"} <= set(steps)
 
 
+BOTH = """
+import ast, sys
+from specdec_plugins.cli.inference import main
+for command, output in zip(ast.literal_eval(sys.argv[1]), sys.argv[2:]):
+    assert main([*command, "--output-path", output]) == 0
+"""
 TIMED = """
 import sys
 from timed_engine import TimedEngine

@@ -52,7 +52,13 @@ def run(folder: Path, *command: object) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("folder", [ROOT / "scripts", ROOT], ids=["scripts", "root"])
+@pytest.mark.parametrize(
+    "folder",
+    [
+        pytest.param(ROOT / "scripts", id="scripts"),
+        pytest.param(ROOT, id="root", marks=pytest.mark.slow),
+    ],
+)
 def test_the_whole_workflow(
     folder: Path,
     trained: Trained,

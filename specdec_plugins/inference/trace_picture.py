@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from specdec_plugins.decoding.trace import StepTrace
 from specdec_plugins.inference.trace_file import SentenceTrace
+from specdec_plugins.inference.trace_report import template
 
 TEMPLATE = "trace_picture.svg"
 LETTER, PADDING, GAP, LINE = 7.3, 7.0, 5.0, 30.0
@@ -50,15 +49,8 @@ def draw_sentence(sentence: SentenceTrace) -> str:
         placed = list(_placed(_tokens(step), y))
         boxes += placed
         y = placed[-1].y + LINE + GAP
-    environment = Environment(
-        loader=PackageLoader("specdec_plugins.inference", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     tokens = sum(step.committed for step in sentence.steps)
-    picture = environment.get_template(TEMPLATE).render(
+    picture = template(TEMPLATE).render(
         sentence=sentence,
         boxes=boxes,
         numbers=numbers,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.trace import StepTrace
@@ -109,6 +109,18 @@ def reached_slots(step: StepTrace) -> int:
     return step.accepted + (step.accepted - 1 in after)
 
 
+def template(name: str) -> Template:
+    """A file beside this one, into which all text is put escaped."""
+    environment = Environment(
+        loader=PackageLoader("specdec_plugins.inference", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(name)
+
+
 def build_report(sentences: Iterable[SentenceTrace], limit: int, name: str) -> str:
     """The page. All text is escaped, and the page itself forbids scripts and whatever is not in it.
 
@@ -124,14 +136,7 @@ def build_report(sentences: Iterable[SentenceTrace], limit: int, name: str) -> s
         totals.add(sentence)
         if lines <= limit:
             shown.append(sentence)
-    environment = Environment(
-        loader=PackageLoader("specdec_plugins.inference", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template(TEMPLATE).render(
+    return template(TEMPLATE).render(
         name=name,
         totals=totals,
         shown=shown,

@@ -89,7 +89,7 @@ class SpeculativeGenerator:
         self.model = verifier
         self.drafter = drafter
         self.engine = engine or EagerEngine()
-        self._prepare = prepare
+        self.prepare = prepare
         if verifier is not None:
             # As a statement: of a model that fairseq has prepared for inference, eval() returns
             # None.
@@ -164,8 +164,8 @@ class SpeculativeGenerator:
         """
         if prefix_tokens is not None or constraints is not None:
             raise ValueError("prefix tokens and constraints: not supported by speculative decoding")
-        if self._prepare is not None:
-            self._prepare(self, sample)
+        if self.prepare is not None:
+            self.prepare(self, sample)
         return self.decode(sample, self.controller, self.statistics, self.recorder)
 
     @torch.inference_mode()

@@ -21,7 +21,9 @@ from specdec_plugins.decoding.build import (
 )
 from specdec_plugins.decoding.controllers import Head
 from specdec_plugins.decoding.engine_choice import choose_engine
+from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.trace import TraceRecorder
+from specdec_plugins.decoding.warm_up import warm_up
 from specdec_plugins.engines.engine import Engine
 from specdec_plugins.inference.beam_search import BeamSearchGenerator
 from specdec_plugins.inference.settings import InferenceError, Settings
@@ -55,6 +57,10 @@ def load_translator(settings: Settings) -> Translator:
     generator = _build_generator(settings, task, engine, verifier, drafter, head)
     readers = (model.encoder for model in (verifier, drafter) if model is not None)
     longest = min(int(encoder.max_positions()) for encoder in readers if encoder is not None)
+    if isinstance(generator, SpeculativeGenerator):
+        seconds = warm_up(generator, task.source_dictionary, settings.batch, longest)
+        if seconds:
+            logger.info("%s: warmed up in %.1f s", engine.name, seconds)
     markers = settings.post_process or (None if bpe is not None else "subword_nmt")
     codec = TextCodec(
         task.source_dictionary,

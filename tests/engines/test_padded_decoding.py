@@ -52,7 +52,7 @@ def decode(engine: EagerEngine, name: str, lengths: list[int], seed: int, **give
         verifier(), drafter(name), DICTIONARY, K, limits=limits, head=HEAD, engine=engine, **given
     )
     if generator.controller.name == "cost-aware":
-        generator._prepare = tell_costs(0.1)
+        generator.prepare = tell_costs(0.1)
     return generator.generate([], make_batch(lengths, seed=seed))
 
 

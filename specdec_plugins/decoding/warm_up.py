@@ -1,0 +1,64 @@
+"""Made-up sentences, decoded before the first real one."""
+
+from __future__ import annotations
+
+import time
+from copy import deepcopy
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.fairseq_types import Sample
+
+if TYPE_CHECKING:
+    from fairseq.data import Dictionary
+
+LONGEST = 32
+"""Source tokens of the longest made-up sentence: most real ones have no more."""
+
+
+def warm_up(
+    generator: SpeculativeGenerator, source: Dictionary, rows: int, positions: int
+) -> float:
+    """Let an engine that pads sizes meet those of common sentences, as it loses time where it meets
+    one for the first time.
+
+    The made-up sentences become no longer than they are. What a controller has learnt, the
+    statistics and torch's random numbers stay as they were.
+
+    Args:
+        source: the sentences are made of its words.
+        rows: sentences of a batch.
+        positions: most source tokens, EOS included, that the models take.
+
+    Returns:
+        seconds it took; 0 where the engine takes all sizes alike, or where something is done before
+        every batch that meets them.
+    """
+    sizes, limits = generator.engine.sizes, generator.limits
+    if not sizes.padded or generator.prepare is not None:
+        return 0.0
+    begin = time.perf_counter()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            for size in sorted({sizes.source(tokens) for tokens in range(1, LONGEST + 1)}):
+                length = min(size, positions)
+                most = max(length, limits.min_len)
+                generator.limits = replace(limits, max_len_a=0, max_len_b=most)
+                controller = deepcopy(generator.controller)
+                generator.decode(_made_up(source, rows, length), controller, DecodingStatistics())
+    finally:
+        generator.limits = limits
+    return time.perf_counter() - begin
+
+
+def _made_up(source: Dictionary, rows: int, length: int) -> Sample:
+    """A batch of sentences of so many tokens, EOS included, each of other words."""
+    words = len(source) - source.nspecial
+    tokens = source.nspecial + torch.arange(rows * length).view(rows, length) % max(words, 1)
+    tokens[:, -1] = source.eos()
+    lengths = torch.full((rows,), length)
+    return {"id": torch.arange(rows), "net_input": {"src_tokens": tokens, "src_lengths": lengths}}

@@ -1,0 +1,125 @@
+"""Made-up sentences leave nothing behind but an engine that has met common sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_batch
+from controlled import HEAD, K, drafter, verifier
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted import DICTIONARY
+
+from specdec_plugins.decoding.build import build_generator
+from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
+from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.warm_up import LONGEST, warm_up
+from specdec_plugins.engines.eager import EagerEngine
+from specdec_plugins.engines.sizes import PaddedSizes
+from specdec_plugins.engines.step import Run, Step
+
+Shapes = set[tuple[Any, ...]]
+
+
+class Noting(EagerEngine):
+    """Padded steps, and the shapes that they were handed."""
+
+    sizes = PaddedSizes()
+
+    def __init__(self) -> None:
+        super().__init__("float64")
+        self.met: Shapes = set()
+
+    def prepare(self, step: Step) -> Run:
+        def run(*inputs: Any) -> Any:
+            shapes = (None if x is None else tuple(x.shape) for x in inputs)
+            self.met.add((type(step).__name__, *shapes))
+            return step(*inputs)
+
+        return run
+
+
+def make(controller: str, engine: EagerEngine, **limits: Any) -> SpeculativeGenerator:
+    return build_generator(
+        verifier(),
+        drafter("causal"),
+        DICTIONARY,
+        K,
+        limits=GenerationLimits(**{"max_len_b": 20, **limits}),
+        head=HEAD,
+        engine=engine,
+        options=ControllerOptions(controller),
+    )
+
+
+def outputs(generator: SpeculativeGenerator) -> Any:
+    found = generator.generate([], make_batch([5, 3], seed=7))
+    return [(one["tokens"].tolist(), one["accepted"]) for (one,) in found]
+
+
+UNPREPARED = sorted(
+    name for name, policy in POLICIES.items() if not policy.prepares(ControllerOptions(name))
+)
+
+
+@settings(max_examples=20)
+@given(
+    controller=st.sampled_from(UNPREPARED), rows=st.integers(1, 3), least=st.sampled_from([1, 6])
+)
+def test_nothing_stays_behind(controller: str, rows: int, least: int) -> None:
+    limits = {"min_len": least, "max_len_b": 20}
+    expected = outputs(make(controller, Noting(), **limits))
+    warmed = make(controller, Noting(), **limits)
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    assert warm_up(warmed, DICTIONARY, rows, 1024) > 0
+    assert torch.equal(torch.get_rng_state(), state)
+    assert warmed.limits == GenerationLimits(**limits)
+    assert warmed.statistics.sentences == 0
+    assert outputs(warmed) == expected
+
+
+def test_what_was_learnt_stays_as_it_was() -> None:
+    generator = build_generator(
+        verifier(),
+        drafter("causal"),
+        DICTIONARY,
+        K,
+        limits=GenerationLimits(max_len_b=20),
+        engine=Noting(),
+        options=ControllerOptions("heuristic", remember_draft=True),
+    )
+    before = generator.controller.start(1)
+    warm_up(generator, DICTIONARY, 1, 1024)
+    assert generator.controller.start(1) == before
+
+
+def test_common_sizes_are_met() -> None:
+    engine = Noting()
+    generator = make("constant", engine)
+    warm_up(generator, DICTIONARY, 1, 1024)
+    before = set(engine.met)
+    sources = {
+        shapes[1][1] for shapes in before if shapes[0] == "EncoderStep" and shapes[1] is not None
+    }
+    assert sources == {engine.sizes.source(tokens) for tokens in range(1, LONGEST + 1)}
+    generator.generate([], make_batch([4], seed=1))
+    first = {shapes for shapes in engine.met if shapes[0] == "EncoderStep"}
+    assert first <= before
+
+
+@pytest.mark.parametrize("positions", [4, 17])
+def test_no_longer_than_the_encoder_takes(positions: int) -> None:
+    engine = Noting()
+    warm_up(make("constant", engine), DICTIONARY, 1, positions)
+    longest = max(shapes[1][1] for shapes in engine.met if shapes[0] == "EncoderStep")
+    assert longest <= engine.sizes.source(positions)
+
+
+def test_nothing_to_do() -> None:
+    assert warm_up(make("constant", EagerEngine("float64")), DICTIONARY, 2, 1024) == 0
+    prepared = make("oracle", Noting())
+    assert warm_up(prepared, DICTIONARY, 2, 1024) == 0

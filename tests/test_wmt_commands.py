@@ -66,11 +66,11 @@ def small(command: str, folder: Path, recipe: str) -> str:
     return command.replace("runs/", f"{folder}/")
 
 
-def run(command: str) -> str:
+def run(command: str, folder: Path = ROOT) -> str:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, env=environment
+        ["bash", "-c", command], capture_output=True, text=True, cwd=folder, env=environment
     )
     assert done.returncode == 0, f"{command}\n{(done.stdout + done.stderr)[-3000:]}"
     return done.stdout

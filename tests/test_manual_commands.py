@@ -1,0 +1,180 @@
+"""The commands and the Python of README and the manual, as they stand, on little text with few
+updates. wmt.md's first block and extending.md have tests of their own."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import textwrap
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from test_wmt_commands import joined, make_text, run
+
+ROOT = Path(__file__).resolve().parent.parent
+PAIR = ROOT / "checkpoints/multi30k.en-de"
+OWN_TEST = ("extending.md", "wmt.md")
+PAGES = [
+    ROOT / "README.md",
+    *(page for page in sorted((ROOT / "docs").glob("*.md")) if page.name not in OWN_TEST),
+]
+NEEDS = {
+    "benchmarks.md": ("ctranslate2", "openvino", "nncf", "matplotlib"),
+    "evaluation.md": ("ctranslate2", "openvino", "nncf", "matplotlib"),
+    "corpus.md": ("ray",),
+    "training.md": ("matplotlib",),
+}
+"""What a page's commands need beyond the package."""
+FIRST_WORD = re.compile(
+    r"(\./)?scripts/\S+|[a-z]+-[a-z-]+|torchrun|srun|cat|cp|git|pip|\.|[A-Z]+=\S+"
+)
+ELSEWHERE = (
+    ("git clone", "needs the repository's address"),
+    ("pip install", "by tests/test_install.py"),
+    (". .venv", "an environment is there"),
+    ("./scripts/demo.sh", "by tests/test_demo.py"),
+    ("./scripts/test.sh", "runs this"),
+    ("torchrun", "by tests/tasks/test_data_parallel.py, as far as that goes without GPUs"),
+    ("srun", "needs a cluster"),
+)
+"""How commands begin that are not run here, and why."""
+FEW = "--cpu --max-update 2 --max-tokens 400 --max-tokens-valid 400 --save-interval-updates 1"
+TINY = " ".join(
+    f"--{side}-embed-dim 16 --{side}-ffn-embed-dim 16 --{side}-attention-heads 2 --{side}-layers 1"
+    for side in ("encoder", "decoder")
+)
+SHIPPED = "--encoder-embed-dim 256 --decoder-embed-dim 256 --verifier-embed-dim 256"
+SHORTER = {
+    "get_multi30k": "whole && cp raw/* runs/raw",
+    "train_verifier": f"{FEW} {TINY}",
+    "train_drafter": f"{FEW} {TINY} --verifier-embed-dim 16",
+    "train_head": FEW,
+    "specdec-train": f"{FEW} {TINY}",
+    "fairseq-train": f"{FEW} {SHIPPED} --decoder-attention-heads 4",
+    "fairseq-hydra-train": "common.cpu=true common.fp16=false optimization.max_update=2 "
+    "dataset.max_tokens=400",
+    "benchmark": "--lines 2 --repeats 1 --warmup 0 --batch 2 --threads 1 --precision float32 int8 "
+    "--ctranslate2 float32 --engine openvino --rule strict --beam 1",
+    "evaluate": "--lines 2 --warmup 0 --batch 2",
+    "exactness": "--input-path few.en",
+}
+"""What is added to a command, so that it takes seconds."""
+OTHERWISE = {
+    "runs/m30k en de 4000": "runs/m30k en de 60",
+    "train.en 116000": "train.en 20",
+    # A pair that has learnt something, else no token is accepted.
+    "runs/unseen/bin runs/verifier/checkpoint_last.pt drafter.pt": "bin verifier.pt shipped.pt",
+    "docs/figures/exactness": "runs/exactness",
+    "--seed 1 2 3 4 5": "--seed 1",
+    "--repeats 7": "--repeats 1",
+    "DATA_DIR": "checkpoints/multi30k.en-de",
+    "BIN": "bin",
+    " --recipe wmt14": " --no-fp16 --recipe wmt14",
+    " --recipe config/wmt14": " --no-fp16 --recipe config/wmt14",
+    "FILE": "few.en",
+}
+"""What is done otherwise than a page says, or stands for a name in capitals."""
+
+
+def blocks(page: Path) -> list[str]:
+    """The indented blocks of a page."""
+    found = re.findall(r"(?:(?:^    .*)?\n)+", page.read_text("utf-8"), re.M)
+    return [textwrap.dedent(block).strip("\n") for block in found if block.strip()]
+
+
+def is_python(block: str) -> bool:
+    return re.match(r"(from|import) ", block) is not None
+
+
+def commands(page: Path) -> list[str]:
+    """Each on one line; those of a block in the order of the page."""
+    lines = [line for block in blocks(page) if not is_python(block) for line in joined(block)]
+    found = [line for line in lines if line and FIRST_WORD.fullmatch(line.split(" ")[0])]
+    return [re.sub(r"\s+#.*", "", line) for line in found]
+
+
+def name_of(command: str) -> str:
+    """Of its script or program, alike from both doors."""
+    name = Path(command.split()[0]).stem
+    return name if name in SHORTER else name.removeprefix("specdec-").replace("-", "_")
+
+
+def small(command: str, first: dict[str, str]) -> str:
+    """The command on little text; three dots stand for the arguments of the first of its name."""
+    name = name_of(command)
+    if " ... " in command:
+        command = command.replace("...", first[name])
+    else:
+        first[name] = command.partition(" ")[2]
+    for old, new in {**OTHERWISE, "SAVE_DIR": f"runs/of-{name}"}.items():
+        command = command.replace(old, new)
+    return f"{command} {SHORTER.get(name, '')}"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where commands are run: the project, a pair, and text of all names that pages use."""
+    for name in ("checkpoints", "config", "data", "docs", "scripts", "specdec_plugins"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    for name in ("drafter.pt", "verifier.pt"):
+        shutil.copy(PAIR / name, tmp_path)
+    (tmp_path / "shipped.pt").symlink_to(PAIR / "drafter.pt")
+    make_text(tmp_path / "raw")
+    shutil.copytree(tmp_path / "raw", tmp_path / "runs/raw")
+    (tmp_path / "whole").mkdir()
+    for split, count in (("train", 29000), ("valid", 1014), ("test2016", 1000)):
+        for lang in ("en", "de"):
+            (tmp_path / f"whole/{split}.{lang}").write_text("A line.\n" * count, "utf-8")
+    (tmp_path / "corpus").mkdir()
+    for split, name in (
+        ("test", "talk"),
+        ("test", "few"),
+        ("test", "corpus/a"),
+        ("valid", "valid"),
+    ):
+        for lang in ("en", "de"):
+            shutil.copy(tmp_path / f"raw/{split}.{lang}", tmp_path / f"{name}.{lang}")
+    codes = f"--codes {PAIR}/codes --srcdict {PAIR}/dict.en.txt --tgtdict {PAIR}/dict.de.txt"
+    run(f"scripts/prepare_data.sh raw shipped en de {codes}", tmp_path)
+    (tmp_path / "bin").symlink_to("shipped/bin")
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands(page: Path, folder: Path) -> None:
+    for package in NEEDS.get(page.name, ()):
+        if find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+    first: dict[str, str] = {}
+    variables = ""
+    for command in commands(page):
+        if command.split("=")[0].isupper():
+            variables += f"{command}; "
+        elif not command.startswith(tuple(start for start, _ in ELSEWHERE)):
+            run(variables + small(command, first), folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["README.md", "docs/translate.md"])
+def test_python(page: str, folder: Path) -> None:
+    found = list(filter(is_python, blocks(ROOT / page)))
+    assert found
+    for block in found:
+        assert run(f"python -c {shlex.quote(block)}", folder).strip()
+
+
+@pytest.mark.slow
+def test_own_dictionaries(folder: Path) -> None:
+    """wmt.md's command for those who have published checkpoints."""
+    command = commands(ROOT / "docs/wmt.md")[-1]
+    for option, file in (
+        ("codes", "codes"),
+        ("srcdict", "dict.en.txt"),
+        ("tgtdict", "dict.de.txt"),
+    ):
+        command = command.replace(f"--{option} FILE", f"--{option} {PAIR / file}")
+    run(command.replace("RAW OUT", "shipped/tok runs/out"), folder)
+    assert (folder / "runs/out/bin/train.en-de.de.bin").is_file()

@@ -7,7 +7,6 @@ import logging
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache
 from typing import Any
 
 import torch
@@ -22,11 +21,9 @@ from fairseq.models.transformer import TransformerModelBase
 from fairseq.optim import FairseqOptimizer
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationTask
-from omegaconf import DictConfig
 from torch import Tensor
 
 from specdec_plugins.checkpoints.dictionaries import KEY, check_dictionaries, fingerprints
-from specdec_plugins.checkpoints.head_file import controller_head
 from specdec_plugins.checkpoints.loading import use_plain_encoder
 from specdec_plugins.checkpoints.pair import check_pair, load_drafter, load_verifier, unwrapped
 from specdec_plugins.checkpoints.safe_globals import force_weights_only
@@ -40,16 +37,18 @@ from specdec_plugins.data.block_mask import (
 )
 from specdec_plugins.data.whole_pairs import WholePairs
 from specdec_plugins.decoding.acceptance import RULE_OPTIONS, choose_rule
-from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers import ControllerOptions
-from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD, AUTO, PUBLISHED
-from specdec_plugins.decoding.engine_choice import choose_engine
-from specdec_plugins.decoding.limits import REPETITION_PENALTY, SHORTEST, GenerationLimits
+from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.stock_search import check_stock_search
-from specdec_plugins.engines.eager import EagerEngine
-from specdec_plugins.engines.engine import Engine
 from specdec_plugins.fairseq_types import LogOutput, Sample
 from specdec_plugins.models.drafter import Drafter
+from specdec_plugins.tasks.generation import (
+    check_sources,
+    generation_options,
+    refuse_controller,
+    speculative_generator,
+    warn_of_beam,
+)
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
 from specdec_plugins.tasks.surroundings import refuse_precision, warn_of_locale
 
@@ -295,9 +294,10 @@ class TranslationSpecdecTask(TranslationTask):
         drafters = [model for model in models if isinstance(model, Drafter)]
         if drafters and self._hidden:
             return None  # for --eval-bleu, of a model that is just being loaded
+        given = generation_options(args, self.cfg)
         if not drafters:
-            self._refuse_controller()
-            check_stock_search(vars(self._with_own(args)))
+            refuse_controller(self.controller)
+            check_stock_search(vars(given))
             return super().build_generator(
                 models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn
             )
@@ -309,90 +309,10 @@ class TranslationSpecdecTask(TranslationTask):
                 f"speculative decoding takes one drafter and one verifier, not {len(drafters)} and "
                 f"{len(verifiers)} (--path drafter.pt:verifier.pt, or --AR-path verifier.pt)"
             )
-        _warn_of_beam(getattr(args, "beam", 1))
-        given = self._with_own(args)
-        rule, limits = choose_rule(given), GenerationLimits.from_config(given)
-        self._check_sources(limits, int(verifiers[0].max_decoder_positions()))
-        trains, options = args is None or self.cfg.eval_bleu, self.controller
-        if trains and options.controller == AUTO:
-            # Drafters are compared by what of whole blocks is accepted.
-            options = options.having(PUBLISHED)
-        return build_generator(
-            verifiers[0],
-            drafters[0],
-            self.target_dictionary,
-            block_size=self.cfg.block_size,
-            rule=rule,
-            limits=limits,
-            options=options,
-            head=controller_head(
-                options,
-                drafters[0],
-                rule,
-                self.cfg.block_size,
-                next(drafters[0].parameters()).device,
-                temperature=limits.temperature,
-                repetition_penalty=limits.repetition_penalty,
-            ),
-            engine=self._engine(drafters[0], trains),
-        )
-
-    def _engine(self, model: Drafter, trains: bool) -> Engine:
-        """What runs models that fairseq has loaded. To compile those in training would not pay.
-
-        Raises:
-            ValueError: an engine or a precision that is not for them.
-        """
-        parameter = next(model.parameters())
-        own = str(parameter.dtype).removeprefix("torch.")
-        if trains:
-            return EagerEngine(own)
-        name, precision = str(self.cfg.engine), str(self.cfg.precision or own)
-        if name == "auto" and parameter.dtype != torch.float32:
-            name = "eager"
-        engine = choose_engine(name, precision, str(parameter.device))
-        if engine.dtype != parameter.dtype:
-            raise ValueError(
-                f"--engine {engine.name} --precision {precision}: is not for models in {own}; "
-                "fairseq's --fp16 and --bf16 say what they are loaded in"
-            )
-        return engine
-
-    def _check_sources(self, limits: GenerationLimits, positions: int) -> None:
-        """
-        Raises:
-            ValueError: ``--min-len`` cannot hold for a sentence that is loaded.
-        """
-        if limits.fault(SHORTEST, positions) is None:
-            return
-        for split, dataset in self.datasets.items():
-            for sentence, length in enumerate(getattr(dataset, "src_sizes", ())):
-                fault = limits.fault(int(length), positions)
-                if fault is not None:
-                    raise ValueError(f"sentence {sentence} of {split}: {fault}")
-
-    def _refuse_controller(self) -> None:
-        """Without a drafter there is nothing to control."""
-        name = self.controller.controller
-        flag = f"--controller {name}" if name not in (AUTO, "constant", "none") else ""
-        if flag or self.controller[ACCEPTANCE_HEAD]:
-            raise ValueError(
-                f"{flag or '--acceptance-head'}: there is no drafter; give both checkpoints, "
-                "--path drafter.pt:verifier.pt"
-            )
-
-    def _with_own(self, args: FairseqDataclass | Namespace | None) -> Namespace:
-        """fairseq's generation options, and the task's own where there are none of that name:
-        ``--eval-bleu-args`` are few, and may be missing."""
-        names = (*RULE_OPTIONS, "temperature", REPETITION_PENALTY.name)
-        own = {name: getattr(self.cfg, name) for name in names}
-        given = dict(args) if isinstance(args, DictConfig) else vars(args) if args else {}
-        return Namespace(**{**own, **given})
-
-
-@cache
-def _warn_of_beam(beam: int) -> None:
-    if beam != 1:
-        logger.warning(
-            "--beam %d: speculative decoding puts out one hypothesis, that of --beam 1", beam
+        warn_of_beam(getattr(args, "beam", 1))
+        limits = GenerationLimits.from_config(given)
+        check_sources(self.datasets, limits, int(verifiers[0].max_decoder_positions()))
+        trains = args is None or self.cfg.eval_bleu
+        return speculative_generator(
+            verifiers[0], drafters[0], self.target_dictionary, self.cfg, given, trains
         )

@@ -1,0 +1,143 @@
+"""From fairseq's options to a generator that speculates."""
+
+from __future__ import annotations
+
+import logging
+from argparse import Namespace
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING
+
+import torch
+from fairseq.data import Dictionary, FairseqDataset
+from fairseq.dataclass import FairseqDataclass
+from fairseq.models.transformer import TransformerModelBase
+from omegaconf import DictConfig
+
+from specdec_plugins.checkpoints.head_file import controller_head
+from specdec_plugins.decoding.acceptance import RULE_OPTIONS, choose_rule
+from specdec_plugins.decoding.build import build_generator
+from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD, AUTO, PUBLISHED
+from specdec_plugins.decoding.engine_choice import choose_engine
+from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.decoding.limits import REPETITION_PENALTY, SHORTEST, GenerationLimits
+from specdec_plugins.engines.eager import EagerEngine
+from specdec_plugins.engines.engine import Engine
+from specdec_plugins.models.drafter import Drafter
+
+if TYPE_CHECKING:
+    from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
+
+logger = logging.getLogger(__name__)
+
+
+def generation_options(
+    args: FairseqDataclass | Namespace | None, cfg: TranslationSpecdecConfig
+) -> Namespace:
+    """fairseq's generation options, and the task's own where there are none of that name:
+    ``--eval-bleu-args`` are few, and may be missing."""
+    names = (*RULE_OPTIONS, "temperature", REPETITION_PENALTY.name)
+    own = {name: getattr(cfg, name) for name in names}
+    given = dict(args) if isinstance(args, DictConfig) else vars(args) if args else {}
+    return Namespace(**{**own, **given})
+
+
+def speculative_generator(
+    verifier: TransformerModelBase,
+    drafter: Drafter,
+    target: Dictionary,
+    cfg: TranslationSpecdecConfig,
+    given: Namespace,
+    trains: bool,
+) -> SpeculativeGenerator:
+    """A generator of models that fairseq has loaded.
+
+    Args:
+        given: of :func:`generation_options`.
+        trains: it is for the validation of a training.
+
+    Raises:
+        ValueError: options, an engine or a precision that do not fit the models.
+    """
+    rule, limits = choose_rule(given), GenerationLimits.from_config(given)
+    options = ControllerOptions.from_config(cfg)
+    if trains and options.controller == AUTO:
+        # Drafters are compared by what of whole blocks is accepted.
+        options = options.having(PUBLISHED)
+    return build_generator(
+        verifier,
+        drafter,
+        target,
+        block_size=cfg.block_size,
+        rule=rule,
+        limits=limits,
+        options=options,
+        head=controller_head(
+            options,
+            drafter,
+            rule,
+            cfg.block_size,
+            next(drafter.parameters()).device,
+            temperature=limits.temperature,
+            repetition_penalty=limits.repetition_penalty,
+        ),
+        engine=_engine(drafter, cfg, trains),
+    )
+
+
+def _engine(drafter: Drafter, cfg: TranslationSpecdecConfig, trains: bool) -> Engine:
+    """To compile models in training would not pay."""
+    parameter = next(drafter.parameters())
+    own = str(parameter.dtype).removeprefix("torch.")
+    if trains:
+        return EagerEngine(own)
+    name, precision = str(cfg.engine), str(cfg.precision or own)
+    if name == "auto" and parameter.dtype != torch.float32:
+        name = "eager"
+    engine = choose_engine(name, precision, str(parameter.device))
+    if engine.dtype != parameter.dtype:
+        raise ValueError(
+            f"--engine {engine.name} --precision {precision}: is not for models in {own}; "
+            "fairseq's --fp16 and --bf16 say what they are loaded in"
+        )
+    return engine
+
+
+def check_sources(
+    datasets: Mapping[str, FairseqDataset], limits: GenerationLimits, positions: int
+) -> None:
+    """
+    Raises:
+        ValueError: ``--min-len`` cannot hold for a sentence that is loaded.
+    """
+    if limits.fault(SHORTEST, positions) is None:
+        return
+    for split, dataset in datasets.items():
+        for sentence, length in enumerate(getattr(dataset, "src_sizes", ())):
+            fault = limits.fault(int(length), positions)
+            if fault is not None:
+                raise ValueError(f"sentence {sentence} of {split}: {fault}")
+
+
+def refuse_controller(options: ControllerOptions) -> None:
+    """
+    Raises:
+        ValueError: something is to be controlled, and there is no drafter.
+    """
+    name = options.controller
+    flag = f"--controller {name}" if name not in (AUTO, "constant", "none") else ""
+    if flag or options[ACCEPTANCE_HEAD]:
+        raise ValueError(
+            f"{flag or '--acceptance-head'}: there is no drafter; give both checkpoints, "
+            "--path drafter.pt:verifier.pt"
+        )
+
+
+@cache
+def warn_of_beam(beam: int) -> None:
+    """Once."""
+    if beam != 1:
+        logger.warning(
+            "--beam %d: speculative decoding puts out one hypothesis, that of --beam 1", beam
+        )

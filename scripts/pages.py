@@ -6,7 +6,7 @@
 
 Between ``<!-- table: NAME key=value ... -->`` and ``<!-- end -->`` a page has a table made of
 ``docs/figures/NAME.json``, which is the ``summary.json`` of specdec-benchmark or specdec-evaluate,
-or what specdec-exactness --json wrote.
+or what specdec-exactness --json or specdec-calibrate-head --json wrote.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ Json = dict[str, Any]
 
 
 def pages() -> list[Path]:
-    """README and the manual."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    """README, the manual, and the cards of shipped pairs."""
+    cards = sorted((ROOT / "checkpoints").glob("*/README.md"))
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *cards]
 
 
 def render(page: str) -> str:
@@ -120,10 +121,30 @@ def exactness_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
     )
 
 
+def calibration_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
+    """Of specdec-calibrate-head: how well a head foresees tokens and whole drafts."""
+    items = [
+        (f"{stage}, {of}", figures[stage][name])
+        for stage in ("uncalibrated", "calibrated")
+        for name, of in (("token", "single tokens"), ("survival", "survival"))
+    ]
+    columns: dict[str, Callable[[tuple[str, Json]], str]] = {
+        "prediction": lambda item: item[0],
+        "slots": lambda item: number(item[1]["slots"], 0),
+        "accepted": lambda item: number(item[1]["observed"], 3),
+        "predicted": lambda item: number(item[1]["predicted"], 3),
+        "AUROC": lambda item: number(item[1]["auroc"], 3),
+        "ECE": lambda item: number(item[1]["ece"], 3),
+        "Brier": lambda item: number(item[1]["brier"], 3),
+    }
+    yield from rows(columns, items)
+
+
 KINDS: dict[str, Callable[[Json, dict[str, str]], Iterator[str]]] = {
     "batches": benchmark_table,
     "groups": sweep_table,
     "comparisons": exactness_table,
+    "calibrated": calibration_table,
 }
 """By a field that only such figures have."""
 

@@ -33,7 +33,10 @@ def maker() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+CARDS = sorted((ROOT / "checkpoints").glob("*/README.md"))
+
+
+@pytest.mark.parametrize("page", [*PAGES, *CARDS], ids=lambda page: page.parent.name + page.name)
 def test_tables_are_those_of_their_figures(page: Path) -> None:
     """Else run scripts/pages.py."""
     assert maker().render(text(page)) == text(page)
@@ -67,7 +70,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", h.lower()).strip().replace(" ", "-") for h in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, *CARDS], ids=lambda page: page.parent.name + page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for link in LINK.findall(text(page)):
         if link.startswith("http"):

@@ -6,7 +6,7 @@ import json
 import logging
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -42,6 +42,7 @@ from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.stock_search import check_stock_search
 from specdec_plugins.fairseq_types import LogOutput, Sample
 from specdec_plugins.models.drafter import Drafter
+from specdec_plugins.tasks.autocast import autocast
 from specdec_plugins.tasks.generation import (
     check_sources,
     generation_options,
@@ -208,25 +209,9 @@ class TranslationSpecdecTask(TranslationTask):
         sample["seeds"] = sentence_seeds(ids, torch.initial_seed())
         self._cut(sample, sentence_uniforms(sample["seeds"], CUTS, self.cfg.blocks_per_sentence))
         sample["glancing_ratio"] = self.glancing_ratio(update_num)
-        with self._autocast(model):
+        name = self.cfg.autocast
+        with nullcontext() if name is None else autocast(str(name), model, sample):
             return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
-
-    def _autocast(self, model: BaseFairseqModel) -> AbstractContextManager[object]:
-        """What ``--autocast`` asks for.
-
-        Raises:
-            ValueError: the model is not one of float32 parameters on the CPU.
-        """
-        if self.cfg.autocast is None:
-            return nullcontext()
-        name = str(self.cfg.autocast)
-        parameter = next(model.parameters())
-        if parameter.device.type != "cpu" or parameter.dtype != torch.float32:
-            raise ValueError(
-                f"--autocast {name}: is for training on the CPU in float32 (--cpu, without "
-                "--fp16 and --bf16); on a GPU use --fp16 or --amp"
-            )
-        return torch.autocast("cpu", dtype=getattr(torch, name))
 
     def valid_step(
         self, sample: Sample, model: BaseFairseqModel, criterion: FairseqCriterion

@@ -80,7 +80,10 @@ def make_causal(
     settings = {**SIZES, "block_size": task.cfg.block_size, "verifier_embed_dim": 16, **overrides}
     model = BlockCausalDrafter.build_model(BlockCausalConfig(**settings), task)
     use_plain_encoder(model)
-    return randomise(model, seed) if spread else model.double().eval()
+    model = randomise(model, seed) if spread else model.double().eval()
+    if task.verifier is not None:
+        model.attach_verifier(task.verifier)
+    return model
 
 
 def make_targets(lengths: list[int], vocabulary: int = 24, seed: int = 0, pad: int = 1) -> Any:

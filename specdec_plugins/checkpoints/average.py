@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.checkpoints.archive import CheckpointError
+from specdec_plugins.checkpoints.dictionaries import KEY
 from specdec_plugins.checkpoints.export import inference_state
 from specdec_plugins.checkpoints.loading import (
     REDUNDANT,
@@ -65,8 +66,9 @@ def average_checkpoints(paths: Sequence[str], output: str) -> int:
         The size of ``output`` in bytes.
 
     Raises:
-        CheckpointError: a checkpoint cannot be read, holds another model or other parameters than
-            the first, or ``output`` cannot be written. It is then left as it was.
+        CheckpointError: a checkpoint cannot be read, holds another model, other parameters or
+            fingerprints of other dictionaries than the first, or ``output`` cannot be written. It
+            is then left as it was.
     """
     first = _read(paths[0])
     # Copies, or a table that is shared would be added to once for each of its names.
@@ -104,6 +106,9 @@ def _difference(first: State, state: State) -> str:
     wanted, found = (one["cfg"]["model"].arch for one in (first, state))
     if found != wanted:
         return f"is a {found}, not a {wanted}"
+    dictionaries = [one["task_state"].get(KEY) for one in (first, state)]
+    if None not in dictionaries and dictionaries[0] != dictionaries[1]:
+        return "was trained with other dictionaries"
     return first_mismatches(first["model"], state["model"])
 
 

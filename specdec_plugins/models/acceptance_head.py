@@ -245,6 +245,8 @@ class AcceptanceHeadModel(BaseFairseqModel):
             raise ValueError("--arch acceptance_head needs the drafter: give it with --drafter")
         if cfg.head_layers < 0:
             raise ValueError(f"--head-layers {cfg.head_layers}: must be 0 or more")
+        if getattr(task.cfg, "eval_bleu", False):
+            raise ValueError("--eval-bleu: an acceptance head translates nothing; leave it out")
         drafter, rule = task.load_drafter(cfg.drafter), task.rule
         block_size = task.cfg.block_size or drafter.block_size
         if block_size > drafter.block_size:

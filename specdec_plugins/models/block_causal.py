@@ -228,7 +228,8 @@ class BlockCausalDrafter(Drafter):
 
     @classmethod
     def build_model(cls, cfg: BlockCausalConfig, task: FairseqTask) -> "BlockCausalDrafter":
-        """Build from the config; the task's verifier, where it has one, is attached."""
+        """Build from the config; where it shares the verifier's encoder, that is still to come
+        (:meth:`attach_verifier`)."""
         cls.check_task(task)
         source, target = task.source_dictionary, task.target_dictionary
         layers_cfg = TransformerConfig.from_namespace(Namespace(**vars_of(cfg)))
@@ -245,11 +246,8 @@ class BlockCausalDrafter(Drafter):
             raise ValueError("--init-encoder-from: nothing to copy with --share-verifier-encoder")
         decoder = cls.decoder_class(cfg, layers_cfg, target.pad(), embed_tokens, len(target))
         model = cls(cfg, encoder, decoder, target.eos())
-        verifier = getattr(task, "verifier", None)
-        if verifier is not None:
-            model.attach_verifier(verifier)
         if cfg.init_encoder_from and encoder is not None:
-            init_encoder_from(encoder, cfg.init_encoder_from)
+            init_encoder_from(encoder, cfg.init_encoder_from, task)
         return model
 
     def attach_verifier(self, verifier: TransformerModelBase) -> None:

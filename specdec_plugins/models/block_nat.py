@@ -35,7 +35,20 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-UNSUPPORTED = ("no_token_positional_embeddings", "adaptive_softmax_cutoff", "cross_self_attention")
+UNSUPPORTED = (
+    "no_token_positional_embeddings",
+    "adaptive_softmax_cutoff",
+    "adaptive_input",
+    "base_layers",
+    "char_inputs",
+    "cross_self_attention",
+    "decoder_embed_path",
+    "decoder_layerdrop",
+    "encoder_embed_path",
+    "no_cross_attention",
+    "quant_noise_scalar",
+)
+"""Settings of fairseq's Transformer that this drafter would do nothing with."""
 
 
 class BlockDecoder(DrafterDecoder):
@@ -168,6 +181,8 @@ class BlockDrafter(Drafter):
                 raise ValueError(f"--{name.replace('_', '-')}: not supported by --arch block")
         if getattr(args, "layernorm_embedding", False):
             logger.warning("--layernorm-embedding does nothing with --arch block, as published")
+        if getattr(args, "decoder_output_dim", None) not in (None, args.decoder_embed_dim):
+            raise ValueError("--decoder-output-dim: not supported by --arch block")
         source, target = task.source_dictionary, task.target_dictionary
         args.mask_token = target.unk()
         args.no_scale_embedding = True
@@ -186,7 +201,7 @@ class BlockDrafter(Drafter):
         args.block_size = int(getattr(args, "block_size", None) or task.cfg.block_size)
         model = cls(args, encoder, decoder, args.block_size, target.eos())
         if args.init_encoder_from:
-            init_encoder_from(encoder, args.init_encoder_from, exact=False)
+            init_encoder_from(encoder, args.init_encoder_from, task, exact=False)
         return model
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:

@@ -112,8 +112,12 @@ class Drafter(BaseFairseqModel):
         return None if table is None else int(table.num_embeddings)
 
     def attach_verifier(self, verifier: TransformerModelBase) -> None:
-        """Let the drafter read the verifier's encoder, tables and states; it never changes them."""
-        self._verifier = (verifier,)
+        """Let the drafter read the verifier's encoder, tables and states; it never changes them.
+
+        The verifier is moved to where the drafter is, and takes its dtype.
+        """
+        own = next(self.parameters())
+        self._verifier = (verifier.to(own.device, own.dtype),)
 
     @property
     def verifier(self) -> TransformerModelBase:

@@ -8,8 +8,10 @@ from argparse import Namespace
 import torch
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.models.transformer import TransformerEncoderBase
+from fairseq.tasks import FairseqTask
 
 from specdec_plugins.checkpoints.archive import CheckpointError
+from specdec_plugins.checkpoints.dictionaries import check_dictionaries
 from specdec_plugins.checkpoints.loading import REDUNDANT, State, load_state, save_state
 from specdec_plugins.models.drafter import Drafter
 
@@ -26,10 +28,13 @@ SETTINGS = (
 ALWAYS = SETTINGS[:2]
 
 
-def init_encoder_from(encoder: TransformerEncoderBase, path: str, exact: bool = True) -> list[str]:
+def init_encoder_from(
+    encoder: TransformerEncoderBase, path: str, task: FairseqTask, exact: bool = True
+) -> list[str]:
     """Copy the encoder weights of the verifier checkpoint ``path`` into ``encoder``.
 
     Args:
+        task: whose dictionaries the drafter has.
         exact: the encoders must hold the same parameters and settings, so that the copy computes
             what the original does. Otherwise parameters that the verifier lacks keep their values.
 
@@ -37,9 +42,10 @@ def init_encoder_from(encoder: TransformerEncoderBase, path: str, exact: bool = 
         The names copied.
 
     Raises:
-        CheckpointError: a name, shape or setting differs, or the file cannot be read.
+        CheckpointError: a name, shape, setting or dictionary differs, or the file cannot be read.
     """
     state = load_state(path)
+    check_dictionaries(state["task_state"], task, path)
     own = encoder.state_dict()
     theirs = {
         name.removeprefix("encoder."): tensor

@@ -76,6 +76,10 @@ class TranslationSpecdecTask(TranslationTask):
             raise ValueError(f"--blocks-per-sentence {cfg.blocks_per_sentence}: must be at least 1")
         if not 0.0 <= cfg.start_p <= 1.0:
             raise ValueError(f"--start-p {cfg.start_p}: must be between 0 and 1")
+        if not 0.0 <= cfg.start_p - cfg.minus_p <= 1.0:
+            raise ValueError(
+                f"--minus-p {cfg.minus_p}: --start-p {cfg.start_p} less it must be between 0 and 1"
+            )
         if cfg.total_up < 1:
             raise ValueError(f"--total-up {cfg.total_up}: must be at least 1")
         if cfg.left_pad_target:
@@ -89,6 +93,7 @@ class TranslationSpecdecTask(TranslationTask):
         self._hidden = False
         self._slots = 0
         self._validating: tuple[BaseFairseqModel, Any] | None = None
+        self._trains = False
 
     @property
     def verifier(self) -> TransformerModelBase | None:
@@ -136,6 +141,7 @@ class TranslationSpecdecTask(TranslationTask):
             use_plain_encoder(model)
             return model
         refuse_precision(self.cfg)
+        self._trains = True
         if getattr(cfg, "block_size", 0) is None:
             cfg.block_size = NEW_BLOCK_SIZE  # written in place, so that the checkpoint states it
         model = super().build_model(cfg, from_checkpoint)
@@ -145,6 +151,8 @@ class TranslationSpecdecTask(TranslationTask):
             raise ValueError("--blocks-per-sentence: --arch block can score one block a pass")
         if isinstance(model, Drafter):
             self._slots = self.cfg.blocks_per_sentence * model.block_size
+            if self.verifier is not None:
+                check_pair(model, self.verifier)
         return model
 
     def state_dict(self) -> dict[str, object]:
@@ -240,6 +248,7 @@ class TranslationSpecdecTask(TranslationTask):
         if self._validating is None or self._validating[0] is not model:
             settings = json.loads(self.cfg.eval_bleu_args) if self.cfg.eval_bleu else None
             args = None if settings is None else Namespace(**settings)
+            self._trains = True  # of fairseq-validate, which has loaded the model
             self._validating = model, self.build_generator([model], args)
         return self._validating[1]
 
@@ -297,7 +306,7 @@ class TranslationSpecdecTask(TranslationTask):
         warn_of_beam(getattr(args, "beam", 1))
         limits = GenerationLimits.from_config(given)
         check_sources(self.datasets, limits, int(verifiers[0].max_decoder_positions()))
-        trains = args is None or self.cfg.eval_bleu
+        trains = args is None or self._trains
         return speculative_generator(
             verifiers[0], drafters[0], self.target_dictionary, self.cfg, given, trains
         )

@@ -12,6 +12,7 @@ import torch
 from conftest import make_task, make_verifier, without_copies
 from trained import Trained
 
+from specdec_plugins.checkpoints.dictionaries import KEY
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.cli import average_checkpoints
 
@@ -121,6 +122,14 @@ def test_other_models_are_refused_by_name(
         error = refusal(capsys, "--inputs", first, other, "--output", output)
         assert str(other) in error
         assert fault in error
+    # Two of the same shapes, which say that their words are not the same.
+    one, other = ({**torch.load(first, weights_only=False)} for _ in range(2))
+    one["task_state"], other["task_state"] = ({KEY: {"source": word}} for word in "ab")
+    for name, state in (("one.pt", one), ("other.pt", other)):
+        torch.save(state, tmp_path / name)
+    pair = tmp_path / "one.pt", tmp_path / "other.pt"
+    error = refusal(capsys, "--inputs", *pair, "--output", output)
+    assert f"{tmp_path / 'other.pt'}: was trained with other dictionaries" in error
     error = refusal(capsys, "--inputs", trained.head, "--output", output)
     assert f"{trained.head}: is no model that translates" in error
     assert output.read_bytes() == b"precious"

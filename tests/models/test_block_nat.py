@@ -28,7 +28,7 @@ from fairseq.optim.adam import Adam
 
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.criterions.glat_loss import GlatLoss
-from specdec_plugins.models.block_nat import BlockDrafter
+from specdec_plugins.models.block_nat import UNSUPPORTED, BlockDrafter
 
 PAD, EOS, UNK = 1, 2, 3
 
@@ -174,9 +174,7 @@ def test_the_published_flags_are_parsed() -> None:
     assert args.share_all_embeddings
 
 
-@pytest.mark.parametrize(
-    "flag", ["no_token_positional_embeddings", "adaptive_softmax_cutoff", "cross_self_attention"]
-)
+@pytest.mark.parametrize("flag", [*UNSUPPORTED, "decoder_output_dim"])
 def test_a_flag_that_cannot_be_honoured_is_refused_by_name(flag: str) -> None:
     with pytest.raises(ValueError, match=f"--{flag.replace('_', '-')}: not supported"):
         make_block(**{flag: "4,8" if flag.startswith("adaptive") else True})

@@ -58,7 +58,7 @@ def test_a_shared_table_reaches_the_decoder(tmp_path: Path) -> None:
 
 def test_copied_names_are_returned(tmp_path: Path) -> None:
     verifier, path = verifier_file(tmp_path)
-    names = init_encoder_from(make_causal().encoder, str(path))
+    names = init_encoder_from(make_causal().encoder, str(path), make_task())
     assert sorted(names) == sorted(without_copies(dict(verifier.encoder.named_parameters())))
 
 
@@ -68,7 +68,9 @@ def test_weights_that_fairseq_saved_twice_are_no_mismatch(tmp_path: Path) -> Non
     packed = torch.nn.Parameter(torch.zeros(48, 16))
     verifier.encoder.layers[0].register_parameter("in_proj_weight", packed)
     path = save_checkpoint(tmp_path / "verifier.pt", verifier)
-    assert "layers.0.in_proj_weight" not in init_encoder_from(make_causal().encoder, str(path))
+    assert "layers.0.in_proj_weight" not in init_encoder_from(
+        make_causal().encoder, str(path), make_task()
+    )
 
 
 MISMATCHES: list[tuple[dict[str, Any], str]] = [
@@ -99,11 +101,20 @@ def test_a_mismatch_is_named(overrides: dict[str, Any], message: str, tmp_path: 
 
 def test_another_dictionary_is_named(tmp_path: Path) -> None:
     _, path = verifier_file(tmp_path)
-    message = r"dictionary mismatch: encoder\.embed_tokens\.weight is \(24, 16\), .* \(29, 16\)"
-    task = make_task(make_dictionary(25))
+    larger, reordered = make_task(make_dictionary(25)), make_task()
+    reordered.source_dictionary = make_dictionary()
+    reordered.source_dictionary.symbols.reverse()
+    named = "was trained with another source dictionary"
+    sizes = r"dictionary mismatch: encoder\.embed_tokens\.weight is \(24, 16\), .* \(29, 16\)"
     for make in (make_causal, make_block):
-        with pytest.raises(CheckpointError, match=message):
-            make(task, init_encoder_from=str(path))
+        for task in (larger, reordered):
+            with pytest.raises(CheckpointError, match=named):
+                make(task, init_encoder_from=str(path))
+    state = torch.load(path, weights_only=False)
+    torch.save({**state, "task_state": {}}, path)  # another program's, which does not say
+    for make in (make_causal, make_block):
+        with pytest.raises(CheckpointError, match=sizes):
+            make(larger, init_encoder_from=str(path))
 
 
 def test_the_published_drafter_takes_what_there_is(tmp_path: Path) -> None:

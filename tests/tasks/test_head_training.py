@@ -60,7 +60,11 @@ def test_a_head_for_sampling(trained: Trained, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("flags", "message"),
-    [("--drafter=", "--drafter"), ("--head-layers -1", "--head-layers -1")],
+    [
+        ("--drafter=", "--drafter"),
+        ("--head-layers -1", "--head-layers -1"),
+        ("--eval-bleu", "--eval-bleu: an acceptance head translates nothing"),
+    ],
 )
 def test_bad_training_flags(trained: Trained, tmp_path: Path, flags: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -225,6 +225,17 @@ class TestTraining:
         weights = load_state(tmp_path / "cast" / "checkpoint_last.pt")["model"]
         assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
 
+    def test_the_published_drafter_learns_from_the_verifier(
+        self, data: Path, verifier: Path, tmp_path: Path
+    ) -> None:
+        """It has an encoder of its own, and needs the verifier for its labels alone."""
+        flags = f"{PUBLISHED_FLAGS} --max-update 2 --no-save --AR-path {verifier}"
+        plain, taught = (
+            run_train(data, tmp_path, f"{flags} {option}").of("train_inner")
+            for option in ("", "--verifier-labels")
+        )
+        assert plain[0]["loss"] != taught[0]["loss"]
+
     def test_autocast_of_other_types_is_refused(self, data: Path, tmp_path: Path) -> None:
         flags = f"{PUBLISHED_FLAGS} --max-update 1 --no-save --autocast bfloat16 --bf16"
         with pytest.raises(ValueError, match="--autocast bfloat16: is for training on the CPU"):
@@ -429,6 +440,8 @@ class TestOptions:
             ),
             ({"start_p": 1.5}, r"--start-p 1\.5: must be between 0 and 1"),
             ({"start_p": -0.5}, r"--start-p -0\.5: must be between 0 and 1"),
+            ({"minus_p": -0.6}, r"--minus-p -0\.6: --start-p 0\.5 less it must be between 0 and 1"),
+            ({"minus_p": float("nan")}, "--minus-p nan: --start-p"),
         ],
     )
     def test_impossible_settings_are_named(
@@ -459,6 +472,20 @@ class TestOptions:
 class TestRoles:
     """A drafter and a verifier are told apart by type, never by order."""
 
+    @pytest.mark.parametrize("make", [make_block, make_causal])
+    def test_the_verifier_of_the_task_follows_the_drafter(
+        self, make: Any, data: Path, verifier: Path
+    ) -> None:
+        """fairseq-generate moves the models of --path alone to a GPU, or to another type."""
+        task = make_task(data, AR_path=str(verifier))
+        drafter = make(task).float().double()
+        generator = task.build_generator([drafter], Namespace())
+        assert {p.dtype for p in generator.model.parameters()} == {torch.float64}
+        trained = make(task).float()
+        trained.attach_verifier(task.verifier)
+        trained.to("meta")
+        assert {p.device.type for p in task.verifier.parameters()} == {"meta"}
+
     @pytest.fixture
     def task(self) -> TranslationSpecdecTask:
         cfg = TranslationSpecdecConfig(source_lang="en", target_lang="de", block_size=4)
@@ -483,11 +510,14 @@ class TestRoles:
             (make_causal, None, "constant"),
         ],
     )
+    @pytest.mark.parametrize("eval_bleu", [False, True])
     def test_the_controller_that_is_recommended(
-        self, task: TranslationSpecdecTask, make: Any, args: Namespace | None, name: str
+        self, make: Any, args: Namespace | None, name: str, eval_bleu: bool
     ) -> None:
         """In validation, where ``args`` are missing, whole blocks are what drafters are judged by;
-        another one has to be asked for."""
+        another one has to be asked for. That training counted BLEU does not matter afterwards."""
+        cfg = TranslationSpecdecConfig(source_lang="en", target_lang="de", eval_bleu=eval_bleu)
+        task = TranslationSpecdecTask(cfg, make_dictionary(), make_dictionary())
         generator = task.build_generator([make(), make_verifier()], args)
         assert generator.controller.name == name
         cfg = TranslationSpecdecConfig(source_lang="en", target_lang="de", controller="heuristic")

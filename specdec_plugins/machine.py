@@ -25,6 +25,11 @@ def cores() -> int:
 
 
 def cache_folder() -> Path:
-    """What was measured or compiled once is kept in here; it need not exist."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "specdec"
+    """What was measured or compiled once is kept in here; it need not exist, and where nobody knows
+    a home it cannot."""
+    if cache := os.environ.get("XDG_CACHE_HOME"):
+        return Path(cache) / "specdec"
+    try:
+        return Path.home() / ".cache" / "specdec"
+    except RuntimeError:
+        return Path(os.devnull) / "specdec"

@@ -104,7 +104,7 @@ class Batch:
             scores: ``(rows, n)`` the accepted tokens' log-probabilities; n holds all that is
                 committed.
         """
-        committed, count, finished, verified, last = accepted.on_host()
+        committed, count, finished, verified, last = accepted.on_host
         new = scores.size(1)
         index = self.on_device.lengths[:, None] + indices(new + 1, self.device)[1:]
         self.tokens.scatter_(1, index, accepted.tokens[:, :new])

@@ -98,6 +98,8 @@ class CostProfile:
             with torch.random.fork_rng([device] if device.type == "cuda" else []):
                 for size in bar:
                     measured[str(size)] = self._measure(generator, sample, size, needs)
+            # Another process may have measured other sizes meanwhile.
+            measured = {**self._load(path, key), **measured}
             self._save(path, key, measured)
         return StepCosts.between({size: measured[str(size)] for size in sizes}, rows, needs.most)
 
@@ -170,14 +172,19 @@ def _step_seconds(
     drafts so many slots or nodes anew, or, where rows compete, verifies so many of a whole draft on
     average."""
     statistics = DecodingStatistics()
-    controller: Controller = Constant(length, Needs(length, needs.depth, needs.confidences))
-    if isinstance(generator.controller, CostBudget):
-        controller = generator.controller.trial(length)
-    generator.decode(sample, controller, statistics)
+    generator.decode(sample, trial(generator, length, needs), statistics)
     seconds = statistics.stopwatch.seconds()
     draft = seconds.get("draft", 0.0)
     steps = statistics.steps / rows
     return draft / steps, (statistics.total_seconds - seconds["encode"] - draft) / steps
+
+
+def trial(generator: SpeculativeGenerator, length: int, needs: Needs) -> Controller:
+    """What has every row draft so many slots or nodes at every step, or, where rows compete, verify
+    so many on average."""
+    if isinstance(generator.controller, CostBudget):
+        return generator.controller.trial(length)
+    return Constant(length, Needs(length, needs.depth, needs.confidences))
 
 
 def describe(generator: SpeculativeGenerator, needs: Needs) -> dict[str, object]:

@@ -264,7 +264,7 @@ class SpeculativeGenerator:
     ) -> StepResult:
         """Learn on the host what was accepted, by one small copy, and keep it: tokens, scores, keys
         and values, and what the drafter reads of the verifier."""
-        new = max(accepted.on_host()[0])
+        new = max(accepted.on_host[0])
         sources = accepted.sources[:, :new]
         positions = batch.on_device.lengths[:, None] + indices(new, batch.device)
         alike = min(batch.lengths) == max(batch.lengths)

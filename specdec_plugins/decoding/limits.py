@@ -26,6 +26,7 @@ REFUSED = (
     ("lm_path", "--lm-path", None),
     ("diverse_beam_groups", "--diverse-beam-groups", -1),
     ("diversity_rate", "--diversity-rate", -1.0),
+    ("score_reference", "--score-reference", False),
     ("retain_dropout", "--retain-dropout", False),
     ("print_alignment", "--print-alignment", None),
 )

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from specdec_plugins.decoding.controllers import Controller
+from specdec_plugins.decoding.cost_profile import CostProfile, trial
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.fairseq_types import Sample
@@ -35,11 +37,12 @@ def warm_up(
         positions: most source tokens, EOS included, that the models take.
 
     Returns:
-        seconds it took; 0 where the engine takes all sizes alike, or where something is done before
-        every batch that meets them.
+        seconds it took; 0 where the engine takes all sizes alike, or where each batch is decoded
+        once more before, which meets them.
     """
     sizes, limits = generator.engine.sizes, generator.limits
-    if not sizes.padded or generator.prepare is not None:
+    measures = isinstance(generator.prepare, CostProfile)
+    if not sizes.padded or not (measures or generator.prepare is None):
         return 0.0
     begin = time.perf_counter()
     try:
@@ -48,11 +51,20 @@ def warm_up(
                 length = min(size, positions)
                 most = max(length, limits.min_len)
                 generator.limits = replace(limits, max_len_a=0, max_len_b=most)
-                controller = deepcopy(generator.controller)
-                generator.decode(_made_up(source, rows, length), controller, DecodingStatistics())
+                made_up = _made_up(source, rows, length)
+                for controller in _of_all_sizes(generator) if measures else [generator.controller]:
+                    generator.decode(made_up, deepcopy(controller), DecodingStatistics())
     finally:
         generator.limits = limits
     return time.perf_counter() - begin
+
+
+def _of_all_sizes(generator: SpeculativeGenerator) -> list[Controller]:
+    """In place of one that chooses by what steps cost, which it is yet to be told: drafts of each
+    size that an engine is handed."""
+    needs, sizes = generator.controller.needs, generator.engine.sizes
+    lengths = {sizes.slots(length + 1): length for length in range(needs.most + 1)}
+    return [trial(generator, length, needs) for length in lengths.values()]
 
 
 def _made_up(source: Dictionary, rows: int, length: int) -> Sample:

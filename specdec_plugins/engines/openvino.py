@@ -51,7 +51,7 @@ class OpenVinoEngine:
         """
         self.precision = precision
         self._openvino = installed_openvino()
-        self._compress = None if precision != "int8" else _weight_compression()
+        self._compress = WeightCompression() if precision == "int8" else None
         self._fall_back = fall_back
         self._threads = torch.get_num_threads()
         self._core = self._openvino.Core()
@@ -62,8 +62,10 @@ class OpenVinoEngine:
             "NUM_STREAMS": 1,
             "PERFORMANCE_HINT": "LATENCY",
         }
-        version = self._openvino.__version__
-        self._files = CompiledFiles({"openvino": version, "precision": precision, **self._options})
+        about = {"openvino": self._openvino.__version__, "precision": precision, **self._options}
+        if self._compress is not None:
+            about["nncf"] = self._compress.version
+        self._files = CompiledFiles(about)
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -84,7 +86,7 @@ class OpenVinoEngine:
         try:
             return self._prepared(step)
         except Exception as error:  # OpenVINO's are of several kinds, without a base of their own
-            reason = str(error).strip().splitlines()[-1]
+            reason = _reason(error)
             if not self._fall_back:
                 raise EngineError(
                     f"--engine openvino: cannot compile {name} ({reason}); use --engine eager"
@@ -94,7 +96,7 @@ class OpenVinoEngine:
 
     def _prepared(self, step: Step) -> Run:
         if not isinstance(step, CachedStep):
-            return CompiledStep(self._compiled(step, step.example()), step.transient)
+            return CompiledStep(self._compiled(step, step.example()), step.transient, 1)
         layer, count = step.layers[0], len(step.layers)
         past = torch.zeros(count, 2, 9, 2, layer.heads, layer.head_dim)
         example = (past, torch.zeros(2, 1, 5, 14), *step.example())
@@ -127,7 +129,7 @@ class OpenVinoEngine:
             try:
                 return self._requests(kept)
             except RuntimeError as error:
-                reason = str(error).strip().splitlines()[-1]
+                reason = _reason(error)
                 logger.warning("%s: openvino cannot take it (%s); compiling anew", key, reason)
         begin = time.perf_counter()
         compiled = self._core.compile_model(self._converted(traced), "CPU", self._options)
@@ -159,23 +161,33 @@ def _traced(module: nn.Module, inputs: tuple[Tensor, ...]) -> torch.jit.ScriptMo
     return traced
 
 
-def _weight_compression() -> Any:
-    """What makes the weights of a model int8, each row of a matrix with a scale of its own.
+def _reason(error: Exception) -> str:
+    """What an exception says, in a line."""
+    return (str(error).strip() or type(error).__name__).splitlines()[-1]
 
-    Raises:
-        EngineError: NNCF is not installed.
-    """
-    try:
-        with without_telemetry():
-            import nncf
-    except ImportError as error:
-        raise EngineError(
-            "--precision int8: needs NNCF, which is not installed; pip install "
-            "'specdec-plugins[openvino,int8]'"
-        ) from error
-    nncf.set_log_level(logging.ERROR)
-    mode = nncf.CompressWeightsMode.INT8_SYM
-    return lambda model: nncf.compress_weights(model, mode=mode)
+
+class WeightCompression:
+    """Makes the weights of a model int8, each row of a matrix with a scale of its own."""
+
+    def __init__(self) -> None:
+        """
+        Raises:
+            EngineError: NNCF is not installed.
+        """
+        try:
+            with without_telemetry():
+                import nncf
+        except ImportError as error:
+            raise EngineError(
+                "--precision int8: needs NNCF, which is not installed; pip install "
+                "'specdec-plugins[openvino,int8]'"
+            ) from error
+        nncf.set_log_level(logging.ERROR)
+        self._nncf = nncf
+        self.version = str(nncf.__version__)
+
+    def __call__(self, model: Any) -> Any:
+        return self._nncf.compress_weights(model, mode=self._nncf.CompressWeightsMode.INT8_SYM)
 
 
 class _Given(nn.Module):
@@ -264,13 +276,15 @@ class CompiledStep:
 
     MOST = 4
 
-    def __init__(self, request: Callable[[], Request], transient: int) -> None:
+    def __init__(self, request: Callable[[], Request], transient: int, most: int = MOST) -> None:
         """
         Args:
             request: makes one.
             transient: as of the step.
+            most: how many are made.
         """
-        self._request, self._transient = request, transient
+        self._request: Callable[[], Request] | None = request
+        self._transient, self._most = transient, most
         self._requests: dict[int, Request] = {}
 
     def __call__(self, *inputs: Tensor | None, tokens: int = 0) -> Results:
@@ -283,14 +297,14 @@ class CompiledStep:
         )
 
     def _request_for(self, tokens: int) -> Request:
-        found = self._requests.get(tokens)
-        if found is None:
-            if len(self._requests) == self.MOST:
+        if tokens not in self._requests:
+            if self._request is None:
                 tokens = next(reversed(self._requests))
             else:
                 self._requests[tokens] = self._request()
-            found = self._requests[tokens]
-        return found
+                if len(self._requests) == self._most:
+                    self._request = None  # and let go of what they are made from
+        return self._requests[tokens]
 
 
 class CompiledCachedStep:

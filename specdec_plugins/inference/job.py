@@ -91,6 +91,12 @@ class Job(WorkFolder):
                     f"--output-path {self.output}: {file.name} is there already; name another "
                     "folder"
                 )
+        folder = self.output / FOLDER
+        if any(path.is_dir() for path in folder.iterdir()):
+            raise InferenceError(
+                f"--output-path {self.output}: {folder} holds shards, and no job.json that says "
+                "what they were made of; remove that folder, or name another one"
+            )
         self.begin()
 
     def pending(self) -> list[Shard]:

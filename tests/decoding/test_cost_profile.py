@@ -151,7 +151,7 @@ def test_the_controller_is_told_before_a_batch_that_is_larger(
     monkeypatch.setattr(controller, "tell", lambda costs: (told.append(costs), tell(costs)))
     for rows in (2, 1, 2, 3):
         generator.generate([], sample(rows))
-    assert [costs.most_rows for costs in told] == [2, 3]
+    assert [len(costs.draft) for costs in told] == [3, 4]
     # Of trees, which it drafts: up to 16 nodes.
     assert told[0].verify.shape == (3, 17)
     assert generator.statistics.sentences == 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -117,6 +118,21 @@ def test_no_longer_than_the_encoder_takes(positions: int) -> None:
     warm_up(make("constant", engine), DICTIONARY, 1, positions)
     longest = max(shapes[1][1] for shapes in engine.met if shapes[0] == "EncoderStep")
     assert longest <= engine.sizes.source(positions)
+
+
+def test_sizes_of_one_that_is_yet_to_be_told_costs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measured costs may be on the disk, and then nothing is measured before the first batch."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    engine = Noting()
+    generator = make("cost-aware", engine)
+    assert warm_up(generator, DICTIONARY, 1, 1024) > 0
+    assert not list(tmp_path.rglob("*.json"))
+    widths = {shapes[3][1] for shapes in engine.met if shapes[0] == "VerifierStep"}
+    most = generator.controller.needs.most
+    sizes = {engine.sizes.slots(length + 1) for length in range(most + 1)}
+    assert widths == sizes
 
 
 def test_nothing_to_do() -> None:

@@ -191,6 +191,20 @@ def test_a_job_that_nothing_describes_begins_anew(source: Path, tmp_path: Path, 
     assert json.loads((output / FOLDER / "job.json").read_text()) == {"shard_lines": 2}
 
 
+def test_shards_that_nothing_describes_are_left_alone(source: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    with Job(output, read(source, output), {"seed": 1}) as job:
+        shards = run(job, most=1)
+    (output / FOLDER / "job.json").write_text("{")
+    job = Job(output, read(source, output), {"seed": 2})
+    with (
+        pytest.raises(InferenceError, match=r"\.job holds shards, and no job\.json that says"),
+        job,
+    ):
+        pass
+    assert len(job.pending()) == shards - 1
+
+
 def test_a_description_that_cannot_be_read(source: Path, tmp_path: Path) -> None:
     """Whether it is the same job is not known, so that its shards are left alone."""
     output = tmp_path / "out"

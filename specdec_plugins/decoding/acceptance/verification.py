@@ -69,8 +69,9 @@ class Accepted:
     host_counts: list[list[int]] | None = None
     """The counts, where the host knows them already."""
 
+    @cached_property
     def on_host(self) -> list[list[int]]:
-        """``counts``; where they are on a GPU, this waits for it: once a step."""
+        """``counts``; where they are on a GPU, this waits for it, once a step."""
         return self.counts.tolist() if self.host_counts is None else self.host_counts
 
 

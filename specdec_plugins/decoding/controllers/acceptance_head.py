@@ -118,12 +118,6 @@ class CostStopping(AcceptanceHead):
             self._slot * committed / (self._fixed + self._slot * verified)
         )
 
-    @property
-    def thresholds(self) -> list[float]:
-        """By the number of rows: where the probability of a rejection is above it, it stops."""
-        found: list[float] = (1 - self._worth).tolist()
-        return found
-
     def verify_lengths(self, draft: Draft) -> Tensor:
         """The slots before the first that is not worth it; as many of each row."""
         rows = len(draft.drafted)

@@ -25,11 +25,6 @@ class StepCosts:
     verify: Floats
     """Scoring and committing m slots and the bonus token: all else that a step does."""
 
-    @property
-    def most_rows(self) -> int:
-        """The largest batch size."""
-        return len(self.draft) - 1
-
     @classmethod
     def between(cls, measured: Mapping[int, Points], rows: int, most: int) -> StepCosts:
         """Interpolate linearly, between slots and between batch sizes.

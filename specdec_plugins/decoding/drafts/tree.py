@@ -85,8 +85,7 @@ class LatticeTrees:
     drafter.
     """
 
-    def __init__(self, lattice: Lattice, eos: int, pad: int, slots: Tensor | None = None) -> None:
-        """``slots`` ``(rows,)``: how many of the lattice's slots are each row's; None for all."""
+    def __init__(self, lattice: Lattice, eos: int, pad: int) -> None:
         self._device = lattice.candidates.device
         candidates, first, following = (
             tensor.contiguous().cpu().numpy()
@@ -97,7 +96,7 @@ class LatticeTrees:
         # Of each row: the first slot to fill; which candidate of the slot before it comes before;
         # and how many slots there are: if none is left, the first one to fill.
         self._places = np.zeros((3, len(lattice.candidates)), np.int64)
-        self._places[2] = lattice.candidates.size(1) if slots is None else slots.cpu().numpy()
+        self._places[2] = lattice.candidates.size(1)
         self._trees: Trees | None = None
         """Of all rows, once they are grown."""
 
@@ -192,4 +191,4 @@ def prepare_trees() -> None:
     trees.replace([0], trees)
     nothing = torch.zeros(1, 1).bool(), torch.zeros(1, 2).long()
     found = walk(tree.host_parents, tree.host_tokens, *nothing, 2, [1], None)
-    trees.advance(found.on_host()[1], [0])
+    trees.advance(found.on_host[1], [0])

@@ -81,7 +81,7 @@ class KVCache:
             self._zeroed = end
 
     def keep(self, rows: Tensor, width: int) -> None:
-        """Drop every row but ``rows`` (ascending); only positions below ``width`` are moved."""
+        """Go on with ``rows`` only; only positions below ``width`` are moved."""
         self.store[:, : len(rows), :width] = self.store[:, rows, :width]
         self.rows = len(rows)
 

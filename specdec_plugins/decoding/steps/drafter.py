@@ -243,8 +243,9 @@ class CachedDrafter:
 
     def keep(self, rows: Tensor, width: int) -> None:
         """Go on with ``rows`` only, of which at most ``width`` positions are cached."""
-        rows = padded_rows(rows, self._sizes.rows(len(rows)))
-        self._cache.keep(rows, width)
+        # There may be fewer: an encoder that is not fairseq's own does not pad them.
+        rows = padded_rows(rows, min(self._sizes.rows(len(rows)), self._cache.rows))
+        self._cache.keep(rows, width if self.causal else 0)
         self._memory = self._memory.keep(rows)
 
 

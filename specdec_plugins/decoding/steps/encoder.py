@@ -33,8 +33,8 @@ def frozen_encoder(encoder: TransformerEncoderBase, engine: Engine) -> Encode:
 
     An encoder whose forward, or that of a layer, is not fairseq's own is run by that.
     """
-    if _same(encoder, TransformerEncoderBase, "forward", "forward_scriptable") and all(
-        _same(layer, TransformerEncoderLayerBase, "forward", "residual_connection")
+    if same_methods(encoder, TransformerEncoderBase, "forward", "forward_scriptable") and all(
+        same_methods(layer, TransformerEncoderLayerBase, "forward", "residual_connection")
         and type(layer.self_attn) is MultiheadAttention
         and not getattr(layer.self_attn, "use_xformers", False)
         for layer in encoder.layers
@@ -44,7 +44,8 @@ def frozen_encoder(encoder: TransformerEncoderBase, engine: Engine) -> Encode:
     return lambda tokens, lengths: encoder(tokens, src_lengths=lengths)
 
 
-def _same(module: nn.Module, stock: type, *methods: str) -> bool:
+def same_methods(module: nn.Module, stock: type, *methods: str) -> bool:
+    """Whether a module has these methods of a class of fairseq's, and no others of these names."""
     return all(getattr(type(module), name, None) is getattr(stock, name) for name in methods)
 
 

@@ -8,6 +8,7 @@ import torch
 from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import TransformerModelBase
 from fairseq.models.transformer.transformer_decoder import TransformerDecoderBase
+from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor
 
 from specdec_plugins.decoding.steps.cache import (
@@ -22,6 +23,7 @@ from specdec_plugins.decoding.steps.encoder import (
     example_memory,
     example_tokens,
     frozen_encoder,
+    same_methods,
 )
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine
@@ -55,6 +57,8 @@ def check_supported(model: BaseFairseqModel) -> None:
     ):
         raise UnsupportedModelError(f"{type(model).__name__}: not supported; {supported}")
     decoder = model.decoder
+    if not _is_stock(decoder):
+        raise UnsupportedModelError(f"{type(decoder).__name__}: not supported; {supported}")
     if decoder.adaptive_softmax is not None:
         raise UnsupportedModelError(f"--adaptive-softmax-cutoff: not supported; {supported}")
     if decoder.cross_self_attention:
@@ -65,6 +69,15 @@ def check_supported(model: BaseFairseqModel) -> None:
         for name in ("attn_ln", "c_attn", "ffn_layernorm", "w_resid"):
             if getattr(layer, name, None) is not None:
                 raise UnsupportedModelError(f"{name} (NormFormer): not supported; {supported}")
+
+
+def _is_stock(decoder: TransformerDecoderBase) -> bool:
+    """Whether its forward pass, and that of its layers, is fairseq's own."""
+    passes = ("forward", "extract_features", "extract_features_scriptable", "output_layer")
+    return same_methods(decoder, TransformerDecoderBase, *passes) and all(
+        same_methods(layer, TransformerDecoderLayerBase, "forward", "residual_connection")
+        for layer in decoder.layers
+    )
 
 
 class VerifierStep(CachedStep):
@@ -117,6 +130,8 @@ class VerifierStep(CachedStep):
             ragged = RaggedRows(taken, places)
             attends = [ragged_attention(attend, ragged) for attend in attends]
         x = decoder.embed_scale * decoder.embed_tokens(tokens)
+        if decoder.quant_noise is not None:
+            x = decoder.quant_noise(x)
         if decoder.project_in_dim is not None:
             x = decoder.project_in_dim(x)
         if table is not None:
@@ -241,7 +256,8 @@ class CachedVerifier:
 
     def keep(self, rows: Tensor, width: int) -> None:
         """Go on with ``rows`` only, of which at most ``width`` positions are cached."""
-        rows = padded_rows(rows, self._sizes.rows(len(rows)))
+        # There may be fewer: an encoder that is not fairseq's own does not pad them.
+        rows = padded_rows(rows, min(self._sizes.rows(len(rows)), self._cache.rows))
         self._cache.keep(rows, width)
         self._memory = self._memory[:, :, rows]
         if self._memory_mask is not None:

@@ -63,7 +63,7 @@ def accept(rule: AcceptanceRule, step: Step) -> list[int]:
     """How many tokens are accepted of every row's draft, all of which is its own."""
     verification, drafted = step
     whole = torch.full((len(drafted),), drafted.size(1))
-    return rule.accept_chain(verification, drafted, whole, None).on_host()[1]
+    return rule.accept_chain(verification, drafted, whole, None).on_host[1]
 
 
 def reference(
@@ -101,7 +101,7 @@ def test_what_is_committed_is_that_of_the_loop(
     lengths, room = data.draw(some), data.draw(st.none() | some)
     accepted = a_rule(beta, tau).accept_chain(verification, drafted, torch.tensor(lengths), room)
     scores = verification.log_probabilities.tolist()
-    for row, counts in enumerate(zip(*accepted.on_host())):
+    for row, counts in enumerate(zip(*accepted.on_host)):
         own, limit = drafted[row, : lengths[row]].tolist(), INF if room is None else room[row]
         eos = verification.eos
         tokens, count = reference(scores[row], own, beta, tau, eos, limit)
@@ -158,7 +158,7 @@ def scores_of(best: list[int], vocabulary: int = 9) -> Tensor:
 
 def committed(accepted: Accepted) -> list[int]:
     """Of the only row."""
-    found: list[int] = accepted.tokens[0, : accepted.on_host()[0][0]].tolist()
+    found: list[int] = accepted.tokens[0, : accepted.on_host[0][0]].tolist()
     return found
 
 
@@ -201,7 +201,7 @@ def test_sampling_commits_what_is_sure(
         accepted = rule.accept_chain(verification, drafted, torch.tensor([length]), room)
     assert committed(accepted) == tokens
     ends = int(tokens[-1] == EOS)
-    assert accepted.on_host() == [[len(tokens)], [count], [ends], [length], [tokens[-1]]]
+    assert accepted.on_host == [[len(tokens)], [count], [ends], [length], [tokens[-1]]]
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_without_a_verifier_the_draft_is_committed(
     accepted = AcceptAll().accept_chain(verification, drafted, torch.tensor([length]), None)
     assert committed(accepted) == tokens
     new, ends = len(tokens), int(tokens[-1] == EOS)
-    assert accepted.on_host() == [[new], [new], [ends], [0], [tokens[-1]]]
+    assert accepted.on_host == [[new], [new], [ends], [0], [tokens[-1]]]
 
 
 def test_log_probabilities_of_what_was_committed() -> None:

@@ -60,8 +60,8 @@ def test_the_way_that_is_followed(good: list[int], length: int, way: list[int]) 
     own = OWN[[0, *way][-1]]
     assert found.sources.tolist() == [[0, *way]]
     assert found.tokens.tolist() == [[9 + node for node in way] + [own]]
-    assert found.on_host() == found.counts.tolist()
-    assert found.on_host() == [[len(way) + 1], [len(way)], [0], [length], [own]]
+    assert found.on_host == found.counts.tolist()
+    assert found.on_host == [[len(way) + 1], [len(way)], [0], [length], [own]]
     assert found.straight == (way in ([], [1]))
 
 
@@ -82,11 +82,11 @@ def test_where_a_sentence_ends(room: int | None, accepted: int) -> None:
     # In the draft: nothing of the verifier's comes after it; what the limit forces is not the
     # draft's.
     found = walk(parents, good, [[10, EOS, 12, 13]], room=rooms)
-    assert found.on_host() == [[2], [accepted], [1], [4], [EOS]]
+    assert found.on_host == [[2], [accepted], [1], [4], [EOS]]
     assert found.tokens[0, :2].tolist() == [10, EOS]
     # With the verifier's own token.
     found = walk(parents, good, own=[[50, 51, EOS, 53, 54]], room=rooms)
-    assert found.on_host() == [[3], [accepted], [1], [4], [EOS]]
+    assert found.on_host == [[3], [accepted], [1], [4], [EOS]]
     assert found.tokens.tolist() == [[10, 11, EOS]]
 
 
@@ -94,7 +94,7 @@ def test_rows_are_followed_apart() -> None:
     rows = [TREE[:6], [0, 1, 2, 3, 4, 5]], [[0, 1, 0, 0, 1, 0], [1, 1, 1, 1, 0, 1]]
     tokens = [list(range(10, 16)), list(range(20, 26))]
     found = walk(*rows, tokens, [OWN[:7], [10 + token for token in OWN[:7]]])
-    assert found.on_host() == [[3, 5], [2, 4], [0, 0], [6, 6], [55, 64]]
+    assert found.on_host == [[3, 5], [2, 4], [0, 0], [6, 6], [55, 64]]
     assert found.sources[0, :3].tolist() == [0, 2, 5]
     assert found.sources[1].tolist() == [0, 1, 2, 3, 4]
     assert found.tokens[0, :3].tolist() == [11, 14, 55]

@@ -73,13 +73,13 @@ def test_by_hand() -> None:
     """A step takes 1 s and a slot 0.1 s more. With 1 token a step, a token costs 1 s, so that a
     slot must survive with 0.1: a rejection may be as probable as 0.9."""
     controller = make(linear(0.4, 0.6, 0.1))
-    assert controller.thresholds == pytest.approx([0.9] * 5)
+    assert controller._worth == pytest.approx([0.1] * 5)
     assert controller.verify_lengths(draft([[0.5] * MOST])).tolist() == [3]
     assert make(linear(0.4, 0.6, 0.1), 5).verify_lengths(draft([[0.5] * MOST])).tolist() == [5]
     # Four tokens of 1.3 s, and 0.325 s each: 1000 of them count as much as is remembered.
     for _ in range(2000):
         controller.observe(make_result([3], [3]))
-    assert controller.thresholds == pytest.approx([1 - 0.1 / 0.325] * 5, abs=2e-3)
+    assert controller._worth == pytest.approx([0.1 / 0.325] * 5, abs=2e-3)
     assert controller.verify_lengths(draft([[0.5] * MOST])).tolist() == [1]
 
 
@@ -101,7 +101,7 @@ def test_costs_are_those_of_as_many_rows() -> None:
     slots = np.arange(MOST + 1.0)
     verify = np.stack([1 + 0.1 * slots, 1 + 0.1 * slots, 1 + 0.4 * slots])
     controller = make(StepCosts(np.zeros((3, MOST + 1)), verify))
-    assert controller.thresholds == pytest.approx([0.9, 0.9, 0.6])
+    assert controller._worth == pytest.approx([0.1, 0.1, 0.4])
     rows = draft([[0.5] * MOST] * 2)
     assert controller.verify_lengths(rows).tolist() == [1, 1]
     assert torch.equal(controller.verify_lengths(draft([[0.5] * MOST])), torch.tensor([3]))

@@ -11,7 +11,7 @@ def test_between_what_was_measured() -> None:
         4: {"draft": [[0, 0.0], [2, 8.0]], "verify": [[0, 4.0], [2, 6.0], [4, 7.0]]},
     }
     costs = StepCosts.between(measured, 4, 4)
-    assert costs.most_rows == 4
+    assert costs.draft.shape == costs.verify.shape == (5, 5)
     assert costs.draft[1].tolist() == [0, 1, 2, 2, 2]
     assert costs.draft[3].tolist() == [0, 3, 6, 6, 6]
     assert costs.verify[1].tolist() == [1, 2, 3, 3.5, 4]

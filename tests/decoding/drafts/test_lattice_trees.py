@@ -223,16 +223,6 @@ def test_some_rows_are_drafted_anew(
         same_trees(found, grow_tree(expected[row], 7), row)
 
 
-def test_rows_of_which_some_slots_are_for_others() -> None:
-    lattice = make_lattice(3, 5, 3, seed=3)
-    trees = LatticeTrees(lattice, EOS, PAD, torch.tensor([5, 2, 3]))
-    found = grow(trees, 9)
-    for row, slots in enumerate([5, 2, 3]):
-        own = part_of(lattice, row)
-        own = Lattice(own.candidates[:, :slots], own.first, own.following[:, : slots - 1])
-        same_trees(found, grow_tree(own, 9), row)
-
-
 AFTER = {8: 4, 4: 6, 6: 7}
 """Of tokens, whatever their nodes, the verifier's next one; 8 is the last committed one."""
 
@@ -250,7 +240,7 @@ def test_nodes_are_judged_by_what_the_verifier_says_after_their_parents() -> Non
     assert found.tokens.tolist() == [[4, 6, 7]]
     read = torch.cat([torch.tensor([[8]]), tree.tokens], dim=1)
     assert read.gather(1, found.sources).tolist() == [[8, 4, 6]]
-    assert found.on_host() == [[3], [2], [0], [6], [7]]
+    assert found.on_host == [[3], [2], [0], [6], [7]]
     # All are within reach of the best: of ways as long, the verifier's own.
     assert tree.accept(RelaxedRule(9, 9.0), verify(tree, AFTER), None).tokens.tolist() == [
         [4, 6, 7]
@@ -266,7 +256,7 @@ def test_an_eos_that_the_limit_forces_is_not_accepted(room: int | None, accepted
     tree = grow_tree(Lattice(candidates, torch.zeros(1, 2), torch.zeros(1, 1, 2, 2)), 6)
     rooms = None if room is None else [room]
     found = tree.accept(StrictRule(), verify(tree, {8: 4, 4: EOS}), rooms)
-    assert found.on_host() == [[2], [accepted], [1], [6], [EOS]]
+    assert found.on_host == [[2], [accepted], [1], [6], [EOS]]
     assert found.tokens[0, :2].tolist() == [4, EOS]
 
 
@@ -280,9 +270,9 @@ def test_a_row_with_fewer_nodes_of_its_own() -> None:
     best[:, 1] = tree.tokens[:, 1]
     scores = torch.nn.functional.one_hot(best, 50).float().log_softmax(-1)
     found = tree.accept(RelaxedRule(50, 9.0), Verification(scores, EOS), None)
-    assert found.on_host()[1][1] == 1
-    assert found.on_host()[1][0] > 1
-    assert found.on_host()[3] == [6, 1]
+    assert found.on_host[1][1] == 1
+    assert found.on_host[1][0] > 1
+    assert found.on_host[3] == [6, 1]
 
 
 def test_what_is_prepared_need_not_be_compiled_again() -> None:
@@ -297,7 +287,7 @@ def test_what_is_prepared_need_not_be_compiled_again() -> None:
             tree = grow(trees, 5, rows)
             scores = torch.zeros(rows, 6, 50).log_softmax(-1)
             found = tree.accept(StrictRule(), Verification(scores, EOS), [3] * rows)
-            trees.advance(found.on_host()[1], found.on_host()[4])
+            trees.advance(found.on_host[1], found.on_host[4])
             trees.expected_accepted(5)
             trees.replace([1], LatticeTrees(part_of(lattice, 1), EOS, PAD))
             if rows == 3:

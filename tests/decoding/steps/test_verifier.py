@@ -36,6 +36,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "shared tables": {"share_all_embeddings": True},
     "narrow output": {"decoder_output_dim": 8},
     "narrow table": {},
+    "quantisation noise": {"quant_noise_pq": 0.1},
     "gelu, 4 heads": {"activation_fn": "gelu", "decoder_attention_heads": 4},
     "unequal sides": {"encoder_embed_dim": 24, "encoder_layers": 1, "decoder_layers": 3},
 }
@@ -199,6 +200,20 @@ def test_what_would_not_be_exact_is_refused_by_name(
     with pytest.raises(UnsupportedModelError, match=message) as caught:
         CachedVerifier(make_verifier(**overrides), PAD)
     assert "fairseq `transformer`" in str(caught.value)
+
+
+@pytest.mark.parametrize("method", ["forward", "extract_features", "output_layer"])
+def test_other_forward_passes_are_refused_by_name(method: str) -> None:
+    """They are those of models that are no plain Transformers, though their classes inherit it."""
+    model = make_verifier()
+    for module in (model.decoder, model.decoder.layers[1]):
+        stock = type(module)
+        if hasattr(stock, method):
+            module.__class__ = type("Other", (stock,), {method: lambda *given: None})
+            with pytest.raises(UnsupportedModelError, match="fairseq `transformer`"):
+                check_supported(model)
+        module.__class__ = type("Same", (stock,), {})
+        check_supported(model)
 
 
 def test_other_models_are_refused_by_name() -> None:

@@ -38,6 +38,7 @@ from specdec_plugins.decoding.acceptance import RelaxedRule  # noqa: E402
 from specdec_plugins.decoding.controllers import ControllerOptions  # noqa: E402
 from specdec_plugins.decoding.controllers.registry import TREE_NODES  # noqa: E402
 from specdec_plugins.decoding.engine_choice import ENGINE, PRECISION  # noqa: E402
+from specdec_plugins.evaluation.texts import read_references, read_text  # noqa: E402
 from specdec_plugins.inference import (  # noqa: E402
     InferenceError,
     Settings,
@@ -85,7 +86,7 @@ def main() -> int:
     add("--model", metavar="DIR", type=Path, default=model, help="the folder of a pair")
     add(ENGINE.flag, choices=ENGINE.choices, default=ENGINE.default, help=ENGINE.help)
     choices = ("float32", "bfloat16", "int8")
-    add(PRECISION.flag, choices=choices, default="bfloat16", help="of ours")
+    add(PRECISION.flag, choices=choices, default="float32", help="of ours, and of fairseq's")
     add("--repeats", metavar="N", type=int, default=5, help="timed runs; medians are shown")
     add("--source", metavar="FILE", type=Path, default=data / "example.en", help="sentences")
     add("--reference", metavar="FILE", type=Path, default=data / "example.de", help="for BLEU")
@@ -97,10 +98,10 @@ def main() -> int:
             if value is not None and value < 1:
                 raise ValueError(f"{flag} {value}: must be at least 1")
         systems = {name: load(args, given) for name, given in SYSTEMS.items()}
-        sources, references = (
-            path.read_text(encoding="utf-8").splitlines()[: args.lines]
-            for path in (args.source, args.reference)
-        )
+        lines = read_text(str(args.source), args.lines, "--source")
+        given = args.lines, lines, str(args.source), "--source"
+        references = read_references(str(args.reference), *given)
+        sources = [line.text for line in lines]
     except (CheckpointError, InferenceError, OSError, ValueError) as error:
         print(f"demo.py: {error}", file=sys.stderr)
         return 1
@@ -188,7 +189,7 @@ def table(
             for baseline in baselines
         ]
         same = sum(a == b for a, b in zip(texts, greedy))
-        milliseconds = 1000 * statistics.median(seconds[name]) / len(references)
+        milliseconds = 1000 * statistics.median(seconds[name]) / len(texts)
         print(
             f"  {name:15}  {bleu:4.1f}  {length:>7}  {milliseconds:6.1f}  {ratios[0]:16.2f}"
             f"  {ratios[1]:11.2f}  {f'{same}/{len(texts)}':>5}"

@@ -5,6 +5,6 @@
 #   ./scripts/demo.sh [--precision int8] [--engine eager] [--repeats N] [--model DIR]
 #   echo "A dog runs across the beach." | ./scripts/demo.sh
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
-scripts/setup_env.sh base </dev/null
-exec .venv/bin/python scripts/demo.py "$@"
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+"$root/scripts/setup_env.sh" base </dev/null
+exec "$root/.venv/bin/python" "$root/scripts/demo.py" "$@"

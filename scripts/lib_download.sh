@@ -24,7 +24,7 @@ open_out() {
   out=$1 store=$1/download
   mkdir -p "$store" 2>/dev/null && [ -w "$out" ] && [ -w "$store" ] ||
     die "cannot write to $out: give an OUT_DIR that can be created or written to"
-  trap 'rm -f "$out"/*.part "$store"/*.part; rmdir "$store" 2>/dev/null || true' EXIT
+  trap 'rm -f "$out"/{train,valid,test}.*.part "$store"/*.part || true; rmdir "$store" 2>/dev/null || true' EXIT
 }
 
 # use_project_python: let the project's own environment supply python3 and sacrebleu, unless one

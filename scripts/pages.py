@@ -75,6 +75,8 @@ def benchmark_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
         speed = ("ms per sentence", f"x {figures['baseline']}") if view == "short" else ()
         kept = ("system", *speed, "BLEU", "acceptance length")
         columns = {name: columns[name] for name in kept}
+    if not systems:
+        raise ValueError(f"no system of the figures has {wanted}")
     yield from rows(columns, systems)
     first, machine = systems[0], figures["machine"]
     yield ""
@@ -195,7 +197,11 @@ def main() -> int:
     parted = []
     for page in pages():
         text = page.read_text("utf-8")
-        made = render(text)
+        try:
+            made = render(text)
+        except ValueError as error:
+            print(f"pages.py: {page.relative_to(ROOT)}: {error}", file=sys.stderr)
+            return 2
         if made != text:
             parted.append(page.relative_to(ROOT))
             if not args.check:

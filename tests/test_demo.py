@@ -29,7 +29,7 @@ def test_translations_and_a_table(
 ) -> None:
     flags = ["--engine", "eager", "--precision", "float32", "--lines", "2", "--repeats", "1"]
     monkeypatch.setattr(sys, "argv", ["demo.py", *flags])
-    monkeypatch.setattr(sys, "stdin", io.StringIO("A dog runs.\n\n"))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"A dog runs.\n\n")))
     monkeypatch.setattr(demo.select, "select", lambda *_: ([sys.stdin], [], []))
     assert demo.main() == 0
     output = capsys.readouterr().out
@@ -42,6 +42,17 @@ def test_translations_and_a_table(
         assert row.endswith("2/2")
     assert "ours by engine eager in float32" in " ".join(output.split())
     assert output.rstrip().endswith("docs/training.md")
+
+
+def test_a_reference_of_another_length_is_refused(
+    demo: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, text in (("source", "A dog.\nA cat.\n"), ("reference", "Ein Hund.\n")):
+        (tmp_path / name).write_text(text)
+    flags = ["--source", str(tmp_path / "source"), "--reference", str(tmp_path / "reference")]
+    monkeypatch.setattr(sys, "argv", ["demo.py", "--engine", "eager", *flags])
+    assert demo.main() == 1
+    assert "reference: has 1 lines, and --source" in capsys.readouterr().err
 
 
 def test_what_was_drafted_is_marked(demo: Any) -> None:

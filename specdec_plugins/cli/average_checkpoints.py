@@ -19,7 +19,7 @@ from specdec_plugins.checkpoints.average import (
     average_checkpoints,
     last_checkpoints,
 )
-from specdec_plugins.cli.terminal import prepare_terminal, program
+from specdec_plugins.cli.terminal import ends_quietly, prepare_terminal, program
 from specdec_plugins.inference import InferenceError
 from specdec_plugins.inference.help import documented
 from specdec_plugins.inference.paths import check_paths, check_writable
@@ -61,6 +61,7 @@ def find_inputs(args: argparse.Namespace) -> list[str]:
     return list(args.inputs)
 
 
+@ends_quietly(PROG)
 def main(argv: Sequence[str] | None = None) -> int:
     prepare_terminal(PROG)
     args = parse(argv)

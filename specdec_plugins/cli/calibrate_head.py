@@ -16,7 +16,7 @@ from pathlib import Path
 
 from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.head_file import save_head
-from specdec_plugins.cli.terminal import prepare_terminal, program
+from specdec_plugins.cli.terminal import ends_quietly, prepare_terminal, program
 from specdec_plugins.evaluation.calibration import (
     check_plotting,
     fit_calibration,
@@ -28,12 +28,14 @@ from specdec_plugins.inference import InferenceError
 from specdec_plugins.inference.help import documented
 from specdec_plugins.inference.output import write_whole
 from specdec_plugins.inference.paths import check_paths, check_writable
+from specdec_plugins.inference.report import plain
 from specdec_plugins.inference.settings import JsonObject
 from specdec_plugins.inference.streams import put, tell
 
 PROG = program("calibrate_head.py")
 
 
+@ends_quietly(PROG)
 def main(argv: Sequence[str] | None = None) -> int:
     prepare_terminal(PROG)
     parser = argparse.ArgumentParser(prog=PROG, **documented(__doc__))
@@ -70,12 +72,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             "uncalibrated": report(predictions),
             "calibrated": report(calibrated),
         }
-        show(results)
-        put(f"{args.output}: {size / 1e3:.0f} kB, temperature {temperature:.3f}, bias {bias:.3f}\n")
         if args.json:
-            write_whole(Path(args.json), [json.dumps(results, indent=1).encode(), b"\n"])
+            write_whole(Path(args.json), [json.dumps(plain(results), indent=1).encode(), b"\n"])
         if args.plot:
             plot_reliability(calibrated, args.plot, args.output)
+        show(results)
+        put(f"{args.output}: {size / 1e3:.0f} kB, temperature {temperature:.3f}, bias {bias:.3f}\n")
+    except BrokenPipeError:
+        raise  # nobody reads it any more, which is no fault
     except (CheckpointError, InferenceError, OSError, ValueError) as error:
         tell(f"{PROG}: {error}")
         return 1

@@ -15,7 +15,7 @@ import argparse
 from collections.abc import Sequence
 
 from specdec_plugins.checkpoints.archive import CheckpointError
-from specdec_plugins.cli.terminal import prepare_terminal, program
+from specdec_plugins.cli.terminal import ends_quietly, prepare_terminal, program
 from specdec_plugins.inference import InferenceError
 from specdec_plugins.inference.help import documented
 from specdec_plugins.inference.paths import check_paths, check_writable
@@ -25,6 +25,7 @@ from specdec_plugins.models.encoder_init import write_initial_checkpoint
 PROG = program("encoder_initial.py")
 
 
+@ends_quietly(PROG)
 def main(argv: Sequence[str] | None = None) -> int:
     prepare_terminal(PROG)
     parser = argparse.ArgumentParser(prog=PROG, **documented(__doc__))

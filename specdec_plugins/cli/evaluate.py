@@ -140,8 +140,7 @@ def evaluate(args: argparse.Namespace, command: str) -> None:
             for _ in run_sweep(sweep, folder, bar.set_description_str):
                 bar.update()
         names = [system.name for system in systems]
-        told = names, texts, command
-        tables = write_outputs(args.output_path, folder.runs, *told, not args.no_plots)
+        tables = write_outputs(folder, names, texts, command, not args.no_plots)
     if not args.quiet:
         put(tables)
 

@@ -26,14 +26,15 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
 from tqdm import tqdm
 
 from specdec_plugins.checkpoints.archive import CheckpointError
-from specdec_plugins.cli.terminal import prepare_terminal, program
+from specdec_plugins.cli.terminal import ends_quietly, prepare_terminal, program
 from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
-from specdec_plugins.decoding.engine_choice import ENGINE, PRECISION
+from specdec_plugins.decoding.engine_choice import ENGINE, PRECISION, choose_engine
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import REPETITION_PENALTY, GenerationLimits, penalised
 from specdec_plugins.inference import (
@@ -44,8 +45,10 @@ from specdec_plugins.inference import (
 )
 from specdec_plugins.inference.help import documented
 from specdec_plugins.inference.output import write_whole
+from specdec_plugins.inference.paths import check_paths, check_writable, model_files
 from specdec_plugins.inference.report import where_and_when
 from specdec_plugins.inference.settings import JsonObject
+from specdec_plugins.inference.streams import put, tell
 from specdec_plugins.inference.text import InputLines, Line
 
 PROG = program("exactness.py")
@@ -55,19 +58,26 @@ WIDTH = 48
 Tokens = list[str]
 
 
+@ends_quietly(PROG)
 def main() -> int:
     prepare_terminal(PROG)
     args = parse()
     try:
+        # The engine that --engine auto takes.
+        args.engine = choose_engine(args.engine, args.precision, "cpu").name
+        if args.json is not None:
+            given = model_files(settings_of(args.model)).items()
+            check_paths([("--json", args.json)], [("--input-path", args.input_path), *given])
+            check_writable(str(args.json), "--json")
         lines = read_lines(args.input_path)
         limits = GenerationLimits(repetition_penalty=args.repetition_penalty)
         reference = load(args.model, "AR", "eager", "float64", limits=limits)
         title = f"{len(lines)} lines, {args.engine}, {args.precision}"
-        print(f"{title:{WIDTH}} | lines that differ | gap: max | median", flush=True)
+        put(f"{title:{WIDTH}} | lines that differ | gap: max | median\n")
         inexact, told = 0, []
         for title, found, expected, exact in comparisons(args, limits, lines):
             gaps = [gap(reference, *of) for of in zip(lines, found, expected) if of[1] != of[2]]
-            print(row(title, gaps, len(lines)), flush=True)
+            put(f"{row(title, gaps, len(lines))}\n")
             told.append(figures(title, gaps, len(lines)))
             inexact += exact * len(gaps)
         if args.json is not None:
@@ -75,8 +85,10 @@ def main() -> int:
             about |= {"engine": args.engine, "precision": args.precision}
             content = json.dumps({**about, "comparisons": told}, indent=1)
             write_whole(args.json, [content.encode(), b"\n"])
+    except BrokenPipeError:
+        raise  # nobody reads it any more, which is no fault
     except (CheckpointError, InferenceError, OSError, ValueError) as error:
-        print(f"{PROG}: {error}", file=sys.stderr)
+        tell(f"{PROG}: {error}")
         return 2
     return int(inexact > 0 and args.precision == "float64")
 
@@ -184,18 +196,20 @@ def load(
     limits: GenerationLimits | None = None,
 ) -> Translator:
     return load_translator(
-        Settings.of_model(
+        settings_of(
             model,
             strategy=strategy,
             batch=batch,
-            beam=1,
             engine=engine,
             precision=precision,
-            keep_bpe=True,
             limits=limits or GenerationLimits(),
             controller=ControllerOptions(controller),
         )
     )
+
+
+def settings_of(model: Path, **given: Any) -> Settings:
+    return Settings.of_model(model, beam=1, keep_bpe=True, **given)
 
 
 def figures(title: str, gaps: list[float], lines: int) -> JsonObject:

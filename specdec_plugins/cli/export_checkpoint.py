@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.export import export_checkpoint
-from specdec_plugins.cli.terminal import prepare_terminal, program
+from specdec_plugins.cli.terminal import ends_quietly, prepare_terminal, program
 from specdec_plugins.inference import InferenceError
 from specdec_plugins.inference.help import documented
 from specdec_plugins.inference.paths import check_paths, check_writable
@@ -21,6 +21,7 @@ from specdec_plugins.inference.streams import put, tell
 PROG = program("export_checkpoint.py")
 
 
+@ends_quietly(PROG)
 def main(argv: Sequence[str] | None = None) -> int:
     prepare_terminal(PROG)
     parser = argparse.ArgumentParser(prog=PROG, **documented(__doc__))

@@ -16,12 +16,13 @@ from __future__ import annotations
 import os
 import sys
 
-from specdec_plugins.cli.terminal import prepare_terminal, program
+from specdec_plugins.cli.terminal import ends_quietly, prepare_terminal, program
 from specdec_plugins.data.recombination import Text, recombine
 
 PROG = program("recombine.py")
 
 
+@ends_quietly(PROG)
 def main() -> int:
     prepare_terminal(PROG)
     if len(sys.argv) != 3 or not sys.argv[2].isdigit():

@@ -7,9 +7,13 @@ import logging
 import os
 import sys
 import warnings
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 
-from specdec_plugins.inference.streams import open_standard_streams
+from specdec_plugins.inference.streams import open_standard_streams, tell
+
+Main = Callable[..., int]
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
@@ -36,6 +40,26 @@ def prepare_terminal(prog: str) -> None:
     logging.basicConfig(stream=sys.stderr, level=level, format=f"{prog}: %(message)s")
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
+
+
+def ends_quietly(prog: str) -> Callable[[Main], Main]:
+    """For a command's main function: what is interrupted ends by one line and with status 130, and
+    where nobody reads the output any more it just ends."""
+
+    def decorate(main: Main) -> Main:
+        @wraps(main)
+        def run(*arguments: object) -> int:
+            try:
+                return main(*arguments)
+            except BrokenPipeError:
+                return 0
+            except KeyboardInterrupt:
+                tell(f"{prog}: interrupted")
+                return 130
+
+        return run
+
+    return decorate
 
 
 def log_level(prog: str) -> str:

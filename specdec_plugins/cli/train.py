@@ -1,4 +1,4 @@
-"""``fairseq-train`` with this plugin, which need not be named, and with recipes.
+"""``fairseq-train`` with this plugin and its task, which need not be named, and with recipes.
 
 ``--user-dir specdec_plugins`` may be given all the same, whatever folder this is. ``--recipe NAME``
 begins with the flags of ``config/NAME.yaml``, and ``--recipe FILE.yaml`` with those of a file.
@@ -11,27 +11,33 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.cli.recipe import RecipeError, with_recipe
 from specdec_plugins.cli.terminal import log_level, program
 from specdec_plugins.inference.streams import tell
 
 PROG = program("train.py")
 
+TASK = "translation_specdec"
 PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def with_plugin(argv: Sequence[str]) -> list[str]:
-    """A command line that names this package's folder, unless it names another ``--user-dir``."""
+    """A command line that names this package's folder and task, unless it names others."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--user-dir", type=Path, default=PACKAGE)
+    parser.add_argument("--task", default=TASK)
     given, others = parser.parse_known_args(argv)
     folder = PACKAGE if given.user_dir.name == PACKAGE.name else given.user_dir
-    return [*others, "--user-dir", str(folder)]
+    return [*others, "--user-dir", str(folder), "--task", given.task]
 
 
 def main() -> int:
     """Train; fairseq reads the command line itself. Returns the exit status."""
     log_level(PROG)
+    if not sys.argv[1:]:
+        tell(f"{PROG}: give a folder of binarised text, and --recipe or --arch; see --help")
+        return 2
     try:
         argv = with_plugin(with_recipe(sys.argv[1:]))
     except RecipeError as error:
@@ -41,5 +47,17 @@ def main() -> int:
     from fairseq_cli.train import cli_main
 
     sys.argv[1:] = argv
-    cli_main()
+    try:
+        cli_main()
+    except FileNotFoundError as error:
+        tell(f"{PROG}: {error.filename or error}: no such file or folder; check the path")
+        return 1
+    except CheckpointError as error:
+        tell(f"{PROG}: {error}")
+        return 1
+    except ValueError as error:
+        if not str(error).startswith("--"):
+            raise  # of no flag: where it came from is of use
+        tell(f"{PROG}: {error}")
+        return 2
     return 0

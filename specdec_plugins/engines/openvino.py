@@ -140,6 +140,8 @@ class OpenVinoEngine:
         return self._requests(exported)
 
     def _converted(self, traced: torch.jit.ScriptModule) -> Any:
+        # It logs the whole graph, where a program such as fairseq's has logging print all.
+        logging.getLogger("openvino").setLevel(logging.WARNING)
         from openvino.frontend import FrontEndManager
         from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 

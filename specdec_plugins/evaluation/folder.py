@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import IO, Generic, Protocol, TypeVar
@@ -22,6 +22,15 @@ class Record(Protocol):
 
     def to_json(self) -> str:
         """The line of the file, without a line feed."""
+        ...
+
+
+class Dated(Protocol):
+    """A run that says when it was made."""
+
+    @property
+    def began(self) -> str:
+        """Date and time, UTC."""
         ...
 
 
@@ -105,6 +114,13 @@ class SweepFolder(RunFolder[Run]):
 
     def __init__(self, path: Path, description: JsonObject) -> None:
         super().__init__(path, DESCRIPTION, description, Run.from_json)
+
+
+def provenance(description: JsonObject, runs: Sequence[Dated]) -> JsonObject:
+    """Where and when runs were made, and with what: of what their folder says."""
+    dates = sorted(run.began for run in runs)
+    machine = {name: description[name] for name in ("processor", "cores", "versions")}
+    return {**machine, "first_run": dates[0], "last_run": dates[-1]}
 
 
 def read_runs(path: Path) -> list[Run]:

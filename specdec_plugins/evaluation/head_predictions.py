@@ -17,6 +17,7 @@ from specdec_plugins.checkpoints.head_file import head_rule, load_trained_head
 from specdec_plugins.criterions.acceptance_labels import AcceptanceLabeller, LabelledBlocks
 from specdec_plugins.evaluation.calibration import Predictions
 from specdec_plugins.fairseq_types import Sample
+from specdec_plugins.inference.settings import InferenceError
 from specdec_plugins.models.acceptance_head import AcceptanceHead, fingerprint
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
 from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
@@ -51,6 +52,8 @@ class TrainedHead:
             *(("--data", path) for folder in folders for path in folder.glob("*")),
         ]
         """All that is read, after the flags that can name it."""
+        if not folders[0].is_dir():
+            raise InferenceError(f"{folders[0]}: no such folder; name binarised text with --data")
         self.task = TranslationSpecdecTask.setup_task(config)
         drafter = self.task.load_drafter(drafter_path)
         settings = self.head.settings

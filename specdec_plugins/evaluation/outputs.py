@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
 from specdec_plugins.evaluation.comparisons import compare
-from specdec_plugins.evaluation.folder import DESCRIPTION, RUNS
+from specdec_plugins.evaluation.folder import DESCRIPTION, RUNS, SweepFolder, provenance
 from specdec_plugins.evaluation.plots import draw_oracle, draw_pareto, draw_speed
 from specdec_plugins.evaluation.records import file_name, sentence_records
-from specdec_plugins.evaluation.runs import Run
 from specdec_plugins.evaluation.summary import summarize, system_figures
 from specdec_plugins.evaluation.table import format_group, format_texts
 from specdec_plugins.evaluation.texts import Text
 from specdec_plugins.inference.output import write_whole
 from specdec_plugins.inference.paths import files_below
-from specdec_plugins.inference.report import where_and_when
 from specdec_plugins.inference.work_folder import LOCK
 
 SUMMARY, TABLE, SENTENCES = "summary.json", "table.md", "sentences"
@@ -31,8 +29,7 @@ def own_files(folder: Path) -> Iterator[Path]:
 
 
 def write_outputs(
-    folder: Path,
-    runs: Iterable[Run],
+    folder: SweepFolder,
     order: Sequence[str],
     texts: Sequence[Text],
     command: str,
@@ -51,8 +48,8 @@ def write_outputs(
         InferenceError: a file cannot be written.
         ImportError: ``plots`` without matplotlib.
     """
-    tables, figures = [], []
-    groups = summarize(runs, order, texts)
+    tables, figures, about = [], [], folder.description
+    groups = summarize(folder.runs, order, texts)
     for _, alike in groupby(groups, key=lambda group: group.first.group[:-1]):
         across = list(alike)
         if len(across) > 1:
@@ -69,14 +66,19 @@ def write_outputs(
         )
         for system in group.systems:
             records = (json.dumps(r, ensure_ascii=False) for r in sentence_records(system, group))
-            path = folder / SENTENCES / file_name(system, group)
+            path = folder.output / SENTENCES / file_name(system, group)
             write_whole(path, (f"{record}\n".encode() for record in records))
         if plots:
             for kind, draw in PICTURES.items():
                 for ending, picture in draw(group).items():
-                    write_whole(folder / f"{kind}-{group.label}.{ending}", [picture])
+                    write_whole(folder.output / f"{kind}-{group.label}.{ending}", [picture])
     text = "\n".join(tables)
-    write_whole(folder / TABLE, [text.encode()])
-    summary = {"machine": where_and_when(), "command": command, "groups": figures}
-    write_whole(folder / SUMMARY, [json.dumps(summary, indent=1).encode(), b"\n"])
+    write_whole(folder.output / TABLE, [text.encode()])
+    summary = {
+        "machine": provenance(about, folder.runs),
+        "command": command,
+        "models": about["models"],
+        "groups": figures,
+    }
+    write_whole(folder.output / SUMMARY, [json.dumps(summary, indent=1).encode(), b"\n"])
     return text

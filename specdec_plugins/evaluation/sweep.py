@@ -9,7 +9,6 @@ from random import Random
 
 import torch
 
-import specdec_plugins
 from specdec_plugins.checkpoints.head_file import find_head
 from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD
 from specdec_plugins.evaluation.folder import SweepFolder
@@ -20,10 +19,10 @@ from specdec_plugins.evaluation.texts import Text
 from specdec_plugins.evaluation.timing import Batches, plan_batches, timed_run, warm_up
 from specdec_plugins.inference.job import describe_settings, file_digest
 from specdec_plugins.inference.loading import load_translator
-from specdec_plugins.inference.report import device_name
+from specdec_plugins.inference.report import device_name, versions
 from specdec_plugins.inference.settings import JsonObject, Settings
 from specdec_plugins.inference.translator import Translator
-from specdec_plugins.machine import processor_name
+from specdec_plugins.machine import cores, processor_name
 
 DECIDED_BY_RUN = ("batch", "device", "controller", "block_size", "strategy", "trace", "beam")
 """Settings that a run's own record tells, or that do nothing here."""
@@ -94,9 +93,9 @@ class Sweep:
         for name in (*DECIDED_BY_RUN, *(["seed"] if self._draws else [])):
             del described["settings"][name]
         return {
-            "specdec_plugins": specdec_plugins.__version__,
-            "torch": torch.__version__,
+            "versions": versions(),
             "processor": processor_name(),
+            "cores": cores(),
             "threads": torch.get_num_threads(),
             "texts": {text.name: text.describe() for text in self.texts},
             **described,

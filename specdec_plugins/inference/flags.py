@@ -20,7 +20,7 @@ from specdec_plugins.decoding.acceptance import RULE_OPTIONS, SamplingRule, Stri
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD
 from specdec_plugins.decoding.engine_choice import ENGINE, PRECISION
-from specdec_plugins.decoding.limits import REPETITION_PENALTY, GenerationLimits
+from specdec_plugins.decoding.limits import REFUSED, REPETITION_PENALTY, GenerationLimits
 from specdec_plugins.inference.help import documented
 from specdec_plugins.inference.settings import STRATEGIES, Settings
 from specdec_plugins.inference.streams import tell
@@ -99,6 +99,7 @@ class TranslationParser(argparse.ArgumentParser):
                     args.encoder_options[key] = getattr(args, key)
         own = self._own_names() - _idle(args)
         used = {*own, *USED, *args.encoder_options, *(SEARCH if args.strategy == "fairseq" else ())}
+        used |= {name for name, _, _ in REFUSED}
         if args.post_process not in (None, "subword_nmt"):
             used.add("post_process")
         flags = (token.split("=")[0] for token in argv if token.startswith("-"))
@@ -199,17 +200,21 @@ def _idle(args: Namespace) -> set[str]:
     """Of our own flags, those that do nothing beside the others, and are not refused."""
     judging = {name for name in RULE_OPTIONS if name not in SAMPLING}
     uncontrolled = judging | ControllerOptions("none").idle
+    # A script that compares systems has several beams, or one of which it says more.
+    idle = set() if args.strategy == "fairseq" or isinstance(args.beam, list) else {"beam"}
     if args.strategy == "drafter":
-        return uncontrolled - {ACCEPTANCE_HEAD.name}
+        return (idle | uncontrolled) - {ACCEPTANCE_HEAD.name}
     if args.strategy != "specdec":
-        return (uncontrolled | {"block_size"}) - {ACCEPTANCE_HEAD.name}
+        return (idle | uncontrolled | {"block_size"}) - {ACCEPTANCE_HEAD.name}
     if args.controller == "none":
-        return uncontrolled | {"block_size"}
-    # A script that compares controllers has several or none, and uses the settings of all.
+        return idle | uncontrolled | {"block_size"}
+    # One that compares controllers has several or none, and uses the settings of all.
     if args.controller is None or isinstance(args.controller, list):
         return set()
+    if args.beta == 1:
+        idle |= judging
     try:
-        return ControllerOptions.from_config(args).idle
+        return idle | ControllerOptions.from_config(args).idle
     except ValueError:
         return set()  # which is said when the settings are made
 
@@ -259,6 +264,11 @@ def make_settings(args: Namespace) -> Settings:
     if stock:
         judging = {name: judging[name] for name in SAMPLING}
     rule = choose_rule(judging)
+    if args.strategy == "specdec" and args.controller != "none" and args.beta > 1 and not args.tau:
+        logger.warning(
+            "--beta %d: without --tau accepts only what is as probable as the verifier's own token",
+            args.beta,
+        )
     limits = {name: getattr(args, name) for name in LIMITS}
     return Settings(
         data=args.data,

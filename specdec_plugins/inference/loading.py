@@ -7,6 +7,7 @@ import os
 from argparse import Namespace
 from dataclasses import replace
 
+import torch
 from fairseq.data import Dictionary, encoders
 from fairseq.data.data_utils import infer_language_pair
 from fairseq.models.transformer import TransformerModelBase
@@ -20,6 +21,7 @@ from specdec_plugins.decoding.build import (
     checked_block_size,
 )
 from specdec_plugins.decoding.controllers import Head
+from specdec_plugins.decoding.controllers.registry import AUTO
 from specdec_plugins.decoding.engine_choice import choose_engine
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.trace import TraceRecorder
@@ -34,6 +36,10 @@ from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
 from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
 
 logger = logging.getLogger(__name__)
+
+LARGE_BATCH = 8
+"""From so many sentences on, no controller that verifies something was faster than plain AR on a
+CPU (docs/benchmarks.md, "A budget for the batch")."""
 
 
 def load_translator(settings: Settings) -> Translator:
@@ -52,6 +58,7 @@ def load_translator(settings: Settings) -> Translator:
     engine = choose_engine(name, settings.precision, settings.device)
     verifier, drafter, head = _load_models(settings, task, engine)
     if drafter is not None and settings.strategy == "specdec":
+        _warn_of_batches(settings)
         controller = settings.controller.resolved(drafter.decoder.causal)
         settings = replace(settings, controller=controller)
     generator = _build_generator(settings, task, engine, verifier, drafter, head)
@@ -75,6 +82,18 @@ def load_translator(settings: Settings) -> Translator:
     return Translator(settings, generator, codec, block_size, engine.name)
 
 
+def _warn_of_batches(settings: Settings) -> None:
+    """``auto`` does not look at the batch size, so that output can be repeated: but the user
+    may."""
+    on_cpu = torch.device(settings.device).type == "cpu"
+    if settings.controller.controller == AUTO and on_cpu and settings.batch >= LARGE_BATCH:
+        logger.warning(
+            "--batch %d: on a CPU speculation mostly takes longer than it saves in such batches; "
+            "--controller cost-aware measures it, and none does without (this is auto)",
+            settings.batch,
+        )
+
+
 def _build_task(settings: Settings) -> TranslationSpecdecTask:
     """The task that lends languages and dictionaries to both models."""
     folder = settings.data
@@ -89,6 +108,14 @@ def _build_task(settings: Settings) -> TranslationSpecdecTask:
 def _languages(settings: Settings) -> tuple[str, str]:
     """Source and target: as given, as saved with a model, as the data directory's files say."""
     source, target = settings.source_lang, settings.target_lang
+    if source and target and settings.ar_path:
+        saved = load_state(settings.ar_path)["cfg"]["task"]
+        known = getattr(saved, "source_lang", None), getattr(saved, "target_lang", None)
+        if known == (target, source) and source != target:
+            raise InferenceError(
+                f"-s {source} -t {target}: {settings.ar_path} translates from {target} to "
+                f"{source}; give -s {target} -t {source}, or neither"
+            )
     for path in (settings.ar_path, settings.path if settings.drafts else None):
         if path and not (source and target):
             saved = load_state(path)["cfg"]["task"]

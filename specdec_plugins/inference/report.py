@@ -8,6 +8,7 @@ import os
 import platform
 from collections.abc import Iterator
 from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
 
 import fairseq
 import torch
@@ -64,13 +65,27 @@ def full_report(translator: Translator, **run: object) -> JsonObject:
 
 
 def versions() -> dict[str, str]:
-    """Those of what decodes, and of Python."""
+    """Those of what decodes, and of Python; of extras, if they are installed."""
+    installed = {
+        name: version(name) for name in ("fairseq-fixed", "openvino", "nncf") if _is_installed(name)
+    }
+    # The same package may be of one distribution or the other.
+    stock = {} if "fairseq-fixed" in installed else {"fairseq": fairseq.__version__}
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "fairseq": fairseq.__version__,
+        **stock,
+        **installed,
         "specdec_plugins": specdec_plugins.__version__,
     }
+
+
+def _is_installed(distribution: str) -> bool:
+    try:
+        version(distribution)
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def where_and_when() -> JsonObject:
@@ -184,17 +199,20 @@ def write_json(report: JsonObject, path: str) -> None:
     """
     try:
         with whole_file(path) as file:
-            file.write(json.dumps(_plain(report), indent=2).encode() + b"\n")
+            file.write(json.dumps(plain(report), indent=2).encode() + b"\n")
     except OSError as error:
         raise InferenceError(
             f"--stats-json {path}: cannot be written to ({error.strerror}); name another file"
         ) from error
 
 
-def _plain(value: object) -> object:
-    """A value as JSON can have it, which knows no infinity: that is text."""
+def plain(value: object) -> object:
+    """A value as JSON can have it, which knows no infinity, and no number that is none: they are
+    text."""
     if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
+        return {name: plain(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [plain(one) for one in value]
     if isinstance(value, float) and not math.isfinite(value):
         return f"{value:g}"
     return value

@@ -21,6 +21,13 @@ TRACED = ("specdec", "AR")
 PLAIN: dict[str, Any] = {"device": "cpu", "engine": "eager", "precision": "float32"}
 """Settings by which models are loaded quickly, to look at them."""
 
+TYPED: tuple[tuple[str, type, str], ...] = (
+    ("controller", ControllerOptions, 'ControllerOptions("tree")'),
+    ("rule", AcceptanceRule, "RelaxedRule(beta=3, tau=1.0)"),
+    ("limits", GenerationLimits, "GenerationLimits(max_len_b=100)"),
+)
+"""Settings that are objects, which somebody may give by a name."""
+
 JsonObject = dict[str, Any]
 """Settings, figures and the like by name, as JSON has them: nested, each of its own kind."""
 
@@ -76,8 +83,12 @@ class Settings:
     def __post_init__(self) -> None:
         """
         Raises:
+            TypeError: a controller, rule or limits that are none.
             ValueError: a setting that cannot be, naming its flag.
         """
+        for name, kind, example in TYPED:
+            if not isinstance(getattr(self, name), kind):
+                raise TypeError(f"{name}: give a {kind.__name__}, such as {example}")
         if self.strategy not in STRATEGIES:
             raise ValueError(f"--strategy {self.strategy}: must be one of {', '.join(STRATEGIES)}")
         for flag, value in (("--batch", self.batch), ("--beam", self.beam)):

@@ -180,6 +180,7 @@ class TextCodec:
         self.tokenizer, self.bpe = tokenizer, bpe
         self.markers, self.keep_bpe = markers, keep_bpe
         self._special = torch.tensor([source.bos(), source.pad(), source.eos()])
+        self._warned = False
 
     def encode(self, line: Line) -> Tensor | None:
         """``(tokens,)`` ids with EOS at the end; None for a line without words."""
@@ -195,6 +196,13 @@ class TextCodec:
         if len(words) == 0:
             return None
         words[torch.isin(words, self._special)] = self.source.unk()
+        if self.bpe is None and not self._warned and bool((words == self.source.unk()).any()):
+            self._warned = True
+            logger.warning(
+                "line %d: holds words that the dictionary lacks; if the text is not segmented yet, "
+                "give --tokenizer and --bpe as in training",
+                line.number,
+            )
         if len(ids) > self.longest:
             logger.warning(
                 "line %d: %d tokens are more than the encoder has positions for; cut to the "

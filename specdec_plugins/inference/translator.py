@@ -47,6 +47,15 @@ class Translation:
     """What its steps did, where the settings ask for it."""
 
 
+def _checked(text: object, number: int) -> str:
+    """A line that a program hands over."""
+    if not isinstance(text, str):
+        raise TypeError(f"line {number}: is a {type(text).__name__}, not a string")
+    if "\n" in text:
+        raise ValueError(f"line {number}: holds a line feed; give its lines one by one")
+    return text
+
+
 class Translator:
     """A generator with its text work. Built by :func:`load_translator`."""
 
@@ -96,12 +105,23 @@ class Translator:
                 places in its batches, so that the others become what they would become with them.
             seed: what is drawn for a batch depends on this and its longest line's number, and not
                 on what was drawn before; None goes on with torch's own generator.
+
+        Raises:
+            TypeError: ``lines`` are one string, or one of them is none.
+            ValueError: one of them is several.
         """
+        if isinstance(lines, str):
+            raise TypeError("lines: is one string; give a list of them")
+        return self._translate(lines, window or self.settings.window, known, seed)
+
+    def _translate(
+        self, lines: Iterable[Line | str], window: int, known: int, seed: int | None
+    ) -> Iterator[Translation]:
         source = (
-            line if isinstance(line, Line) else Line(number, line)
+            line if isinstance(line, Line) else Line(number, _checked(line, number))
             for number, line in enumerate(lines, start=1)
         )
-        while chunk := list(islice(source, window or self.settings.window)):
+        while chunk := list(islice(source, window)):
             yield from self._translate_window(chunk, known, seed)
             known = 0
 

@@ -87,8 +87,6 @@ class TranslationSpecdecTask(TranslationTask):
         self.rule = choose_rule({name: getattr(cfg, name) for name in RULE_OPTIONS})
         self.limits = GenerationLimits.from_config(cfg)
         self.controller = ControllerOptions.from_config(cfg)
-        if cfg.autocast is not None:
-            logger.info("training with autocast to %s", cfg.autocast)
         self._verifier: TransformerModelBase | None = None
         self._hidden = False
         self._slots = 0
@@ -142,6 +140,8 @@ class TranslationSpecdecTask(TranslationTask):
             return model
         refuse_precision(self.cfg)
         self._trains = True
+        if self.cfg.autocast is not None:
+            logger.info("training with autocast to %s", self.cfg.autocast)
         if getattr(cfg, "block_size", 0) is None:
             cfg.block_size = NEW_BLOCK_SIZE  # written in place, so that the checkpoint states it
         model = super().build_model(cfg, from_checkpoint)

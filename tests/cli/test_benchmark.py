@@ -17,6 +17,7 @@ from specdec_plugins.evaluation import plots
 from specdec_plugins.evaluation.benchmark import conversion, ctranslate2_system, rounds
 from specdec_plugins.evaluation.benchmark.measurements import BenchmarkFolder, Measurement
 from specdec_plugins.inference import InferenceError
+from specdec_plugins.inference.report import versions
 
 TEXT = "w3 w4 w5 w6\n\nw7\nw1 w2 w3 w4 w5 w6 w7\nw11 w12\n"
 SMALL = ["--ctranslate2", "--beam", "1", "--precision", "float64", "--rule", "strict"]
@@ -95,7 +96,8 @@ def test_all_systems(run: Run, world: Path, out: Path, capfd: pytest.CaptureFixt
     assert summary["baseline"] == "CTranslate2 float32"
     assert summary["bleu_signature"].startswith("nrefs:1|")
     assert summary["text"]["lines"] == 4
-    assert {"python", "torch", "fairseq", "ctranslate2"} <= set(summary["machine"]["versions"])
+    assert set(summary["machine"]["versions"]) == {*versions(), "ctranslate2"}
+    assert {"verifier", "drafter"} <= set(summary["models"])
     assert summary["machine"]["cores"] >= 1
     assert summary["command"].startswith("benchmark.py ")
     for name in ("fairseq beam 1", "AR float32", "strict tree float32"):

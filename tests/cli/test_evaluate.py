@@ -91,6 +91,10 @@ def test_all_controllers(run: Evaluate, out: Path, capfd: pytest.CaptureFixture[
     printed = capfd.readouterr().out
     assert printed == (out / "table.md").read_text()
     summary = json.loads((out / "summary.json").read_text())
+    made = [json.loads(line)["began"] for line in (out / "runs.jsonl").read_text().splitlines()]
+    assert summary["machine"]["first_run"] == min(made)
+    assert summary["machine"]["last_run"] == max(made)
+    assert {"verifier", "drafter"} <= set(summary["models"])
     names = [
         *("AR", "drafter", "constant k 1", "constant k 2", "constant k 3", "constant k 4"),
         *("heuristic k 4", "confidence 0.1 k 4", "confidence 0.6 k 4"),

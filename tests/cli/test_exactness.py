@@ -45,7 +45,7 @@ def test_in_float64_all_are_the_same(
     flags = ("--batch", "1", "2", "--controller", "tree", "--json", str(figures))
     assert run(TEXT, *flags) == 0
     head, *rows = capfd.readouterr().out.splitlines()
-    assert head.startswith("2 lines, auto, float64")
+    assert head.startswith("2 lines, eager, float64")
     assert [row.split("|")[0].strip() for row in rows] == [
         "strict, tree, batch 1: AR",
         "strict, tree, batch 1: stock beam 1",
@@ -79,12 +79,22 @@ def test_a_repetition_penalty(run: Run, capfd: pytest.CaptureFixture[str]) -> No
     assert "--against stock: fairseq's own search has no --rep" in capfd.readouterr().err
 
 
+def test_figures_are_not_written_over_what_is_read(
+    run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(TEXT, "--json", str(tmp_path / "in.en")) == 2
+    assert "is the same file as --input-path" in capfd.readouterr().err
+    assert (tmp_path / "in.en").read_bytes() == TEXT
+    assert run(TEXT, "--json", str(tmp_path / "none" / "x.json")) == 2
+    assert "--json" in capfd.readouterr().err
+
+
 def test_in_lower_precision(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
     flags = ("--precision", "bfloat16", "--batch", "1")
     assert run(TEXT, *flags) == 0
     titles = [row.split("|")[0].strip() for row in capfd.readouterr().out.splitlines()]
     assert titles == [
-        "2 lines, auto, bfloat16",
+        "2 lines, eager, bfloat16",
         "strict, constant, batch 1: AR",
         "AR: AR in eager float32",
     ]

@@ -21,6 +21,7 @@ from inference_runs import SENTENCES, RunScript, lines_of, one_error
 
 from specdec_plugins.cli import inference as script
 from specdec_plugins.decoding.statistics import PHASES
+from specdec_plugins.inference.report import versions
 
 pytest_plugins = ["inference_runs"]
 
@@ -105,7 +106,7 @@ def test_published_command_line(
     assert len(lines_of(tmp_path / "out.txt")) == len(SENTENCES)
     assert [record.message for record in caplog.records if "nothing" in record.message] == [
         "these flags do nothing here: --remove-bpe --max-sentences --iter-decode-max-iter "
-        "--iter-decode-eos-penalty --iter-decode-with-beam --gen-subset"
+        "--iter-decode-eos-penalty --iter-decode-with-beam --gen-subset --beam"
     ]
     captured = capfd.readouterr()
     assert captured.out == ""
@@ -132,12 +133,16 @@ def test_used_flags_are_not_called_useless(
     unused = ["--stop-threshold=0.5", "--acceptance-head", "head.pt"]
     assert run("--controller", "tree", "--tree-nodes=5", "--max-draft=3", *unused) == 0
     assert run("--controller", "none", "--block-size=3", "--beta=3") == 0
+    assert run("--tau=3") == 0
+    assert run("--beta=3") == 0
     assert [r.message for r in caplog.records] == [
         "these flags do nothing here: --bpe-codes --lm-weight",
         "these flags do nothing here: --tau --beta --tree-nodes",
         "these flags do nothing here: --stop-threshold",
         "these flags do nothing here: --stop-threshold --acceptance-head",
         "these flags do nothing here: --block-size --beta",
+        "these flags do nothing here: --tau",
+        "--beta 3: without --tau accepts only what is as probable as the verifier's own token",
     ]
 
 
@@ -170,9 +175,11 @@ def test_unusual_lines(
         results.append(lines_of(tmp_path / "out"))
     assert results[0] == results[1]
     assert len(results[0]) == 7
-    (warning,) = [r.message for r in caplog.records]
-    assert "line 5: 120 tokens" in warning
-    assert "first 63" in warning
+    unknown, cut, again = [r.message for r in caplog.records]
+    assert unknown == again  # of the other file
+    assert unknown.startswith("line 2: holds words that the dictionary lacks; if the text is not")
+    assert "line 5: 120 tokens" in cut
+    assert "first 63" in cut
 
 
 def test_empty_input(run: RunScript, tmp_path: Path) -> None:
@@ -325,7 +332,7 @@ def test_stats_json(run: RunScript, tmp_path: Path, strategy: str, batch: str, c
         assert settings["controller"] is settings["output_depends_on_batch"] is None
     models = {"verifier", "drafter"} if drafts else {"verifier"}
     assert set(report["files"]) == {*models, "dict.en.txt", "dict.de.txt", "codes"}
-    assert set(report["versions"]) == {"python", "torch", "fairseq", "specdec_plugins"}
+    assert set(report["versions"]) == set(versions())
     assert (report["device"], report["threads"]) == ("cpu", 1)
     assert (report["engine"], report["precision"]) == ("eager", "float32")
     assert report["sentences"] == len(SENTENCES)
@@ -530,6 +537,7 @@ def test_a_line_too_short_for_the_minimum(
         (["--sampling", "--controller", "oracle"], 2, "--controller oracle: looks at drafted"),
         (["--verify-budget", "some"], 2, "--verify-budget some: must be auto or a whole number"),
         (["--no-repeat-ngram-size", "3"], 2, "--no-repeat-ngram-size 3: not supported"),
+        (["-s", "de", "-t", "en"], 1, "translates from en to de; give -s en -t de, or neither"),
         (["--nbest", "2"], 2, "--nbest 2"),
         (["--min-len", "20"], 2, "--min-len 20: is above the maximum length"),
         (

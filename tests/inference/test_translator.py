@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from inference_runs import SENTENCES, make_settings
@@ -13,7 +14,8 @@ from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.head_file import save_head
 from specdec_plugins.decoding.acceptance import RelaxedRule
 from specdec_plugins.decoding.controllers import ControllerOptions
-from specdec_plugins.inference import load_translator
+from specdec_plugins.inference import Settings, load_translator
+from specdec_plugins.inference.loading import LARGE_BATCH
 from specdec_plugins.inference.text import Line
 from specdec_plugins.models.acceptance_head import fingerprint
 
@@ -83,6 +85,40 @@ def test_nothing_is_recorded_unasked(world: Path) -> None:
     translator = load_translator(make_settings(world))
     assert all(result.trace is None for result in translator.translate(["", *SENTENCES]))
     assert translator.generator.recorder is None  # type: ignore[attr-defined]
+
+
+def test_lines_that_are_none(world: Path) -> None:
+    translator = load_translator(make_settings(world))
+    with pytest.raises(TypeError, match="lines: is one string; give a list of them"):
+        translator.translate("w1 w2")
+    with pytest.raises(TypeError, match="line 2: is a int, not a string"):
+        list(translator.translate(["w1", 3]))  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="line 1: holds a line feed; give its lines one"):
+        list(translator.translate(["w1\nw2"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "example"),
+    [
+        ("controller", "tree", 'ControllerOptions, such as ControllerOptions\\("tree"\\)'),
+        ("rule", "strict", "AcceptanceRule, such as RelaxedRule"),
+        ("limits", 20, "GenerationLimits, such as GenerationLimits"),
+    ],
+)
+def test_names_in_place_of_objects(name: str, value: object, example: str) -> None:
+    given: dict[str, Any] = {"data": "", "ar_path": "v.pt", "path": "d.pt", name: value}
+    with pytest.raises(TypeError, match=f"^{name}: give a {example}"):
+        Settings(**given)
+
+
+def test_a_large_batch_on_a_cpu_is_warned_of(world: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for batch, controller in ((LARGE_BATCH - 1, "auto"), (LARGE_BATCH, "tree")):
+        options = ControllerOptions(controller)
+        load_translator(make_settings(world, batch=batch, controller=options))
+    assert not caplog.records
+    load_translator(make_settings(world, batch=LARGE_BATCH, controller=ControllerOptions("auto")))
+    (warning,) = [record.message for record in caplog.records]
+    assert warning.startswith(f"--batch {LARGE_BATCH}: on a CPU speculation mostly takes longer")
 
 
 def test_settings_are_checked_without_a_command_line(world: Path) -> None:

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from specdec_plugins.evaluation.benchmark.measurements import (
     DESCRIPTION,
     BenchmarkFolder,
-    Measurement,
 )
 from specdec_plugins.evaluation.benchmark.plots import draw_speed
 from specdec_plugins.evaluation.benchmark.results import bleu_signature, collect
 from specdec_plugins.evaluation.benchmark.rounds import Benchmark
 from specdec_plugins.evaluation.benchmark.table import format_results
-from specdec_plugins.evaluation.folder import RUNS
+from specdec_plugins.evaluation.folder import RUNS, provenance
 from specdec_plugins.evaluation.outputs import SUMMARY, TABLE
 from specdec_plugins.evaluation.plots import FORMATS
 from specdec_plugins.inference.output import write_whole
-from specdec_plugins.inference.settings import JsonObject
 from specdec_plugins.inference.work_folder import LOCK
 
 PICTURE = "speed"
@@ -63,8 +61,9 @@ def write_outputs(folder: BenchmarkFolder, benchmark: Benchmark, report: Report)
     tables = [format_results(results, machine, report.baseline, signature)]
     tables += [f"{family} is left out: {why}.\n" for family, why in report.left_out.items()]
     summary = {
-        "machine": _machine(about, runs),
+        "machine": {**provenance(about, runs), "waiting": about["waiting"]},
         "command": report.command,
+        "models": about["models"],
         "baseline": report.baseline,
         "bleu_signature": signature,
         "left_out": dict(report.left_out),
@@ -87,16 +86,3 @@ def write_outputs(folder: BenchmarkFolder, benchmark: Benchmark, report: Report)
         for kind, picture in draw_speed(results, title).items():
             write_whole(folder.output / f"{PICTURE}.{kind}", [picture])
     return text
-
-
-def _machine(about: JsonObject, runs: Sequence[Measurement]) -> JsonObject:
-    """Where and when the runs were made, and with what."""
-    dates = sorted(run.began for run in runs)
-    return {
-        "processor": about["processor"],
-        "cores": about["cores"],
-        "waiting": about["waiting"],
-        "versions": about["versions"],
-        "first_run": dates[0],
-        "last_run": dates[-1],
-    }

@@ -105,7 +105,16 @@ class Choice:
 
 
 def list_systems(choice: Choice) -> list[BenchmarkSystem]:
-    """Each once, those of as many threads together."""
+    """Each once, those of as many threads together.
+
+    Raises:
+        ValueError: none of the engines has any of the precisions.
+    """
+    if not any(_goes_together(*pair) for pair in product(choice.engines, choice.precisions)):
+        raise ValueError(
+            f"--precision {' '.join(choice.precisions)}: is not for --engine "
+            f"{' '.join(choice.engines)}"
+        )
     found = (system for threads in choice.threads for system in _systems(choice, threads))
     return list({system.label: system for system in found}.values())
 

@@ -53,6 +53,11 @@ def test_all_combinations_each_once() -> None:
     }
 
 
+def test_nothing_that_goes_together() -> None:
+    with pytest.raises(ValueError, match="--precision int8: is not for --engine eager"):
+        list_systems(Choice(engines=("eager",), precisions=("int8",)))
+
+
 def test_settings_are_for_segmented_text() -> None:
     for system in list_systems(Choice(precisions=("bfloat16",), beams=(4,))):
         settings = system.settings(BASE, 8)

@@ -47,6 +47,7 @@ from specdec_plugins.inference import (  # noqa: E402
     load_translator,
 )
 from specdec_plugins.inference.help import documented  # noqa: E402
+from specdec_plugins.inference.report import counted  # noqa: E402
 
 WIDTH = min(80, shutil.get_terminal_size().columns)
 fill = partial(textwrap.fill, width=WIDTH, break_long_words=False, break_on_hyphens=False)
@@ -195,10 +196,10 @@ def table(
             f"  {ratios[1]:11.2f}  {f'{same}/{len(texts)}':>5}"
         )
     ours, stock = systems[STRICT], systems[BASELINE].settings.precision
-    k, threads = ours.block_size, torch.get_num_threads()
+    k, threads = ours.block_size, counted(torch.get_num_threads(), "thread")
     notes = (
         f"CPU, ours by engine {ours.engine} in {ours.settings.precision}, fairseq in {stock}, "
-        f"{threads} threads, batch 1, k {k}, controller tree, {TREES[TREE_NODES]} nodes; relaxed: "
+        f"{threads}, batch 1, k {k}, controller tree, {TREES[TREE_NODES]} nodes; relaxed: "
         f"{RELAXED}; {len(seconds[STRICT])} alternating runs, medians; decoding only. BLEU: "
         "sacreBLEU on these sentences. accepts: acceptance length, tokens committed per step, "
         "bonus token included. ms: a sentence. as AR: sentences equal to our greedy loop's."

@@ -10,6 +10,7 @@ are float32; scripts/export_checkpoint.py makes them float16, for shipping.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 
 from specdec_plugins.checkpoints.archive import CheckpointError
@@ -52,12 +53,22 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def find_inputs(args: argparse.Namespace) -> list[str]:
-    """The checkpoints that the command line names, or those of its folder, the newest first."""
+    """The checkpoints that the command line names, or those of its folder, the newest first.
+
+    Raises:
+        CheckpointError, InferenceError: a folder of too few, or of nobody knows how many.
+    """
     bound = args.checkpoint_upper_bound
     if args.num_update_checkpoints is not None:
         return last_checkpoints(args.inputs[0], args.num_update_checkpoints, UPDATES, bound)
     if args.num_epoch_checkpoints is not None:
         return last_checkpoints(args.inputs[0], args.num_epoch_checkpoints, EPOCHS, bound)
+    for path in args.inputs:
+        if os.path.isdir(path):
+            raise InferenceError(
+                f"--inputs {path}: is a folder; give --num-update-checkpoints N or "
+                "--num-epoch-checkpoints N, or name checkpoints in it"
+            )
     return list(args.inputs)
 
 

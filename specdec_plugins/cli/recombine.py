@@ -18,6 +18,7 @@ import sys
 
 from specdec_plugins.cli.terminal import ends_quietly, prepare_terminal, program
 from specdec_plugins.data.recombination import Text, recombine
+from specdec_plugins.inference.streams import tell
 
 PROG = program("recombine.py")
 
@@ -25,22 +26,28 @@ PROG = program("recombine.py")
 @ends_quietly(PROG)
 def main() -> int:
     prepare_terminal(PROG)
-    if len(sys.argv) != 3 or not sys.argv[2].isdigit():
-        print(__doc__, file=sys.stderr)
+    if len(sys.argv) != 3:
+        tell(str(__doc__))
+        return 2
+    count = sys.argv[2]
+    if not count.isdecimal() or int(count) == 0:
+        tell(f"{PROG}: COUNT {count}: must be a whole number above 0")
         return 2
     try:
         # A line ends at a line feed and nowhere else.
         with open(sys.argv[1], encoding="utf-8", newline="\n") as file:
             text = Text.of(file)
     except (OSError, UnicodeDecodeError) as error:
-        print(f"{PROG}: {sys.argv[1]}: cannot be read ({error})", file=sys.stderr)
+        tell(f"{PROG}: {sys.argv[1]}: cannot be read ({error})")
         return 1
     if not text.words:
-        print(f"{PROG}: {sys.argv[1]}: holds no sentence; name a text", file=sys.stderr)
+        tell(f"{PROG}: {sys.argv[1]}: holds no sentence; name a text")
         return 1
     try:
-        for line in recombine(text, int(sys.argv[2])):
+        made = 0
+        for line in recombine(text, int(count)):
             print(line)
+            made += 1
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -48,6 +55,8 @@ def main() -> int:
         # Or Python would try again when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         fault = f"cannot be written to ({error.strerror}); make room"
-        print(f"{PROG}: standard output: {fault}", file=sys.stderr)
+        tell(f"{PROG}: standard output: {fault}")
         return 1
+    if made < int(count):
+        tell(f"{PROG}: {made} of {count} were made, and no others found; give more text")
     return 0

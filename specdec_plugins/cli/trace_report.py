@@ -49,11 +49,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--limit {args.limit}: must be 0 or more")
     if args.line < 1:
         parser.error(f"--line {args.line}: must be 1 or more")
+    kind = Path(args.output).suffix
+    if kind not in ("", ".html", ".htm", ".svg"):
+        parser.error(f"OUTPUT {args.output}: name it .html, the page, or .svg, the picture")
     try:
         check_writable(args.output, "OUTPUT")
         check_paths([("OUTPUT", args.output)], [("TRACE", args.trace)])
         sentences = tqdm(read_trace(args.trace), unit="line", disable=None)
-        if Path(args.output).suffix == ".svg":
+        if kind == ".svg":
             made = _picture(sentences, args.line)
         else:
             made = build_report(sentences, args.limit, Path(args.trace).name)

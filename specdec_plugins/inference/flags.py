@@ -121,6 +121,8 @@ class TranslationParser(argparse.ArgumentParser):
         for action in self._actions:
             if action.dest not in shown:
                 action.help = argparse.SUPPRESS
+            elif action.dest in PRECISION_FLAGS:
+                action.help = f"--precision {PRECISION_FLAGS[action.dest]}"
 
     def _check_sizes(self, args: Namespace) -> None:
         """Refuse whole numbers that are beyond all use, by their flag."""

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
+from pathlib import Path
 from typing import Any
 
 EXAMPLE = re.compile(r"\n((?:    \S.*\n(?: {4,}.*\n)*)+)")
 """The first indented lines of a module's text."""
+SCRIPT = re.compile(r"scripts/\w+\.py")
+"""A command as it is called in a clone."""
 
 
 UNTOLD: tuple[object, ...] = (argparse.SUPPRESS, "???", "", [], ())
@@ -33,6 +37,9 @@ def documented(text: str | None) -> dict[str, Any]:
     found = EXAMPLE.search(whole)
     parts: dict[str, Any] = {"description": whole, "formatter_class": HelpFormatter}
     if found is not None:
+        example, called = found[1].rstrip(), Path(sys.argv[0]).name
+        if called.startswith("specdec-"):
+            example = SCRIPT.sub(called, example)
         parts["description"] = whole[: found.start()] + whole[found.end() :]
-        parts["epilog"] = f"example:\n{found[1].rstrip()}"
+        parts["epilog"] = f"example:\n{example}"
     return parts

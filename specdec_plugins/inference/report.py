@@ -156,13 +156,11 @@ def _title(settings: JsonObject) -> str:
 def format_report(report: JsonObject) -> str:
     """A report of :func:`full_report` in a few lines of text."""
     settings, seconds, latency = report["settings"], report["seconds"], report["latency_ms"]
-    threads = f", {report['threads']} threads" if report["device"] == "cpu" else ""
+    threads = f", {counted(report['threads'], 'thread')}" if report["device"] == "cpu" else ""
     rows = [
         f"{_title(settings)}; {report['engine']}, {report['precision']} on "
         f"{report['device']}{threads}",
-        f"  {report['sentences']} sentences, {report['committed_tokens']} tokens, "
-        f"{report['steps']} steps, {report['verifier_calls']} verifier calls"
-        + ("" if report["drafter_calls"] is None else f", {report['drafter_calls']} drafter calls"),
+        "  " + ", ".join(_counts(report)),
         *_acceptance(report),
         "  seconds: " + ", ".join(f"{name} {value:.3f}" for name, value in seconds.items()),
         f"  {report['tokens_per_second']:.1f} tokens a second; latency of a sentence, ms: "
@@ -174,6 +172,17 @@ def format_report(report: JsonObject) -> str:
             + (", and on timings" if settings["controller"]["controller"] == "cost-aware" else "")
         )
     return "\n".join(rows)
+
+
+def counted(number: int, what: str) -> str:
+    """So many of something that is more by an s."""
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def _counts(report: JsonObject) -> Iterator[str]:
+    names = {"sentences": "sentence", "committed_tokens": "token", "steps": "step"}
+    names |= {"verifier_calls": "verifier call", "drafter_calls": "drafter call"}
+    yield from (counted(report[k], what) for k, what in names.items() if report[k] is not None)
 
 
 def _acceptance(report: JsonObject) -> list[str]:

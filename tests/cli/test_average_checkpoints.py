@@ -142,6 +142,8 @@ def test_a_folder_with_too_few_is_refused(
     flags = ("--output", tmp_path / "out.pt", "--num-update-checkpoints", 2)
     error = refusal(capsys, "--inputs", tmp_path, *flags)
     assert f"{tmp_path}: holds 1 files checkpoint_EPOCH_UPDATE.pt, not 2" in error
+    error = refusal(capsys, "--inputs", tmp_path, *flags[:2])
+    assert f"--inputs {tmp_path}: is a folder; give --num-update-checkpoints N" in error
     error = refusal(capsys, "--inputs", tmp_path / "none", *flags)
     assert f"{tmp_path / 'none'}: cannot be read" in error
 

@@ -33,10 +33,26 @@ def test_the_script_writes_the_same_lines_every_time(
     source.write_text("".join(" ".join(words) + "\n" for words in OLD), encoding="utf-8")
     outputs = set()
     for _ in range(2):
-        assert run(source, 6) == 0
-        outputs.add(capsys.readouterr().out)
+        assert run(source, 600) == 0
+        output, said = capsys.readouterr()
+        made = len(output.splitlines())
+        assert (
+            said == f"recombine.py: {made} of 600 were made, and no others found; give more text\n"
+        )
+        outputs.add(output)
     assert len(outputs) == 1
-    assert 0 < len(outputs.pop().splitlines()) <= 6
+    assert made > 2
+    assert run(source, 1) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("count", ["0", "-5", "many"])
+def test_counts_that_are_none(
+    run: Callable[..., int], count: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("train.en", count) == 2
+    said = capsys.readouterr().err
+    assert said == f"recombine.py: COUNT {count}: must be a whole number above 0\n"
 
 
 @pytest.mark.parametrize(

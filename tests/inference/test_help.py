@@ -33,6 +33,16 @@ def test_an_example_is_at_the_end(
     assert "--lm-path" not in text
 
 
+def test_an_example_has_the_name_that_was_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "A title.\n\n    scripts/inference.py DATA\n"
+    for called, shown in (
+        ("specdec-translate", "specdec-translate"),
+        ("x.py", "scripts/inference.py"),
+    ):
+        monkeypatch.setattr("sys.argv", [f"/bin/{called}"])
+        assert documented(text)["epilog"] == f"example:\n    {shown} DATA"
+
+
 def test_defaults_are_told_once() -> None:
     parser = argparse.ArgumentParser(**documented("A title.\n\n    an example\n        goes on\n"))
     add = parser.add_argument

@@ -62,7 +62,7 @@ def benchmark_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
     view = wanted.pop("view", None)
     systems = [s for batch in figures["batches"] for s in batch["systems"] if _is(s, wanted)]
     columns: dict[str, Callable[[Json], str]] = {
-        "system": lambda s: s["name"],
+        "system": _named,
         "ms per sentence": lambda s: spread(s["milliseconds_a_sentence"]),
         f"x {figures['baseline']}": lambda s: spread(s["speed_over_baseline"], 2),
         "BLEU": lambda s: number(s["bleu"], 1),
@@ -73,19 +73,25 @@ def benchmark_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
     }
     if view is not None:
         speed = ("ms per sentence", f"x {figures['baseline']}") if view == "short" else ()
-        kept = ("system", *speed, "BLEU", "acceptance length")
+        quality = ("BLEU",) if view == "quality" else ()
+        kept = ("system", *speed, *quality, "acceptance length")
         columns = {name: columns[name] for name in kept}
     if not systems:
         raise ValueError(f"no system of the figures has {wanted}")
     yield from rows(columns, systems)
     first, machine = systems[0], figures["machine"]
     yield ""
-    yield (
-        f"*{figures['text']['lines']} lines, batch {wanted.get('batch', 'as given')}, "
-        f"{first['threads']} thread{'s' * (first['threads'] != 1)}, medians of "
-        f"{first['milliseconds_a_sentence']['rounds']} alternating rounds (least to most); "
-        f"{conditions(machine)}; sacreBLEU `{figures['bleu_signature']}`.*"
-    )
+    rounds = first["milliseconds_a_sentence"]["rounds"]
+    batches = " ".join(sorted({str(system["batch"]) for system in systems}))
+    medians = f"medians of {rounds} alternating rounds (least to most)"
+    threads = counted(first["threads"], "thread")
+    parts = [
+        f"{figures['text']['lines']} lines, batch {batches}, {threads}, "
+        f"{'one round' if rounds == 1 else medians}",
+        conditions(machine),
+        *([f"sacreBLEU `{figures['bleu_signature']}`"] if "BLEU" in columns else []),
+    ]
+    yield f"*{'; '.join(parts)}.*"
 
 
 def sweep_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
@@ -98,13 +104,17 @@ def sweep_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
         "acceptance length": lambda n: number(_first(by_group, n)["acceptance_length"], 2),
         "verification rate": lambda n: number(_first(by_group, n)["verification_rate"], 3),
         "discard rate": lambda n: number(_first(by_group, n)["discard_rate"], 2),
+        "of verified": lambda n: number(_first(by_group, n)["verified_discard_rate"], 2),
     }
-    for group, systems in zip(groups, by_group):
-        head = f"speed over AR: {group['conditions']}"
+    parts = [group["conditions"].split(", ") for group in groups]
+    shared = [part for part in parts[0] if all(part in others for others in parts)]
+    for own, systems in zip(parts, by_group):
+        head = ", ".join(["x AR", *(part for part in own if part not in shared)])
         columns[head] = lambda n, s=systems: spread(s[n]["speed_over_AR"], 2) if n in s else ""
     yield from rows(columns, [n for n in names if _is(_first(by_group, n), wanted)])
     yield ""
-    yield f"*{conditions(figures['machine'])}.*"
+    lines = max(s["sentences"] for s in by_group[0].values())
+    yield f"*{lines} lines; {', '.join(shared)}; {conditions(figures['machine'])}.*"
 
 
 def exactness_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
@@ -151,6 +161,15 @@ KINDS: dict[str, Callable[[Json, dict[str, str]], Iterator[str]]] = {
 """By a field that only such figures have."""
 
 
+def _named(system: Json) -> str:
+    """A system, and what runs it: its own name leaves PyTorch out."""
+    name, precision = system["name"], system["precision"]
+    ours = system["strategy"] not in ("CTranslate2", "fairseq")
+    if not ours or system["engine"] != "eager":
+        return str(name)
+    return f"{name.removesuffix(precision)}eager {precision}"
+
+
 def _is(fields: Json, wanted: dict[str, str]) -> bool:
     return all(str(fields.get(key)) in value.split(",") for key, value in wanted.items())
 
@@ -184,7 +203,12 @@ def conditions(machine: Json) -> str:
     """Where and when."""
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     day = machine["last_run"][:10]
-    return f"{machine['processor']}, {machine['cores']} cores; {versions}; {day}"
+    return f"{machine['processor']}, {counted(machine['cores'], 'core')}; {versions}; {day}"
+
+
+def counted(number: int, what: str) -> str:
+    """So many of something."""
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def main() -> int:

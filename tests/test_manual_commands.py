@@ -66,7 +66,6 @@ OTHERWISE = {
     "train.en 116000": "train.en 20",
     # A pair that has learnt something, else no token is accepted.
     "runs/unseen/bin runs/verifier/checkpoint_last.pt drafter.pt": "bin verifier.pt shipped.pt",
-    "docs/figures/exactness": "runs/exactness",
     "--seed 1 2 3 4 5": "--seed 1",
     "--repeats 7": "--repeats 1",
     "DATA_DIR": "checkpoints/multi30k.en-de",

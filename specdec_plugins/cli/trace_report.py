@@ -50,11 +50,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.line < 1:
         parser.error(f"--line {args.line}: must be 1 or more")
     kind = Path(args.output).suffix
-    if kind not in ("", ".html", ".htm", ".svg"):
-        parser.error(f"OUTPUT {args.output}: name it .html, the page, or .svg, the picture")
     try:
         check_writable(args.output, "OUTPUT")
         check_paths([("OUTPUT", args.output)], [("TRACE", args.trace)])
+        if kind not in ("", ".html", ".htm", ".svg"):
+            raise InferenceError(
+                f"OUTPUT {args.output}: name it .html, the page, or .svg, the picture"
+            )
         sentences = tqdm(read_trace(args.trace), unit="line", disable=None)
         if kind == ".svg":
             made = _picture(sentences, args.line)

@@ -26,7 +26,7 @@ FLAGS = (
     f"--task translation_specdec --arch block_causal --block-size 4 --criterion glat_loss {SIZES} "
     "--dropout 0 --share-verifier-encoder --verifier-features --verifier-embed-dim 16 "
     "--previous-token-head --verifier-labels --blocks-per-sentence 3 --slot-decay 3 "
-    "--adam-eps 1e-3 --max-tokens 30 --max-epoch 1 --save-interval-updates 1"
+    "--adam-eps 1e-3 --max-tokens 30 --max-update 6 --save-interval-updates 1"
 )
 TOGETHER = (
     "--distributed-world-size 2 --distributed-rank $RANK --distributed-init-method {} "
@@ -112,6 +112,6 @@ def test_an_acceptance_head(trained: Trained, tmp_path: Path) -> None:
         f"--task translation_specdec --arch acceptance_head --head-layers 1 --sampling "
         f"--drafter {trained.drafter} --AR-path {trained.verifier} "
         "--criterion acceptance_loss --blocks-per-sentence 3 --adam-eps 1e-3 --max-tokens 30 "
-        "--max-epoch 1 --save-interval-updates 1"
+        "--max-update 6 --save-interval-updates 1"
     )
     check_two_are_one(trained.data, tmp_path, flags, "valid_loss", "valid_acceptance_rate")

@@ -61,8 +61,9 @@ MARKS = (
     f"  {DRAFTED[0]}drafted and accepted in one step{DRAFTED[1]}, the verifier's own token after it"
 )
 NEXT = """
-  Next: translate a file        .venv/bin/specdec-translate --help
-        see every step          specdec-translate ... --trace FILE
+  Next, in the project's folder:
+        translate a file        .venv/bin/specdec-translate --help
+        see every step          .venv/bin/specdec-translate ... --trace FILE
         your own pair           docs/training.md
 """
 RELAXED = RelaxedRule(beta=3, tau=1.0)
@@ -87,7 +88,12 @@ def main() -> int:
     add("--model", metavar="DIR", type=Path, default=model, help="the folder of a pair")
     add(ENGINE.flag, choices=ENGINE.choices, default=ENGINE.default, help=ENGINE.help)
     choices = ("float32", "bfloat16", "int8")
-    add(PRECISION.flag, choices=choices, default="float32", help="of ours, and of fairseq's")
+    add(
+        PRECISION.flag,
+        choices=choices,
+        default="float32",
+        help="of all; fairseq has float32 for int8",
+    )
     add("--repeats", metavar="N", type=int, default=5, help="timed runs; medians are shown")
     add("--source", metavar="FILE", type=Path, default=data / "example.en", help="sentences")
     add("--reference", metavar="FILE", type=Path, default=data / "example.de", help="for BLEU")

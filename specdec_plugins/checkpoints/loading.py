@@ -110,12 +110,14 @@ def load_model(path: str | os.PathLike[str], task: FairseqTask) -> BaseFairseqMo
 
     Raises:
         CheckpointError: as ``load_state``; or the configuration is impossible, the weights do not
-            fit the model that it describes, or they were trained with other dictionaries.
+            fit the model that it describes, or they were trained with other dictionaries, or for
+            the other direction.
     """
     name = os.fspath(path)
     state = load_state(name)
     cfg, weights = state["cfg"]["model"], state["model"]
     check_dictionaries(state["task_state"], task, name)
+    _check_languages(state["cfg"]["task"], task, name)
     # First without memory of its own: a file may describe a model of any size.
     with torch.device("meta"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of weights that are not copied
@@ -127,6 +129,23 @@ def load_model(path: str | os.PathLike[str], task: FairseqTask) -> BaseFairseqMo
     use_plain_encoder(model)
     model.eval()
     return model
+
+
+def _check_languages(saved: Namespace, task: FairseqTask, name: str) -> None:
+    """
+    Raises:
+        CheckpointError: the task's languages are the saved ones, swapped.
+    """
+    theirs, ours = (
+        tuple(getattr(cfg, f"{side}_lang", None) for side in ("source", "target"))
+        for cfg in (saved, getattr(task, "cfg", None))
+    )
+    if None not in theirs and theirs == ours[::-1] != ours:
+        source, target = theirs
+        raise CheckpointError(
+            f"{name}: translates from {source} to {target}; give -s {source} -t {target}, or "
+            "neither"
+        )
 
 
 def _load_weights(

@@ -35,6 +35,9 @@ UNDECLARED = {"scale_attn": bool, "scale_fc": bool, "scale_heads": bool, "scale_
 
 # Files that training began with: the weights that are loaded have replaced what was in them.
 STARTING_POINTS = ("encoder_embed_path", "decoder_embed_path", "init_encoder_from")
+# What changes nothing but training, and that only of some models.
+TRAINING_ONLY = ("decoder_layerdrop", "quant_noise_scalar")
+LEFT_OUT = (*STARTING_POINTS, *TRAINING_ONLY)
 
 # What fairseq would evaluate or import, or what works on several GPUs only.
 REFUSED = {
@@ -73,7 +76,7 @@ def saved_model(config: object) -> Namespace:
     known = _known_fields(_model_class(name), str(name))
     kept = _checked(values, known, "model", LIMITS, least=0)
     if not isinstance(config, Namespace):  # a namespace has all other options, too
-        _say_dropped(values, {*known, *STARTING_POINTS, "_name", "arch"}, f"model {name}")
+        _say_dropped(values, {*known, *LEFT_OUT, "_name", "arch"}, f"model {name}")
     return Namespace(**kept, arch=name, _name=name)
 
 
@@ -144,7 +147,7 @@ def _known_fields(model: type, name: str) -> dict[str, object]:
         known = _hints(declared)
     else:
         known = {**_hints(TransformerConfig), **UNDECLARED, **getattr(model, "saved_fields", {})}
-    return {name: hint for name, hint in known.items() if name not in STARTING_POINTS}
+    return {name: hint for name, hint in known.items() if name not in LEFT_OUT}
 
 
 @cache

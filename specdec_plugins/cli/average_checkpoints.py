@@ -56,7 +56,7 @@ def find_inputs(args: argparse.Namespace) -> list[str]:
     """The checkpoints that the command line names, or those of its folder, the newest first.
 
     Raises:
-        CheckpointError, InferenceError: a folder of too few, or of nobody knows how many.
+        CheckpointError, InferenceError: a folder of too few, or without a number.
     """
     bound = args.checkpoint_upper_bound
     if args.num_update_checkpoints is not None:

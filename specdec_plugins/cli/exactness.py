@@ -34,7 +34,7 @@ from tqdm import tqdm
 from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.cli.terminal import ends_quietly, prepare_terminal, program
 from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
-from specdec_plugins.decoding.engine_choice import ENGINE, PRECISION, choose_engine
+from specdec_plugins.decoding.engine_choice import ENGINE, PRECISION, engine_name
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import REPETITION_PENALTY, GenerationLimits, penalised
 from specdec_plugins.inference import (
@@ -63,16 +63,17 @@ def main() -> int:
     prepare_terminal(PROG)
     args = parse()
     try:
-        # The engine that --engine auto takes.
-        args.engine = choose_engine(args.engine, args.precision, "cpu").name
+        engine = engine_name(args.engine, args.precision, "cpu")
         if args.json is not None:
-            given = model_files(settings_of(args.model)).items()
+            options = map(ControllerOptions, args.controller)
+            settings = [settings_of(args.model, controller=option) for option in options]
+            given = [pair for one in settings for pair in model_files(one).items()]
             check_paths([("--json", args.json)], [("--input-path", args.input_path), *given])
             check_writable(str(args.json), "--json")
         lines = read_lines(args.input_path)
         limits = GenerationLimits(repetition_penalty=args.repetition_penalty)
         reference = load(args.model, "AR", "eager", "float64", limits=limits)
-        title = f"{len(lines)} lines, {args.engine}, {args.precision}"
+        title = f"{len(lines)} lines, {engine}, {args.precision}"
         put(f"{title:{WIDTH}} | lines that differ | gap: max | median\n")
         inexact, told = 0, []
         for title, found, expected, exact in comparisons(args, limits, lines):
@@ -82,7 +83,7 @@ def main() -> int:
             inexact += exact * len(gaps)
         if args.json is not None:
             about = {"machine": where_and_when(), "command": shlex.join([PROG, *sys.argv[1:]])}
-            about |= {"engine": args.engine, "precision": args.precision}
+            about |= {"engine": engine, "precision": args.precision}
             content = json.dumps({**about, "comparisons": told}, indent=1)
             write_whole(args.json, [content.encode(), b"\n"])
     except BrokenPipeError:
@@ -168,6 +169,7 @@ def comparisons(
         return decoded("fairseq", "eager", precision)
 
     ar, own = decoded("AR"), (args.engine, args.precision)
+    compiled = engine_name(*own, "cpu") == "openvino"
     for controller, batch in product(args.controller, args.batch):
         found = decoded("specdec", *own, batch, controller)
         yield f"strict, {controller}, batch {batch}: AR", found, ar, True
@@ -180,9 +182,7 @@ def comparisons(
     if STOCK in args.against:
         yield "AR: stock beam 1", ar, stock(), True
     for precision in args.against:
-        if precision not in (STOCK, args.precision) or (
-            precision != STOCK and args.engine == "openvino"
-        ):
+        if precision not in (STOCK, args.precision) or (precision != STOCK and compiled):
             yield f"AR: AR in eager {precision}", ar, decoded("AR", "eager", precision), False
 
 

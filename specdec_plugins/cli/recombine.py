@@ -21,6 +21,7 @@ from specdec_plugins.data.recombination import Text, recombine
 from specdec_plugins.inference.streams import tell
 
 PROG = program("recombine.py")
+MOST_DIGITS = 18
 
 
 @ends_quietly(PROG)
@@ -30,8 +31,8 @@ def main() -> int:
         tell(str(__doc__))
         return 2
     count = sys.argv[2]
-    if not count.isdecimal() or int(count) == 0:
-        tell(f"{PROG}: COUNT {count}: must be a whole number above 0")
+    if not count.isdecimal() or len(count) > MOST_DIGITS or int(count) == 0:
+        tell(f"{PROG}: COUNT {count}: must be a whole number from 1 to 1e18")
         return 2
     try:
         # A line ends at a line feed and nowhere else.

@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--limit {args.limit}: must be 0 or more")
     if args.line < 1:
         parser.error(f"--line {args.line}: must be 1 or more")
-    kind = Path(args.output).suffix
+    kind = Path(args.output).suffix.lower()
     try:
         check_writable(args.output, "OUTPUT")
         check_paths([("OUTPUT", args.output)], [("TRACE", args.trace)])

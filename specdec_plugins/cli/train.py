@@ -7,6 +7,7 @@ begins with the flags of ``config/NAME.yaml``, and ``--recipe FILE.yaml`` with t
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from specdec_plugins.cli.terminal import log_level, program
 from specdec_plugins.inference.streams import tell
 
 PROG = program("train.py")
+logger = logging.getLogger(PROG)
 
 TASK = "translation_specdec"
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -50,14 +52,18 @@ def main() -> int:
     try:
         cli_main()
     except FileNotFoundError as error:
-        tell(f"{PROG}: {error.filename or error}: no such file or folder; check the path")
+        logger.debug("traceback:", exc_info=True)
+        fault = f"{error.filename}: no such file or folder" if error.filename else str(error)
+        tell(f"{PROG}: {fault}; check the path")
         return 1
     except CheckpointError as error:
+        logger.debug("traceback:", exc_info=True)
         tell(f"{PROG}: {error}")
         return 1
     except ValueError as error:
         if not str(error).startswith("--"):
             raise  # of no flag: where it came from is of use
+        logger.debug("traceback:", exc_info=True)
         tell(f"{PROG}: {error}")
         return 2
     return 0

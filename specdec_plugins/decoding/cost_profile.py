@@ -99,7 +99,7 @@ class CostProfile:
                 for size in bar:
                     measured[str(size)] = self._measure(generator, sample, size, needs)
             # Another process may have measured other sizes meanwhile.
-            measured = {**self._load(path, key), **measured}
+            measured = {**self._load(path, key, again=True), **measured}
             self._save(path, key, measured)
         return StepCosts.between({size: measured[str(size)] for size in sizes}, rows, needs.most)
 
@@ -127,8 +127,10 @@ class CostProfile:
             for place, part in enumerate(("draft", "verify"))
         }
 
-    def _load(self, path: Path, key: dict[str, object]) -> dict[str, Points]:
-        """What the file holds for this key; nothing, with a warning, if it is of another."""
+    def _load(self, path: Path, key: dict[str, object], again: bool = False) -> dict[str, Points]:
+        """What the file holds for this key; nothing if it is of another, of which a warning tells
+        unless it is looked at ``again``."""
+        level = logging.DEBUG if again else logging.WARNING
         try:
             found = msgspec.json.decode(path.read_bytes(), type=_File)
             for points in found.costs.values():
@@ -140,13 +142,12 @@ class CostProfile:
                 raise ValueError(
                     f"--cost-profile {path}: is no cost profile ({error}); name another file"
                 ) from error
-            logger.warning("%s: is no cost profile (%s); measuring anew", path, error)
+            logger.log(level, "%s: is no cost profile (%s); measuring anew", path, error)
             return {}
         differing = [name for name in key if found.key.get(name) != key[name]]
         if differing:
-            logger.warning(
-                "%s: was measured for another %s; measuring anew", path, " and ".join(differing)
-            )
+            what = " and ".join(differing)
+            logger.log(level, "%s: was measured for another %s; measuring anew", path, what)
             return {}
         return found.costs
 

@@ -59,6 +59,13 @@ def engines_for_cpus() -> tuple[str, ...]:
     return ("eager", "openvino") if has_openvino() else ("eager",)
 
 
+def engine_name(engine: str, precision: str, device: str) -> str:
+    """The engine that ``auto`` is, or the one asked for."""
+    able = torch.device(device).type == "cpu" and precision in COMPILED
+    compiles = engine == "openvino" or (engine == "auto" and able and has_openvino())
+    return "openvino" if compiles else "eager"
+
+
 def choose_engine(engine: str, precision: str, device: str) -> Engine:
     """The engine that is asked for.
 
@@ -67,8 +74,7 @@ def choose_engine(engine: str, precision: str, device: str) -> Engine:
         EngineError: it is not installed.
     """
     check_engine(engine, precision, device)
-    able = torch.device(device).type == "cpu" and precision in COMPILED
-    if engine == "openvino" or (engine == "auto" and able and has_openvino()):
+    if engine_name(engine, precision, device) == "openvino":
         # Only where it is used: it is an extra.
         from specdec_plugins.engines.openvino import OpenVinoEngine
 

@@ -37,8 +37,8 @@ def warm_up(
         positions: most source tokens, EOS included, that the models take.
 
     Returns:
-        seconds it took; 0 where the engine takes all sizes alike, or where each batch is decoded
-        once more before, which meets them.
+        seconds it took; 0 where the engine takes all sizes alike, or where the oracle decodes each
+        batch twice.
     """
     sizes, limits = generator.engine.sizes, generator.limits
     measures = isinstance(generator.prepare, CostProfile)

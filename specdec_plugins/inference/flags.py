@@ -99,7 +99,8 @@ class TranslationParser(argparse.ArgumentParser):
                     args.encoder_options[key] = getattr(args, key)
         own = self._own_names() - _idle(args)
         used = {*own, *USED, *args.encoder_options, *(SEARCH if args.strategy == "fairseq" else ())}
-        used |= {name for name, _, _ in REFUSED}
+        if args.strategy != "fairseq":
+            used |= {name for name, _, _ in REFUSED}
         if args.post_process not in (None, "subword_nmt"):
             used.add("post_process")
         flags = (token.split("=")[0] for token in argv if token.startswith("-"))

@@ -10,7 +10,7 @@ from typing import Any
 
 EXAMPLE = re.compile(r"\n((?:    \S.*\n(?: {4,}.*\n)*)+)")
 """The first indented lines of a module's text."""
-SCRIPT = re.compile(r"scripts/\w+\.py")
+SCRIPT = re.compile(r"scripts/(\w+)\.py")
 """A command as it is called in a clone."""
 
 
@@ -30,6 +30,12 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
         return f"{text} ({shown.replace('%', '%%')})"
 
 
+def command_of(script: str) -> str:
+    """The console command of a script, as setup.py names it."""
+    short = {"inference": "translate", "export_checkpoint": "export"}
+    return "specdec-" + short.get(script, script).replace("_", "-")
+
+
 def documented(text: str | None) -> dict[str, Any]:
     """What a parser is made with, from its command's module text, whose indented lines are the
     example."""
@@ -39,7 +45,7 @@ def documented(text: str | None) -> dict[str, Any]:
     if found is not None:
         example, called = found[1].rstrip(), Path(sys.argv[0]).name
         if called.startswith("specdec-"):
-            example = SCRIPT.sub(called, example)
+            example = SCRIPT.sub(lambda script: command_of(script[1]), example)
         parts["description"] = whole[: found.start()] + whole[found.end() :]
         parts["epilog"] = f"example:\n{example}"
     return parts

@@ -88,7 +88,7 @@ class Settings:
         """
         for name, kind, example in TYPED:
             if not isinstance(getattr(self, name), kind):
-                raise TypeError(f"{name}: give a {kind.__name__}, such as {example}")
+                raise TypeError(f"{name}: give {example}, or another {kind.__name__}")
         if self.strategy not in STRATEGIES:
             raise ValueError(f"--strategy {self.strategy}: must be one of {', '.join(STRATEGIES)}")
         for flag, value in (("--batch", self.batch), ("--beam", self.beam)):

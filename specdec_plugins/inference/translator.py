@@ -50,7 +50,8 @@ class Translation:
 def _checked(text: object, number: int) -> str:
     """A line that a program hands over."""
     if not isinstance(text, str):
-        raise TypeError(f"line {number}: is a {type(text).__name__}, not a string")
+        raise TypeError(f"line {number}: is not a string, but of type {type(text).__name__}")
+    text = text.removesuffix("\n").removesuffix("\r")
     if "\n" in text:
         raise ValueError(f"line {number}: holds a line feed; give its lines one by one")
     return text

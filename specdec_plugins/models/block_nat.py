@@ -178,11 +178,12 @@ class BlockDrafter(Drafter):
         block(args)
         for name in UNSUPPORTED:
             if getattr(args, name, None):
-                raise ValueError(f"--{name.replace('_', '-')}: not supported by --arch block")
+                flag = f"--{name.replace('_', '-')}"
+                raise ValueError(f"{flag}: not supported by --arch block; leave it out")
         if getattr(args, "layernorm_embedding", False):
             logger.warning("--layernorm-embedding does nothing with --arch block, as published")
         if getattr(args, "decoder_output_dim", None) not in (None, args.decoder_embed_dim):
-            raise ValueError("--decoder-output-dim: not supported by --arch block")
+            raise ValueError("--decoder-output-dim: not supported by --arch block; leave it out")
         source, target = task.source_dictionary, task.target_dictionary
         args.mask_token = target.unk()
         args.no_scale_embedding = True

@@ -76,10 +76,8 @@ class TranslationSpecdecTask(TranslationTask):
             raise ValueError(f"--blocks-per-sentence {cfg.blocks_per_sentence}: must be at least 1")
         if not 0.0 <= cfg.start_p <= 1.0:
             raise ValueError(f"--start-p {cfg.start_p}: must be between 0 and 1")
-        if not 0.0 <= cfg.start_p - cfg.minus_p <= 1.0:
-            raise ValueError(
-                f"--minus-p {cfg.minus_p}: --start-p {cfg.start_p} less it must be between 0 and 1"
-            )
+        if not cfg.start_p - cfg.minus_p <= 1.0:
+            raise ValueError(f"--minus-p {cfg.minus_p}: takes --start-p {cfg.start_p} above 1")
         if cfg.total_up < 1:
             raise ValueError(f"--total-up {cfg.total_up}: must be at least 1")
         if cfg.left_pad_target:
@@ -192,8 +190,9 @@ class TranslationSpecdecTask(TranslationTask):
         )
 
     def glancing_ratio(self, update: int) -> float:
-        """Linear from ``start_p`` to ``start_p - minus_p`` over ``total_up`` updates."""
-        return self.cfg.start_p - self.cfg.minus_p * min(1.0, max(0.0, update / self.cfg.total_up))
+        """Linear from ``start_p`` to ``start_p - minus_p``, or 0, over ``total_up`` updates."""
+        part = min(1.0, max(0.0, update / self.cfg.total_up))
+        return max(0.0, self.cfg.start_p - self.cfg.minus_p * part)
 
     def _cut(self, sample: Sample, uniforms: Tensor) -> None:
         lengths = sample["target"].ne(self.target_dictionary.pad()).sum(1)

@@ -217,6 +217,11 @@ class TestTypes:
         found = saved_model({**CAUSAL, "init_encoder_from": "verifier.pt"})
         assert not hasattr(found, "init_encoder_from")
 
+    def test_what_is_for_training_alone_is_left_out(self) -> None:
+        """The published drafter would refuse it."""
+        found = saved_model({**MODELS["block"], "decoder_layerdrop": 0.1})
+        assert not hasattr(found, "decoder_layerdrop")
+
     def test_unknown_fields_are_named_once(self, caplog: pytest.LogCaptureFixture) -> None:
         for _ in range(2):
             found = saved_model({**CAUSAL, "unheard_of": 1, "user_dir": "x"})

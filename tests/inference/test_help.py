@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import re
+from pathlib import Path
 
 import pytest
 
-from specdec_plugins.inference.help import documented
+from specdec_plugins.inference.help import command_of, documented
 
+SETUP = Path(__file__).resolve().parents[2] / "setup.py"
 DOORS = [
     *("average_checkpoints", "benchmark", "calibrate_head", "encoder_initial", "evaluate"),
     *("exactness", "export_checkpoint", "inference", "trace_report", "translate_corpus"),
@@ -33,14 +36,22 @@ def test_an_example_is_at_the_end(
     assert "--lm-path" not in text
 
 
-def test_an_example_has_the_name_that_was_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "A title.\n\n    scripts/inference.py DATA\n"
-    for called, shown in (
-        ("specdec-translate", "specdec-translate"),
-        ("x.py", "scripts/inference.py"),
+def test_an_example_has_the_names_that_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "A title.\n\n    scripts/inference.py DATA\n    scripts/trace_report.py FILE\n"
+    installed = ("specdec-translate DATA", "specdec-trace-report FILE")
+    for called, (first, second) in (
+        ("specdec-trace-report", installed),
+        ("trace_report.py", ("scripts/inference.py DATA", "scripts/trace_report.py FILE")),
     ):
         monkeypatch.setattr("sys.argv", [f"/bin/{called}"])
-        assert documented(text)["epilog"] == f"example:\n    {shown} DATA"
+        assert documented(text)["epilog"] == f"example:\n    {first}\n    {second}"
+
+
+def test_commands_are_those_that_are_installed() -> None:
+    names = re.findall(r'"(specdec-[\w-]+)": "(\w+)"', SETUP.read_text("utf-8"))
+    assert len(names) > 10
+    for command, script in names:
+        assert command_of(script) == command
 
 
 def test_defaults_are_told_once() -> None:

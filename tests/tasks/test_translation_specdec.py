@@ -440,8 +440,8 @@ class TestOptions:
             ),
             ({"start_p": 1.5}, r"--start-p 1\.5: must be between 0 and 1"),
             ({"start_p": -0.5}, r"--start-p -0\.5: must be between 0 and 1"),
-            ({"minus_p": -0.6}, r"--minus-p -0\.6: --start-p 0\.5 less it must be between 0 and 1"),
-            ({"minus_p": float("nan")}, "--minus-p nan: --start-p"),
+            ({"minus_p": -0.6}, r"--minus-p -0\.6: takes --start-p 0\.5 above 1"),
+            ({"minus_p": float("nan")}, "--minus-p nan: takes --start-p"),
         ],
     )
     def test_impossible_settings_are_named(
@@ -453,6 +453,10 @@ class TestOptions:
     def test_the_published_drafter_scores_one_block(self, data: Path, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="--blocks-per-sentence: --arch block can score one"):
             run_train(data, tmp_path, f"{PUBLISHED_FLAGS} --blocks-per-sentence 2 --max-update 1")
+
+    def test_no_glancing(self, data: Path) -> None:
+        task = make_task(data, start_p=0.0)
+        assert [task.glancing_ratio(update) for update in (0, 9, 10**9)] == [0, 0, 0]
 
     def test_glancing_ratio(self, data: Path) -> None:
         task = make_task(data, total_up=100)

@@ -9,7 +9,7 @@ from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import TransformerModelBase
 from fairseq.models.transformer.transformer_decoder import TransformerDecoderBase
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
-from torch import Tensor
+from torch import Tensor, nn
 
 from specdec_plugins.decoding.steps.cache import (
     KVCache,
@@ -57,8 +57,10 @@ def check_supported(model: BaseFairseqModel) -> None:
     ):
         raise UnsupportedModelError(f"{type(model).__name__}: not supported; {supported}")
     decoder = model.decoder
-    if not _is_stock(decoder):
-        raise UnsupportedModelError(f"{type(decoder).__name__}: not supported; {supported}")
+    for module in (decoder, *decoder.layers):
+        if not _is_stock(module):
+            name = type(module).__name__
+            raise UnsupportedModelError(f"{name}: has a forward pass of its own; {supported}")
     if decoder.adaptive_softmax is not None:
         raise UnsupportedModelError(f"--adaptive-softmax-cutoff: not supported; {supported}")
     if decoder.cross_self_attention:
@@ -71,13 +73,12 @@ def check_supported(model: BaseFairseqModel) -> None:
                 raise UnsupportedModelError(f"{name} (NormFormer): not supported; {supported}")
 
 
-def _is_stock(decoder: TransformerDecoderBase) -> bool:
-    """Whether its forward pass, and that of its layers, is fairseq's own."""
-    passes = ("forward", "extract_features", "extract_features_scriptable", "output_layer")
-    return same_methods(decoder, TransformerDecoderBase, *passes) and all(
-        same_methods(layer, TransformerDecoderLayerBase, "forward", "residual_connection")
-        for layer in decoder.layers
-    )
+def _is_stock(module: nn.Module) -> bool:
+    """Whether the forward pass of a decoder, or of a layer of one, is fairseq's own."""
+    if isinstance(module, TransformerDecoderBase):
+        passes = ("forward", "extract_features", "extract_features_scriptable", "output_layer")
+        return same_methods(module, TransformerDecoderBase, *passes)
+    return same_methods(module, TransformerDecoderLayerBase, "forward", "residual_connection")
 
 
 class VerifierStep(CachedStep):

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Run the tests, on all cores, with line coverage of the package. Sets up .venv by itself the first
-# time.
+# Run the tests, on all cores. Sets up .venv by itself the first time.
 #
 #   scripts/test.sh                      all but the slow ones
+#   scripts/test.sh --cov                the same, with line coverage of the package; a quarter slower
 #   scripts/test.sh --slow               all
 #   scripts/test.sh -m slow              the slow ones only
 #   scripts/test.sh tests/decoding -x    anything else is passed on to pytest; -n 0: in one process
@@ -13,10 +13,12 @@ scripts/setup_env.sh test
 
 arguments=()
 for argument in "$@"; do
-  # An empty -m overrides the "not slow" of pyproject.toml.
-  if [ "$argument" = --slow ]; then arguments+=(-m ""); else arguments+=("$argument"); fi
+  case $argument in
+    --slow) arguments+=(-m "") ;; # which overrides the "not slow" of pyproject.toml
+    --cov) arguments+=(--cov=specdec_plugins --cov-report=term) ;;
+    *) arguments+=("$argument") ;;
+  esac
 done
 # A core each: whatever a test starts would else have threads for all of them.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
-exec .venv/bin/python -m pytest -n auto --dist worksteal --cov=specdec_plugins --cov-report=term \
-  ${arguments[@]+"${arguments[@]}"}
+exec .venv/bin/python -m pytest -n auto --dist worksteal ${arguments[@]+"${arguments[@]}"}

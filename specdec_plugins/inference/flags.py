@@ -203,7 +203,7 @@ def _idle(args: Namespace) -> set[str]:
     """Of our own flags, those that do nothing beside the others, and are not refused."""
     judging = {name for name in RULE_OPTIONS if name not in SAMPLING}
     uncontrolled = judging | ControllerOptions("none").idle
-    # A script that compares systems has several beams, or one of which it says more.
+    # Only stock search has one; a script that compares systems has several, and runs that too.
     idle = set() if args.strategy == "fairseq" or isinstance(args.beam, list) else {"beam"}
     if args.strategy == "drafter":
         return (idle | uncontrolled) - {ACCEPTANCE_HEAD.name}
@@ -244,6 +244,16 @@ def _precision(args: Namespace) -> str:
     return next(iter(given.values()), PRECISION.default)
 
 
+def _warn_of_no_tau(args: Namespace) -> None:
+    """Relaxed acceptance takes both of its options."""
+    judges = args.strategy == "specdec" and args.controller != "none"
+    if judges and args.beta > 1 and args.tau == 0:
+        logger.warning(
+            "--beta %d: without --tau accepts only what is as probable as the verifier's own token",
+            args.beta,
+        )
+
+
 def make_settings(args: Namespace) -> Settings:
     """The settings that a parsed command line stands for.
 
@@ -267,11 +277,7 @@ def make_settings(args: Namespace) -> Settings:
     if stock:
         judging = {name: judging[name] for name in SAMPLING}
     rule = choose_rule(judging)
-    if args.strategy == "specdec" and args.controller != "none" and args.beta > 1 and not args.tau:
-        logger.warning(
-            "--beta %d: without --tau accepts only what is as probable as the verifier's own token",
-            args.beta,
-        )
+    _warn_of_no_tau(args)
     limits = {name: getattr(args, name) for name in LIMITS}
     return Settings(
         data=args.data,

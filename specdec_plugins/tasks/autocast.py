@@ -12,9 +12,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from specdec_plugins.fairseq_types import Sample
 
 SHORT = 128
-"""Sentences of up to so many tokens are attended to by plain matrix products. The backward pass of
-torch's fused CPU kernel takes 1.5 to 6 times as long on them in bfloat16 (measured at 10 to 100
-tokens, torch 2.13, AVX-512); from about 200 on it is the quicker one."""
+"""Sentences of up to so many tokens are attended to by plain matrix products. Forward and backward
+pass of torch's fused CPU kernel take 1.15 to 6 times as long in bfloat16 (100 to 10 tokens, torch
+2.13, AVX-512); at 250 tokens it is the quicker one."""
 
 
 @contextmanager

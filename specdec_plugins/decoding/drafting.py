@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule
-from specdec_plugins.decoding.acceptance.sampling import Proposal, draw, log_probabilities
+from specdec_plugins.decoding.acceptance.sampling import Proposal, draw
 from specdec_plugins.decoding.batch import Batch
 from specdec_plugins.decoding.drafts import (
     ChainDraft,
@@ -206,15 +206,14 @@ class SelfScoredDrafting(ChainDrafting):
         decoder = self.drafter.decoder
         chosen = scores.choose()
         previous = torch.cat([batch.last[:, None], chosen[:, :-1]], dim=1)
-        logits = decoder.slot_logits(states, previous)
-        lprobs = log_probabilities(logits, dtype=batch.scores.dtype)
+        logits = decoder.slot_logits(states, previous).to(batch.scores.dtype)
         lengths = batch.on_device.lengths
         positions = lengths[:, None] + indices(chosen.size(1), batch.device)
-        verification = verification_of(lprobs, batch, positions, self._bans)
+        verification = verification_of(logits, batch, positions, self._bans)
         tokens = verification.best
         if not self._bans.limits.unkpen:
             # The drafter chose without knowing what the limits forbid.
-            allowed = lprobs.gather(-1, chosen[..., None])[..., 0] > -math.inf
+            allowed = verification.scores.gather(-1, chosen[..., None])[..., 0] > -math.inf
             tokens = torch.where(allowed, chosen, tokens)
         return SelfScoredDraft(
             tokens,

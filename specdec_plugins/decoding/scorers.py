@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import Verification
-from specdec_plugins.decoding.acceptance.sampling import log_probabilities
+from specdec_plugins.decoding.acceptance.sampling import tempered
 from specdec_plugins.decoding.batch import Batch
 from specdec_plugins.decoding.drafts import ChainDraft, Draft, SelfScoredDraft
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans, penalised
@@ -60,9 +60,9 @@ class VerifierScorer:
             ragged = RaggedRows.of(draft.lengths + 1, inputs.size(1))
         logits, states = self.verifier.score(inputs, batch.lengths, lengths, depths, among, ragged)
         scores = self._penalised(logits, batch, draft, ragged)
-        lprobs = log_probabilities(scores, self.limits.temperature, batch.scores.dtype)
+        scores = tempered(scores, self.limits.temperature, batch.scores.dtype)
         positions = lengths[:, None] + depths
-        return verification_of(lprobs, batch, positions, self._bans, ragged), states
+        return verification_of(scores, batch, positions, self._bans, ragged), states
 
     def _penalised(
         self, logits: Tensor, batch: Batch, draft: Draft, ragged: RaggedRows | None
@@ -83,25 +83,26 @@ class VerifierScorer:
 
 
 def verification_of(
-    lprobs: Tensor,
+    scores: Tensor,
     batch: Batch,
     positions: Tensor,
     bans: TokenBans,
     ragged: RaggedRows | None = None,
 ) -> Verification:
-    """Log-probabilities ``(rows, slots, vocab)``, changed in place as fairseq's options ask for.
+    """Scores ``(rows, slots, vocab)``, with what fairseq's options forbid.
 
     Args:
         positions: ``(rows, slots)`` target tokens before each.
-        ragged: where log-probabilities are those of joined rows.
+        ragged: where scores are those of joined rows.
     """
     room = batch.room(positions.size(1))
     most = None if room is None else batch.on_device.max_lengths
     if ragged is not None:
         most = None if most is None else ragged.join(most[:, None].expand_as(positions))[:, 0]
         positions = ragged.join(positions)
-    bans.apply(lprobs, positions, most, early=min(batch.lengths) < bans.limits.min_len)
-    return Verification(lprobs, bans.eos, ragged)
+    limited = scores.clone()
+    bans.apply(limited, positions, most, early=min(batch.lengths) < bans.limits.min_len)
+    return Verification(limited, bans.eos, ragged, scores)
 
 
 class NoScorer:

@@ -8,15 +8,21 @@ import torch
 from torch import Tensor
 
 
+def tempered(scores: Tensor, temperature: float = 1.0, dtype: torch.dtype | None = None) -> Tensor:
+    """``(…, tokens)`` scores divided by ``temperature``, in ``dtype``; up to a number that is the
+    same for all tokens."""
+    scores = scores if dtype is None else scores.to(dtype)
+    if temperature == 1.0:
+        return scores
+    # Minus the best, so that no score can become infinity.
+    return (scores - scores.amax(-1, keepdim=True)) / temperature
+
+
 def log_probabilities(
     scores: Tensor, temperature: float = 1.0, dtype: torch.dtype | None = None
 ) -> Tensor:
     """``(…, tokens)`` the log-softmax of scores divided by ``temperature``, in ``dtype``."""
-    if temperature == 1.0:
-        return scores.log_softmax(-1, dtype=dtype)
-    # Minus the best, so that no score can become infinity.
-    scores = scores.to(dtype or scores.dtype)
-    return ((scores - scores.amax(-1, keepdim=True)) / temperature).log_softmax(-1)
+    return tempered(scores, temperature, dtype).log_softmax(-1)
 
 
 @dataclass(frozen=True)

@@ -19,37 +19,52 @@ class Verification:
     Rules and the loop ask for no more than what is here, so that an engine need not give all.
     """
 
-    log_probabilities: Tensor
-    """``(rows, slots, vocab)``; minus infinity where a token is forbidden. As in fairseq, they are
-    normalised before anything is forbidden, so that what is left need not add up to one."""
+    scores: Tensor
+    """``(rows, slots, vocab)`` log-probabilities, those of a slot up to a number of its own; minus
+    infinity where a token is forbidden."""
     eos: int
     ragged: RaggedRows | None = None
-    """Where rows are joined; log-probabilities are then ``(tokens, 1, vocab)``."""
+    """Where rows are joined; scores are then ``(tokens, 1, vocab)``."""
+    unlimited: Tensor | None = None
+    """The scores before anything was forbidden. As in fairseq, they are what is normalised, so that
+    what is left need not add up to one; None where scores are log-probabilities as they are."""
 
     @cached_property
     def best(self) -> Tensor:
         """``(rows, slots)`` the most probable token; of equals the first."""
-        if self.log_probabilities.device.type == "cpu":
+        if self.scores.device.type == "cpu":
             # numpy's is ten times as fast as torch's.
-            found = torch.from_numpy(self.log_probabilities.numpy().argmax(-1))
+            found = torch.from_numpy(self.scores.numpy().argmax(-1))
         else:
-            found = self.log_probabilities.argmax(-1)
+            found = self.scores.argmax(-1)
         return found if self.ragged is None else self.ragged.pad(found)
 
+    @cached_property
+    def log_probabilities(self) -> Tensor:
+        """As ``scores``, of all tokens: for what asks for a few of them there is :meth:`of`."""
+        if self.unlimited is None:
+            return self.scores
+        return self.scores - self.unlimited.logsumexp(-1, keepdim=True)
+
     def after(self, sources: Tensor) -> Tensor:
-        """``(rows, n, vocab)`` log-probabilities after the ``sources``-th token read, ``(rows,
-        n)``."""
-        scores = self.log_probabilities
-        if self.ragged is not None:
-            return scores[self.ragged.places.gather(1, sources), 0]
-        return scores.gather(1, sources[..., None].expand(-1, -1, scores.size(-1)))
+        """``(rows, n, vocab)`` scores after the ``sources``-th token read, ``(rows, n)``."""
+        return self._after(self.scores, sources)
 
     def of(self, tokens: Tensor, sources: Tensor) -> Tensor:
         """``(rows, n)`` log-probabilities of ``tokens``, each after the ``sources``-th one read."""
         if self.ragged is not None:
-            return self.log_probabilities[self.ragged.places.gather(1, sources), 0, tokens]
-        flat = sources * self.log_probabilities.size(-1) + tokens
-        return self.log_probabilities.flatten(1).gather(1, flat)
+            found = self.scores[self.ragged.places.gather(1, sources), 0, tokens]
+        else:
+            flat = sources * self.scores.size(-1) + tokens
+            found = self.scores.flatten(1).gather(1, flat)
+        if self.unlimited is None:
+            return found
+        return found - self._after(self.unlimited, sources).logsumexp(-1)
+
+    def _after(self, scores: Tensor, sources: Tensor) -> Tensor:
+        if self.ragged is not None:
+            return scores[self.ragged.places.gather(1, sources), 0]
+        return scores.gather(1, sources[..., None].expand(-1, -1, scores.size(-1)))
 
 
 @dataclass(frozen=True)

@@ -230,6 +230,21 @@ def test_log_probabilities_of_what_was_committed() -> None:
     ]
 
 
+def test_scores_are_normalised_as_they_were_before_anything_was_forbidden() -> None:
+    """As in fairseq: what is left need not add up to one."""
+    before = torch.randn(2, 3, 5, dtype=torch.float64)
+    scores = before.clone()
+    scores[..., 0], scores[..., 3] = -torch.inf, scores[..., 3] - 2
+    verification = Verification(scores, EOS, unlimited=before)
+    lprobs = before.log_softmax(-1)
+    lprobs[..., 0], lprobs[..., 3] = -torch.inf, lprobs[..., 3] - 2
+    torch.testing.assert_close(verification.log_probabilities, lprobs)
+    tokens, sources = torch.tensor([[1, 0], [3, 2]]), torch.tensor([[0, 2], [1, 1]])
+    expected = lprobs.gather(1, sources[..., None].expand(2, 2, 5)).gather(2, tokens[..., None])
+    torch.testing.assert_close(verification.of(tokens, sources), expected[..., 0])
+    assert verification.best.equal(lprobs.argmax(-1))
+
+
 def test_drafts_are_drawn_at_any_temperature() -> None:
     """In a precision whose largest number is 65,504, too."""
     scores = torch.tensor([[3.0, 4.0, -2.0]], dtype=torch.float16)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -64,7 +65,7 @@ class OpenVinoEngine:
         }
         about = {"openvino": self._openvino.__version__, "precision": precision, **self._options}
         if self._compress is not None:
-            about["nncf"] = self._compress.version
+            about["compression"] = self._compress.about
         self._files = CompiledFiles(about)
 
     @contextmanager
@@ -169,7 +170,12 @@ def _reason(error: Exception) -> str:
 
 
 class WeightCompression:
-    """Makes the weights of a model int8, each row of a matrix with a scale of its own."""
+    """Makes the weights of a model int8, each row of a matrix with a scale of its own, and what
+    they are multiplied with int8 as well, each vector with as few scales as can be."""
+
+    GROUP_SIZE = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
+    """OpenVINO's name for how many numbers share a scale. It has to divide what a matrix takes, or
+    float32 is what is multiplied; left alone it is 32, which costs a sixth of a step's time."""
 
     def __init__(self) -> None:
         """
@@ -184,12 +190,26 @@ class WeightCompression:
                 "--precision int8: needs NNCF, which is not installed; pip install "
                 "'specdec-plugins[openvino,int8]'"
             ) from error
-        nncf.set_log_level(logging.ERROR)
+        logging.getLogger("nncf").setLevel(logging.ERROR)
         self._nncf = nncf
-        self.version = str(nncf.__version__)
+        self.about = f"nncf {nncf.__version__}, groups as wide as can be"
 
     def __call__(self, model: Any) -> Any:
+        size = math.gcd(*_widths(model))
+        if size >= 32:
+            # With the model, not an option: what is loaded from a file later has it, too.
+            model.set_rt_info(str(size), ["runtime_options", self.GROUP_SIZE])
         return self._nncf.compress_weights(model, mode=self._nncf.CompressWeightsMode.INT8_SYM)
+
+
+def _widths(model: Any) -> Iterator[int]:
+    """How many numbers each matrix of weights of an OpenVINO model takes."""
+    for operation in model.get_ordered_ops():
+        if operation.get_type_name() == "MatMul":
+            shape = operation.input_value(1).get_partial_shape()
+            if shape.is_static and len(shape) == 2:
+                transposed = operation.get_attributes()["transpose_b"]
+                yield shape[1 if transposed else 0].get_length()
 
 
 class _Given(nn.Module):

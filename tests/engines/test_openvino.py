@@ -8,6 +8,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ from specdec_plugins.engines.step import Step
 
 pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
 
-from specdec_plugins.engines.openvino import OpenVinoEngine
+from specdec_plugins.engines.openvino import OpenVinoEngine, WeightCompression
 
 K = 4
 PAIRS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
@@ -133,6 +134,32 @@ def test_a_precision_is_what_is_computed_in(precision: str, least: float) -> Non
 
     assert error("float32") < 1e-5
     assert least / 10 < error(precision) < 100 * least
+
+
+class TwoMatrices(Step):
+    """One takes 128 numbers, the other 192."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        return (x @ torch.eye(128, 192) @ torch.eye(192, 7),)
+
+    def example(self) -> tuple[torch.Tensor]:
+        return (torch.ones(2, 128),)
+
+
+def test_int8_groups_are_as_wide_as_every_matrix_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made now, and read from its file."""
+    engine, found = OpenVinoEngine("int8"), []
+    load = engine._core.import_model
+    core = SimpleNamespace(
+        compile_model=engine._core.compile_model,
+        import_model=lambda *given: found.append(load(*given)) or found[-1],
+    )
+    monkeypatch.setattr(engine, "_core", core)
+    for _ in range(2):
+        (result,) = engine.prepare(TwoMatrices())(torch.ones(2, 128))
+        assert result.allclose(torch.ones(2, 7), rtol=0.02)
+    sizes = [int(model.get_property(WeightCompression.GROUP_SIZE)) for model in found]
+    assert sizes == [64, 64]
 
 
 def test_what_was_compiled_is_kept(own_cache: Path, caplog: pytest.LogCaptureFixture) -> None:

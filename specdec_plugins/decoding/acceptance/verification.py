@@ -52,14 +52,18 @@ class Verification:
 
     def of(self, tokens: Tensor, sources: Tensor) -> Tensor:
         """``(rows, n)`` log-probabilities of ``tokens``, each after the ``sources``-th one read."""
-        if self.ragged is not None:
-            found = self.scores[self.ragged.places.gather(1, sources), 0, tokens]
-        else:
-            flat = sources * self.scores.size(-1) + tokens
-            found = self.scores.flatten(1).gather(1, flat)
+        found = self._of(self.scores, tokens, sources)
         if self.unlimited is None:
             return found
-        return found - self._after(self.unlimited, sources).logsumexp(-1)
+        change = found - self._of(self.unlimited, tokens, sources)
+        lprobs = self._after(self.unlimited, sources).log_softmax(-1)
+        return lprobs.gather(-1, tokens[..., None])[..., 0] + change
+
+    def _of(self, scores: Tensor, tokens: Tensor, sources: Tensor) -> Tensor:
+        if self.ragged is not None:
+            return scores[self.ragged.places.gather(1, sources), 0, tokens]
+        flat = sources * scores.size(-1) + tokens
+        return scores.flatten(1).gather(1, flat)
 
     def _after(self, scores: Tensor, sources: Tensor) -> Tensor:
         if self.ragged is not None:

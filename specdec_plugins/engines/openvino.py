@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specdec_plugins.engines.compiled_files import CompiledFiles
+from specdec_plugins.engines.compiled_step import CompiledCachedStep, CompiledStep, Request
 from specdec_plugins.engines.engine import EngineError
-from specdec_plugins.engines.imports import installed_openvino, without_telemetry
+from specdec_plugins.engines.imports import installed_openvino
 from specdec_plugins.engines.sizes import PaddedSizes
 from specdec_plugins.engines.step import CachedStep, Results, Run, Step
+from specdec_plugins.engines.weight_compression import WeightCompression
 from specdec_plugins.models.layers import Attend
 
 logger = logging.getLogger(__name__)
-
-Array = np.ndarray[Any, Any]
 
 HINTS = {"float32": "f32", "bfloat16": "bf16", "int8": "f32"}
 """By precision, that of arithmetic; with int8, weights are int8 and are multiplied as such where
@@ -169,49 +167,6 @@ def _reason(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[-1]
 
 
-class WeightCompression:
-    """Makes the weights of a model int8, each row of a matrix with a scale of its own, and what
-    they are multiplied with int8 as well, each vector with as few scales as can be."""
-
-    GROUP_SIZE = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
-    """OpenVINO's name for how many numbers share a scale. It has to divide what a matrix takes, or
-    float32 is what is multiplied; left alone it is 32, which costs a sixth of a step's time."""
-
-    def __init__(self) -> None:
-        """
-        Raises:
-            EngineError: NNCF is not installed.
-        """
-        try:
-            with without_telemetry():
-                import nncf
-        except ImportError as error:
-            raise EngineError(
-                "--precision int8: needs NNCF, which is not installed; pip install "
-                "'specdec-plugins[openvino,int8]'"
-            ) from error
-        logging.getLogger("nncf").setLevel(logging.ERROR)
-        self._nncf = nncf
-        self.about = f"nncf {nncf.__version__}, groups as wide as can be"
-
-    def __call__(self, model: Any) -> Any:
-        size = math.gcd(*_widths(model))
-        if size >= 32:
-            # With the model, not an option: what is loaded from a file later has it, too.
-            model.set_rt_info(str(size), ["runtime_options", self.GROUP_SIZE])
-        return self._nncf.compress_weights(model, mode=self._nncf.CompressWeightsMode.INT8_SYM)
-
-
-def _widths(model: Any) -> Iterator[int]:
-    """How many numbers each matrix of weights of an OpenVINO model takes."""
-    for operation in model.get_ordered_ops():
-        if operation.get_type_name() == "MatMul":
-            shape = operation.input_value(1).get_partial_shape()
-            if shape.is_static and len(shape) == 2:
-                transposed = operation.get_attributes()["transpose_b"]
-                yield shape[1 if transposed else 0].get_length()
-
-
 class _Given(nn.Module):
     """A module that is called without the inputs that there never are."""
 
@@ -250,94 +205,3 @@ def _joined(past: Tensor, mask: Tensor, new: list[Tensor]) -> Attend:
         return y.transpose(1, 2).flatten(2)
 
     return attend
-
-
-class Request:
-    """A compiled step, and the buffers that it reads and writes."""
-
-    def __init__(self, tensor: Any, compiled: Any) -> None:
-        self._compiled = compiled.create_infer_request()
-        count = len(compiled.inputs)
-        self._inputs = [_Input(tensor, self._compiled, place) for place in range(count)]
-
-    def run(self, inputs: Sequence[Tensor]) -> list[Array]:
-        """The results, which the next run writes over."""
-        for place, x in zip(self._inputs, inputs):
-            place.hand(x)
-        return list(self._compiled.infer(share_outputs=True).values())
-
-
-class _Input:
-    """An input of a request: a buffer that it reads, written again for each call. To hand over
-    another buffer costs more than to copy what is handed over."""
-
-    def __init__(self, tensor: Any, request: Any, place: int) -> None:
-        self._tensor, self._request, self._place = tensor, request, place
-        self._last: Tensor | None = None
-        self._buffer = np.empty(0)
-
-    def hand(self, x: Tensor) -> None:
-        """Let the request read ``x``, which is not to change as long as it is handed over."""
-        if x is self._last:
-            return
-        self._last, array = x, x.numpy()
-        if array.shape == self._buffer.shape:
-            np.copyto(self._buffer, array)
-            return
-        self._buffer = np.array(array, order="C")
-        tensor = self._tensor(self._buffer, shared_memory=True)
-        self._request.set_input_tensor(self._place, tensor)
-
-
-class CompiledStep:
-    """What is called in place of a step.
-
-    Where the number of tokens changes from one run to the next, OpenVINO loses as much time as half
-    a step takes: each of the first few numbers has a request of its own, and the weights once more.
-    """
-
-    MOST = 4
-
-    def __init__(self, request: Callable[[], Request], transient: int, most: int = MOST) -> None:
-        """
-        Args:
-            request: makes one.
-            transient: as of the step.
-            most: how many are made.
-        """
-        self._request: Callable[[], Request] | None = request
-        self._transient, self._most = transient, most
-        self._requests: dict[int, Request] = {}
-
-    def __call__(self, *inputs: Tensor | None, tokens: int = 0) -> Results:
-        """``tokens``: how many a row has."""
-        given = [x for x in inputs if x is not None]
-        found = self._request_for(tokens).run(given)
-        return tuple(
-            torch.from_numpy(array if place < self._transient else array.copy())
-            for place, array in enumerate(found)
-        )
-
-    def _request_for(self, tokens: int) -> Request:
-        if tokens not in self._requests:
-            if self._request is None:
-                tokens = next(reversed(self._requests))
-            else:
-                self._requests[tokens] = self._request()
-                if len(self._requests) == self._most:
-                    self._request = None  # and let go of what they are made from
-        return self._requests[tokens]
-
-
-class CompiledCachedStep:
-    """What is called in place of a cached step."""
-
-    def __init__(self, compiled: CompiledStep) -> None:
-        self._compiled = compiled
-
-    def __call__(self, cached: Tensor, mask: Tensor, *inputs: Tensor | None) -> Results:
-        tokens = mask.size(2)
-        width = cached.size(2) - tokens
-        *results, new = self._compiled(cached[:, :, :width], mask, *inputs, tokens=tokens)
-        cached[:, :, width:] = new
-        return tuple(results)

@@ -29,7 +29,8 @@ from specdec_plugins.engines.step import Step
 
 pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
 
-from specdec_plugins.engines.openvino import OpenVinoEngine, WeightCompression
+from specdec_plugins.engines.openvino import OpenVinoEngine
+from specdec_plugins.engines.weight_compression import WeightCompression
 
 K = 4
 PAIRS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {

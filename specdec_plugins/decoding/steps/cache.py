@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from specdec_plugins.decoding.arrays import Ints, Scores
+from specdec_plugins.decoding.compiled import compiled
 from specdec_plugins.decoding.indices import indices, row_starts
 from specdec_plugins.models.layers import additive
 
@@ -122,14 +124,22 @@ def padded_mask(lengths: list[int], width: int, among: Tensor, rows: int, slots:
     Returns:
         ``(rows, 1, slots, width + slots)``.
     """
-    own = among.numpy()
-    new = own.shape[-1]
+    own = among.numpy().reshape(-1, *among.shape[-2:])
     mask = np.zeros((rows, 1, slots, width + slots), own.dtype)
-    mask[: len(lengths), :, :new, :] = np.finfo(own.dtype).min / 2
-    mask[: len(lengths), :, :new, width : width + new] = own
-    for row, length in enumerate(lengths):
-        mask[row, :, :new, :length] = 0
+    _fill_padded_mask(mask, own, np.array(lengths), np.finfo(own.dtype).min / 2)
     return torch.from_numpy(mask)
+
+
+@compiled
+def _fill_padded_mask(mask: Scores, own: Scores, lengths: Ints, lowest: float) -> None:
+    """``own``: ``(rows, new, new)`` of :func:`padded_mask`, or ``(1, new, new)`` of all rows."""
+    new = own.shape[-1]
+    width = mask.shape[3] - mask.shape[2]
+    for row in range(len(lengths)):
+        for slot in range(new):
+            line = mask[row, 0, slot]
+            line[lengths[row] :] = lowest
+            line[width : width + new] = own[row if len(own) > 1 else 0, slot]
 
 
 def block_mask(
@@ -155,15 +165,23 @@ def block_mask(
     """
     rows, most = shape
     mask = torch.zeros(rows, 1, most, width + most, dtype=dtype).numpy()
-    lowest = np.finfo(mask.dtype).min / 2
-    mask[: len(new)] = lowest
-    for row, (before, tokens, own) in enumerate(zip(cached, new, slots)):
-        mask[row, :, :, :before] = 0
-        among = mask[row, 0, :, width:]
-        among[:, : tokens + own] = 0
-        if causal:
-            among[:tokens, : tokens + own] = np.triu(np.full((tokens, tokens + own), lowest), 1)
+    counts = np.array((cached, new, slots))
+    _fill_block_mask(mask, counts, causal, np.finfo(mask.dtype).min / 2)
     return torch.from_numpy(mask)
+
+
+@compiled
+def _fill_block_mask(mask: Scores, counts: Ints, causal: bool, lowest: float) -> None:
+    """``counts``: ``(3, rows)`` of :func:`block_mask`."""
+    most = mask.shape[2]
+    width = mask.shape[3] - most
+    for row in range(counts.shape[1]):
+        cached, new, own = counts[0, row], counts[1, row], counts[2, row]
+        for slot in range(most):
+            seen = slot + 1 if causal and slot < new else new + own
+            line = mask[row, 0, slot]
+            line[cached:width] = lowest
+            line[width + seen :] = lowest
 
 
 def padded(x: Tensor, rows: int, slots: int | None = None) -> Tensor:

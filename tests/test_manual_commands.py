@@ -28,7 +28,7 @@ NEEDS = {
 }
 """What a page's commands need beyond the package."""
 FIRST_WORD = re.compile(
-    r"(\./)?scripts/\S+|[a-z]+-[a-z-]+|torchrun|srun|cat|cp|git|pip|\.|[A-Z]+=\S+"
+    r"(\./)?scripts/\S+|[a-z]+-[a-z-]+|torchrun|srun|cat|cp|mkdir|git|pip|\.|[A-Z]+=\S+"
 )
 ELSEWHERE = (
     ("git clone", "needs the repository's address"),
@@ -64,8 +64,12 @@ SHORTER = {
 OTHERWISE = {
     "runs/m30k en de 4000": "runs/m30k en de 60",
     "train.en 116000": "train.en 20",
+    "train.en 136000": "train.en 25",
     # A pair that has learnt something, else no token is accepted.
-    "runs/unseen/bin runs/verifier/checkpoint_last.pt drafter.pt": "bin verifier.pt shipped.pt",
+    "runs/unseen/bin pair/verifier.pt pair/drafter.pt": "bin verifier.pt shipped.pt",
+    "VERIFIER": "pair/verifier.pt",
+    "DICT_DIR": "runs/m30k/bin",
+    "BPE_DIR": "runs/m30k/bpe",
     "--seed 1 2 3 4 5": "--seed 1",
     "--repeats 7": "--repeats 1",
     "DATA_DIR": "checkpoints/multi30k.en-de",

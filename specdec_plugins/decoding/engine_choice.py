@@ -24,8 +24,8 @@ ENGINE = Option(
 PRECISION = Option(
     "precision",
     "float32",
-    "of the arithmetic; int8 is that of weights (openvino only), float16 is for GPUs, float64 to "
-    "check exactness (eager only)",
+    "of the arithmetic; int8: of weights and of what they are multiplied with (openvino only), "
+    "float16 is for GPUs, float64 to check exactness (eager only)",
     str,
     choices=PRECISIONS,
 )

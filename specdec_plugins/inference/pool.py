@@ -150,5 +150,6 @@ def _check_resources(workers: int, each: dict[str, int]) -> None:
 
 def _reason(error: Exception) -> str:
     """What a worker raised, of which Ray brings only the traceback's text; or where to look."""
-    raised = re.findall(r"^\S*\bInferenceError: (.+)$", str(error), re.MULTILINE)
+    kinds = "InferenceError|CheckpointError|EngineError|ValueError"
+    raised = re.findall(rf"^\S*\b(?:{kinds}): (.+)$", str(error), re.MULTILINE)
     return raised[-1] if raised else "a worker failed, see above; the same command goes on"

@@ -177,6 +177,11 @@ class Settings:
         return self.strategy == "drafter" or (self.strategy == "specdec" and self.controller.drafts)
 
     @property
+    def draws(self) -> bool:
+        """Whether output is drawn: by our rule, or by stock search."""
+        return self.rule.draws or bool(self.search_options.get("sampling"))
+
+    @property
     def window(self) -> int:
         """Lines that are read before any is translated, to be sorted by length; 1 at batch 1."""
         return 1 if self.batch == 1 else 64 * self.batch

@@ -183,7 +183,7 @@ class Translator:
         for start in range(0, len(order) + 1, batch):
             rows = order[start : start + batch]
             if rows and max(rows) >= following:
-                if seed is not None and self.settings.rule.draws:
+                if seed is not None and self.settings.draws:
                     torch.manual_seed(Random(f"{seed} {lines[rows[0]].number}").getrandbits(63))
                 texts = [lines[i].text for i in rows]
                 results = self._decode(texts, [sources[i] for i in rows])

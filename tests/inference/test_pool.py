@@ -14,7 +14,7 @@ from dataclasses import asdict
 
 from specdec_plugins.inference import InferenceError
 from specdec_plugins.inference.corpus import Shard, find_files, read_corpus
-from specdec_plugins.inference.pool import MOST_TRIES, ShardTranslator, count_try
+from specdec_plugins.inference.pool import MOST_TRIES, ShardTranslator, _reason, count_try
 
 
 @pytest.fixture
@@ -44,3 +44,11 @@ def test_a_shard_that_kills_its_workers_does_not_go_round_for_ever(shard: Shard)
     with pytest.raises(InferenceError, match=r"in.txt: lines 3 to 3: 4 workers died of them"):
         make_worker(Numberer())(asdict(shard))
     assert not shard.done
+
+
+@pytest.mark.parametrize("kind", ["InferenceError", "EngineError", "CheckpointError", "ValueError"])
+def test_what_a_worker_said_is_told(kind: str) -> None:
+    """Ray brings a traceback's text."""
+    text = f"ray::work()\n  File a.py, line 3\nspecdec.{kind}: --precision int8: needs NNCF"
+    assert _reason(RuntimeError(text)) == "--precision int8: needs NNCF"
+    assert _reason(RuntimeError("a worker died")).startswith("a worker failed, see above")

@@ -126,7 +126,8 @@ class AcceptanceRule:
         Args:
             drafted, after: as of :meth:`agrees`.
         """
-        return verification.of(drafted, after).exp()
+        # A negative penalty of unknown words adds to what was normalised.
+        return verification.of(drafted, after).exp().clamp(max=1)
 
     def propose(self, scores: Tensor, temperature: float) -> Tensor:
         """``(…, candidates)`` what to draw drafts by, of the drafter's scores."""

@@ -245,6 +245,15 @@ def test_scores_are_normalised_as_they_were_before_anything_was_forbidden() -> N
     assert verification.best.equal(lprobs.argmax(-1))
 
 
+def test_a_probability_is_at_most_one() -> None:
+    """With a negative --unkpen, of an unknown word that is likely already, too."""
+    before = torch.tensor([[[0.0, 9.0, 0.0]]])
+    verification = Verification(before + torch.tensor([0.0, 2.0, 0.0]), EOS, unlimited=before)
+    token, slot = torch.tensor([[1]]), torch.tensor([[0]])
+    assert verification.of(token, slot) > 0
+    assert StrictRule().probabilities_of(verification, token, slot) == 1
+
+
 def test_drafts_are_drawn_at_any_temperature() -> None:
     """In a precision whose largest number is 65,504, too."""
     scores = torch.tensor([[3.0, 4.0, -2.0]], dtype=torch.float16)

@@ -206,6 +206,7 @@ def describe(generator: SpeculativeGenerator, needs: Needs) -> dict[str, object]
         "dtype": str(_weight(generator).dtype),
         "engine": generator.engine.name,
         "precision": generator.engine.precision,
+        **generator.engine.about,
         "models": hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:16],
         "longest draft": needs.most,
         "tree depth": needs.depth,

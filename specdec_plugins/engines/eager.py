@@ -21,6 +21,7 @@ class EagerEngine:
     def __init__(self, precision: str = "float32") -> None:
         """``precision``: of the models that it will be given."""
         self.precision = precision
+        self.about: dict[str, object] = {}
         self.dtype: torch.dtype = getattr(torch, precision)
 
     def prepare(self, step: Step) -> Run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -25,6 +26,11 @@ class Engine(Protocol):
     """Of the models that it is given."""
     packed: bool
     """Whether steps are to hold their weights in oneDNN's own layout."""
+
+    @property
+    def about(self) -> Mapping[str, object]:
+        """What its times depend on beside name, precision and threads: versions, settings."""
+        ...
 
     @property
     def sizes(self) -> ExactSizes:

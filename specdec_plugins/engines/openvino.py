@@ -61,10 +61,10 @@ class OpenVinoEngine:
             "NUM_STREAMS": 1,
             "PERFORMANCE_HINT": "LATENCY",
         }
-        about = {"openvino": self._openvino.__version__, "precision": precision, **self._options}
+        self.about = {"openvino": self._openvino.__version__, **self._options}
         if self._compress is not None:
-            about["compression"] = self._compress.about
-        self._files = CompiledFiles(about)
+            self.about["compression"] = self._compress.about
+        self._files = CompiledFiles({"precision": precision, **self.about})
 
     @contextmanager
     def running(self) -> Iterator[None]:

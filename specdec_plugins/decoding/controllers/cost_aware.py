@@ -144,7 +144,8 @@ class CostAware(Controller):
     def verify_lengths(self, draft: Draft) -> Tensor | None:
         """The best cut, with the head's probabilities; one for all rows, since they share it."""
         self.predicted = None
-        if self._head is None or not self._drafts:
+        # There may be none in a batch that began with some.
+        if self._head is None or not draft.tokens.size(1):
             return None
         assert isinstance(draft, ChainDraft)
         rows, width = draft.tokens.shape

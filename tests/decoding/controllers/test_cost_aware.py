@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -20,6 +21,7 @@ from specdec_plugins.decoding.controllers.cost_aware import CostAware, expected_
 from specdec_plugins.decoding.controllers.costs import StepCosts
 from specdec_plugins.decoding.drafts import ChainDraft
 from specdec_plugins.decoding.step_result import StepResult
+from specdec_plugins.models.acceptance_head import AcceptanceHead, HeadSettings
 
 K = 5
 SENTENCE = 20
@@ -216,6 +218,20 @@ class TestHead:
         controller = make(0.0, 0.2, head=head)
         controller.start(4)
         assert controller.verify_lengths(self.draft()).tolist() == [K] * 4  # type: ignore[union-attr]
+
+    def test_nothing_is_cut_of_nothing(self) -> None:
+        """Where speculation does not pay, the steps of a batch that has begun are of no slots."""
+        settings = HeadSettings(3, 0, True, True, K, "0" * 64)
+        controller = make(0.1, 0.3, head=AcceptanceHead(settings).folded())
+        (length,) = set(controller.start(2))
+        assert length
+        for _ in range(40):
+            draft = ChainDraft.empty(2, torch.device("cpu")) if not length else self.draft(length)
+            if length:
+                draft = replace(draft, states=torch.zeros(4, length, 3))
+            assert (controller.verify_lengths(draft) is None) == (not length)
+            (length,) = set(controller.observe(step(0, length, 2)))
+        assert length == 0
 
     def test_confidences_in_its_place_are_corrected(self) -> None:
         """The drafter is sure, and wrong in the first slot: there is nothing to verify."""

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from specdec_plugins.checkpoints.archive import CheckpointError
+from specdec_plugins.checkpoints.archive import CheckpointError, one_line
 from specdec_plugins.cli.recipe import RecipeError, with_recipe
-from specdec_plugins.cli.terminal import log_level, program
+from specdec_plugins.cli.terminal import ends_quietly, log_level, program
 from specdec_plugins.inference.streams import tell
 
 PROG = program("train.py")
@@ -34,6 +34,7 @@ def with_plugin(argv: Sequence[str]) -> list[str]:
     return [*others, "--user-dir", str(folder), "--task", given.task]
 
 
+@ends_quietly(PROG)
 def main() -> int:
     """Train; fairseq reads the command line itself. Returns the exit status."""
     log_level(PROG)
@@ -66,4 +67,12 @@ def main() -> int:
         logger.debug("traceback:", exc_info=True)
         tell(f"{PROG}: {error}")
         return 2
+    except Exception as error:
+        # What fairseq raises, and what it was that it puts into these words.
+        if not str(error).startswith("Cannot load model parameters from checkpoint"):
+            raise
+        logger.debug("traceback:", exc_info=True)
+        reason = one_line(error.__context__ or error)
+        tell(f"{PROG}: {one_line(error)} ({reason}); give another --save-dir to begin anew")
+        return 1
     return 0

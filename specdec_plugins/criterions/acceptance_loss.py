@@ -16,6 +16,7 @@ from torch import Tensor
 from specdec_plugins.checkpoints.pair import unwrapped
 from specdec_plugins.criterions.acceptance_labels import AcceptanceLabeller
 from specdec_plugins.fairseq_types import LogOutput, Sample
+from specdec_plugins.models.acceptance_head import AcceptanceHeadModel
 
 if TYPE_CHECKING:
     from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
@@ -45,6 +46,8 @@ class AcceptanceLoss(FairseqCriterion):
     it. A block drafter's states depend on the committed prefix alone, and that is the same in
     training and decoding: there is nothing to mix.
     """
+
+    trains = AcceptanceHeadModel
 
     def __init__(self, task: "TranslationSpecdecTask", mismatch_weight: float) -> None:
         super().__init__(task)

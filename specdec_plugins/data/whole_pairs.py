@@ -29,6 +29,11 @@ class WholePairs(LanguagePairDataset):
             return sources
         return np.maximum(sources, targets[indices] + self.slots)
 
+    def get_batch_shapes(self) -> list[tuple[int | None, int]] | None:
+        """As fairseq's, of ``--num-batch-buckets``, by what is counted of a sentence."""
+        shapes = super().get_batch_shapes()
+        return shapes and [(rows, tokens + self.slots) for rows, tokens in shapes]
+
     def batch_by_size(
         self, indices: NDArray[np.int64], **kwargs: object
     ) -> list[NDArray[np.int64]]:

@@ -33,7 +33,7 @@ from omegaconf import II
 from torch import Tensor, nn
 
 from specdec_plugins.data.block_mask import HIDING, sentence_uniforms
-from specdec_plugins.models.drafter import Drafter
+from specdec_plugins.models.drafter import Drafter, check_shared_embeddings
 from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory, SlotScorer
 from specdec_plugins.models.encoder_init import init_encoder_from
 from specdec_plugins.models.layers import Projection, positioned, projection
@@ -237,9 +237,9 @@ class BlockCausalDrafter(Drafter):
         if not cfg.share_verifier_encoder:
             encoder_table = Embedding(len(source), cfg.encoder_embed_dim, source.pad())
             embed_tokens = encoder_table
-            if cfg.share_all_embeddings and source != target:
-                raise ValueError("--share-all-embeddings requires a joined dictionary")
-            if not cfg.share_all_embeddings:
+            if cfg.share_all_embeddings:
+                check_shared_embeddings(source, target, layers_cfg)
+            else:
                 embed_tokens = Embedding(len(target), cfg.decoder_embed_dim, target.pad())
             encoder = TransformerEncoderBase(layers_cfg, source, encoder_table)
         elif cfg.init_encoder_from:
@@ -263,10 +263,9 @@ class BlockCausalDrafter(Drafter):
                 cfg.encoder_embed_dim,
                 verifier.encoder.layers[0].embed_dim,
             )
-            needed["--decoder-embed-dim"] = (
-                cfg.decoder_embed_dim,
-                decoder.embed_tokens.embedding_dim,
-            )
+            for theirs in (decoder.embed_tokens.embedding_dim, decoder.output_embed_dim):
+                if theirs != cfg.decoder_embed_dim:
+                    needed["--decoder-embed-dim"] = cfg.decoder_embed_dim, theirs
         if cfg.verifier_features:
             needed["--verifier-embed-dim"] = (cfg.verifier_embed_dim, decoder.output_embed_dim)
         for flag, (own, theirs) in needed.items():

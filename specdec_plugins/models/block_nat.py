@@ -26,7 +26,7 @@ from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
 from specdec_plugins.fairseq_types import EncoderOut
-from specdec_plugins.models.drafter import Drafter
+from specdec_plugins.models.drafter import Drafter, check_shared_embeddings
 from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory
 from specdec_plugins.models.encoder_init import init_encoder_from
 from specdec_plugins.models.layers import positioned
@@ -41,11 +41,16 @@ UNSUPPORTED = (
     "adaptive_input",
     "base_layers",
     "char_inputs",
+    "checkpoint_activations",
     "cross_self_attention",
     "decoder_embed_path",
     "decoder_layerdrop",
     "encoder_embed_path",
+    "merge_src_tgt_embed",
     "no_cross_attention",
+    "no_decoder_final_norm",
+    "offload_activations",
+    "quant_noise_pq",
     "quant_noise_scalar",
 )
 """Settings of fairseq's Transformer that this drafter would do nothing with."""
@@ -182,8 +187,10 @@ class BlockDrafter(Drafter):
                 raise ValueError(f"{flag}: not supported by --arch block; leave it out")
         if getattr(args, "layernorm_embedding", False):
             logger.warning("--layernorm-embedding does nothing with --arch block, as published")
-        if getattr(args, "decoder_output_dim", None) not in (None, args.decoder_embed_dim):
-            raise ValueError("--decoder-output-dim: not supported by --arch block; leave it out")
+        for name in ("decoder_input_dim", "decoder_output_dim"):
+            if getattr(args, name, None) not in (None, args.decoder_embed_dim):
+                flag = f"--{name.replace('_', '-')}"
+                raise ValueError(f"{flag}: not supported by --arch block; leave it out")
         source, target = task.source_dictionary, task.target_dictionary
         args.mask_token = target.unk()
         args.no_scale_embedding = True
@@ -192,8 +199,7 @@ class BlockDrafter(Drafter):
         encoder_table = Embedding(len(source), cfg.encoder.embed_dim, source.pad())
         decoder_table = encoder_table
         if cfg.share_all_embeddings:
-            if source != target:
-                raise ValueError("--share-all-embeddings requires a joined dictionary")
+            check_shared_embeddings(source, target, cfg)
             cfg.share_decoder_input_output_embed = True
         else:
             decoder_table = Embedding(len(target), cfg.decoder.embed_dim, target.pad())

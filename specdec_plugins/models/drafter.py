@@ -13,8 +13,13 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from fairseq.data import Dictionary
 from fairseq.models import BaseFairseqModel
-from fairseq.models.transformer import TransformerEncoderBase, TransformerModelBase
+from fairseq.models.transformer import (
+    TransformerConfig,
+    TransformerEncoderBase,
+    TransformerModelBase,
+)
 from fairseq.tasks import FairseqTask
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -53,6 +58,21 @@ def _nothing(logits: Tensor, targets: SlotTargets) -> tuple[Tensor, ...]:
 def logits_themselves(logits: Tensor, targets: SlotTargets) -> tuple[Tensor, ...]:
     """Keeps all of them."""
     return (logits,)
+
+
+def check_shared_embeddings(source: Dictionary, target: Dictionary, cfg: TransformerConfig) -> None:
+    """
+    Raises:
+        ValueError: source and target cannot have the same table.
+    """
+    if source != target:
+        raise ValueError("--share-all-embeddings requires a joined dictionary")
+    widths = cfg.encoder.embed_dim, cfg.decoder.embed_dim
+    if widths[0] != widths[1]:
+        raise ValueError(
+            f"--share-all-embeddings: --encoder-embed-dim {widths[0]} and --decoder-embed-dim "
+            f"{widths[1]} must be the same"
+        )
 
 
 @dataclass
@@ -227,6 +247,9 @@ class Drafter(BaseFairseqModel):
         if glancing_ratio > 0:
             with torch.no_grad():
                 (best,) = score(revealed, _nothing)
+            # Else older versions of torch give the second pass copies of weights that autocast
+            # made in the first, and no gradient reaches the weights.
+            torch.clear_autocast_cache()
             predicted = blocks.spread(best)
             uniforms = sentence_uniforms(seeds, GLANCING, *predicted.shape[1:])
             revealed = glance(blocks.gold, predicted, blocks.scored, glancing_ratio, uniforms)

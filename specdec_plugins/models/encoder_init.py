@@ -18,12 +18,13 @@ from specdec_plugins.models.drafter import Drafter
 logger = logging.getLogger(__name__)
 
 # What shapes alone do not show: encoders that differ here hold the same weights and compute
-# something else. The published drafter was started from verifiers that differ in the last two.
+# something else. The published drafter was started from verifiers that differ beyond the first two.
 SETTINGS = (
     "encoder_attention_heads",
     "encoder_normalize_before",
     "activation_fn",
     "no_scale_embedding",
+    "no_token_positional_embeddings",
 )
 ALWAYS = SETTINGS[:2]
 
@@ -90,6 +91,7 @@ def _check_settings(
         "encoder_normalize_before": cfg.encoder.normalize_before,
         "activation_fn": str(cfg.activation_fn),
         "no_scale_embedding": cfg.no_scale_embedding,
+        "no_token_positional_embeddings": cfg.no_token_positional_embeddings,
     }
     for name in names:
         theirs = getattr(verifier_cfg, name, ours[name])

@@ -41,6 +41,7 @@ from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.stock_search import check_stock_search
 from specdec_plugins.fairseq_types import LogOutput, Sample
+from specdec_plugins.models.acceptance_head import AcceptanceHeadModel
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.tasks.autocast import autocast
 from specdec_plugins.tasks.generation import (
@@ -90,6 +91,8 @@ class TranslationSpecdecTask(TranslationTask):
         self._slots = 0
         self._validating: tuple[BaseFairseqModel, Any] | None = None
         self._trains = False
+        self._built: type[BaseFairseqModel] = BaseFairseqModel
+        """What is trained."""
 
     @property
     def verifier(self) -> TransformerModelBase | None:
@@ -144,14 +147,47 @@ class TranslationSpecdecTask(TranslationTask):
             cfg.block_size = NEW_BLOCK_SIZE  # written in place, so that the checkpoint states it
         model = super().build_model(cfg, from_checkpoint)
         use_plain_encoder(model)
-        several = self.cfg.blocks_per_sentence > 1
-        if several and isinstance(model, Drafter) and not model.decoder.causal:
-            raise ValueError("--blocks-per-sentence: --arch block can score one block a pass")
         if isinstance(model, Drafter):
+            self._check_drafter(model)
             self._slots = self.cfg.blocks_per_sentence * model.block_size
-            if self.verifier is not None:
-                check_pair(model, self.verifier)
+        elif self.cfg.AR_path and not hasattr(model, "attach_verifier"):
+            raise ValueError(
+                "--AR-path: only drafters and heads learn from a verifier; leave it out"
+            )
+        self._built = type(model)
         return model
+
+    def _check_drafter(self, drafter: Drafter) -> None:
+        """
+        Raises:
+            ValueError: it cannot be trained as the flags say.
+            CheckpointError: it does not go with the verifier.
+        """
+        if self.cfg.blocks_per_sentence > 1 and not drafter.decoder.causal:
+            raise ValueError("--blocks-per-sentence: --arch block can score one block a pass")
+        if self.verifier is not None:
+            check_pair(drafter, self.verifier)
+        elif drafter.encoder is None or drafter.uses_verifier_features:
+            raise ValueError(
+                "--share-verifier-encoder, --verifier-features: need the verifier: give it with "
+                "--AR-path"
+            )
+
+    def build_criterion(self, cfg: FairseqDataclass, **kwargs: object) -> FairseqCriterion:
+        """As fairseq's.
+
+        Raises:
+            ValueError: one that does not train the model that was built.
+        """
+        criterion = super().build_criterion(cfg, **kwargs)
+        own = (Drafter, AcceptanceHeadModel)
+        kind = next((kind for kind in own if issubclass(self._built, kind)), None)
+        if self._trains and getattr(criterion, "trains", None) is not kind:
+            raise ValueError(
+                "--criterion: glat_loss trains drafters, acceptance_loss heads, and others other "
+                f"models; this is a {self._built.__name__}"
+            )
+        return criterion
 
     def state_dict(self) -> dict[str, object]:
         """What checkpoints keep of the task: which dictionaries it has."""

@@ -64,3 +64,37 @@ def test_faults_of_flags_are_a_line_and_others_say_where(
     raises("math domain error")
     with pytest.raises(ValueError, match="math domain"):
         main()
+
+
+def test_another_model_in_the_folder_is_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """fairseq says that something does not fit, and not what."""
+
+    def cli_main() -> None:
+        try:
+            raise ValueError("the head was trained for --beta 1")
+        except ValueError:
+            raise Exception(
+                "Cannot load model parameters from checkpoint runs/head/a.pt; why"
+            ) from None
+
+    monkeypatch.setattr("fairseq_cli.train.cli_main", cli_main)
+    monkeypatch.setattr(sys, "argv", ["train.py", "bin"])
+    assert main() == 1
+    assert capsys.readouterr().err == (
+        "train.py: Cannot load model parameters from checkpoint runs/head/a.pt; why (the head was "
+        "trained for --beta 1); give another --save-dir to begin anew\n"
+    )
+
+
+def test_an_interrupt_is_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def cli_main() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fairseq_cli.train.cli_main", cli_main)
+    monkeypatch.setattr(sys, "argv", ["train.py", "bin"])
+    assert main() == 130
+    assert capsys.readouterr().err == "train.py: interrupted\n"

@@ -67,3 +67,12 @@ def test_max_tokens_counts_what_is_computed(task: TranslationSpecdecTask, slots:
         sources, (rows, longest) = batch["net_input"]["src_tokens"], batch["target"].shape
         computed.append(max(sources.numel(), rows * (longest + slots)))
     assert max(computed) <= 80 < 2 * max(computed)
+
+
+def test_buckets_hold_the_slots_too(task: TranslationSpecdecTask) -> None:
+    """Else no sentence would fit one, and each be a batch of its own."""
+    task.load_dataset("train")
+    dataset = task.dataset("train")
+    assert dataset.get_batch_shapes() is None
+    dataset.buckets, dataset.slots = [(None, 4), (None, 9)], 12
+    assert dataset.get_batch_shapes() == [(None, 16), (None, 21)]

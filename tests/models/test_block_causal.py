@@ -298,6 +298,18 @@ def test_forward_and_backward_in_every_type(name: str, dtype: torch.dtype) -> No
     assert {key for key, p in parameters.items() if p.requires_grad} == set(trained)
 
 
+@pytest.mark.parametrize("name", ["block", *VARIANTS])
+def test_weights_learn_where_glancing_and_autocast_meet(name: str) -> None:
+    """Before 2.10, torch hands the second pass what autocast made in the first, which has no
+    gradients."""
+    model = (make_block() if name == "block" else drafter_of(name)).train()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = model(*inputs([9, 1, 6], [[4], [0], [5]]), glancing_ratio=0.5)
+        slot_logits(output).float().square().mean().backward()
+    for key, parameter in without_copies(dict(model.named_parameters())).items():
+        assert parameter.grad is not None, key
+
+
 def test_glancing_counts_what_the_first_pass_got_right() -> None:
     """Accuracy is that of the pass in which nothing was shown."""
     model = drafter_of("plain")

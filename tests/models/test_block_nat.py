@@ -174,7 +174,7 @@ def test_the_published_flags_are_parsed() -> None:
     assert args.share_all_embeddings
 
 
-@pytest.mark.parametrize("flag", [*UNSUPPORTED, "decoder_output_dim"])
+@pytest.mark.parametrize("flag", [*UNSUPPORTED, "decoder_input_dim", "decoder_output_dim"])
 def test_a_flag_that_cannot_be_honoured_is_refused_by_name(flag: str) -> None:
     with pytest.raises(ValueError, match=f"--{flag.replace('_', '-')}: not supported"):
         make_block(**{flag: "4,8" if flag.startswith("adaptive") else True})
@@ -185,6 +185,8 @@ def test_one_table_needs_one_dictionary() -> None:
     task.target_dictionary = make_dictionary(21)
     with pytest.raises(ValueError, match="--share-all-embeddings requires a joined dictionary"):
         make_block(task, share_all_embeddings=True)
+    with pytest.raises(ValueError, match="--encoder-embed-dim 32 and --decoder-embed-dim 16 must"):
+        make_block(share_all_embeddings=True, encoder_embed_dim=32)
     model = make_block(task)
     assert model.encoder.embed_tokens.num_embeddings == 24
     assert model.decoder.output_projection.out_features == 25

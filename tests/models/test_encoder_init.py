@@ -99,6 +99,13 @@ def test_a_mismatch_is_named(overrides: dict[str, Any], message: str, tmp_path: 
     assert "\n" not in str(caught.value)
 
 
+def test_a_verifier_without_positions_is_named(tmp_path: Path) -> None:
+    """Sinusoidal ones have no weights that could tell."""
+    _, path = verifier_file(tmp_path, no_token_positional_embeddings=True)
+    with pytest.raises(CheckpointError, match="--no-token-positional-embeddings is True in the"):
+        make_causal(init_encoder_from=str(path))
+
+
 def test_another_dictionary_is_named(tmp_path: Path) -> None:
     _, path = verifier_file(tmp_path)
     larger, reordered = make_task(make_dictionary(25)), make_task()

@@ -418,6 +418,36 @@ class TestOptions:
         with pytest.raises(ValueError, match=f"--noise {noise}: not supported; use --noise block"):
             run_train(data, tmp_path, flags)
 
+    @pytest.mark.parametrize(
+        ("flags", "message"),
+        [
+            (
+                f"{CAUSAL_FLAGS} --share-verifier-encoder",
+                "need the verifier: give it with --AR-path",
+            ),
+            (f"{CAUSAL_FLAGS} --verifier-features", "need the verifier: give it with --AR-path"),
+            (
+                CAUSAL_FLAGS.replace("glat_loss", "cross_entropy"),
+                "glat_loss trains drafters, .* Block",
+            ),
+            (
+                f"--task translation_specdec --arch transformer --criterion glat_loss {SIZES}",
+                "trains drafters, .* Transformer",
+            ),
+            (
+                f"--task translation_specdec --arch transformer --AR-path VERIFIER {SIZES}",
+                "--AR-path: only drafters and heads",
+            ),
+        ],
+    )
+    def test_what_cannot_be_trained_is_told_before(
+        self, flags: str, message: str, data: Path, verifier: Path, tmp_path: Path
+    ) -> None:
+        flags = flags.replace("VERIFIER", str(verifier))
+        with pytest.raises(ValueError, match=message):
+            run_train(data, tmp_path, f"{flags} --max-update 1")
+        assert not list(tmp_path.glob("crash.pt"))
+
     def test_unknown_noises_are_refused(self, data: Path, tmp_path: Path) -> None:
         with pytest.raises(SystemExit):
             run_train(

@@ -179,8 +179,11 @@ class TestTraining:
 
     def test_a_batch_is_as_large_as_what_is_computed(self, data: Path, trained: Trained) -> None:
         """Of a drafter, three blocks of four slots a sentence; of a verifier, its tokens."""
-        for path, slots in ((trained.verifier, 0), (trained.drafter, 12)):
-            task = make_task(data, blocks_per_sentence=3, AR_path=str(trained.verifier))
+        for path, slots, verifier in (
+            (trained.verifier, 0, ""),
+            (trained.drafter, 12, str(trained.verifier)),
+        ):
+            task = make_task(data, blocks_per_sentence=3, AR_path=verifier)
             task.build_model(load_state(path)["cfg"]["model"])
             task.load_dataset("valid")
             assert task.dataset("valid").slots == slots
@@ -650,8 +653,11 @@ class TestRoles:
             run_train(data, tmp_path, f"{DRAFTER} --AR-path {drafter} --max-update 1")
 
     def test_a_lent_drafter_needs_the_flag(self, data: Path, tmp_path: Path) -> None:
-        with pytest.raises(ValueError, match="--verifier-labels needs the verifier"):
+        """To read its encoder; and one that reads nothing of it, for its labels."""
+        with pytest.raises(ValueError, match="--verifier-features: need the verifier: give it"):
             run_train(data, tmp_path, f"{DRAFTER} --max-update 1")
+        with pytest.raises(ValueError, match="--verifier-labels needs the verifier"):
+            run_train(data, tmp_path, f"{CAUSAL_FLAGS} --verifier-labels --max-update 1")
 
     def test_the_verifier_is_loaded_once_and_frozen(self, data: Path, verifier: Path) -> None:
         task = make_task(data, AR_path=str(verifier))

@@ -25,13 +25,15 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 try:
     from sacrebleu.metrics.bleu import BLEU, BLEUScore
-    from sacremoses import MosesDetokenizer, MosesTokenizer
+    from sacremoses import MosesDetokenizer
+
+    from specdec_plugins.evaluation.bleu import compound_split_bleu, moses_tokens
 except ImportError as error:
     sys.exit(f"ref_bleu.py: {error}: pip install sacrebleu sacremoses")
 
-COMPOUND = re.compile(rb"(\S)-(\S)")
 DASH_SPLIT = re.compile(r"(?<=\S) @-@ (?=\S)")
 SENTENCE_END = re.compile(r"\w[.!?]$")
 
@@ -53,31 +55,9 @@ def read_lines(path: Path) -> list[str]:
     return lines
 
 
-def split_compounds(line: str) -> str:
-    """Cut `a-b` into `a ##AT##-##AT## b`, in one pass from left to right.
-
-    The pass does not look twice at a byte, so `x-y-z` with a one-letter middle is cut only once
-    (`x-ö-z` twice: `ö` is two bytes). That is a flaw, and part of how the published figures were
-    computed.
-    """
-    return COMPOUND.sub(rb"\1 ##AT##-##AT## \2", line.encode()).decode()
-
-
 def plain_tokens(line: str, detokenizer: MosesDetokenizer) -> str:
     """Undo HTML escaping and dash splitting: `a @-@ b &apos;s` becomes `a-b 's`."""
     return DASH_SPLIT.sub("-", detokenizer.unescape_xml(line))
-
-
-def compound_split_bleu(hypotheses: list[str], references: list[str]) -> BLEUScore:
-    """BLEU-4 of tokenised text as fairseq-score counts it: no smoothing, an unknown word in the
-    reference matches nothing."""
-    unmatchable = [re.sub(r"(?<!\S)<unk>(?!\S)", "<<unk>>", line) for line in references]
-    metric = BLEU(tokenize="none", smooth_method="none", force=True)
-    score: BLEUScore = metric.corpus_score(
-        [split_compounds(line) for line in hypotheses],
-        [[split_compounds(line) for line in unmatchable]],
-    )
-    return score
 
 
 def fairseq_format(score: BLEUScore) -> str:
@@ -130,10 +110,7 @@ def main() -> None:
     tokenised, detokenised = [], []
     for lines in (hypotheses, references):
         if args.raw:
-            tokenizer = MosesTokenizer(lang=args.lang)
-            tokenised.append(
-                [tokenizer.tokenize(line, return_str=True, escape=False) for line in lines]
-            )
+            tokenised.append(moses_tokens(lines, args.lang))
             detokenised.append(lines)
         else:
             tokenised.append([plain_tokens(line, detokenizer) for line in lines])

@@ -16,6 +16,8 @@ import sacrebleu
 from fairseq_cli import score
 from sacremoses import MosesTokenizer
 
+from specdec_plugins.evaluation.bleu import References, split_compounds
+
 ROOT = Path(__file__).resolve().parents[1]
 GOLDEN = ROOT.parent / "shared" / "fixtures" / "specdec_reference"
 ON_PERL = r"s{(\S)-(\S)}{$1 ##AT##-##AT## $2}g"
@@ -89,7 +91,7 @@ def moses(lines: list[str], **options: bool) -> list[str]:
     ],
 )
 def test_compounds_are_cut_in_one_pass(line: str, split: str) -> None:
-    assert ref_bleu.split_compounds(line) == split
+    assert split_compounds(line) == split
 
 
 @pytest.mark.skipif(shutil.which("perl") is None, reason="perl is not installed")
@@ -104,7 +106,7 @@ def test_compounds_are_cut_as_the_published_perl_cuts_them(
         check=True,
     )
     assert perl.stdout.decode().split("\n")[:-1] == [
-        ref_bleu.split_compounds(line) for line in lines
+        split_compounds(line) for line in lines
     ]
 
 
@@ -120,7 +122,7 @@ def test_first_figure_is_that_of_fairseq_score(
     hyp, reference = (moses(side) for side in pair)
     reference[3] += " <unk>"  # which fairseq-score counts, but lets nothing match
     hyp[3] += " <unk>"
-    split = [[ref_bleu.split_compounds(line) for line in side] for side in (hyp, reference)]
+    split = [[split_compounds(line) for line in side] for side in (hyp, reference)]
     expected = fairseq_score(
         write(tmp_path / "split.hyp", split[0]), write(tmp_path / "split.ref", split[1])
     )
@@ -160,6 +162,17 @@ def test_raw_text_gives_the_same_figure_as_tokenised(
         reference = write(tmp_path / "ref", moses(pair[1], aggressive_dash_splits=True))
         figures.add(ref(hyp, reference).stdout.splitlines()[0])
     assert len(figures) == 1
+
+
+def test_a_benchmark_counts_both_in_the_same_way(
+    pair: tuple[list[str], list[str]], tmp_path: Path
+) -> None:
+    done = ref("--raw", *(write(tmp_path / f"raw.{i}", side) for i, side in enumerate(pair)))
+    references = References(pair[1], "de")
+    scores = references.scores(pair[0])
+    assert done.stdout.startswith(f"BLEU4 = {scores.compound_split:.2f}, ")
+    signed = done.stdout.splitlines()[1]
+    assert signed.startswith(f"BLEU|{references.signature()} = {scores.sacrebleu:.2f} ")
 
 
 def test_second_figure_is_sacrebleu_with_its_signature(

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import re
 import shlex
 import sys
 import tempfile
@@ -56,6 +57,7 @@ from specdec_plugins.evaluation.benchmark.systems import (
     choose_baseline,
     list_systems,
 )
+from specdec_plugins.evaluation.bleu import References
 from specdec_plugins.evaluation.plots import check_plotting
 from specdec_plugins.evaluation.texts import read_references, read_text
 from specdec_plugins.inference import InferenceError, Settings, load_translator
@@ -118,8 +120,14 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     add("--controller", nargs="+", choices=CONTROLLERS, metavar="NAME", default=["tree"],
         help=f"of {', '.join(CONTROLLERS)} (tree)")  # fmt: skip
-    add("--rule", nargs="+", choices=("strict", "relaxed"), default=["strict", "relaxed"],
-        help="acceptance (strict relaxed); relaxed is --beta 3 --tau 1.0 if not given")  # fmt: skip
+    add(
+        "--rule",
+        nargs="+",
+        metavar="NAME",
+        default=["strict", "relaxed"],
+        help="acceptance: strict, relaxed (--beta 3 --tau 1.0 if not given), or relaxed:BETA:TAU "
+        "for more than one of this kind (strict relaxed)",
+    )
     add("--baseline", metavar="NAME", help="system to compare with (CTranslate2 float32)")
     add("--repeats", type=int, default=5, metavar="N", help="rounds (5)")
     add("--warmup", type=int, default=16, metavar="N", help="lines decoded before, untimed (16)")
@@ -143,8 +151,9 @@ def benchmark(args: argparse.Namespace, argv: Sequence[str]) -> None:
     check_run(base, outputs, texts)
     lines, references = read_texts(args)
     verifier = load_translator(replace(base, strategy="AR", block_size=None))
+    wanted = references and References(references, str(verifier.settings.target_lang))
     sentences = Sentences.of(
-        lines, references, verifier.codec, base.limits, verifier.generator.positions
+        lines, wanted or None, verifier.codec, base.limits, verifier.generator.positions
     )
     with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
         systems, model, left_out = convert_for(list_systems(choice), verifier, Path(folder))
@@ -240,9 +249,27 @@ def _threads(asked: Sequence[int] | None) -> Sequence[int]:
 
 
 def _rules(args: argparse.Namespace) -> list[AcceptanceRule]:
+    """
+    Raises:
+        ValueError: a rule that cannot be.
+    """
     relaxed = RelaxedRule(args.beta, args.tau) if args.beta > 1 else RELAXED
     known: dict[str, AcceptanceRule] = {"strict": StrictRule(), "relaxed": relaxed}
-    return [known[name] for name in dict.fromkeys(args.rule)]
+    return list(dict.fromkeys(known.get(name) or _relaxed(name) for name in args.rule))
+
+
+def _relaxed(name: str) -> RelaxedRule:
+    """
+    Raises:
+        ValueError: not of the form relaxed:BETA:TAU.
+    """
+    found = re.fullmatch(r"relaxed:(\d+):(\d+(?:\.\d+)?)", name)
+    if found is None or int(found[1]) < 2:
+        raise ValueError(
+            f"--rule {name}: must be strict, relaxed, or relaxed:BETA:TAU as relaxed:5:3.0, with "
+            "BETA at least 2"
+        )
+    return RelaxedRule(int(found[1]), float(found[2]))
 
 
 def read_texts(args: argparse.Namespace) -> tuple[list[Line], list[str] | None]:

@@ -52,6 +52,8 @@ def load_translator(settings: Settings) -> Translator:
         ValueError: a setting that does not fit the models, naming its flag.
     """
     task = _build_task(settings)
+    languages = {"source_lang": task.cfg.source_lang, "target_lang": task.cfg.target_lang}
+    settings = replace(settings, **languages)
     tokenizer, bpe = _build_encoders(settings, task)
     stock = settings.strategy == "fairseq"
     name = "eager" if stock else settings.engine

@@ -194,6 +194,8 @@ def test_pictures(world: Path, out: Path) -> None:
         (["--lines", "0"], 2, "--lines 0: must be at least 1"),
         (["--precision", "int3"], 2, "argument --precision: invalid choice: 'int3'"),
         (["--controller", "oracle"], 2, "argument --controller: invalid choice: 'oracle'"),
+        (["--rule", "loose"], 2, "--rule loose: must be strict, relaxed, or relaxed:BETA:TAU as"),
+        (["--rule", "relaxed:1:0.5"], 2, "--rule relaxed:1:0.5: must be strict"),
         (["--bf16"], 2, "--bf16 is not for a benchmark: choose with --precision; leave it out"),
         (["--unkpen", "2"], 2, "--unkpen is not for a benchmark"),
         (["--sampling"], 2, "--sampling is not for a benchmark"),

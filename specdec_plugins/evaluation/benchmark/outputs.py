@@ -12,7 +12,7 @@ from specdec_plugins.evaluation.benchmark.measurements import (
     BenchmarkFolder,
 )
 from specdec_plugins.evaluation.benchmark.plots import draw_speed
-from specdec_plugins.evaluation.benchmark.results import bleu_signature, collect
+from specdec_plugins.evaluation.benchmark.results import collect
 from specdec_plugins.evaluation.benchmark.rounds import Benchmark
 from specdec_plugins.evaluation.benchmark.table import format_results
 from specdec_plugins.evaluation.folder import RUNS, provenance
@@ -54,7 +54,7 @@ def write_outputs(folder: BenchmarkFolder, benchmark: Benchmark, report: Report)
         ImportError: plots without matplotlib.
     """
     references = benchmark.sentences.references
-    signature = bleu_signature(references) if references else None
+    signature = references.signature() if references else None
     about, runs = folder.description, folder.runs
     results = collect(runs, benchmark.systems, report.baseline, references)
     machine = f"{about['processor']}, {about['cores']} cores"

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 
-from sacrebleu.metrics.bleu import BLEU
-
 from specdec_plugins.evaluation.benchmark.measurements import Measurement
 from specdec_plugins.evaluation.benchmark.systems import (
     AR,
@@ -15,6 +13,7 @@ from specdec_plugins.evaluation.benchmark.systems import (
     FLOAT32,
     BenchmarkSystem,
 )
+from specdec_plugins.evaluation.bleu import References, Scores
 from specdec_plugins.evaluation.summary import Spread
 from specdec_plugins.inference.settings import JsonObject
 
@@ -30,8 +29,8 @@ class SystemResult:
     """A sentence."""
     over_baseline: Spread | None
     """How many times as fast as the baseline with as many threads; None where that has not run."""
-    bleu: float | None
-    """Of round 1, by sacreBLEU; None without references."""
+    bleu: Scores | None
+    """Of round 1; None without references."""
     unlike_ar: int | None
     """Lines of round 1 that differ from those of AR of the same engine, precision and threads."""
     unlike_ctranslate2: int | None
@@ -56,7 +55,8 @@ class SystemResult:
             "block_size": first.block_size,
             "milliseconds_a_sentence": asdict(self.milliseconds),
             "speed_over_baseline": self.over_baseline and asdict(self.over_baseline),
-            "bleu": self.bleu,
+            "bleu": self.bleu and self.bleu.sacrebleu,
+            "compound_split_bleu": self.bleu and self.bleu.compound_split,
             "acceptance_length": first.acceptance_length,
             "verification_rate": first.verification_rate,
             "discard_rate": first.discard_rate,
@@ -116,7 +116,7 @@ def collect(
     runs: Iterable[Measurement],
     systems: Sequence[BenchmarkSystem],
     baseline: str,
-    references: Sequence[str] | None,
+    references: References | None,
 ) -> list[BatchResult]:
     """The results, smaller batches first; systems without a run are left out.
 
@@ -144,7 +144,7 @@ def _result(
     by_label: Mapping[str, Sequence[Measurement]],
     systems: Sequence[BenchmarkSystem],
     baseline: str,
-    references: Sequence[str] | None,
+    references: References | None,
 ) -> SystemResult:
     runs = by_label[system.label]
     milliseconds = Spread.of(1000 * run.seconds / run.sentences for run in runs)
@@ -160,7 +160,7 @@ def _result(
         return []
 
     output = _output(runs)
-    bleu = BLEU().corpus_score(output, [references]).score if output and references else None
+    bleu = references.scores(output) if output and references else None
     return SystemResult(
         system,
         runs,
@@ -180,10 +180,3 @@ def _unlike(output: list[str], runs: Sequence[Measurement]) -> int | None:
     """How many lines differ; None where either is not there."""
     other = _output(runs)
     return sum(a != b for a, b in zip(output, other)) if output and other else None
-
-
-def bleu_signature(references: Sequence[str]) -> str:
-    """sacreBLEU's signature, which says how BLEU was counted."""
-    metric = BLEU()
-    metric.corpus_score(references, [references])
-    return str(metric.get_signature())

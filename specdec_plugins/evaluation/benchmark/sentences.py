@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.evaluation.benchmark.worker import Tokens
+from specdec_plugins.evaluation.bleu import References
 from specdec_plugins.evaluation.timing import split_by_length
 from specdec_plugins.inference.settings import JsonObject
 from specdec_plugins.inference.text import Line, TextCodec
@@ -24,7 +25,7 @@ class Sentences:
     """Of each line: symbols of the source dictionary."""
     most: Sequence[int]
     """Of each line, the most target tokens, EOS not counted."""
-    references: Sequence[str] | None
+    references: References | None
     """The translation of each line, by which BLEU is counted."""
     codec: TextCodec
 
@@ -32,7 +33,7 @@ class Sentences:
     def of(
         cls,
         lines: Sequence[Line],
-        references: Sequence[str] | None,
+        references: References | None,
         codec: TextCodec,
         limits: GenerationLimits,
         positions: int,
@@ -48,7 +49,8 @@ class Sentences:
             lines=[lines[place] for place, _ in worded],
             tokens=[[codec.source[i] for i in ids[:-1]] for _, ids in worded],
             most=[limits.most(len(ids), positions) for _, ids in worded],
-            references=references and [references[place] for place, _ in worded],
+            references=references
+            and replace(references, lines=[references.lines[place] for place, _ in worded]),
             codec=codec,
         )
 
@@ -72,7 +74,7 @@ class Sentences:
         return {
             "lines": len(self.lines),
             "sha256": _digest(source),
-            "reference_sha256": self.references and _digest(self.references),
+            "reference_sha256": self.references and _digest(self.references.lines),
         }
 
 

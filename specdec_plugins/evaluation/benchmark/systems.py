@@ -133,7 +133,8 @@ def _systems(choice: Choice, threads: int) -> Iterator[BenchmarkSystem]:
         yield BenchmarkSystem(name, AR, AR, engine, precision, threads)
     for rule, controller in product(choice.rules, choice.controllers):
         for engine, precision in arithmetic:
-            name = _own_name(f"{rule.name} {controller.controller}", engine, precision)
+            called = _rule_name(rule, choice.rules)
+            name = _own_name(f"{called} {controller.controller}", engine, precision)
             yield BenchmarkSystem(
                 name, rule.name, "specdec", engine, precision, threads, rule, controller
             )
@@ -145,6 +146,13 @@ def _goes_together(engine: str, precision: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _rule_name(rule: AcceptanceRule, beside: Sequence[AcceptanceRule]) -> str:
+    """With its values where another rule of the same kind is compared."""
+    if sum(other.name == rule.name for other in beside) == 1:
+        return rule.name
+    return f"{rule.name} {' '.join(map(str, rule.values.values()))}"
 
 
 def _own_name(what: str, engine: str, precision: str) -> str:

@@ -17,6 +17,10 @@ NOTE = (
     "process had, libraries and weights included. Unlike: lines that differ from AR of the same "
     "engine and precision, and from CTranslate2 in float32, each with as many threads.{bleu}\n"
 )
+BLEU = (
+    " BLEU: sacreBLEU {signature}. Tokenised BLEU: of Moses tokens, compounds split, as in the "
+    "SpecDec paper."
+)
 
 
 def format_results(
@@ -33,15 +37,15 @@ def format_results(
         rounds=" to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))),
         sentences=results[0].systems[0].first.sentences,
         baseline=baseline,
-        bleu=f" BLEU: sacreBLEU {signature}." if signature else "",
+        bleu=BLEU.format(signature=signature) if signature else "",
     )
     return "\n".join([*(_format_batch(result, machine, baseline) for result in results), note])
 
 
 def _format_batch(result: BatchResult, machine: str, baseline: str) -> str:
     head = [
-        *("system", "threads", "ms a sentence", f"x {baseline}", "BLEU", "acceptance length"),
-        *("verification rate", "discard rate", "memory, MiB", "unlike AR"),
+        *("system", "threads", "ms a sentence", f"x {baseline}", "BLEU", "tokenised BLEU"),
+        *("acceptance length", "verification rate", "discard rate", "memory, MiB", "unlike AR"),
         "unlike CTranslate2 float32",
     ]
     lines = [
@@ -55,13 +59,14 @@ def _format_batch(result: BatchResult, machine: str, baseline: str) -> str:
 
 
 def _row(result: SystemResult) -> list[str]:
-    first, of = result.first, result.first.sentences
+    first, of, bleu = result.first, result.first.sentences, result.bleu
     return [
         result.system.name,
         str(result.system.threads),
         format_spread(result.milliseconds, _digits(result.milliseconds)),
         format_spread(result.over_baseline),
-        _figure(result.bleu, 1),
+        _figure(bleu.sacrebleu if bleu else None, 1),
+        _figure(bleu.compound_split if bleu else None, 1),
         _figure(first.acceptance_length, 2),
         _figure(first.verification_rate, 3),
         _figure(first.discard_rate, 3),

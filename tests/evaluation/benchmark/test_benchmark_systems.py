@@ -53,6 +53,16 @@ def test_all_combinations_each_once() -> None:
     }
 
 
+def test_rules_of_one_kind_are_told_apart_by_their_values() -> None:
+    rules = (StrictRule(), RelaxedRule(3, 1.0), RelaxedRule(5, 3.0))
+    systems = list_systems(Choice(threads=(1,), beams=(), precisions=("float32",), rules=rules))
+    drafting = [system for system in systems if system.drafts]
+    assert [system.name for system in drafting] == [
+        *("strict tree float32", "relaxed 3 1.0 tree float32", "relaxed 5 3.0 tree float32")
+    ]
+    assert [system.family for system in drafting] == ["strict", "relaxed", "relaxed"]
+
+
 def test_nothing_that_goes_together() -> None:
     with pytest.raises(ValueError, match="--precision int8: is not for --engine eager"):
         list_systems(Choice(engines=("eager",), precisions=("int8",)))

@@ -6,7 +6,8 @@
 
 Between ``<!-- table: NAME key=value ... -->`` and ``<!-- end -->`` a page has a table made of
 ``docs/figures/NAME.json``, which is the ``summary.json`` of specdec-benchmark or specdec-evaluate,
-or what specdec-exactness --json or specdec-calibrate-head --json wrote.
+or what specdec-exactness --json or specdec-calibrate-head --json wrote. Of benchmarks
+``timed=NAME,NAME`` adds the times of other runs of the same systems.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "docs" / "figures"
 BLOCK = re.compile(r"(<!-- table: (\w[\w.-]*)((?: [\w-]+=[^ ]+)*) -->\n).*?(<!-- end -->)", re.S)
 Json = dict[str, Any]
+SPREADS = "medians (least to most)"
 
 
 def pages() -> list[Path]:
@@ -46,52 +49,117 @@ def table(name: str, given: list[str]) -> str:
     Args:
         given: ``key=value`` that choose rows: those whose fields are so.
     """
-    path = FIGURES / f"{name}.json"
-    if not path.is_file():
-        raise ValueError(f"table {name}: there is no {path.relative_to(ROOT)}")
-    figures = json.loads(path.read_text("utf-8"))
+    figures = read_figures(name)
     wanted = dict(pair.split("=", 1) for pair in given)
     for key, make in KINDS.items():
         if key in figures:
             return "\n".join(make(figures, wanted)) + "\n"
-    raise ValueError(f"{path.relative_to(ROOT)}: is neither of {', '.join(KINDS)}")
+    raise ValueError(f"table {name}: its figures are neither of {', '.join(KINDS)}")
+
+
+def read_figures(name: str) -> Json:
+    """
+    Raises:
+        ValueError: there are none of that name.
+    """
+    path = FIGURES / f"{name}.json"
+    if not path.is_file():
+        raise ValueError(f"table {name}: there is no {path.relative_to(ROOT)}")
+    return dict(json.loads(path.read_text("utf-8")))
 
 
 def benchmark_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
     """Of specdec-benchmark: systems against time, quality and memory."""
+    if "timed" in wanted:
+        yield from whole_table(figures, wanted.pop("timed").split(","), wanted)
+        return
     view = wanted.pop("view", None)
-    systems = [s for batch in figures["batches"] for s in batch["systems"] if _is(s, wanted)]
     columns: dict[str, Callable[[Json], str]] = {
         "system": _named,
         "ms per sentence": lambda s: spread(s["milliseconds_a_sentence"]),
         f"x {figures['baseline']}": lambda s: spread(s["speed_over_baseline"], 2),
-        "BLEU": lambda s: number(s["bleu"], 1),
-        "acceptance length": lambda s: number(s["acceptance_length"], 2),
+        **_quality(figures),
         "verification rate": lambda s: number(s["verification_rate"], 3),
         "discard rate": lambda s: number(s["discard_rate"], 2),
         "memory, MiB": lambda s: number(s["peak_memory_mib"], 0),
     }
     if view is not None:
         speed = ("ms per sentence", f"x {figures['baseline']}") if view == "short" else ()
-        quality = ("BLEU",) if view == "quality" else ()
+        quality = ("BLEU", "tokenised BLEU") if view == "quality" else ()
         kept = ("system", *speed, *quality, "acceptance length")
-        columns = {name: columns[name] for name in kept}
-    if not systems:
-        raise ValueError(f"no system of the figures has {wanted}")
+        columns = {name: columns[name] for name in kept if name in columns}
+    systems = _systems(figures, wanted)
     yield from rows(columns, systems)
-    first, machine = systems[0], figures["machine"]
     yield ""
-    rounds = first["milliseconds_a_sentence"]["rounds"]
+    signed = f"; sacreBLEU `{figures['bleu_signature']}`" if "BLEU" in columns else ""
+    about = f"{_rounds(figures, systems, SPREADS)}; {conditions(figures['machine'])}"
+    yield f"*{about}{signed}.*"
+
+
+def whole_table(figures: Json, timed: list[str], wanted: dict[str, str]) -> Iterator[str]:
+    """Quality as in ``figures``; medians of time, and memory, as in the runs named ``timed``."""
+    columns: dict[str, Callable[[Json], str]] = {"system": _named, **_quality(figures)}
+    systems = _systems(figures, wanted)
+    notes = [f"BLEU and acceptance length: {_rounds(figures, systems)}"]
+    for one in map(read_figures, timed):
+        beside = _systems(one, wanted)
+        by_name = {system["name"]: system for system in beside}
+        batch = beside[0]["batch"]
+        columns |= {
+            f"ms, batch {batch}": partial(_median, by_name, "milliseconds_a_sentence"),
+            f"x, batch {batch}": partial(_median, by_name, "speed_over_baseline"),
+            f"MiB, batch {batch}": partial(_memory, by_name),
+        }
+        notes.append(f"time: {_rounds(one, beside)}, x: over {one['baseline']}")
+    yield from rows(columns, systems)
+    yield ""
+    about = f"{conditions(figures['machine'])}; sacreBLEU `{figures['bleu_signature']}`"
+    yield f"*{'; '.join(notes)}; {about}.*"
+
+
+def _systems(figures: Json, wanted: dict[str, str]) -> list[Json]:
+    """Those whose fields are as wanted.
+
+    Raises:
+        ValueError: there is none.
+    """
+    found = [s for batch in figures["batches"] for s in batch["systems"] if _is(s, wanted)]
+    if not found:
+        raise ValueError(f"no system of the figures has {wanted}")
+    return found
+
+
+def _quality(figures: Json) -> dict[str, Callable[[Json], str]]:
+    """Columns of BLEU, as far as it was counted, and acceptance."""
+    every = [s for batch in figures["batches"] for s in batch["systems"]]
+    split = any(s.get("compound_split_bleu") is not None for s in every)
+    return {
+        "BLEU": lambda s: number(s["bleu"], 1),
+        **({"tokenised BLEU": lambda s: number(s["compound_split_bleu"], 1)} if split else {}),
+        "acceptance length": lambda s: number(s["acceptance_length"], 2),
+    }
+
+
+def _rounds(figures: Json, systems: list[Json], shown: str = "medians") -> str:
+    """Of what, how often, and what of that is shown."""
+    first = systems[0]
+    count = first["milliseconds_a_sentence"]["rounds"]
     batches = " ".join(sorted({str(system["batch"]) for system in systems}))
-    medians = f"medians of {rounds} alternating rounds (least to most)"
-    threads = counted(first["threads"], "thread")
-    parts = [
-        f"{figures['text']['lines']} lines, batch {batches}, {threads}, "
-        f"{'one round' if rounds == 1 else medians}",
-        conditions(machine),
-        *([f"sacreBLEU `{figures['bleu_signature']}`"] if "BLEU" in columns else []),
-    ]
-    yield f"*{'; '.join(parts)}.*"
+    several = f"{shown} of {count} alternating rounds"
+    return (
+        f"{figures['text']['lines']} lines, batch {batches}, {counted(first['threads'], 'thread')}"
+        f", {'one round' if count == 1 else several}"
+    )
+
+
+def _median(by_name: dict[str, Json], field: str, system: Json) -> str:
+    """Of the system of that name, if it was timed."""
+    value = by_name.get(system["name"], {}).get(field)
+    return number(value and value["median"], 2 if value and value["median"] < 10 else 1)
+
+
+def _memory(by_name: dict[str, Json], system: Json) -> str:
+    return number(by_name.get(system["name"], {}).get("peak_memory_mib"), 0)
 
 
 def sweep_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:

@@ -64,6 +64,64 @@ def test_a_figure_that_parts_from_its_page_is_found(
         module.render(page.replace("some", "none"))
 
 
+def benchmark(batch: int, milliseconds: dict[str, float]) -> dict[str, Any]:
+    """As specdec-benchmark writes it, in short."""
+    return {
+        "machine": {"processor": "P", "cores": 2, "versions": {}, "last_run": "2026-01-02T"},
+        "baseline": "slow",
+        "bleu_signature": "signed",
+        "text": {"lines": 7},
+        "batches": [
+            {
+                "batch": batch,
+                "systems": [
+                    {
+                        "name": name,
+                        "strategy": "CTranslate2",
+                        "engine": "CTranslate2",
+                        "precision": "int8",
+                        "batch": batch,
+                        "threads": 2,
+                        "bleu": 17.04,
+                        "compound_split_bleu": 16.04,
+                        "acceptance_length": None,
+                        "milliseconds_a_sentence": {"median": ms, "rounds": 5},
+                        "speed_over_baseline": {"median": 20 / ms},
+                        "peak_memory_mib": 10 * ms,
+                    }
+                    for name, ms in milliseconds.items()
+                ],
+            }
+        ],
+    }
+
+
+def test_quality_of_one_run_stands_beside_the_times_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = maker()
+    monkeypatch.setattr(module, "FIGURES", tmp_path)
+    runs = {
+        "whole": benchmark(32, {"slow": 9, "fast": 8}),
+        "one": benchmark(1, {"slow": 20, "fast": 5}),
+        "many": benchmark(32, {"slow": 10}),
+    }
+    for name, run in runs.items():
+        (tmp_path / f"{name}.json").write_text(module.json.dumps(run))
+    head, _, *lines = module.table("whole", ["timed=one,many"]).splitlines()
+    assert [word.strip() for word in head.split("|")[1:-1]] == [
+        *("system", "BLEU", "tokenised BLEU", "acceptance length"),
+        *("ms, batch 1", "x, batch 1", "MiB, batch 1"),
+        *("ms, batch 32", "x, batch 32", "MiB, batch 32"),
+    ]
+    assert lines[0] == "| slow | 17.0 | 16.0 |  | 20.0 | 1.00 | 200 | 10.0 | 2.00 | 100 |"
+    assert lines[1] == "| fast | 17.0 | 16.0 |  | 5.00 | 4.00 | 50 |  |  |  |"
+    assert "7 lines, batch 1, 2 threads, medians of 5 alternating rounds, x: over slow" in lines[3]
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    with pytest.raises(ValueError, match="there is no"):
+        module.table("whole", ["timed=none"])
+
+
 def anchors(page: Path) -> set[str]:
     """As GitHub makes them of headings."""
     headings = re.findall(r"^#+ (.+)$", CODE.sub("", text(page)), re.M)

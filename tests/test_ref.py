@@ -105,9 +105,7 @@ def test_compounds_are_cut_as_the_published_perl_cuts_them(
         capture_output=True,
         check=True,
     )
-    assert perl.stdout.decode().split("\n")[:-1] == [
-        split_compounds(line) for line in lines
-    ]
+    assert perl.stdout.decode().split("\n")[:-1] == [split_compounds(line) for line in lines]
 
 
 def test_dash_splits_and_escapes_are_undone() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 from argparse import Namespace
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import torch
 from fairseq.data import Dictionary, encoders
 from fairseq.data.data_utils import infer_language_pair
 from fairseq.models.transformer import TransformerModelBase
+from fairseq.registry import REGISTRIES
+from omegaconf import MISSING
 
 from specdec_plugins.checkpoints.head_file import controller_head
 from specdec_plugins.checkpoints.loading import load_state
@@ -231,6 +233,20 @@ def _build_beam_search(
         raise ValueError(str(error)) from error
 
 
+def _check_given(kind: str, options: Namespace) -> None:
+    """
+    Raises:
+        InferenceError: a file that the tokenizer or BPE must have is not named.
+    """
+    name = getattr(options, kind)
+    form = REGISTRIES[kind]["dataclass_registry"].get(name)
+    for field in fields(form) if form else ():
+        given = getattr(options, field.name, None)
+        if field.default == MISSING and given in (None, MISSING):
+            flag = f"--{field.name.replace('_', '-')}"
+            raise InferenceError(f"--{kind} {name}: needs {flag}; give its file")
+
+
 def _build_encoders(
     settings: Settings, task: TranslationSpecdecTask
 ) -> tuple[Segmenter | None, Segmenter | None]:
@@ -238,13 +254,15 @@ def _build_encoders(
     options = Namespace(**settings.encoder_options)
     options.tokenizer, options.bpe = settings.tokenizer, settings.bpe
     options.source_lang, options.target_lang = task.cfg.source_lang, task.cfg.target_lang
-    if settings.bpe == "subword_nmt" and getattr(options, "bpe_codes", None) in (None, "???"):
+    if settings.bpe == "subword_nmt" and getattr(options, "bpe_codes", None) in (None, MISSING):
         options.bpe_codes = os.path.join(settings.data, "codes")
         if not os.path.isfile(options.bpe_codes):
             raise InferenceError(
                 f"--bpe-codes: give the file of BPE codes; there is no {options.bpe_codes}"
             )
     built = []
+    for kind in ("tokenizer", "bpe"):
+        _check_given(kind, options)
     for flag, build in (("tokenizer", encoders.build_tokenizer), ("bpe", encoders.build_bpe)):
         try:
             built.append(build(options))

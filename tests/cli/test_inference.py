@@ -574,7 +574,12 @@ def test_a_line_too_short_for_the_minimum(
         (["--trace", "nowhere/trace"], 1, "--trace nowhere/trace: there is no folder"),
         (["--trace", "-"], 1, "--trace -: cannot go to standard output; name a file"),
         (["--bpe", "subword_nmt", "--bpe-codes", "missing"], 1, "--bpe subword_nmt: cannot be"),
-        (["--bpe", "sentencepiece"], 1, "--bpe sentencepiece: cannot be set up"),
+        (["--bpe", "sentencepiece"], 1, "--bpe sentencepiece: needs --sentencepiece-model; give"),
+        (
+            ["--bpe", "sentencepiece", "--sentencepiece-model", "nowhere"],
+            1,
+            "--bpe sentencepiece: cannot be set up (",
+        ),
         (["--tokenizer", "nonsense"], 2, "--tokenizer: invalid choice"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,13 +12,15 @@ from specdec_plugins.evaluation.benchmark.measurements import (
     BenchmarkFolder,
 )
 from specdec_plugins.evaluation.benchmark.plots import draw_speed
-from specdec_plugins.evaluation.benchmark.results import collect
+from specdec_plugins.evaluation.benchmark.results import BatchResult, collect
 from specdec_plugins.evaluation.benchmark.rounds import Benchmark
 from specdec_plugins.evaluation.benchmark.table import format_results
+from specdec_plugins.evaluation.bleu import References
 from specdec_plugins.evaluation.folder import RUNS, provenance
 from specdec_plugins.evaluation.outputs import SUMMARY, TABLE
 from specdec_plugins.evaluation.plots import FORMATS
 from specdec_plugins.inference.output import write_whole
+from specdec_plugins.inference.settings import JsonObject
 from specdec_plugins.inference.work_folder import LOCK
 
 PICTURE = "speed"
@@ -54,18 +56,35 @@ def write_outputs(folder: BenchmarkFolder, benchmark: Benchmark, report: Report)
         ImportError: plots without matplotlib.
     """
     references = benchmark.sentences.references
-    signature = references.signature() if references else None
-    about, runs = folder.description, folder.runs
-    results = collect(runs, benchmark.systems, report.baseline, references)
-    machine = f"{about['processor']}, {about['cores']} cores"
-    tables = [format_results(results, machine, report.baseline, signature)]
+    results = collect(folder.runs, benchmark.systems, report.baseline, references)
+    summary = _summary(folder, results, report, references)
+    processor = f"{folder.description['processor']}, {folder.description['cores']} cores"
+    tables = [format_results(results, processor, report.baseline, summary["bleu_signature"])]
     tables += [f"{family} is left out: {why}.\n" for family, why in report.left_out.items()]
-    summary = {
-        "machine": {**provenance(about, runs), "waiting": about["waiting"]},
+    text = "\n".join(tables)
+    write_whole(folder.output / TABLE, [text.encode()])
+    write_whole(folder.output / SUMMARY, [json.dumps(summary, indent=1).encode(), b"\n"])
+    if report.plots:
+        rounds, count = max(run.round for run in folder.runs), len(benchmark.sentences.lines)
+        title = f"{processor}; {count} sentences, medians of {rounds} rounds"
+        for kind, picture in draw_speed(results, title).items():
+            write_whole(folder.output / f"{PICTURE}.{kind}", [picture])
+    return text
+
+
+def _summary(
+    folder: BenchmarkFolder,
+    results: Sequence[BatchResult],
+    report: Report,
+    references: References | None,
+) -> JsonObject:
+    about = folder.description
+    return {
+        "machine": {**provenance(about, folder.runs), "waiting": about["waiting"]},
         "command": report.command,
         "models": about["models"],
         "baseline": report.baseline,
-        "bleu_signature": signature,
+        "bleu_signature": references.signature() if references else None,
         "left_out": dict(report.left_out),
         "text": about["text"],
         "batches": [
@@ -77,12 +96,3 @@ def write_outputs(folder: BenchmarkFolder, benchmark: Benchmark, report: Report)
             for one in results
         ],
     }
-    text = "\n".join(tables)
-    write_whole(folder.output / TABLE, [text.encode()])
-    write_whole(folder.output / SUMMARY, [json.dumps(summary, indent=1).encode(), b"\n"])
-    if report.plots:
-        rounds = max(run.round for run in runs)
-        title = f"{machine}; {len(benchmark.sentences.lines)} sentences, medians of {rounds} rounds"
-        for kind, picture in draw_speed(results, title).items():
-            write_whole(folder.output / f"{PICTURE}.{kind}", [picture])
-    return text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,16 @@ Array = np.ndarray[Any, Any]
 class Request:
     """A compiled step, and the buffers that it reads and writes."""
 
-    def __init__(self, tensor: Any, compiled: Any) -> None:
+    def __init__(self, tensor: Any, compiled: Any, parts: Sequence[int]) -> None:
+        """``parts``: how many of what was compiled's inputs each of the step's own is."""
         self._compiled = compiled.create_infer_request()
-        count = len(compiled.inputs)
-        self._inputs = [_Input(tensor, self._compiled, place) for place in range(count)]
+        ends = list(accumulate(parts))
+        self._inputs = [
+            _Input(tensor, self._compiled, range(end - count, end))
+            for end, count in zip(ends, parts)
+        ]
 
-    def run(self, inputs: Sequence[Tensor]) -> list[Array]:
+    def run(self, inputs: Sequence[Tensor | Array]) -> list[Array]:
         """The results, which the next run writes over."""
         for place, x in zip(self._inputs, inputs):
             place.hand(x)
@@ -30,25 +35,30 @@ class Request:
 
 
 class _Input:
-    """An input of a request: a buffer that it reads, written again for each call. To hand over
+    """An input of a step: a buffer that a request reads, written again for each call. To hand over
     another buffer costs more than to copy what is handed over."""
 
-    def __init__(self, tensor: Any, request: Any, place: int) -> None:
-        self._tensor, self._request, self._place = tensor, request, place
-        self._last: Tensor | None = None
+    def __init__(self, tensor: Any, request: Any, places: range) -> None:
+        """``places``: among the request's inputs. Of several each is one entry of the buffer's
+        first two dimensions."""
+        self._tensor, self._request, self._places = tensor, request, places
+        self._last: Tensor | Array | None = None
         self._buffer = np.empty(0)
 
-    def hand(self, x: Tensor) -> None:
+    def hand(self, x: Tensor | Array) -> None:
         """Let the request read ``x``, which is not to change as long as it is handed over."""
         if x is self._last:
             return
-        self._last, array = x, x.numpy()
+        self._last, array = x, x.numpy() if isinstance(x, Tensor) else x
         if array.shape == self._buffer.shape:
             np.copyto(self._buffer, array)
             return
         self._buffer = np.array(array, order="C")
-        tensor = self._tensor(self._buffer, shared_memory=True)
-        self._request.set_input_tensor(self._place, tensor)
+        parts = self._buffer[None]
+        if len(self._places) > 1:
+            parts = self._buffer.reshape(-1, *self._buffer.shape[2:])
+        for place, part in zip(self._places, parts):
+            self._request.set_input_tensor(place, self._tensor(part, shared_memory=True))
 
 
 class CompiledStep:
@@ -71,7 +81,7 @@ class CompiledStep:
         self._transient, self._most = transient, most
         self._requests: dict[int, Request] = {}
 
-    def __call__(self, *inputs: Tensor | None, tokens: int = 0) -> Results:
+    def __call__(self, *inputs: Tensor | Array | None, tokens: int = 0) -> Results:
         """``tokens``: how many a row has."""
         given = [x for x in inputs if x is not None]
         found = self._request_for(tokens).run(given)
@@ -100,6 +110,8 @@ class CompiledCachedStep:
     def __call__(self, cached: Tensor, mask: Tensor, *inputs: Tensor | None) -> Results:
         tokens = mask.size(2)
         width = cached.size(2) - tokens
-        *results, new = self._compiled(cached[:, :, :width], mask, *inputs, tokens=tokens)
+        # As attention wants them: ``(layers, 2, rows, heads, width, dim)``.
+        past = cached.numpy()[:, :, :width].transpose(0, 3, 1, 4, 2, 5)
+        *results, new = self._compiled(past, mask, *inputs, tokens=tokens)
         cached[:, :, width:] = new
         return tuple(results)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
+from itertools import chain
 from typing import Any
 
 import torch
@@ -25,6 +26,8 @@ from specdec_plugins.models.layers import Attend
 
 logger = logging.getLogger(__name__)
 
+Pairs = list[tuple[Tensor, Tensor]]
+"""Keys and values, of each layer."""
 HINTS = {"float32": "f32", "bfloat16": "bf16", "int8": "f32"}
 """By precision, that of arithmetic; with int8, weights are int8 and are multiplied as such where
 the processor can."""
@@ -97,36 +100,47 @@ class OpenVinoEngine:
         if not isinstance(step, CachedStep):
             return CompiledStep(self._compiled(step, step.example()), step.transient, 1)
         layer, count = step.layers[0], len(step.layers)
-        past = torch.zeros(count, 2, 9, 2, layer.heads, layer.head_dim)
+        past = torch.zeros(count, 2, 2, layer.heads, 9, layer.head_dim)
         example = (past, torch.zeros(2, 1, 5, 14), *step.example())
-        return CompiledCachedStep(
-            CompiledStep(self._compiled(_Functional(step), example), step.transient)
-        )
+        compiled = self._compiled(_Functional(step), example, {0, 2 + step.memory_at})
+        return CompiledCachedStep(CompiledStep(compiled, step.transient))
 
-    def _requests(self, compiled: bytes) -> Callable[[], Request]:
+    def _requests(self, compiled: bytes, parts: Sequence[int]) -> Callable[[], Request]:
         """What makes requests. The first one is made now: what OpenVINO cannot take is found out
-        when models are loaded, not when they are used."""
+        when models are loaded, not when they are used. ``parts``: as of a request."""
 
         def request() -> Request:
             model = self._core.import_model(BytesIO(compiled), "CPU", self._options)
-            return Request(self._openvino.Tensor, model)
+            return Request(self._openvino.Tensor, model, parts)
 
         first = [request()]
         return lambda: first.pop() if first else request()
 
     def _compiled(
-        self, module: nn.Module, example: tuple[Tensor | None, ...]
+        self,
+        module: nn.Module,
+        example: tuple[Tensor | None, ...],
+        by_layer: Collection[int] = (),
     ) -> Callable[[], Request]:
-        """What makes requests of a module compiled for inputs of all sizes, now or earlier."""
-        given = _Given(module, example)
-        tensors = tuple(tensor for tensor in example if tensor is not None)
+        """What makes requests of a module compiled for inputs of all sizes, now or earlier.
+
+        ``by_layer``: which inputs are keys and values of all layers. The module gets a pair of each
+        layer, and what is compiled has an input for each: to split them takes as long as to attend.
+        """
+        given = _Given(module, example, by_layer)
+        parts = [
+            list(x.flatten(0, 1)) if place in by_layer else [x]
+            for place, x in enumerate(example)
+            if x is not None
+        ]
         with torch.no_grad():
-            traced = _traced(given.eval(), tensors)
+            traced = _traced(given.eval(), tuple(chain.from_iterable(parts)))
+        counts = list(map(len, parts))
         key = self._files.key(traced)
         kept = self._files.load(key)
         if kept is not None:
             try:
-                return self._requests(kept)
+                return self._requests(kept, counts)
             except RuntimeError as error:
                 reason = _reason(error)
                 logger.warning("%s: openvino cannot take it (%s); compiling anew", key, reason)
@@ -136,7 +150,7 @@ class OpenVinoEngine:
         logger.info("openvino compiled a step in %.1f s, for this and later runs", seconds)
         exported: bytes = compiled.export_model().getvalue()
         self._files.save(key, exported)
-        return self._requests(exported)
+        return self._requests(exported, counts)
 
     def _converted(self, traced: torch.jit.ScriptModule) -> Any:
         # It logs the whole graph, where a program such as fairseq's has logging print all.
@@ -168,16 +182,29 @@ def _reason(error: Exception) -> str:
 
 
 class _Given(nn.Module):
-    """A module that is called without the inputs that there never are."""
+    """A module that is called without the inputs that there never are, and with keys and values of
+    all layers one after another."""
 
-    def __init__(self, module: nn.Module, example: tuple[Tensor | None, ...]) -> None:
+    def __init__(
+        self, module: nn.Module, example: tuple[Tensor | None, ...], by_layer: Collection[int]
+    ) -> None:
         super().__init__()
         self.module = module
-        self._given = [tensor is not None for tensor in example]
+        self._layers = [
+            None if x is None else len(x) if place in by_layer else 0
+            for place, x in enumerate(example)
+        ]
 
     def forward(self, *tensors: Tensor) -> Results:
         left = iter(tensors)
-        return self.module(*(next(left) if given else None for given in self._given))
+        return self.module(*(_taken(left, layers) for layers in self._layers))
+
+
+def _taken(left: Iterator[Tensor], layers: int | None) -> Tensor | Pairs | None:
+    """The next input: a pair of each of the layers, one tensor for none of them, or nothing."""
+    if layers is None:
+        return None
+    return [(next(left), next(left)) for _ in range(layers)] if layers else next(left)
 
 
 class _Functional(nn.Module):
@@ -187,20 +214,21 @@ class _Functional(nn.Module):
         super().__init__()
         self.step = step
 
-    def forward(self, past: Tensor, mask: Tensor, *inputs: Tensor | None) -> Results:
+    def forward(self, past: Pairs, mask: Tensor, *inputs: Tensor | Pairs | None) -> Results:
         new: list[Tensor] = []
-        attends = [_joined(past[i], mask, new) for i in range(len(self.step.layers))]
+        attends = [_joined(keys, values, mask, new) for keys, values in past]
         results = self.step.run(attends, *inputs)
         return (*results, torch.stack(new))
 
 
-def _joined(past: Tensor, mask: Tensor, new: list[Tensor]) -> Attend:
-    """Self-attention over cached positions ``(batch, width, 2, heads, dim)`` and new ones, which
-    are noted."""
+def _joined(past_keys: Tensor, past_values: Tensor, mask: Tensor, new: list[Tensor]) -> Attend:
+    """Self-attention over cached positions, ``(batch, heads, width, dim)`` each, and new ones,
+    which are noted."""
 
     def attend(query: Tensor, key_value: Tensor) -> Tensor:
         new.append(key_value)
-        keys, values = torch.cat([past, key_value], dim=1).permute(2, 0, 3, 1, 4)
+        keys, values = key_value.permute(2, 0, 3, 1, 4)
+        keys, values = torch.cat([past_keys, keys], dim=2), torch.cat([past_values, values], dim=2)
         y = F.scaled_dot_product_attention(query.transpose(1, 2), keys, values, attn_mask=mask)
         return y.transpose(1, 2).flatten(2)
 

@@ -37,6 +37,9 @@ class CachedStep(Step):
     run: Callable[..., Results]
     """The step, with the self-attention of every layer given first: a sequence of
     :data:`~specdec_plugins.models.layers.Attend`."""
+    memory_at: int
+    """Which of the inputs is cross-attention's keys and values: ``(layers, 2, rows, heads, source,
+    dim)``, or a pair of each layer."""
 
     def forward(self, cached: Tensor, mask: Tensor | None, *inputs: Tensor | None) -> Results:
         """

@@ -64,6 +64,8 @@ class Prefixes:
 class DrafterStep(CachedStep):
     """States of a block's slots after new prefix tokens, and what the slots may hold."""
 
+    memory_at = 6
+
     def __init__(self, model: Drafter, packed: bool = True) -> None:
         """``packed``: as of a layer."""
         super().__init__()

@@ -85,6 +85,7 @@ class VerifierStep(CachedStep):
     """Logits after each of several new tokens."""
 
     transient = 1
+    memory_at = 3
 
     def __init__(self, model: TransformerModelBase, packed: bool = True) -> None:
         """``packed``: as of a layer.

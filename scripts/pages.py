@@ -99,22 +99,28 @@ def benchmark_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
 def whole_table(figures: Json, timed: list[str], wanted: dict[str, str]) -> Iterator[str]:
     """Quality as in ``figures``; medians of time, and memory, as in the runs named ``timed``."""
     columns: dict[str, Callable[[Json], str]] = {"system": _named, **_quality(figures)}
-    systems = _systems(figures, wanted)
+    systems, machine = _systems(figures, wanted), conditions(figures["machine"])
     notes = [f"BLEU and acceptance length: {_rounds(figures, systems)}"]
-    for one in map(read_figures, timed):
+    for name in timed:
+        one = read_figures(name)
         beside = _systems(one, wanted)
         by_name = {system["name"]: system for system in beside}
         batch = beside[0]["batch"]
+        if len(by_name) < len(beside) or f"ms, batch {batch}" in columns:
+            raise ValueError(f"table {name}: has a system or a batch size that is there already")
         columns |= {
             f"ms, batch {batch}": partial(_median, by_name, "milliseconds_a_sentence"),
             f"x, batch {batch}": partial(_median, by_name, "speed_over_baseline"),
             f"MiB, batch {batch}": partial(_memory, by_name),
         }
-        notes.append(f"time: {_rounds(one, beside)}, x: over {one['baseline']}")
+        elsewhere = conditions(one["machine"])
+        notes.append(
+            f"time: {_rounds(one, beside)}, x: over {one['baseline']}"
+            f"{'' if elsewhere == machine else f' ({elsewhere})'}"
+        )
     yield from rows(columns, systems)
     yield ""
-    about = f"{conditions(figures['machine'])}; sacreBLEU `{figures['bleu_signature']}`"
-    yield f"*{'; '.join(notes)}; {about}.*"
+    yield f"*{'; '.join(notes)}; {machine}; sacreBLEU `{figures['bleu_signature']}`.*"
 
 
 def _systems(figures: Json, wanted: dict[str, str]) -> list[Json]:
@@ -132,10 +138,10 @@ def _systems(figures: Json, wanted: dict[str, str]) -> list[Json]:
 def _quality(figures: Json) -> dict[str, Callable[[Json], str]]:
     """Columns of BLEU, as far as it was counted, and acceptance."""
     every = [s for batch in figures["batches"] for s in batch["systems"]]
-    split = any(s.get("compound_split_bleu") is not None for s in every)
+    split = any(s.get("tokenised_bleu") is not None for s in every)
     return {
         "BLEU": lambda s: number(s["bleu"], 1),
-        **({"tokenised BLEU": lambda s: number(s["compound_split_bleu"], 1)} if split else {}),
+        **({"tokenised BLEU": lambda s: number(s["tokenised_bleu"], 1)} if split else {}),
         "acceptance length": lambda s: number(s["acceptance_length"], 2),
     }
 

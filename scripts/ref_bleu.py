@@ -30,11 +30,14 @@ try:
     from sacrebleu.metrics.bleu import BLEU, BLEUScore
     from sacremoses import MosesDetokenizer
 
-    from specdec_plugins.evaluation.bleu import compound_split_bleu, moses_tokens
+    from specdec_plugins.evaluation.bleu import (
+        compound_split_bleu,
+        moses_tokens,
+        plain_tokens,
+    )
 except ImportError as error:
     sys.exit(f"ref_bleu.py: {error}: pip install sacrebleu sacremoses")
 
-DASH_SPLIT = re.compile(r"(?<=\S) @-@ (?=\S)")
 SENTENCE_END = re.compile(r"\w[.!?]$")
 
 
@@ -53,11 +56,6 @@ def read_lines(path: Path) -> list[str]:
     if not any(line.strip() for line in lines):
         fail(f"{path} holds no words: give a file with one sentence a line")
     return lines
-
-
-def plain_tokens(line: str, detokenizer: MosesDetokenizer) -> str:
-    """Undo HTML escaping and dash splitting: `a @-@ b &apos;s` becomes `a-b 's`."""
-    return DASH_SPLIT.sub("-", detokenizer.unescape_xml(line))
 
 
 def fairseq_format(score: BLEUScore) -> str:
@@ -113,7 +111,7 @@ def main() -> None:
             tokenised.append(moses_tokens(lines, args.lang))
             detokenised.append(lines)
         else:
-            tokenised.append([plain_tokens(line, detokenizer) for line in lines])
+            tokenised.append(plain_tokens(lines, args.lang))
             detokenised.append([detokenizer.detokenize(line.split()) for line in lines])
 
     sacre = BLEU()

@@ -83,7 +83,7 @@ def benchmark(batch: int, milliseconds: dict[str, float]) -> dict[str, Any]:
                         "batch": batch,
                         "threads": 2,
                         "bleu": 17.04,
-                        "compound_split_bleu": 16.04,
+                        "tokenised_bleu": 16.04,
                         "acceptance_length": None,
                         "milliseconds_a_sentence": {"median": ms, "rounds": 5},
                         "speed_over_baseline": {"median": 20 / ms},
@@ -117,6 +117,12 @@ def test_quality_of_one_run_stands_beside_the_times_of_others(
     assert lines[0] == "| slow | 17.0 | 16.0 |  | 20.0 | 1.00 | 200 | 10.0 | 2.00 | 100 |"
     assert lines[1] == "| fast | 17.0 | 16.0 |  | 5.00 | 4.00 | 50 |  |  |  |"
     assert "7 lines, batch 1, 2 threads, medians of 5 alternating rounds, x: over slow" in lines[3]
+    assert "(P, 2 cores" not in lines[3]
+    runs["many"]["machine"]["last_run"] = "2026-01-03T"
+    (tmp_path / "many.json").write_text(module.json.dumps(runs["many"]))
+    assert "x: over slow (P, 2 cores; ; 2026-01-03); P, 2 " in module.table("whole", ["timed=many"])
+    with pytest.raises(ValueError, match="table many: has a system or a batch size that is there"):
+        module.table("whole", ["timed=many,many"])
     monkeypatch.setattr(module, "ROOT", tmp_path)
     with pytest.raises(ValueError, match="there is no"):
         module.table("whole", ["timed=none"])

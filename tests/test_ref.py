@@ -16,7 +16,7 @@ import sacrebleu
 from fairseq_cli import score
 from sacremoses import MosesTokenizer
 
-from specdec_plugins.evaluation.bleu import References, split_compounds
+from specdec_plugins.evaluation.bleu import References, plain_tokens, split_compounds
 
 ROOT = Path(__file__).resolve().parents[1]
 GOLDEN = ROOT.parent / "shared" / "fixtures" / "specdec_reference"
@@ -109,9 +109,8 @@ def test_compounds_are_cut_as_the_published_perl_cuts_them(
 
 
 def test_dash_splits_and_escapes_are_undone() -> None:
-    detokenizer = ref_bleu.MosesDetokenizer(lang="de")
     line = "rot @-@ weiß @-@ rot &apos;s &quot; &amp;lt; @-@"
-    assert ref_bleu.plain_tokens(line, detokenizer) == "rot-weiß-rot 's \" &lt; @-@"
+    assert plain_tokens([line], "de") == ["rot-weiß-rot 's \" &lt; @-@"]
 
 
 def test_first_figure_is_that_of_fairseq_score(
@@ -168,9 +167,11 @@ def test_a_benchmark_counts_both_in_the_same_way(
     done = ref("--raw", *(write(tmp_path / f"raw.{i}", side) for i, side in enumerate(pair)))
     references = References(pair[1], "de")
     scores = references.scores(pair[0])
-    assert done.stdout.startswith(f"BLEU4 = {scores.compound_split:.2f}, ")
+    assert done.stdout.startswith(f"BLEU4 = {scores.tokenised:.2f}, ")
     signed = done.stdout.splitlines()[1]
     assert signed.startswith(f"BLEU|{references.signature()} = {scores.sacrebleu:.2f} ")
+    hyp, wanted = (moses(side, aggressive_dash_splits=True) for side in pair)
+    assert References(wanted, "de", tokenised=True).scores(hyp).tokenised == scores.tokenised
 
 
 def test_second_figure_is_sacrebleu_with_its_signature(

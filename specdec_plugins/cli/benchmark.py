@@ -36,6 +36,7 @@ from tqdm import tqdm
 from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.cli.terminal import prepare_terminal, program
 from specdec_plugins.decoding.acceptance import AcceptanceRule, RelaxedRule, StrictRule
+from specdec_plugins.decoding.acceptance.rules import BETA, TAU
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.engine_choice import PRECISIONS, engines_for_cpus
 from specdec_plugins.evaluation.benchmark.conversion import convert_for
@@ -151,9 +152,12 @@ def benchmark(args: argparse.Namespace, argv: Sequence[str]) -> None:
     check_run(base, outputs, texts)
     lines, references = read_texts(args)
     verifier = load_translator(replace(base, strategy="AR", block_size=None))
-    wanted = references and References(references, str(verifier.settings.target_lang))
+    wanted = None
+    if references is not None:
+        tokenised = base.tokenizer is None
+        wanted = References(references, verifier.settings.target_lang or "", tokenised)
     sentences = Sentences.of(
-        lines, wanted or None, verifier.codec, base.limits, verifier.generator.positions
+        lines, wanted, verifier.codec, base.limits, verifier.generator.positions
     )
     with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
         systems, model, left_out = convert_for(list_systems(choice), verifier, Path(folder))
@@ -261,15 +265,15 @@ def _rules(args: argparse.Namespace) -> list[AcceptanceRule]:
 def _relaxed(name: str) -> RelaxedRule:
     """
     Raises:
-        ValueError: not of the form relaxed:BETA:TAU.
+        ValueError: not of the form relaxed:BETA:TAU, or values that cannot be.
     """
-    found = re.fullmatch(r"relaxed:(\d+):(\d+(?:\.\d+)?)", name)
+    found = re.fullmatch(r"relaxed:(\d+):(\d*\.?\d+)", name)
     if found is None or int(found[1]) < 2:
         raise ValueError(
-            f"--rule {name}: must be strict, relaxed, or relaxed:BETA:TAU as relaxed:5:3.0, with "
-            "BETA at least 2"
+            f"--rule {name}: must be strict, relaxed or relaxed:BETA:TAU, for example "
+            "relaxed:5:3.0; BETA must be at least 2"
         )
-    return RelaxedRule(int(found[1]), float(found[2]))
+    return RelaxedRule(BETA.check(int(found[1])), TAU.check(float(found[2])))
 
 
 def read_texts(args: argparse.Namespace) -> tuple[list[Line], list[str] | None]:

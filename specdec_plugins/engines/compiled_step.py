@@ -19,7 +19,15 @@ class Request:
     """A compiled step, and the buffers that it reads and writes."""
 
     def __init__(self, tensor: Any, compiled: Any, parts: Sequence[int]) -> None:
-        """``parts``: how many of what was compiled's inputs each of the step's own is."""
+        """
+        Args:
+            parts: for each input of the step, how many inputs of the compiled model it fills.
+
+        Raises:
+            RuntimeError: the model has more inputs or fewer.
+        """
+        if sum(parts) != len(compiled.inputs):
+            raise RuntimeError(f"{len(compiled.inputs)} inputs in place of {sum(parts)}")
         self._compiled = compiled.create_infer_request()
         ends = list(accumulate(parts))
         self._inputs = [
@@ -29,7 +37,7 @@ class Request:
 
     def run(self, inputs: Sequence[Tensor | Array]) -> list[Array]:
         """The results, which the next run writes over."""
-        for place, x in zip(self._inputs, inputs):
+        for place, x in zip(self._inputs, inputs, strict=True):
             place.hand(x)
         return list(self._compiled.infer(share_outputs=True).values())
 
@@ -56,7 +64,7 @@ class _Input:
         self._buffer = np.array(array, order="C")
         parts = self._buffer[None]
         if len(self._places) > 1:
-            parts = self._buffer.reshape(-1, *self._buffer.shape[2:])
+            parts = self._buffer.reshape(len(self._places), *self._buffer.shape[2:])
         for place, part in zip(self._places, parts):
             self._request.set_input_tensor(place, self._tensor(part, shared_memory=True))
 

@@ -38,8 +38,7 @@ class CachedStep(Step):
     """The step, with the self-attention of every layer given first: a sequence of
     :data:`~specdec_plugins.models.layers.Attend`."""
     memory_at: int
-    """Which of the inputs is cross-attention's keys and values: ``(layers, 2, rows, heads, source,
-    dim)``, or a pair of each layer."""
+    """Which of the inputs is :data:`~specdec_plugins.models.layers.KeysValues`."""
 
     def forward(self, cached: Tensor, mask: Tensor | None, *inputs: Tensor | None) -> Results:
         """

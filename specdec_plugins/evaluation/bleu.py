@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from sacrebleu.metrics.bleu import BLEU, BLEUScore
-from sacremoses import MosesTokenizer
+from sacremoses import MosesDetokenizer, MosesTokenizer
 
 COMPOUND = re.compile(rb"(\S)-(\S)")
+DASH_SPLIT = re.compile(r"(?<=\S) @-@ (?=\S)")
 
 
 @dataclass(frozen=True)
@@ -21,22 +23,33 @@ class Scores:
     """Of one translation."""
 
     sacrebleu: float
-    compound_split: float
+    tokenised: float
+    """Compounds split."""
 
 
 @dataclass(frozen=True)
 class References:
-    """The wanted translation, line by line, untokenised."""
+    """The wanted translation, line by line."""
 
     lines: Sequence[str]
     language: str
     """For Moses."""
+    tokenised: bool = False
+    """Whether it is Moses-tokenised already, and so is the output."""
 
     def scores(self, output: Sequence[str]) -> Scores:
-        """BLEU of untokenised ``output``, line by line."""
-        tokens = [moses_tokens(lines, self.language) for lines in (output, self.lines)]
+        """BLEU of ``output``, line by line."""
         sacre = BLEU().corpus_score(output, [self.lines]).score
-        return Scores(float(sacre), float(compound_split_bleu(*tokens).score))
+        tokenised = compound_split_bleu(self._tokens(output), self._own_tokens).score
+        return Scores(float(sacre), float(tokenised))
+
+    @cached_property
+    def _own_tokens(self) -> list[str]:
+        return self._tokens(self.lines)
+
+    def _tokens(self, lines: Sequence[str]) -> list[str]:
+        convert = plain_tokens if self.tokenised else moses_tokens
+        return convert(lines, self.language)
 
     def signature(self) -> str:
         """sacreBLEU's, which says how it counts."""
@@ -49,6 +62,12 @@ def moses_tokens(lines: Sequence[str], language: str) -> list[str]:
     """Ordinary text as Moses tokens that keep "a-b" whole and hold plain characters."""
     tokenizer = MosesTokenizer(lang=language)
     return [str(tokenizer.tokenize(line, return_str=True, escape=False)) for line in lines]
+
+
+def plain_tokens(lines: Sequence[str], language: str) -> list[str]:
+    """Moses tokens without HTML escapes and dash splits: `a @-@ b &apos;s` becomes `a-b 's`."""
+    detokenizer = MosesDetokenizer(lang=language)
+    return [DASH_SPLIT.sub("-", detokenizer.unescape_xml(line)) for line in lines]
 
 
 def split_compounds(line: str) -> str:

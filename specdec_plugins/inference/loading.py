@@ -41,11 +41,13 @@ logger = logging.getLogger(__name__)
 
 LARGE_BATCH = 8
 """From so many sentences on, no controller that verifies something was faster than plain AR on a
-CPU (docs/benchmarks.md: at 8 whole blocks and heads, at 16 trees, too)."""
+CPU (docs/benchmarks.md, the Multi30k pair: at 8 whole blocks and heads, at 16 trees, too)."""
 
 
 def load_translator(settings: Settings) -> Translator:
     """Load what the strategy needs, on its device and in its dtype.
+
+    The translator's settings are these, with the languages and the controller that were found.
 
     Raises:
         CheckpointError: a checkpoint that cannot be used, or not in this role.
@@ -233,10 +235,11 @@ def _build_beam_search(
         raise ValueError(str(error)) from error
 
 
-def _check_given(kind: str, options: Namespace) -> None:
-    """
+def _check_files_named(kind: str, options: Namespace) -> None:
+    """Refuse a tokenizer or BPE whose file is not given.
+
     Raises:
-        InferenceError: a file that the tokenizer or BPE must have is not named.
+        InferenceError: names its flag.
     """
     name = getattr(options, kind)
     form = REGISTRIES[kind]["dataclass_registry"].get(name)
@@ -261,9 +264,8 @@ def _build_encoders(
                 f"--bpe-codes: give the file of BPE codes; there is no {options.bpe_codes}"
             )
     built = []
-    for kind in ("tokenizer", "bpe"):
-        _check_given(kind, options)
     for flag, build in (("tokenizer", encoders.build_tokenizer), ("bpe", encoders.build_bpe)):
+        _check_files_named(flag, options)
         try:
             built.append(build(options))
         # Each has its own ways to fail: missing files, packages, options. The BPE reader exits.

@@ -14,6 +14,7 @@ from specdec_plugins.models.lattice import SlotLogits, SlotScores
 from specdec_plugins.models.layers import (
     Attend,
     DecoderLayerRunner,
+    KeysValues,
     Projection,
     position_table,
     projection,
@@ -31,15 +32,15 @@ if TYPE_CHECKING:
 class Memory:
     """What a drafter knows of a batch's source, computed once a sentence."""
 
-    keys_values: Tensor
-    """``(layers, 2, batch, heads, source, dim)`` of cross-attention."""
+    keys_values: KeysValues
     mask: Tensor | None
     """Additive source padding mask ``(batch, 1, 1, source)``."""
     copies: Tensor | None = None
     """``(batch, positions, channels)`` soft copies of the source, for drafters that make them."""
 
     def keep(self, rows: Tensor) -> Memory:
-        """The memory of some rows of the batch."""
+        """The memory of some rows of the batch; not of a pair of each layer."""
+        assert isinstance(self.keys_values, Tensor)
         return Memory(
             self.keys_values[:, :, rows],
             None if self.mask is None else self.mask[rows],

@@ -7,7 +7,7 @@ forward serves training, drafting and verification.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 Attend = Callable[[Tensor, Tensor], Tensor]
 """(queries ``(batch, slots, heads, dim)``, keys and values ``(batch, slots, 2, heads, dim)``)
 -> ``(batch, slots, heads * dim)``."""
+KeysValues = Tensor | Sequence[tuple[Tensor, Tensor]]
+"""Cross-attention's, of all layers: ``(layers, 2, batch, heads, source, dim)``, or a pair of each
+layer."""
 
 
 Projection = Callable[[Tensor], Tensor]

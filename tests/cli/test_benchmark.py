@@ -110,6 +110,20 @@ def test_all_systems(run: Run, world: Path, out: Path, capfd: pytest.CaptureFixt
     assert found["relaxed tree float32"]["rule"] == {"beta": 3, "tau": 1.0}
 
 
+def test_several_relaxed_rules(run: Run, out: Path) -> None:
+    rules = ["strict", "relaxed", "relaxed:3:1.0", "relaxed:5:.5"]
+    flags = ["--ctranslate2", "--beam", "--precision", "float64", "--batch", "1"]
+    assert run(*flags, "--threads", "1", "--rule", *rules) == 0
+    (batch,) = json.loads((out / "summary.json").read_text())["batches"]
+    found = {system["name"]: system["rule"] for system in batch["systems"]}
+    assert found == {
+        "AR float64": None,
+        "strict tree float64": {"beta": 1, "tau": 0.0},
+        "relaxed 3 1.0 tree float64": {"beta": 3, "tau": 1.0},
+        "relaxed 5 0.5 tree float64": {"beta": 5, "tau": 0.5},
+    }
+
+
 def test_resuming_repeats_nothing(
     run: Run, out: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -194,7 +208,7 @@ def test_pictures(world: Path, out: Path) -> None:
         (["--lines", "0"], 2, "--lines 0: must be at least 1"),
         (["--precision", "int3"], 2, "argument --precision: invalid choice: 'int3'"),
         (["--controller", "oracle"], 2, "argument --controller: invalid choice: 'oracle'"),
-        (["--rule", "loose"], 2, "--rule loose: must be strict, relaxed, or relaxed:BETA:TAU as"),
+        (["--rule", "loose"], 2, "--rule loose: must be strict, relaxed or relaxed:BETA:TAU, for"),
         (["--rule", "relaxed:1:0.5"], 2, "--rule relaxed:1:0.5: must be strict"),
         (["--bf16"], 2, "--bf16 is not for a benchmark: choose with --precision; leave it out"),
         (["--unkpen", "2"], 2, "--unkpen is not for a benchmark"),

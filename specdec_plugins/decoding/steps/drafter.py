@@ -32,7 +32,7 @@ from specdec_plugins.fairseq_types import EncoderOut, NetInput
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.models.drafter_decoder import Memory
 from specdec_plugins.models.lattice import SlotScores
-from specdec_plugins.models.layers import Attend, additive, source_mask
+from specdec_plugins.models.layers import Attend, KeysValues, additive, source_mask
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class DrafterStep(CachedStep):
         block: Tensor,
         last: Tensor,
         table: Tensor,
-        memory: Tensor,
+        memory: KeysValues,
         memory_mask: Tensor | None,
         copies: Tensor | None,
         features: Tensor | None,

@@ -32,6 +32,7 @@ from specdec_plugins.fairseq_types import EncoderOut
 from specdec_plugins.models.layers import (
     Attend,
     DecoderLayerRunner,
+    KeysValues,
     position_table,
     positioned,
     projection,
@@ -108,7 +109,7 @@ class VerifierStep(CachedStep):
         tokens: Tensor,
         positions: Tensor,
         table: Tensor | None,
-        memory: Tensor,
+        memory: KeysValues,
         memory_mask: Tensor | None,
         taken: Tensor | None = None,
         places: Tensor | None = None,
@@ -119,7 +120,7 @@ class VerifierStep(CachedStep):
             tokens: ``(rows, slots)``.
             positions: ``(rows, slots)`` where in the target each stands.
             table: ``(length, channels)`` what stands for a position; None for nothing.
-            memory: as :class:`MemoryStep` made it.
+            memory: as :class:`MemoryStep` made it, or the same as a pair of each layer.
             memory_mask: to be added to the scores of cross-attention.
             taken, places: of :class:`RaggedRows`, where tokens and positions are joined. Attention
                 is of padded rows all the same.

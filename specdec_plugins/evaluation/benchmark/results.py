@@ -56,7 +56,7 @@ class SystemResult:
             "milliseconds_a_sentence": asdict(self.milliseconds),
             "speed_over_baseline": self.over_baseline and asdict(self.over_baseline),
             "bleu": self.bleu and self.bleu.sacrebleu,
-            "compound_split_bleu": self.bleu and self.bleu.compound_split,
+            "tokenised_bleu": self.bleu and self.bleu.tokenised,
             "acceptance_length": first.acceptance_length,
             "verification_rate": first.verification_rate,
             "discard_rate": first.discard_rate,

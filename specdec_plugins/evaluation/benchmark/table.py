@@ -66,7 +66,7 @@ def _row(result: SystemResult) -> list[str]:
         format_spread(result.milliseconds, _digits(result.milliseconds)),
         format_spread(result.over_baseline),
         _figure(bleu.sacrebleu if bleu else None, 1),
-        _figure(bleu.compound_split if bleu else None, 1),
+        _figure(bleu.tokenised if bleu else None, 1),
         _figure(first.acceptance_length, 2),
         _figure(first.verification_rate, 3),
         _figure(first.discard_rate, 3),

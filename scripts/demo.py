@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Translate the examples (and anything typed or piped) with the shipped pair, and time it.
+"""Translate the examples (and anything typed or piped) with a shipped pair, and time it.
 
     scripts/demo.py --precision int8 --repeats 7
-    echo "A dog runs across the beach." | scripts/demo.py
+    scripts/demo.py --model checkpoints/multi30k.en-de
+    echo "The train to Berlin leaves in ten minutes." | scripts/demo.py
 
-English to German image captions, one sentence at a time: fairseq's beam search, our cached greedy
-loop, and speculative decoding, strict and relaxed, all in the same run, alternating. In a
-translation, what one step accepted of its draft stands together, and the verifier's own tokens
-between.
+English to German, one sentence at a time: fairseq's beam search, our cached greedy loop, and
+speculative decoding, strict and relaxed, all in the same run, alternating. In a translation, what
+one step accepted of its draft stands together, and the verifier's own tokens between.
 """
 
 from __future__ import annotations
@@ -78,13 +78,14 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     STRICT: {"strategy": "specdec", "controller": TREES},
     "specdec relaxed": {"strategy": "specdec", "controller": TREES, "rule": RELAXED},
 }
+EXAMPLES = {"multi30k.en-de": "captions"}
+"""In data/, of a pair that knows little else; for others it is "example"."""
 
 
-def main() -> int:
-    prepare_terminal("demo.py")
+def parser() -> argparse.ArgumentParser:
+    """Of the command line."""
     parser = argparse.ArgumentParser(**documented(__doc__))
-    add, data = parser.add_argument, ROOT / "data"
-    model = ROOT / "checkpoints" / "multi30k.en-de"
+    add, model = parser.add_argument, ROOT / "checkpoints" / "wmt.en-de"
     add("--model", metavar="DIR", type=Path, default=model, help="the folder of a pair")
     add(ENGINE.flag, choices=ENGINE.choices, default=ENGINE.default, help=ENGINE.help)
     choices = ("float32", "bfloat16", "int8")
@@ -95,19 +96,24 @@ def main() -> int:
         help="of all; fairseq has float32 for int8",
     )
     add("--repeats", metavar="N", type=int, default=5, help="timed runs; medians are shown")
-    add("--source", metavar="FILE", type=Path, default=data / "example.en", help="sentences")
-    add("--reference", metavar="FILE", type=Path, default=data / "example.de", help="for BLEU")
+    add("--source", metavar="FILE", type=Path, help="sentences, by default the pair's examples")
+    add("--reference", metavar="FILE", type=Path, help="their translations, for BLEU")
     add("--lines", metavar="N", type=int, help="only the first so many")
     add("--table-only", action="store_true", help="do not show the translations")
-    args = parser.parse_args()
+    return parser
+
+
+def main() -> int:
+    prepare_terminal("demo.py")
+    args = parser().parse_args()
     try:
         for flag, value in (("--repeats", args.repeats), ("--lines", args.lines)):
             if value is not None and value < 1:
                 raise ValueError(f"{flag} {value}: must be at least 1")
         systems = {name: load(args, given) for name, given in SYSTEMS.items()}
-        lines = read_text(str(args.source), args.lines, "--source")
-        given = args.lines, lines, str(args.source), "--source"
-        references = read_references(str(args.reference), *given)
+        source, reference = texts(args)
+        lines = read_text(source, args.lines, "--source")
+        references = read_references(reference, args.lines, lines, source, "--source")
         sources = [line.text for line in lines]
     except (CheckpointError, InferenceError, OSError, ValueError) as error:
         print(f"demo.py: {error}", file=sys.stderr)
@@ -123,6 +129,21 @@ def main() -> int:
         talk(shown)
         print(NEXT)
     return 0
+
+
+def texts(args: argparse.Namespace) -> tuple[str, str]:
+    """Sentences and their translations: those given, or the pair's examples.
+
+    Raises:
+        ValueError: only one of the two is given.
+    """
+    given = args.source, args.reference
+    if None not in given:
+        return str(args.source), str(args.reference)
+    if given != (None, None):
+        raise ValueError("--source, --reference: give both, or none for the examples")
+    example = ROOT / "data" / EXAMPLES.get(args.model.resolve().name, "example")
+    return str(example.with_suffix(".en")), str(example.with_suffix(".de"))
 
 
 def load(args: argparse.Namespace, given: dict[str, Any]) -> Translator:

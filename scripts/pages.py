@@ -97,28 +97,34 @@ def benchmark_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
 
 
 def whole_table(figures: Json, timed: list[str], wanted: dict[str, str]) -> Iterator[str]:
-    """Quality as in ``figures``; medians of time, and memory, as in the runs named ``timed``."""
-    columns: dict[str, Callable[[Json], str]] = {"system": _named, **_quality(figures)}
-    systems, machine = _systems(figures, wanted), conditions(figures["machine"])
-    notes = [f"BLEU and acceptance length: {_rounds(figures, systems)}"]
+    """Medians of time as in the runs named ``timed``, whose first one has the memory, too; and the
+    quality of the same systems, as far as it is in ``figures``."""
+    measured = {system["name"]: system for system in _systems(figures, wanted)}
+    columns: dict[str, Callable[[Json], str]] = {"system": _named}
+    for name, make in _quality(figures).items():
+        columns[name] = partial(_made, make, measured)
+    systems: dict[str, Json] = {}
+    machine = conditions(figures["machine"])
+    notes = [f"BLEU and acceptance length: {_rounds(figures, list(measured.values()))}"]
     for name in timed:
         one = read_figures(name)
         beside = _systems(one, wanted)
         by_name = {system["name"]: system for system in beside}
-        batch = beside[0]["batch"]
-        if len(by_name) < len(beside) or f"ms, batch {batch}" in columns:
+        systems |= by_name
+        how = f"batch {beside[0]['batch']}, {counted(beside[0]['threads'], 'thread')}"
+        if len(by_name) < len(beside) or f"ms, {how}" in columns:
             raise ValueError(f"table {name}: has a system or a batch size that is there already")
         columns |= {
-            f"ms, batch {batch}": partial(_median, by_name, "milliseconds_a_sentence"),
-            f"x, batch {batch}": partial(_median, by_name, "speed_over_baseline"),
-            f"MiB, batch {batch}": partial(_memory, by_name),
+            f"ms, {how}": partial(_median, by_name, "milliseconds_a_sentence"),
+            f"x, {how}": partial(_median, by_name, "speed_over_baseline"),
         }
+        columns.setdefault("MiB", partial(_memory, by_name))
         elsewhere = conditions(one["machine"])
         notes.append(
             f"time: {_rounds(one, beside)}, x: over {one['baseline']}"
             f"{'' if elsewhere == machine else f' ({elsewhere})'}"
         )
-    yield from rows(columns, systems)
+    yield from rows(columns, list(systems.values()))
     yield ""
     yield f"*{'; '.join(notes)}; {machine}; sacreBLEU `{figures['bleu_signature']}`.*"
 
@@ -156,6 +162,11 @@ def _rounds(figures: Json, systems: list[Json], shown: str = "medians") -> str:
         f"{figures['text']['lines']} lines, batch {batches}, {counted(first['threads'], 'thread')}"
         f", {'one round' if count == 1 else several}"
     )
+
+
+def _made(make: Callable[[Json], str], by_name: dict[str, Json], system: Json) -> str:
+    """What ``make`` makes of the system of that name, if it was measured."""
+    return make(by_name[system["name"]]) if system["name"] in by_name else ""
 
 
 def _median(by_name: dict[str, Json], field: str, system: Json) -> str:

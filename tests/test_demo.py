@@ -55,6 +55,24 @@ def test_a_reference_of_another_length_is_refused(
     assert "reference: has 1 lines, and --source" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("flags", "names"),
+    [
+        ([], ("example.en", "example.de")),
+        (["--model", "checkpoints/multi30k.en-de/"], ("captions.en", "captions.de")),
+        (["--source", "a", "--reference", "b"], ("a", "b")),
+    ],
+)
+def test_the_text_is_one_that_the_pair_knows(
+    demo: Any, flags: list[str], names: tuple[str, str]
+) -> None:
+    found = demo.texts(demo.parser().parse_args(flags))
+    assert tuple(Path(path).name for path in found) == names
+    for flag in ("--source", "--reference"):
+        with pytest.raises(ValueError, match="--source, --reference: give both"):
+            demo.texts(demo.parser().parse_args([flag, "a"]))
+
+
 def test_what_was_drafted_is_marked(demo: Any) -> None:
     """And subwords are joined, within steps and across them."""
     steps = [(["ein", "gro@@"], True), (["ßer"], False), (["Hund", "läuft"], True), (["."], False)]

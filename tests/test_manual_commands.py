@@ -28,7 +28,7 @@ NEEDS = {
 }
 """What a page's commands need beyond the package."""
 FIRST_WORD = re.compile(
-    r"(\./)?scripts/\S+|[a-z]+-[a-z-]+|torchrun|srun|cat|cp|mkdir|git|pip|\.|[A-Z]+=\S+"
+    r"(\./)?scripts/\S+|[a-z]+-[a-z-]+|torchrun|srun|cat|cp|head|mkdir|git|pip|\.|[A-Z]+=\S+"
 )
 ELSEWHERE = (
     ("git clone", "needs the repository's address"),
@@ -125,7 +125,8 @@ def folder(tmp_path: Path) -> Path:
         shutil.copy(PAIR / name, tmp_path)
     (tmp_path / "shipped.pt").symlink_to(PAIR / "drafter.pt")
     make_text(tmp_path / "raw")
-    shutil.copytree(tmp_path / "raw", tmp_path / "runs/raw")
+    for name in ("raw", "wmt"):
+        shutil.copytree(tmp_path / "raw", tmp_path / "runs" / name)
     (tmp_path / "whole").mkdir()
     for split, count in (("train", 29000), ("valid", 1014), ("test2016", 1000)):
         for lang in ("en", "de"):

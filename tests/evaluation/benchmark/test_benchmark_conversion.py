@@ -99,7 +99,7 @@ def test_the_shipped_pair_says_the_same(tmp_path: Path) -> None:
     translator = load_translator(
         Settings.of_model(ROOT / "checkpoints" / "multi30k.en-de", strategy="AR", batch=32)
     )
-    texts = (ROOT / "data" / "example.en").read_text("utf-8").splitlines()
+    texts = (ROOT / "data" / "captions.en").read_text("utf-8").splitlines()
     lines = [Line(number, text) for number, text in enumerate(texts, start=1)]
     expected = [result.text for result in translator.translate(texts)]
     found = decode(translator, lines, tmp_path)

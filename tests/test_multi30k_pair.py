@@ -1,4 +1,4 @@
-"""The shipped pair does what its card says."""
+"""The shipped Multi30k pair does what its card says."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.no_cover
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "checkpoints" / "multi30k.en-de"
 RELAXED = RelaxedRule(3, 1.0)
-SOURCES = (ROOT / "data" / "example.en").read_text(encoding="utf-8").splitlines()
+SOURCES = (ROOT / "data" / "captions.en").read_text(encoding="utf-8").splitlines()
 
 
 def translator(
@@ -108,7 +108,7 @@ def test_rows_compete_for_what_is_verified() -> None:
     assert told.acceptance_length > 0.6 * whole.acceptance_length
 
 
-# Measured on data/example.en when the pair was made; see the card.
+# Measured on data/captions.en when the pair was made; see the card.
 @pytest.mark.parametrize(("rule", "length"), [(StrictRule(), 3.673), (RELAXED, 4.247)])
 def test_acceptance_length_has_not_changed(rule: AcceptanceRule, length: float) -> None:
     _, statistics = decoded("specdec", 8, rule, "constant", len(SOURCES))

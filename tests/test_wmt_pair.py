@@ -1,0 +1,51 @@
+"""The shipped WMT pair does what its card says."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.inference import Settings, load_translator
+
+pytestmark = pytest.mark.no_cover
+
+ROOT = Path(__file__).resolve().parent.parent
+MODEL = ROOT / "checkpoints" / "wmt.en-de"
+SOURCES = (ROOT / "data" / "example.en").read_text("utf-8").splitlines()[::4]
+
+
+def test_the_folder_is_complete_and_small() -> None:
+    files = {path.name: path.stat().st_size for path in MODEL.iterdir()}
+    assert {"verifier.pt", "drafter.pt", "dict.en.txt", "dict.de.txt", "codes"} <= set(files)
+    assert sum(files.values()) <= 80_000_000
+
+
+@cache
+def decoded(strategy: str, controller: str) -> tuple[list[str], DecodingStatistics]:
+    settings = Settings.of_model(
+        MODEL,
+        strategy=strategy,
+        batch=5,
+        beam=1,
+        precision="float64",
+        controller=ControllerOptions(controller),
+    )
+    pair = load_translator(settings)
+    return [t.text for t in pair.translate(SOURCES)], pair.statistics
+
+
+@pytest.mark.parametrize("controller", ["constant", "tree"])
+def test_strict_output_is_beam_1(controller: str) -> None:
+    expected, _ = decoded("fairseq", "constant")
+    assert decoded("specdec", controller)[0] == expected
+    assert all(expected)
+
+
+def test_acceptance_length_has_not_changed() -> None:
+    """As measured on these sentences when the pair was made."""
+    _, statistics = decoded("specdec", "tree")
+    assert statistics.acceptance_length == pytest.approx(4.657, rel=0.05)

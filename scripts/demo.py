@@ -95,7 +95,7 @@ def parser() -> argparse.ArgumentParser:
         default="float32",
         help="of all; fairseq has float32 for int8",
     )
-    add("--repeats", metavar="N", type=int, default=5, help="timed runs; medians are shown")
+    add("--repeats", metavar="N", type=int, default=3, help="timed runs; medians are shown")
     add("--source", metavar="FILE", type=Path, help="sentences, by default the pair's examples")
     add("--reference", metavar="FILE", type=Path, help="their translations, for BLEU")
     add("--lines", metavar="N", type=int, help="only the first so many")

@@ -32,9 +32,12 @@ class CompiledFiles:
         self._about = json.dumps(about, sort_keys=True).encode()
         self._folder = cache_folder() / "compiled"
 
-    def key(self, traced: torch.jit.ScriptModule) -> Path:
-        """The file of a traced computation, which need not exist."""
-        digest = hashlib.sha256(self._about)
+    def key(self, traced: torch.jit.ScriptModule, sizes: object = None) -> Path:
+        """The file of a traced computation, which need not exist.
+
+        ``sizes``: what it is compiled for.
+        """
+        digest = hashlib.sha256(self._about + json.dumps(sizes).encode())
         digest.update(ACCIDENTAL.sub("", str(traced.inlined_graph)).encode())
         for tensor in _tensors(traced):
             digest.update(str(tensor.dtype).encode() + str(list(tensor.shape)).encode())

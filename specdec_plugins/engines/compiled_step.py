@@ -78,14 +78,14 @@ class CompiledStep:
 
     MOST = 4
 
-    def __init__(self, request: Callable[[], Request], transient: int, most: int = MOST) -> None:
+    def __init__(self, request: Callable[[int], Request], transient: int, most: int = MOST) -> None:
         """
         Args:
-            request: makes one.
+            request: makes one, for rows of so many tokens.
             transient: as of the step.
             most: how many are made.
         """
-        self._request: Callable[[], Request] | None = request
+        self._request: Callable[[int], Request] | None = request
         self._transient, self._most = transient, most
         self._requests: dict[int, Request] = {}
 
@@ -98,12 +98,16 @@ class CompiledStep:
             for place, array in enumerate(found)
         )
 
+    def has_one(self, tokens: int) -> bool:
+        """Whether there is a request for so many tokens, or can be."""
+        return tokens in self._requests or self._request is not None
+
     def _request_for(self, tokens: int) -> Request:
         if tokens not in self._requests:
             if self._request is None:
                 tokens = next(reversed(self._requests))
             else:
-                self._requests[tokens] = self._request()
+                self._requests[tokens] = self._request(tokens)
                 if len(self._requests) == self._most:
                     self._request = None  # and let go of what they are made from
         return self._requests[tokens]
@@ -112,14 +116,20 @@ class CompiledStep:
 class CompiledCachedStep:
     """What is called in place of a cached step."""
 
-    def __init__(self, compiled: CompiledStep) -> None:
-        self._compiled = compiled
+    def __init__(self, several: CompiledStep, one: CompiledStep) -> None:
+        """
+        Args:
+            several: for any number of rows.
+            one: for one row, of numbers of tokens that it has a request for.
+        """
+        self._several, self._one = several, one
 
     def __call__(self, cached: Tensor, mask: Tensor, *inputs: Tensor | None) -> Results:
-        tokens = mask.size(2)
+        rows, tokens = cached.size(1), mask.size(2)
         width = cached.size(2) - tokens
         # As attention wants them: ``(layers, 2, rows, heads, width, dim)``.
         past = cached.numpy()[:, :, :width].transpose(0, 3, 1, 4, 2, 5)
-        *results, new = self._compiled(past, mask, *inputs, tokens=tokens)
+        step = self._one if rows == 1 and self._one.has_one(tokens) else self._several
+        *results, new = step(past, mask, *inputs, tokens=tokens)
         cached[:, :, width:] = new
         return tuple(results)

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import logging
 import time
-import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from io import BytesIO
-from itertools import chain
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
 
 from specdec_plugins.engines.compiled_files import CompiledFiles
 from specdec_plugins.engines.compiled_step import CompiledCachedStep, CompiledStep, Request
 from specdec_plugins.engines.engine import EngineError
 from specdec_plugins.engines.imports import installed_openvino
 from specdec_plugins.engines.sizes import PaddedSizes
-from specdec_plugins.engines.step import CachedStep, Results, Run, Step
+from specdec_plugins.engines.step import CachedStep, Run, Step
+from specdec_plugins.engines.traced_step import Shapes, TracedStep
 from specdec_plugins.engines.weight_compression import WeightCompression
-from specdec_plugins.models.layers import Attend
 
 logger = logging.getLogger(__name__)
 
-Pairs = list[tuple[Tensor, Tensor]]
-"""Keys and values, of each layer."""
 HINTS = {"float32": "f32", "bfloat16": "bf16", "int8": "f32"}
 """By precision, that of arithmetic; with int8, weights are int8 and are multiplied as such where
 the processor can."""
@@ -97,62 +92,53 @@ class OpenVinoEngine:
             return step
 
     def _prepared(self, step: Step) -> Run:
+        compilation = _Compilation(self, TracedStep(step))
+        # The first one is made now: what OpenVINO cannot take is found out when models are loaded,
+        # not when they are used.
+        first = [compilation.request()]
+
+        def request(tokens: int) -> Request:
+            return first.pop() if first else compilation.request()
+
         if not isinstance(step, CachedStep):
-            return CompiledStep(self._compiled(step, step.example()), step.transient, 1)
-        layer, count = step.layers[0], len(step.layers)
-        past = torch.zeros(count, 2, 2, layer.heads, 9, layer.head_dim)
-        example = (past, torch.zeros(2, 1, 5, 14), *step.example())
-        compiled = self._compiled(_Functional(step), example, {0, 2 + step.memory_at})
-        return CompiledCachedStep(CompiledStep(compiled, step.transient))
+            return CompiledStep(request, step.transient, 1)
+        return CompiledCachedStep(
+            CompiledStep(request, step.transient),
+            CompiledStep(compilation.request_for_one_row, step.transient),
+        )
 
-    def _requests(self, compiled: bytes, parts: Sequence[int]) -> Callable[[], Request]:
-        """What makes requests. The first one is made now: what OpenVINO cannot take is found out
-        when models are loaded, not when they are used. ``parts``: as of a request."""
+    def load(self, compilation: _Compilation, shapes: Shapes | None) -> Request:
+        """What runs a step, compiled now or earlier.
 
-        def request() -> Request:
-            model = self._core.import_model(BytesIO(compiled), "CPU", self._options)
-            return Request(self._openvino.Tensor, model, parts)
-
-        first = [request()]
-        return lambda: first.pop() if first else request()
-
-    def _compiled(
-        self,
-        module: nn.Module,
-        example: tuple[Tensor | None, ...],
-        by_layer: Collection[int] = (),
-    ) -> Callable[[], Request]:
-        """What makes requests of a module compiled for inputs of all sizes, now or earlier.
-
-        ``by_layer``: which inputs are keys and values of all layers. The module gets a pair of each
-        layer, and what is compiled has an input for each: to split them takes as long as to attend.
+        ``shapes``: of its inputs; None: of any sizes.
         """
-        given = _Given(module, example, by_layer)
-        parts = [
-            list(x.flatten(0, 1)) if place in by_layer else [x]
-            for place, x in enumerate(example)
-            if x is not None
-        ]
-        with torch.no_grad():
-            traced = _traced(given.eval(), tuple(chain.from_iterable(parts)))
-        counts = list(map(len, parts))
-        key = self._files.key(traced)
+        traced = compilation.traced
+        key = self._files.key(traced.graph, shapes)
         kept = self._files.load(key)
         if kept is not None:
             try:
-                return self._requests(kept, counts)
+                return self._imported(kept, traced)
             except RuntimeError as error:
                 reason = _reason(error)
                 logger.warning("%s: openvino cannot take it (%s); compiling anew", key, reason)
         begin = time.perf_counter()
-        compiled = self._core.compile_model(self._converted(traced), "CPU", self._options)
+        model = compilation.model
+        if shapes is not None:
+            model = model.clone()
+            model.reshape(dict(zip(model.inputs, map(self._openvino.PartialShape, shapes))))
+        compiled = self._core.compile_model(model, "CPU", self._options)
         seconds = time.perf_counter() - begin
         logger.info("openvino compiled a step in %.1f s, for this and later runs", seconds)
         exported: bytes = compiled.export_model().getvalue()
         self._files.save(key, exported)
-        return self._requests(exported, counts)
+        return self._imported(exported, traced)
 
-    def _converted(self, traced: torch.jit.ScriptModule) -> Any:
+    def _imported(self, compiled: bytes, traced: TracedStep) -> Request:
+        model = self._core.import_model(BytesIO(compiled), "CPU", self._options)
+        return Request(self._openvino.Tensor, model, traced.parts)
+
+    def converted(self, traced: TracedStep) -> Any:
+        """A step as a model of OpenVINO's."""
         # It logs the whole graph, where a program such as fairseq's has logging print all.
         logging.getLogger("openvino").setLevel(logging.WARNING)
         from openvino.frontend import FrontEndManager
@@ -161,75 +147,33 @@ class OpenVinoEngine:
         frontend = FrontEndManager().load_by_framework("pytorch")
         # In place of openvino.convert_model, which tells its maker of its use. The decoder has to
         # live as long as the conversion.
-        decoder = TorchScriptPythonDecoder(traced)
+        decoder = TorchScriptPythonDecoder(traced.graph)
         model = frontend.convert(frontend.load(decoder))
         return model if self._compress is None else self._compress(model)
 
 
-def _traced(module: nn.Module, inputs: tuple[Tensor, ...]) -> torch.jit.ScriptModule:
-    with warnings.catch_warnings():
-        # That the number of layers, and of keys and values, stays what it is.
-        warnings.simplefilter("ignore", torch.jit.TracerWarning)  # type: ignore[attr-defined]
-        traced: torch.jit.ScriptModule = torch.jit.trace(  # type: ignore[no-untyped-call]
-            module, inputs, check_trace=False
-        )
-    return traced
+class _Compilation:
+    """A step, from which requests are made as they are needed."""
+
+    def __init__(self, engine: OpenVinoEngine, traced: TracedStep) -> None:
+        self._engine = engine
+        self.traced = traced
+
+    @cached_property
+    def model(self) -> Any:
+        """As a model of OpenVINO's: seconds, and only where something has to be compiled."""
+        return self._engine.converted(self.traced)
+
+    def request(self) -> Request:
+        """For inputs of any sizes."""
+        return self._engine.load(self, None)
+
+    def request_for_one_row(self, tokens: int) -> Request:
+        """For so many new tokens in one row: a tenth of a step's time goes into sizes that are not
+        known before."""
+        return self._engine.load(self, self.traced.shapes(1, tokens))
 
 
 def _reason(error: Exception) -> str:
     """What an exception says, in a line."""
     return (str(error).strip() or type(error).__name__).splitlines()[-1]
-
-
-class _Given(nn.Module):
-    """A module that is called without the inputs that there never are, and with keys and values of
-    all layers one after another."""
-
-    def __init__(
-        self, module: nn.Module, example: tuple[Tensor | None, ...], by_layer: Collection[int]
-    ) -> None:
-        super().__init__()
-        self.module = module
-        self._layers = [
-            None if x is None else len(x) if place in by_layer else 0
-            for place, x in enumerate(example)
-        ]
-
-    def forward(self, *tensors: Tensor) -> Results:
-        left = iter(tensors)
-        return self.module(*(_taken(left, layers) for layers in self._layers))
-
-
-def _taken(left: Iterator[Tensor], layers: int | None) -> Tensor | Pairs | None:
-    """The next input: a pair of each of the layers, one tensor for none of them, or nothing."""
-    if layers is None:
-        return None
-    return [(next(left), next(left)) for _ in range(layers)] if layers else next(left)
-
-
-class _Functional(nn.Module):
-    """A cached step that writes nothing: the new keys and values are its last result."""
-
-    def __init__(self, step: CachedStep) -> None:
-        super().__init__()
-        self.step = step
-
-    def forward(self, past: Pairs, mask: Tensor, *inputs: Tensor | Pairs | None) -> Results:
-        new: list[Tensor] = []
-        attends = [_joined(keys, values, mask, new) for keys, values in past]
-        results = self.step.run(attends, *inputs)
-        return (*results, torch.stack(new))
-
-
-def _joined(past_keys: Tensor, past_values: Tensor, mask: Tensor, new: list[Tensor]) -> Attend:
-    """Self-attention over cached positions, ``(batch, heads, width, dim)`` each, and new ones,
-    which are noted."""
-
-    def attend(query: Tensor, key_value: Tensor) -> Tensor:
-        new.append(key_value)
-        keys, values = key_value.permute(2, 0, 3, 1, 4)
-        keys, values = torch.cat([past_keys, keys], dim=2), torch.cat([past_values, values], dim=2)
-        y = F.scaled_dot_product_attention(query.transpose(1, 2), keys, values, attn_mask=mask)
-        return y.transpose(1, 2).flatten(2)
-
-    return attend

@@ -40,6 +40,11 @@ class CachedStep(Step):
     memory_at: int
     """Which of the inputs is :data:`~specdec_plugins.models.layers.KeysValues`."""
 
+    def example(self, rows: int = 2, tokens: int = 5, others: int = 7) -> tuple[Tensor | None, ...]:
+        """Inputs of :meth:`run`; all sizes that change from call to call are different for another
+        number of ``others``."""
+        raise NotImplementedError
+
     def forward(self, cached: Tensor, mask: Tensor | None, *inputs: Tensor | None) -> Results:
         """
         Args:

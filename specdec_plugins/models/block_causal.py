@@ -170,7 +170,10 @@ class BlockCausalDecoder(DrafterDecoder):
     ) -> Tensor:
         x = self._embedded(tokens)
         if features is not None:
-            x[:, : features.size(1)].add_(features)
+            if features.size(1) == x.size(1):
+                x = x + features
+            else:
+                x[:, : features.size(1)].add_(features)
         x = torch.where(is_mask[..., None], self.mask_embedding, x)
         return self.dropout_module(positioned(x, positions, table))
 

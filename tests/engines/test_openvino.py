@@ -110,14 +110,29 @@ def test_rows_that_compete_are_padded() -> None:
         assert ours["accepted"] == own["accepted"]
 
 
-def inputs(step: VerifierStep) -> tuple[Any, ...]:
-    """Of three tokens after four cached ones."""
-    layer, (*_, memory, memory_mask) = step.layers[0], step.example()
-    cached = torch.randn(len(step.layers), 2, 7, 2, layer.heads, layer.head_dim)
-    positions = torch.arange(4, 7).expand(2, -1).contiguous()
-    tokens, (_, _, table, *_) = torch.tensor([[5, 6, 7], [8, 9, 4]]), step.example()
-    mask = torch.zeros(2, 1, 3, 7)
-    return cached, mask, tokens, positions, table, torch.randn_like(memory), memory_mask
+def inputs(step: VerifierStep, rows: int = 2, tokens: int = 3, cached: int = 4) -> tuple[Any, ...]:
+    """Of so many tokens after cached ones."""
+    layer, (_, _, table, memory, memory_mask) = step.layers[0], step.example(rows)
+    width = cached + tokens
+    room = torch.randn(len(step.layers), rows, width, 2, layer.heads, layer.head_dim)
+    positions = torch.arange(cached, width).expand(rows, -1).contiguous()
+    ids = torch.randint(4, 10, (rows, tokens))
+    mask = torch.zeros(rows, 1, tokens, width)
+    return room, mask, ids, positions, table, torch.randn_like(memory), memory_mask
+
+
+def test_one_row_of_more_numbers_of_tokens_than_there_are_requests() -> None:
+    """Each of the first has a request whose sizes are fixed; cached positions may be any number."""
+    torch.manual_seed(0)
+    step = VerifierStep(pair("all shared")[0], packed=False)
+    run = OpenVinoEngine().prepare(step)
+    for cached in (4, 2):
+        for tokens in (1, 2, 3, 4, 5, 1):
+            given = inputs(step, 1, tokens, cached)
+            expected, found = copy.deepcopy(given), copy.deepcopy(given)
+            for own, ours in zip(step(*expected), run(*found), strict=True):
+                torch.testing.assert_close(ours, own, atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(found[0], expected[0], atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("precision", "least"), [("bfloat16", 1e-3), ("int8", 1e-3)])

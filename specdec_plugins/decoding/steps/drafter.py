@@ -114,21 +114,22 @@ class DrafterStep(CachedStep):
         x = x.gather(1, block[..., None].expand(-1, -1, x.size(-1)))
         return (x, *self.score(x, last))
 
-    def example(self) -> tuple[Tensor | None, ...]:
-        tokens, positions = example_tokens()
+    def example(self, rows: int = 2, tokens: int = 5, others: int = 7) -> tuple[Tensor | None, ...]:
+        """See the base class."""
+        ids, positions = example_tokens(rows, tokens)
         copies, features = None, None
         if self.decoder.copies_source:
-            copies = torch.zeros(2, 9, self.decoder.channels)
+            copies = torch.zeros(rows, others + 2, self.decoder.channels)
         if self._read is not None:
-            features = torch.zeros(2, 2, self.channels)
+            features = torch.zeros(rows, tokens, self.channels)
         return (
-            tokens,
+            ids,
             positions > 1,
             positions,
-            positions[:, 1:4],
-            tokens[:, 0],
-            self.decoder.positions(9),
-            *example_memory(self.layers),
+            torch.ones(rows, others - 4, dtype=torch.long),
+            ids[:, 0],
+            self.decoder.positions(others + 2),
+            *example_memory(self.layers, rows, others),
             copies,
             features,
         )

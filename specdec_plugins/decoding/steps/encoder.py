@@ -119,12 +119,15 @@ class MemoryStep(Step):
         return (torch.ones(7, 2, int(self._layers[0].layer.encoder_attn.kdim)),)
 
 
-def example_tokens() -> tuple[Tensor, Tensor]:
-    """Of a step's example: tokens ``(rows, slots)`` and their positions."""
-    return torch.ones(2, 5, dtype=torch.long), torch.arange(5).expand(2, -1).contiguous()
+def example_tokens(rows: int, tokens: int) -> tuple[Tensor, Tensor]:
+    """Of a step's example: tokens ``(rows, tokens)`` and their positions."""
+    ids = torch.ones(rows, tokens, dtype=torch.long)
+    return ids, torch.arange(tokens).expand(rows, -1).contiguous()
 
 
-def example_memory(layers: list[DecoderLayerRunner]) -> tuple[Tensor, Tensor]:
-    """Of a step's example: what cross-attention reads of two sources of 7 tokens, and its mask."""
+def example_memory(
+    layers: list[DecoderLayerRunner], rows: int, source: int
+) -> tuple[Tensor, Tensor]:
+    """Of a step's example: what cross-attention reads of such sources, and its mask."""
     heads, dim = layers[0].heads, layers[0].head_dim
-    return torch.zeros(len(layers), 2, 2, heads, 7, dim), torch.zeros(2, 1, 1, 7)
+    return torch.zeros(len(layers), 2, rows, heads, source, dim), torch.zeros(rows, 1, 1, source)

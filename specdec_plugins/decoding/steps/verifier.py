@@ -149,9 +149,11 @@ class VerifierStep(CachedStep):
             x = decoder.project_out_dim(x)
         return self._project(x), x
 
-    def example(self) -> tuple[Tensor | None, ...]:
-        table = position_table(self.decoder.embed_positions, 9, self.decoder.padding_idx)
-        return (*example_tokens(), table, *example_memory(self.layers))
+    def example(self, rows: int = 2, tokens: int = 5, others: int = 7) -> tuple[Tensor | None, ...]:
+        """See the base class."""
+        decoder = self.decoder
+        table = position_table(decoder.embed_positions, others + 2, decoder.padding_idx)
+        return (*example_tokens(rows, tokens), table, *example_memory(self.layers, rows, others))
 
 
 class CachedVerifier:

@@ -1,0 +1,130 @@
+"""A step as OpenVINO is given it: traced, and written without a place of its own for new keys and
+values. No fairseq in here."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Iterator
+from itertools import chain
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from specdec_plugins.engines.step import CachedStep, Results, Step
+from specdec_plugins.models.layers import Attend
+
+Pairs = list[tuple[Tensor, Tensor]]
+"""Keys and values, of each layer."""
+Inputs = tuple[Tensor | None, ...]
+Shapes = list[list[int]]
+"""Of all inputs; -1 where a size may be any."""
+
+
+class TracedStep:
+    """A step's graph. Where keys and values of all layers are an input of the step, the graph has
+    one for each: to split them takes as long as to attend."""
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+        by_layer: Collection[int] = ()
+        module: nn.Module = step
+        if isinstance(step, CachedStep):
+            module, by_layer = _Functional(step), (0, 2 + step.memory_at)
+        self._by_layer = by_layer
+        example = _example(step) if isinstance(step, CachedStep) else step.example()
+        inputs = self._split(example)
+        self.parts = list(map(len, inputs))
+        """For each input of the step that there is, how many the graph has."""
+        given = _Given(module, example, by_layer)
+        with torch.no_grad():
+            self.graph = _traced(given.eval(), tuple(chain.from_iterable(inputs)))
+
+    def shapes(self, rows: int, tokens: int) -> Shapes:
+        """Of the inputs of a cached step, for so many new tokens in so many rows."""
+        assert isinstance(self._step, CachedStep)
+        one, other = (
+            chain.from_iterable(self._split(_example(self._step, rows, tokens, others)))
+            for others in (7, 8)
+        )
+        return [
+            [size if size == another else -1 for size, another in zip(x.shape, y.shape)]
+            for x, y in zip(one, other, strict=True)
+        ]
+
+    def _split(self, inputs: Inputs) -> list[list[Tensor]]:
+        return [
+            list(x.flatten(0, 1)) if place in self._by_layer else [x]
+            for place, x in enumerate(inputs)
+            if x is not None
+        ]
+
+
+def _example(step: CachedStep, rows: int = 2, tokens: int = 5, others: int = 7) -> Inputs:
+    """Inputs of what a cached step becomes."""
+    layer, count, width = step.layers[0], len(step.layers), others + 2
+    past = torch.zeros(count, 2, rows, layer.heads, width, layer.head_dim)
+    mask = torch.zeros(rows, 1, tokens, width + tokens)
+    return (past, mask, *step.example(rows, tokens, others))
+
+
+def _traced(module: nn.Module, inputs: tuple[Tensor, ...]) -> torch.jit.ScriptModule:
+    with warnings.catch_warnings():
+        # That the number of layers, and of keys and values, stays what it is.
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)  # type: ignore[attr-defined]
+        traced: torch.jit.ScriptModule = torch.jit.trace(  # type: ignore[no-untyped-call]
+            module, inputs, check_trace=False
+        )
+    return traced
+
+
+class _Given(nn.Module):
+    """A module that is called without the inputs that there never are, and with keys and values of
+    all layers one after another."""
+
+    def __init__(self, module: nn.Module, example: Inputs, by_layer: Collection[int]) -> None:
+        super().__init__()
+        self.module = module
+        self._layers = [
+            None if x is None else len(x) if place in by_layer else 0
+            for place, x in enumerate(example)
+        ]
+
+    def forward(self, *tensors: Tensor) -> Results:
+        left = iter(tensors)
+        return self.module(*(_taken(left, layers) for layers in self._layers))
+
+
+def _taken(left: Iterator[Tensor], layers: int | None) -> Tensor | Pairs | None:
+    """The next input: a pair of each of the layers, one tensor for none of them, or nothing."""
+    if layers is None:
+        return None
+    return [(next(left), next(left)) for _ in range(layers)] if layers else next(left)
+
+
+class _Functional(nn.Module):
+    """A cached step that writes nothing: the new keys and values are its last result."""
+
+    def __init__(self, step: CachedStep) -> None:
+        super().__init__()
+        self.step = step
+
+    def forward(self, past: Pairs, mask: Tensor, *inputs: Tensor | Pairs | None) -> Results:
+        new: list[Tensor] = []
+        attends = [_joined(keys, values, mask, new) for keys, values in past]
+        results = self.step.run(attends, *inputs)
+        return (*results, torch.stack(new))
+
+
+def _joined(past_keys: Tensor, past_values: Tensor, mask: Tensor, new: list[Tensor]) -> Attend:
+    """Self-attention over cached positions, ``(batch, heads, width, dim)`` each, and new ones,
+    which are noted."""
+
+    def attend(query: Tensor, key_value: Tensor) -> Tensor:
+        new.append(key_value)
+        keys, values = key_value.permute(2, 0, 3, 1, 4)
+        keys, values = torch.cat([past_keys, keys], dim=2), torch.cat([past_values, values], dim=2)
+        y = F.scaled_dot_product_attention(query.transpose(1, 2), keys, values, attn_mask=mask)
+        return y.transpose(1, 2).flatten(2)
+
+    return attend

@@ -13,6 +13,7 @@ from specdec_plugins.decoding.arrays import Floats
 from specdec_plugins.decoding.controllers.averages import (
     CalibratedConfidence,
     NodeAverages,
+    RunningRates,
     SlotAverages,
 )
 from specdec_plugins.decoding.controllers.base import Bounds, Controller, Needs
@@ -81,6 +82,8 @@ class CostAware(Controller):
     KEPT = (0.7, 200.0)
     """Before anything is known: of what was promised of reused drafts this part is accepted, as if
     it had been promised so many tokens."""
+    STEPS = 50.0
+    """Before anything is known, every step has a new draft, as if seen so many times."""
     FADING = 0.98
     """What of its own experience with them remains after a period: after bad luck they are tried
     again."""
@@ -98,6 +101,9 @@ class CostAware(Controller):
         self._averages = (NodeAverages if depth else SlotAverages)(bounds.most)
         # Of reused drafts: tokens accepted, and tokens promised.
         self._kept, self._promised = self.KEPT[0] * self.KEPT[1], self.KEPT[1]
+        # How many of the steps with a draft have a new one; and what is accepted of the others'.
+        self._renewed = RunningRates(np.ones(1), self.STEPS)
+        self._reused = RunningRates(np.zeros(1), 1.0)
         self._steps = 0
         self._saved = 0.0
         self._sentence = 20.0  # tokens, of the sentences so far on average
@@ -105,23 +111,30 @@ class CostAware(Controller):
     def tell(self, costs: StepCosts) -> None:
         """What steps cost, for as many rows as the next batch has, and more."""
         self._costs = costs
-        self._seconds = costs.draft + costs.verify
         self._choose()
 
     def _choose(self) -> None:
         """For every number of rows the best length, and what follows from it."""
-        rates, least = expected_rates(self._averages.survival(), self._seconds), self._bounds.least
+        rates, least = self._rates(), self._bounds.least
         choices = rates[:, least:].argmax(1) + least
         rows = np.arange(len(rates))
         best, verify = rates[rows, choices], self._costs.verify[rows, choices]
         # As lists: a step asks for single numbers.
         self._choices = choices.tolist()
-        self._chosen_seconds = self._seconds[rows, choices].tolist()
+        self._chosen_seconds = (self._costs.draft + self._costs.verify)[rows, choices].tolist()
         # What whole blocks cost above the best, a token.
         self._extra = (1 / rates[:, -1] - 1 / best).tolist()
         # A reused draft is only verified, and commits one token of the verifier's besides: it must
         # commit what whole steps commit in that time.
         self._worth = ((best * verify - 1) * (self._promised / self._kept)).tolist()
+
+    def _rates(self) -> Floats:
+        """``(rows, lengths)`` tokens a second, where as many steps have a new draft as have had."""
+        (renewed,), (reused,) = self._renewed.rates, self._reused.rates
+        accepted = np.concatenate([[0.0], self._averages.survival().cumsum()])
+        accepted[1:] = renewed * accepted[1:] + (1 - renewed) * reused
+        rates: Floats = (1 + accepted) / (renewed * self._costs.draft + self._costs.verify)
+        return rates
 
     def start(self, rows: int) -> list[int]:
         """The best length; or the most, where enough time has been saved to look."""
@@ -174,6 +187,9 @@ class CostAware(Controller):
             if not called:
                 self._kept += accepted - ended
                 self._promised += expected
+                self._reused.note(np.array([accepted - ended]), np.ones(1))
+            if not self._exploring:
+                self._renewed.note(np.array([float(called)]), np.ones(1))
         self._steps += 1
         if self._steps % self.PERIOD == 0:
             self._averages.learn()

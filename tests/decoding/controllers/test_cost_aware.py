@@ -281,11 +281,22 @@ class TestReuse:
         reuse(kept, 1.0, 1, 800)
         # Of 32 steps' promises a period, and 0.98 of what was there before it.
         many = CostAware.PERIOD * 4 * CostAware.FADING / (1 - CostAware.FADING)
-        enough = WORTH * (200 + 4 * many) / (140 + many)
-        assert broken.reuse_above == pytest.approx(enough, rel=0.02)
-        assert kept.reuse_above == pytest.approx(WORTH * (200 + many) / (140 + many), rel=0.02)
-        # What whole drafts are worth is not judged by what is left of them.
-        assert begin(broken, 4) == begin(kept, 4) == begin(settled(), 4) == [2] * 4
+        held_against = (200 + 4 * many) / (200 + many)
+        assert broken.reuse_above / kept.reuse_above == pytest.approx(held_against, rel=0.02)
+        # What whole drafts are worth is not judged by promises.
+        assert begin(broken, 4) == begin(kept, 4)
+        assert begin(settled(), 4) == [2] * 4
+
+    def test_drafts_cost_less_where_every_other_step_verifies_what_is_left_of_one(self) -> None:
+        controllers = [make(0.75, 0.2, depth=3, least=1) for _ in range(2)]
+        for place in range(2000):
+            for controller, reuses in zip(controllers, (False, True)):
+                controller.start(4)
+                new = [not (reuses and place % 2)] * 4
+                controller.observe(make_result([1] * 4, [K] * 4, called=new, nodes=[[1]] * 4))
+        # Two tokens in 1.95 s, or in 1.575; without drafts one a second.
+        rates = [controller._rates()[4, 1] for controller in controllers]
+        assert rates == pytest.approx([2 / 1.95, 2 / 1.575], rel=0.05)
 
     def test_broken_promises_are_forgiven(self) -> None:
         controller = settled()

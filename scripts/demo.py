@@ -84,8 +84,8 @@ EXAMPLES = {"multi30k.en-de": "captions"}
 
 def parser() -> argparse.ArgumentParser:
     """Of the command line."""
-    parser = argparse.ArgumentParser(**documented(__doc__))
-    add, model = parser.add_argument, ROOT / "checkpoints" / "wmt.en-de"
+    found = argparse.ArgumentParser(**documented(__doc__))
+    add, model = found.add_argument, ROOT / "checkpoints" / "wmt.en-de"
     add("--model", metavar="DIR", type=Path, default=model, help="the folder of a pair")
     add(ENGINE.flag, choices=ENGINE.choices, default=ENGINE.default, help=ENGINE.help)
     choices = ("float32", "bfloat16", "int8")
@@ -100,7 +100,7 @@ def parser() -> argparse.ArgumentParser:
     add("--reference", metavar="FILE", type=Path, help="their translations, for BLEU")
     add("--lines", metavar="N", type=int, help="only the first so many")
     add("--table-only", action="store_true", help="do not show the translations")
-    return parser
+    return found
 
 
 def main() -> int:

@@ -8,11 +8,10 @@ from collections.abc import Collection, Iterator
 from itertools import chain
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specdec_plugins.engines.step import CachedStep, Results, Step
-from specdec_plugins.models.layers import Attend
+from specdec_plugins.models.layers import Attend, attended
 
 Pairs = list[tuple[Tensor, Tensor]]
 """Keys and values, of each layer."""
@@ -124,7 +123,6 @@ def _joined(past_keys: Tensor, past_values: Tensor, mask: Tensor, new: list[Tens
         new.append(key_value)
         keys, values = key_value.permute(2, 0, 3, 1, 4)
         keys, values = torch.cat([past_keys, keys], dim=2), torch.cat([past_values, values], dim=2)
-        y = F.scaled_dot_product_attention(query.transpose(1, 2), keys, values, attn_mask=mask)
-        return y.transpose(1, 2).flatten(2)
+        return attended(query, keys, values, mask)
 
     return attend

@@ -189,10 +189,7 @@ class DecoderLayerRunner(LayerRunner):
         query = self.query(normed).view(batch, slots, self.heads, -1)
         query = query if ragged is None else ragged.pad(query)
         keys, values = memory
-        y = F.scaled_dot_product_attention(
-            query.transpose(1, 2), keys, values, attn_mask=memory_mask, dropout_p=self._dropout()
-        )
-        y = y.transpose(1, 2).flatten(2)
+        y = attended(query, keys, values, memory_mask, self._dropout())
         y = self.cross_output(y if ragged is None else ragged.join(y))
         x = self._residual(x, y, self.cross_norm)
         return self._feed_forward(x if only is None else x[only])
@@ -215,16 +212,35 @@ def source_memory(runners: list[DecoderLayerRunner], encoder_out: Tensor) -> Ten
     return torch.stack([runner.project(encoder_out) for runner in runners])
 
 
+def attended(
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, probability: float = 0.0
+) -> Tensor:
+    """``(batch, slots, heads * dim)`` of queries ``(batch, slots, heads, dim)``.
+
+    Args:
+        keys, values: ``(batch, heads, n, dim)``.
+        mask: to be added to the scores.
+        probability: of dropout.
+    """
+    query = query.transpose(1, 2)
+    if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+        # Step by step: OpenVINO makes torch's own function multiply and transpose all keys first.
+        scores = (query * int(query.size(-1)) ** -0.5) @ keys.transpose(-1, -2)
+        y = (scores if mask is None else scores + mask).softmax(-1) @ values
+    else:
+        y = F.scaled_dot_product_attention(
+            query, keys, values, attn_mask=mask, dropout_p=probability
+        )
+    return y.transpose(1, 2).flatten(2)
+
+
 def among_themselves(mask: Tensor | None, attention: MultiheadAttention) -> Attend:
     """Self-attention among the slots of one pass, with an additive ``mask`` or all of them."""
     probability = dropout(attention)
 
     def attend(query: Tensor, key_value: Tensor) -> Tensor:
         keys, values = key_value.permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(
-            query.transpose(1, 2), keys, values, attn_mask=mask, dropout_p=probability
-        )
-        return y.transpose(1, 2).flatten(2)
+        return attended(query, keys, values, mask, probability)
 
     return attend
 
@@ -241,8 +257,7 @@ def attend_over(cached: Tensor, mask: Tensor | None) -> Attend:
     def attend(query: Tensor, key_value: Tensor) -> Tensor:
         cached[:, -key_value.size(1) :] = key_value
         keys, values = cached.permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(query.transpose(1, 2), keys, values, attn_mask=mask)
-        return y.transpose(1, 2).flatten(2)
+        return attended(query, keys, values, mask)
 
     return attend
 

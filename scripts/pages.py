@@ -7,7 +7,8 @@
 Between ``<!-- table: NAME key=value ... -->`` and ``<!-- end -->`` a page has a table made of
 ``docs/figures/NAME.json``, which is the ``summary.json`` of specdec-benchmark or specdec-evaluate,
 or what specdec-exactness --json or specdec-calibrate-head --json wrote. Of benchmarks
-``timed=NAME,NAME`` adds the times of other runs of the same systems.
+``timed=NAME,NAME`` adds the times of other runs of the same systems; of evaluations ``view=texts``
+compares texts.
 """
 
 from __future__ import annotations
@@ -182,6 +183,9 @@ def _memory(by_name: dict[str, Json], system: Json) -> str:
 def sweep_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
     """Of specdec-evaluate: controllers against speed and rates."""
     groups = figures["groups"]
+    if wanted.pop("view", None) == "texts":
+        yield from texts_table(figures)
+        return
     names = list(dict.fromkeys(s["system"] for group in groups for s in group["systems"]))
     by_group = [{s["system"]: s for s in group["systems"]} for group in groups]
     columns: dict[str, Callable[[str], str]] = {
@@ -200,6 +204,21 @@ def sweep_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
     yield ""
     lines = max(s["sentences"] for s in by_group[0].values())
     yield f"*{lines} lines; {', '.join(shared)}; {conditions(figures['machine'])}.*"
+
+
+def texts_table(figures: Json) -> Iterator[str]:
+    """BLEU of AR and of the drafter, and acceptance lengths, of every text."""
+    groups = [{s["system"]: s for s in group["systems"]} for group in figures["groups"]]
+    columns: dict[str, Callable[[dict[str, Json]], str]] = {"text": lambda g: g["AR"]["text"]}
+    for name, system in groups[0].items():
+        if system["controller"] is None:
+            columns[f"BLEU of {name}"] = lambda g, n=name: number(g[n]["bleu"]["median"], 1)
+        else:
+            columns[name] = lambda g, n=name: number(g[n]["acceptance_length"], 2)
+    yield from rows(columns, groups)
+    yield ""
+    shared = figures["groups"][0]["conditions"].split(": ")[1]
+    yield f"*{groups[0]['AR']['sentences']} lines; {shared}; {conditions(figures['machine'])}.*"
 
 
 def exactness_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:

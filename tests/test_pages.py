@@ -96,6 +96,27 @@ def benchmark(batch: int, milliseconds: dict[str, float]) -> dict[str, Any]:
     }
 
 
+def test_texts_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = maker()
+    monkeypatch.setattr(module, "FIGURES", tmp_path)
+
+    def group(text: str, bleu: float, length: float) -> dict[str, Any]:
+        every = {"text": text, "sentences": 9, "bleu": {"median": bleu}}
+        systems = [
+            {**every, "system": "AR", "controller": None, "acceptance_length": 1.0},
+            {**every, "system": "tree 8", "controller": "tree", "acceptance_length": length},
+        ]
+        return {"conditions": f"{text}: cpu, strict", "systems": systems}
+
+    machine = {"processor": "P", "cores": 2, "versions": {}, "last_run": "2026-01-02T"}
+    figures = {"machine": machine, "groups": [group("one", 17.04, 2.5), group("two", 30, 4)]}
+    (tmp_path / "texts.json").write_text(module.json.dumps(figures))
+    head, _, *lines = module.table("texts", ["view=texts"]).splitlines()
+    assert head == "| text | BLEU of AR | tree 8 |"
+    assert lines[:2] == ["| one | 17.0 | 2.50 |", "| two | 30.0 | 4.00 |"]
+    assert lines[-1].startswith("*9 lines; cpu, strict; P, 2 cores; ")
+
+
 def test_quality_of_one_run_stands_beside_the_times_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

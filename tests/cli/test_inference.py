@@ -490,7 +490,7 @@ def test_a_line_too_short_for_the_minimum(
             2,
             "--min-draft 3: is above --max-draft 2",
         ),
-        (["--min-draft", "17"], 2, "--min-draft 17: is above --tree-nodes 16"),
+        (["--min-draft", "9"], 2, "--min-draft 9: is above --tree-nodes 8"),
         (
             ["--controller", "heuristic", "--initial-draft", "5"],
             2,

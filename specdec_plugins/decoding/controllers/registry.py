@@ -31,7 +31,7 @@ MAX_DRAFT = Option[int | None](
     least=1, remedy="; to draft nothing give --controller none",
 )  # fmt: skip
 TREE_NODES = Option(
-    "tree_nodes", 16, "tree: how many tokens of a tree to verify; cost-aware: at most", int,
+    "tree_nodes", 8, "tree: how many tokens of a tree to verify; cost-aware: at most", int,
     least=1, most=1024, sweep=(8, 12, 16, 20, 24), axis="nodes",
 )  # fmt: skip
 ACCEPTANCE_HEAD = Option[str | None](

@@ -35,7 +35,7 @@ NAN = math.nan
         ({"min_draft": 3, "max_draft": 2}, "--min-draft 3: is above --max-draft 2"),
         ({"survival": "hope"}, "--survival hope: must be one of tree, averages, confidence"),
         ({"min_draft": -1}, "--min-draft -1: must be 0 or more"),
-        ({"controller": "cost-aware", "min_draft": 17}, "--min-draft 17: is above --tree-nodes 16"),
+        ({"controller": "cost-aware", "min_draft": 9}, "--min-draft 9: is above --tree-nodes 8"),
         ({"max_draft": 0}, "--max-draft 0: must be at least 1.*--controller none"),
         ({"controller": "none", "min_draft": 1}, "--controller none drafts nothing"),
         ({"redraft_below": -0.5}, "--redraft-below -0.5: must be 0 or more"),
@@ -86,7 +86,7 @@ def test_every_name_has_its_controller(name: str) -> None:
 @pytest.mark.parametrize(
     ("given", "reads", "kind", "needs"),
     [
-        ({}, "", "cost-aware", Needs(16, 4)),
+        ({}, "", "cost-aware", Needs(8, 4)),
         (
             {"acceptance_head": "head.pt"},
             "used",
@@ -176,7 +176,7 @@ def test_what_is_said_of_it() -> None:
     assert options == ControllerOptions("confidence", confidence_threshold=0.25)
     assert len({options, ControllerOptions("confidence", confidence_threshold=0.25)}) == 1
     assert options[CONFIDENCE_THRESHOLD] == options.swept("threshold") == 0.25
-    assert options[TREE_NODES] == 16
+    assert options[TREE_NODES] == 8
     assert options.swept("nodes") is None
     assert options.describe() == {
         "controller": "confidence",
@@ -238,8 +238,8 @@ def test_auto(given: dict[str, Any], causal: bool, taken: str) -> None:
 
 
 def test_auto_has_the_bounds_of_what_it_stands_for() -> None:
-    with pytest.raises(ValueError, match="--min-draft 17: is above --tree-nodes 16"):
-        ControllerOptions("auto", min_draft=17)
+    with pytest.raises(ValueError, match="--min-draft 9: is above --tree-nodes 8"):
+        ControllerOptions("auto", min_draft=9)
     chosen = ControllerOptions("auto", min_draft=3, max_draft=2)
     assert chosen.resolved(True).controller == "tree"
     with pytest.raises(ValueError, match="--min-draft 3: is above --max-draft 2"):

@@ -46,6 +46,6 @@ def test_strict_output_is_beam_1(controller: str) -> None:
 
 
 def test_acceptance_length_has_not_changed() -> None:
-    """As measured on these sentences when the pair was made."""
+    """As measured on these sentences with this pair."""
     _, statistics = decoded("specdec", "tree")
     assert statistics.acceptance_length == pytest.approx(4.289, rel=0.05)

@@ -47,9 +47,9 @@ class CostProfile:
 
     A file holds batch sizes that are powers of two; it grows by those that are first met. They are
     measured on the batch that is at hand: it is decoded with some fixed numbers of slots at every
-    step, and the seconds of drafting, and of all else but the encoders, are divided by the steps
-    that its rows took. So they hold what comes between and around the steps, prefixes of all
-    lengths, and that the last rows of a batch go on alone.
+    step, the second time of two, and the seconds of drafting, and of all else but the encoders, are
+    divided by the steps that its rows took. So they hold what comes between and around the steps,
+    prefixes of all lengths, and that the last rows of a batch go on alone.
     """
 
     WARM_UP, LEAST, MOST, SECONDS = 1, 3, 15, 0.5

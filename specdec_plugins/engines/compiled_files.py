@@ -32,17 +32,22 @@ class CompiledFiles:
         self._about = json.dumps(about, sort_keys=True).encode()
         self._folder = cache_folder() / "compiled"
 
-    def key(self, traced: torch.jit.ScriptModule, sizes: object = None) -> Path:
-        """The file of a traced computation, which need not exist.
+    def path(self, fingerprint: str, sizes: object = None) -> Path:
+        """The file of a computation of that fingerprint, which need not exist.
 
         ``sizes``: what it is compiled for.
         """
-        digest = hashlib.sha256(self._about + json.dumps(sizes).encode())
+        digest = hashlib.sha256(fingerprint.encode() + json.dumps(sizes).encode())
+        return self._folder / f"{digest.hexdigest()[:32]}.bin"
+
+    def fingerprint(self, traced: torch.jit.ScriptModule) -> str:
+        """What tells a traced computation and its weights from others, compiled like this."""
+        digest = hashlib.sha256(self._about)
         digest.update(ACCIDENTAL.sub("", str(traced.inlined_graph)).encode())
         for tensor in _tensors(traced):
             digest.update(str(tensor.dtype).encode() + str(list(tensor.shape)).encode())
             digest.update(tensor.detach().contiguous().numpy().tobytes())
-        return self._folder / f"{digest.hexdigest()[:32]}.bin"
+        return digest.hexdigest()
 
     def load(self, path: Path) -> bytes | None:
         """What was saved; None, with a warning, if it is damaged, and if there is nothing."""

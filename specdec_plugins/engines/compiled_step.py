@@ -77,6 +77,7 @@ class CompiledStep:
     """
 
     MOST = 4
+    """Of them."""
 
     def __init__(self, request: Callable[[int], Request], transient: int, most: int = MOST) -> None:
         """
@@ -120,16 +121,19 @@ class CompiledCachedStep:
         """
         Args:
             several: for any number of rows.
-            one: for one row, of numbers of tokens that it has a request for.
+            one: for one row, of numbers of tokens that it has a request for. It is left alone once
+                there have been several rows, the last of which is not worth compiling for.
         """
         self._several, self._one = several, one
+        self._always_one = True
 
     def __call__(self, cached: Tensor, mask: Tensor, *inputs: Tensor | None) -> Results:
         rows, tokens = cached.size(1), mask.size(2)
         width = cached.size(2) - tokens
         # As attention wants them: ``(layers, 2, rows, heads, width, dim)``.
         past = cached.numpy()[:, :, :width].transpose(0, 3, 1, 4, 2, 5)
-        step = self._one if rows == 1 and self._one.has_one(tokens) else self._several
+        self._always_one &= rows == 1
+        step = self._one if self._always_one and self._one.has_one(tokens) else self._several
         *results, new = step(past, mask, *inputs, tokens=tokens)
         cached[:, :, width:] = new
         return tuple(results)

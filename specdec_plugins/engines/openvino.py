@@ -107,13 +107,21 @@ class OpenVinoEngine:
             CompiledStep(compilation.request_for_one_row, step.transient),
         )
 
+    def fingerprint(self, traced: TracedStep) -> str:
+        """What its files are named by."""
+        return self._files.fingerprint(traced.graph)
+
     def load(self, compilation: _Compilation, shapes: Shapes | None) -> Request:
         """What runs a step, compiled now or earlier.
 
-        ``shapes``: of its inputs; None: of any sizes.
+        Args:
+            shapes: of its inputs; None: of any sizes.
+
+        Raises:
+            RuntimeError: OpenVINO cannot compile it.
         """
         traced = compilation.traced
-        key = self._files.key(traced.graph, shapes)
+        key = self._files.path(compilation.fingerprint, shapes)
         kept = self._files.load(key)
         if kept is not None:
             try:
@@ -160,6 +168,11 @@ class _Compilation:
         self.traced = traced
 
     @cached_property
+    def fingerprint(self) -> str:
+        """What its files are named by: it takes as long as to read all weights."""
+        return self._engine.fingerprint(self.traced)
+
+    @cached_property
     def model(self) -> Any:
         """As a model of OpenVINO's: seconds, and only where something has to be compiled."""
         return self._engine.converted(self.traced)
@@ -170,8 +183,12 @@ class _Compilation:
 
     def request_for_one_row(self, tokens: int) -> Request:
         """For so many new tokens in one row: a tenth of a step's time goes into sizes that are not
-        known before."""
-        return self._engine.load(self, self.traced.shapes(1, tokens))
+        known before. Where that cannot be compiled, one for any sizes."""
+        try:
+            return self._engine.load(self, self.traced.shapes(1, tokens))
+        except RuntimeError as error:
+            logger.warning("openvino cannot compile a step of one row (%s)", _reason(error))
+            return self.request()
 
 
 def _reason(error: Exception) -> str:

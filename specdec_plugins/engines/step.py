@@ -41,8 +41,8 @@ class CachedStep(Step):
     """Which of the inputs is :data:`~specdec_plugins.models.layers.KeysValues`."""
 
     def example(self, rows: int = 2, tokens: int = 5, others: int = 7) -> tuple[Tensor | None, ...]:
-        """Inputs of :meth:`run`; all sizes that change from call to call are different for another
-        number of ``others``."""
+        """Inputs of :meth:`run`: so many new ``tokens`` in so many ``rows``. Every size that is
+        neither, and changes from call to call, as that of a source, grows with ``others``."""
         raise NotImplementedError
 
     def forward(self, cached: Tensor, mask: Tensor | None, *inputs: Tensor | None) -> Results:

@@ -40,7 +40,7 @@ class TracedStep:
             self.graph = _traced(given.eval(), tuple(chain.from_iterable(inputs)))
 
     def shapes(self, rows: int, tokens: int) -> Shapes:
-        """Of the inputs of a cached step, for so many new tokens in so many rows."""
+        """Of the inputs, for so many new tokens in so many rows of a cached step."""
         assert isinstance(self._step, CachedStep)
         one, other = (
             chain.from_iterable(self._split(_example(self._step, rows, tokens, others)))

@@ -171,6 +171,7 @@ class BlockCausalDecoder(DrafterDecoder):
         x = self._embedded(tokens)
         if features is not None:
             if features.size(1) == x.size(1):
+                # What engines are given, to whom a sum is cheaper than to write to a part.
                 x = x + features
             else:
                 x[:, : features.size(1)].add_(features)

@@ -220,7 +220,7 @@ def attended(
     Args:
         keys, values: ``(batch, heads, n, dim)``.
         mask: to be added to the scores.
-        probability: of dropout.
+        probability: of dropout, of which what is traced has none.
     """
     query = query.transpose(1, 2)
     if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]

@@ -21,6 +21,7 @@ from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers import ControllerOptions, Needs
 from specdec_plugins.decoding.controllers.budget import CostBudget
 from specdec_plugins.decoding.controllers.costs import StepCosts
+from specdec_plugins.decoding.controllers.registry import TREE_NODES
 from specdec_plugins.decoding.cost_profile import CostProfile, default_path, describe
 from specdec_plugins.decoding.drafts import LatticeTrees
 from specdec_plugins.decoding.generator import SpeculativeGenerator
@@ -152,8 +153,8 @@ def test_the_controller_is_told_before_a_batch_that_is_larger(
     for rows in (2, 1, 2, 3):
         generator.generate([], sample(rows))
     assert [len(costs.draft) for costs in told] == [3, 4]
-    # Of trees, which it drafts: up to 16 nodes.
-    assert told[0].verify.shape == (3, 17)
+    # Of trees, which it drafts: up to so many nodes.
+    assert told[0].verify.shape == (3, TREE_NODES.default + 1)
     assert generator.statistics.sentences == 8
 
 

@@ -30,6 +30,7 @@ from specdec_plugins.engines.step import Step
 pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
 
 from specdec_plugins.engines.openvino import OpenVinoEngine
+from specdec_plugins.engines.traced_step import TracedStep
 from specdec_plugins.engines.weight_compression import WeightCompression
 
 K = 4
@@ -110,9 +111,12 @@ def test_rows_that_compete_are_padded() -> None:
         assert ours["accepted"] == own["accepted"]
 
 
-def inputs(step: VerifierStep, rows: int = 2, tokens: int = 3, cached: int = 4) -> tuple[Any, ...]:
+def inputs(
+    step: VerifierStep, rows: int = 2, tokens: int = 3, cached: int = 4, source: int = 7
+) -> tuple[Any, ...]:
     """Of so many tokens after cached ones."""
-    layer, (_, _, table, memory, memory_mask) = step.layers[0], step.example(rows)
+    example = step.example(rows, others=source)
+    layer, (_, _, table, memory, memory_mask) = step.layers[0], example
     width = cached + tokens
     room = torch.randn(len(step.layers), rows, width, 2, layer.heads, layer.head_dim)
     positions = torch.arange(cached, width).expand(rows, -1).contiguous()
@@ -121,18 +125,45 @@ def inputs(step: VerifierStep, rows: int = 2, tokens: int = 3, cached: int = 4) 
     return room, mask, ids, positions, table, torch.randn_like(memory), memory_mask
 
 
-def test_one_row_of_more_numbers_of_tokens_than_there_are_requests() -> None:
-    """Each of the first has a request whose sizes are fixed; cached positions may be any number."""
+def test_one_row_of_more_numbers_of_tokens_than_there_are_requests(own_cache: Path) -> None:
+    """Each of the first four is compiled for; cached positions and source may be any number."""
     torch.manual_seed(0)
     step = VerifierStep(pair("all shared")[0], packed=False)
     run = OpenVinoEngine().prepare(step)
-    for cached in (4, 2):
+    assert len(list(own_cache.iterdir())) == 1
+    for cached, source in ((4, 7), (2, 9)):
         for tokens in (1, 2, 3, 4, 5, 1):
-            given = inputs(step, 1, tokens, cached)
+            given = inputs(step, 1, tokens, cached, source)
             expected, found = copy.deepcopy(given), copy.deepcopy(given)
             for own, ours in zip(step(*expected), run(*found), strict=True):
                 torch.testing.assert_close(ours, own, atol=1e-5, rtol=1e-4)
             torch.testing.assert_close(found[0], expected[0], atol=1e-5, rtol=1e-4)
+    assert len(list(own_cache.iterdir())) == 5
+
+
+def test_the_last_row_of_several_is_not_compiled_for(own_cache: Path) -> None:
+    step = VerifierStep(pair("all shared")[0], packed=False)
+    run = OpenVinoEngine().prepare(step)
+    for rows in (2, 1):
+        run(*inputs(step, rows))
+    assert len(list(own_cache.iterdir())) == 1
+
+
+def test_one_row_that_cannot_be_compiled_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is run by what was compiled for all sizes."""
+
+    def refuse(*given: object) -> None:
+        raise RuntimeError("no such sizes")
+
+    step = VerifierStep(pair("all shared")[0], packed=False)
+    run = OpenVinoEngine().prepare(step)
+    monkeypatch.setattr(TracedStep, "shapes", refuse)
+    given = inputs(step, 1)
+    found, expected = run(*copy.deepcopy(given))[0], step(*copy.deepcopy(given))[0]
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+    assert "cannot compile a step of one row (no such sizes)" in caplog.text
 
 
 @pytest.mark.parametrize(("precision", "least"), [("bfloat16", 1e-3), ("int8", 1e-3)])
@@ -257,6 +288,7 @@ def refuse(*args, **kwargs): raise AssertionError("a connection")
 socket.socket.connect = refuse
 import torch
 from specdec_plugins.engines.openvino import OpenVinoEngine
+from specdec_plugins.engines.traced_step import TracedStep
 from specdec_plugins.engines.step import Step
 class Double(Step):
     def forward(self, x): return (x @ torch.ones(64, 64) * 2,)

@@ -64,7 +64,8 @@ def expected_rates(survival: Floats, seconds: Floats) -> Floats:
 class CostAware(Controller):
     """Draft lengths by a table of what steps cost and running averages of what is accepted.
 
-    The choice is the length of the highest of :func:`expected_rates`; 0 is plain AR. Given an
+    The choice is the length of the highest of :func:`expected_rates`, over steps with a new draft
+    and those that verify what an earlier one left; 0 is plain AR. Given an
     acceptance head, verify lengths follow from its probabilities in the same way. A batch that
     begins without drafts stays so: to start late a drafter must read the whole prefix.
 
@@ -115,25 +116,30 @@ class CostAware(Controller):
 
     def _choose(self) -> None:
         """For every number of rows the best length, and what follows from it."""
-        rates, least = self._rates(), self._bounds.least
+        rates, least = self._rates(*self._renewed.rates), self._bounds.least
         choices = rates[:, least:].argmax(1) + least
         rows = np.arange(len(rates))
         best, verify = rates[rows, choices], self._costs.verify[rows, choices]
         # As lists: a step asks for single numbers.
         self._choices = choices.tolist()
-        self._chosen_seconds = (self._costs.draft + self._costs.verify)[rows, choices].tolist()
-        # What whole blocks cost above the best, a token.
-        self._extra = (1 / rates[:, -1] - 1 / best).tolist()
+        self._chosen_seconds = self._seconds(*self._renewed.rates)[rows, choices].tolist()
+        # What whole blocks, all of them new, cost above the best, a token.
+        self._extra = (1 / self._rates(1.0)[:, -1] - 1 / best).tolist()
         # A reused draft is only verified, and commits one token of the verifier's besides: it must
-        # commit what whole steps commit in that time.
+        # commit what steps commit on average in that time.
         self._worth = ((best * verify - 1) * (self._promised / self._kept)).tolist()
 
-    def _rates(self) -> Floats:
-        """``(rows, lengths)`` tokens a second, where as many steps have a new draft as have had."""
-        (renewed,), (reused,) = self._renewed.rates, self._reused.rates
-        accepted = np.concatenate([[0.0], self._averages.survival().cumsum()])
-        accepted[1:] = renewed * accepted[1:] + (1 - renewed) * reused
-        rates: Floats = (1 + accepted) / (renewed * self._costs.draft + self._costs.verify)
+    def _seconds(self, renewed: float) -> Floats:
+        """``(rows, lengths)`` of a step, where such a part of all steps has a new draft."""
+        seconds: Floats = renewed * self._costs.draft + self._costs.verify
+        return seconds
+
+    def _rates(self, renewed: float) -> Floats:
+        """``(rows, lengths)`` tokens a second: :func:`expected_rates`, where such a part of all
+        steps has a new draft, and the others verify what is left of one."""
+        (reused,) = self._reused.rates
+        accepted = renewed * self._averages.survival().cumsum() + (1 - renewed) * reused
+        rates: Floats = (1 + np.concatenate([[0.0], accepted])) / self._seconds(renewed)
         return rates
 
     def start(self, rows: int) -> list[int]:
@@ -181,9 +187,11 @@ class CostAware(Controller):
         if isinstance(self._head, CalibratedConfidence):
             self._head.learn(result)
         self._averages.note(result)
-        for called, accepted, ended, expected in zip(
-            result.called, result.accepted, result.ended, result.expected
+        for drafted, called, accepted, ended, expected in zip(
+            result.drafted, result.called, result.accepted, result.ended, result.expected
         ):
+            if not drafted:
+                continue
             if not called:
                 self._kept += accepted - ended
                 self._promised += expected

@@ -295,8 +295,17 @@ class TestReuse:
                 new = [not (reuses and place % 2)] * 4
                 controller.observe(make_result([1] * 4, [K] * 4, called=new, nodes=[[1]] * 4))
         # Two tokens in 1.95 s, or in 1.575; without drafts one a second.
-        rates = [controller._rates()[4, 1] for controller in controllers]
+        rates = [controller._rates(*controller._renewed.rates)[4, 1] for controller in controllers]
         assert rates == pytest.approx([2 / 1.95, 2 / 1.575], rel=0.05)
+
+    def test_of_steps_without_a_draft_nothing_is_learned(self) -> None:
+        """In a batch that began with some."""
+        controller = make(0.75, 0.2, depth=3, least=1)
+        controller.start(4)
+        before = [controller._renewed.rates.copy(), controller._reused.rates.copy()]
+        for _ in range(20):
+            controller.observe(make_result([0] * 4, [0] * 4, called=[False] * 4, nodes=[[]] * 4))
+        assert [controller._renewed.rates, controller._reused.rates] == before
 
     def test_broken_promises_are_forgiven(self) -> None:
         controller = settled()

@@ -111,6 +111,9 @@ def whole_table(figures: Json, timed: list[str], wanted: dict[str, str]) -> Iter
         one = read_figures(name)
         beside = _systems(one, wanted)
         by_name = {system["name"]: system for system in beside}
+        parted = [n for n, s in by_name.items() if n in measured and _differ(s, measured[n])]
+        if parted:
+            raise ValueError(f"table {name}: {parted[0]} has another controller or rule there")
         systems |= by_name
         how = f"batch {beside[0]['batch']}, {counted(beside[0]['threads'], 'thread')}"
         if len(by_name) < len(beside) or f"ms, {how}" in columns:
@@ -165,6 +168,11 @@ def _rounds(figures: Json, systems: list[Json], shown: str = "medians") -> str:
     )
 
 
+def _differ(one: Json, other: Json) -> bool:
+    """Whether systems of one name are not the same."""
+    return any(one.get(part) != other.get(part) for part in ("controller", "rule"))
+
+
 def _made(make: Callable[[Json], str], by_name: dict[str, Json], system: Json) -> str:
     """What ``make`` makes of the system of that name, if it was measured."""
     return make(by_name[system["name"]]) if system["name"] in by_name else ""
@@ -183,7 +191,7 @@ def _memory(by_name: dict[str, Json], system: Json) -> str:
 def sweep_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
     """Of specdec-evaluate: controllers against speed and rates."""
     groups = figures["groups"]
-    if wanted.pop("view", None) == "texts":
+    if "view" in wanted:
         yield from texts_table(figures)
         return
     names = list(dict.fromkeys(s["system"] for group in groups for s in group["systems"]))
@@ -217,8 +225,11 @@ def texts_table(figures: Json) -> Iterator[str]:
             columns[name] = lambda g, n=name: number(g[n]["acceptance_length"], 2)
     yield from rows(columns, groups)
     yield ""
-    shared = figures["groups"][0]["conditions"].split(": ")[1]
-    yield f"*{groups[0]['AR']['sentences']} lines; {shared}; {conditions(figures['machine'])}.*"
+    said = {group["conditions"].rpartition(": ")[2] for group in figures["groups"]}
+    lines = {group["AR"]["sentences"] for group in groups}
+    if len(said) > 1 or len(lines) > 1:
+        raise ValueError("view=texts: the texts differ in more than their name")
+    yield f"*{lines.pop()} lines; {said.pop()}; {conditions(figures['machine'])}.*"
 
 
 def exactness_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:

@@ -67,7 +67,7 @@ def small(command: str, folder: Path, recipe: str) -> str:
         command = command.replace(old, new)
     if script.startswith("train_"):
         command += f" {SMALL if recipe.startswith('wmt14') else SMALL.replace('--no-fp16 ', '')}"
-        causal = recipe in ("wmt14_block_causal", "wmt_cpu_drafter")
+        causal = recipe == "wmt14_block_causal" or "wmt_cpu_drafter" in command
         command += " --verifier-embed-dim 16" * causal * ("drafter" in script)
     return command.replace("runs/", f"{folder}/")
 

@@ -537,7 +537,7 @@ class TestRoles:
                 assert isinstance(generator, SpeculativeGenerator)
                 assert generator.model is verifier
                 assert generator.drafter is drafter
-                assert generator.controller.needs.most == (4 if make is make_block else 16)
+                assert generator.controller.needs.most == (4 if make is make_block else 8)
 
     @pytest.mark.parametrize(
         ("make", "args", "name"),

@@ -18,8 +18,10 @@ logger = logging.getLogger(__name__)
 
 CODE = "from specdec_plugins.evaluation.benchmark.worker import main; main()"
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-# Threads that have nothing to do must not spin: they would take the core of what is measured.
-PASSIVE = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0", "GOMP_SPINCOUNT": "0"}
+# Threads that have nothing to do must not spin on: they would take the core of what is measured.
+# But those of what is measured have to for some milliseconds, from one piece of work to the next:
+# PyTorch's would be woken by the kernel each time, which takes it three times as long.
+PASSIVE = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "5", "GOMP_SPINCOUNT": "1000000"}
 
 
 class SystemProcess:

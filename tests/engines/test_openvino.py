@@ -288,7 +288,6 @@ def refuse(*args, **kwargs): raise AssertionError("a connection")
 socket.socket.connect = refuse
 import torch
 from specdec_plugins.engines.openvino import OpenVinoEngine
-from specdec_plugins.engines.traced_step import TracedStep
 from specdec_plugins.engines.step import Step
 class Double(Step):
     def forward(self, x): return (x @ torch.ones(64, 64) * 2,)

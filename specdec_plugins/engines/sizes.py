@@ -56,7 +56,7 @@ class PaddedSizes(ExactSizes):
     # A draft of a round number of tokens goes with the one before it.
     SLOTS = (1, 5, *_steps(9, (8, 33), (16, 129), (64, 1025)))
     # Mostly what one step has committed, now and then two.
-    PREFIX = (4, 8, 16, *_steps(32, (32, 256), (256, 4096)))
+    PREFIX = (8, 16, *_steps(32, (32, 256), (256, 4096)))
     ROWS = tuple(_steps(1, (1, 4), (2, 8), (4, 16), (8, 64), (32, 256), (128, 4096)))
 
     def cached(self, positions: int) -> int:

@@ -212,7 +212,7 @@ class ControllerOptions:
 
         The recommended one; but with a drafter of the published kind, which is not ``causal``,
         whole blocks, as published: with relaxed acceptance what is drafted changes the output.
-        Whoever says how large trees are to be has them with any drafter.
+        Whoever wants other trees than those by default has them with any drafter.
         """
         if self.controller != AUTO:
             return self

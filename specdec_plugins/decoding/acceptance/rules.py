@@ -193,11 +193,9 @@ class RelaxedRule(AcceptanceRule):
     def agrees(
         self, verification: Verification, own: Tensor, drafted: Tensor, after: Tensor
     ) -> Tensor:
-        judging = verification.after(after)
-        score = judging.gather(-1, drafted[..., None])
-        gap = judging.gather(-1, own.gather(1, after)[..., None]) - score
-        rank = (judging > score).sum(-1)
-        return (rank < self.beta) & (gap <= self.tau)[..., 0] & score[..., 0].isfinite()
+        score = verification.at(drafted, after)
+        near = verification.at(own.gather(1, after), after) - score <= self.tau
+        return verification.among_best(self.beta, score, after, near & score.isfinite())
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.indices import indices
+from specdec_plugins.decoding.indices import indices, row_starts
 from specdec_plugins.models.ragged import RaggedRows
 
 
@@ -50,6 +51,28 @@ class Verification:
         """``(rows, n, vocab)`` scores after the ``sources``-th token read, ``(rows, n)``."""
         return self._after(self.scores, sources)
 
+    def at(self, tokens: Tensor, sources: Tensor) -> Tensor:
+        """``(rows, n)`` scores of ``tokens``, each after the ``sources``-th one read."""
+        return self._of(self.scores, tokens, sources)
+
+    def among_best(self, count: int, scores: Tensor, sources: Tensor, asked: Tensor) -> Tensor:
+        """``(rows, n)`` whether fewer than ``count`` tokens have higher ``scores`` after the
+        ``sources``-th one read; False where that is not ``asked``."""
+        if self.scores.device.type != "cpu":
+            return asked & ((self.after(sources) > scores[..., None]).sum(-1) < count)
+        # Few are asked for, and numpy counts several times as fast as torch.
+        table, found = self.scores.flatten(0, 1).numpy(), np.zeros(asked.shape, dtype=bool)
+        places, least = self._places(sources).numpy(), scores.numpy()
+        for i in zip(*asked.numpy().nonzero()):
+            found[i] = np.count_nonzero(table[places[i]] > least[i]) < count
+        return torch.from_numpy(found)
+
+    def _places(self, sources: Tensor) -> Tensor:
+        """``(rows, n)`` where all slots one after another have the ``sources``-th token read."""
+        if self.ragged is not None:
+            return self.ragged.places.gather(1, sources)
+        return row_starts(*self.scores.shape[:2], sources.device) + sources
+
     def of(self, tokens: Tensor, sources: Tensor) -> Tensor:
         """``(rows, n)`` log-probabilities of ``tokens``, each after the ``sources``-th one read."""
         found = self._of(self.scores, tokens, sources)
@@ -61,13 +84,13 @@ class Verification:
 
     def _of(self, scores: Tensor, tokens: Tensor, sources: Tensor) -> Tensor:
         if self.ragged is not None:
-            return scores[self.ragged.places.gather(1, sources), 0, tokens]
+            return scores[self._places(sources), 0, tokens]
         flat = sources * scores.size(-1) + tokens
         return scores.flatten(1).gather(1, flat)
 
     def _after(self, scores: Tensor, sources: Tensor) -> Tensor:
         if self.ragged is not None:
-            return scores[self.ragged.places.gather(1, sources), 0]
+            return scores[self._places(sources), 0]
         # Three times as fast as to gather by an index of a vocabulary's width.
         return scores[indices(len(scores), scores.device)[:, None], sources]
 

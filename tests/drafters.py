@@ -69,16 +69,11 @@ def block_args(**overrides: Any) -> Namespace:
 
 
 def make_causal(
-    task: Namespace | None = None,
-    seed: int = 0,
-    spread: bool = True,
-    draft_vocabulary: list[int] | None = None,
-    **overrides: Any,
+    task: Namespace | None = None, seed: int = 0, spread: bool = True, **overrides: Any
 ) -> BlockCausalDrafter:
     """A ``block_causal`` drafter in float64, for the task's block size.
 
-    Random, or with ``spread`` False as training would begin with it; of all tokens, or those of
-    ``draft_vocabulary`` only.
+    Random, or with ``spread`` False as training would begin with it.
     """
     torch.manual_seed(seed)
     task = task or make_task()
@@ -86,8 +81,6 @@ def make_causal(
     model = BlockCausalDrafter.build_model(BlockCausalConfig(**settings), task)
     use_plain_encoder(model)
     model = randomise(model, seed) if spread else model.double().eval()
-    if draft_vocabulary is not None:
-        model.decoder.draft_vocabulary = torch.tensor(draft_vocabulary)
     if task.verifier is not None:
         model.attach_verifier(task.verifier)
     return model

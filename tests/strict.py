@@ -34,10 +34,6 @@ DRAFTERS: dict[str, dict[str, Any]] = {
         "verifier_features": True,
         "previous_token_head": True,
     },
-    "causal, half the vocabulary": {
-        "previous_token_head": True,
-        "draft_vocabulary": [7, 2, 20, 4, 9, 22, 13, 5, 18, 11, 16],
-    },
 }
 
 

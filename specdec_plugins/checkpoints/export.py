@@ -7,16 +7,14 @@ from typing import Any
 
 import torch
 from fairseq.dataclass.configs import FairseqConfig
-from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
+from fairseq.models import MODEL_DATACLASS_REGISTRY
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from omegaconf import OmegaConf
 from torch import Tensor
 
 from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.dictionaries import noted
-from specdec_plugins.checkpoints.draft_vocabulary import KEY, most_frequent_tokens
 from specdec_plugins.checkpoints.loading import REDUNDANT, State, load_state, save_state
-from specdec_plugins.models.drafter import Drafter
 
 Settings = dict[str, Any]
 """A part of a configuration, by name."""
@@ -31,7 +29,6 @@ def export_checkpoint(
     source_lang: str | None = None,
     target_lang: str | None = None,
     dictionaries: str | None = None,
-    draft_vocabulary: tuple[int, str] | None = None,
 ) -> int:
     """Write ``source`` to ``target`` with float16 weights and without optimizer state or paths.
 
@@ -40,16 +37,13 @@ def export_checkpoint(
             training was given by flag, and else reads them off its data directory.
         dictionaries: the folder of the dictionaries that it was trained with, whose fingerprints
             are written into the checkpoint; those of the plugin's tasks hold them already.
-        draft_vocabulary: how many tokens a drafter is to draft, and the data directory that it was
-            trained on, which says which are the most frequent; None: those that it drafts now.
 
     Returns:
         The size of ``target`` in bytes.
 
     Raises:
-        CheckpointError: ``source`` cannot be read, or is no drafter that could have a draft
-            vocabulary; a dictionary or the training set cannot be read, or is not the one that it
-            was trained with; or ``target`` cannot be written.
+        CheckpointError: ``source`` cannot be read, a dictionary cannot be or is not the one that it
+            was trained with, or ``target`` cannot be written.
     """
     state = load_state(source)
     if not all(isinstance(tensor, Tensor) for tensor in state["model"].values()):
@@ -61,18 +55,10 @@ def export_checkpoint(
     for name, language in (("source_lang", source_lang), ("target_lang", target_lang)):
         if language:
             setattr(task, name, language)
-    languages = (getattr(task, "source_lang", None), getattr(task, "target_lang", None))
     if dictionaries:
+        languages = (getattr(task, "source_lang", None), getattr(task, "target_lang", None))
         state["task_state"] = noted(state["task_state"], dictionaries, languages, source)
-    weights = _half(state["model"])
-    if draft_vocabulary is not None:
-        if not issubclass(ARCH_MODEL_REGISTRY.get(state["cfg"]["model"].arch, object), Drafter):
-            raise CheckpointError(f"{source}: is no drafter; leave out --draft-vocabulary")
-        count, data = draft_vocabulary
-        # That its tokens mean the same.
-        noted(state["task_state"], data, languages, source)
-        weights[KEY] = most_frequent_tokens(data, languages, count)
-    return save_state(inference_state(state, weights), target)
+    return save_state(inference_state(state, _half(state["model"])), target)
 
 
 def inference_state(state: State, weights: dict[str, Tensor]) -> dict[str, object]:

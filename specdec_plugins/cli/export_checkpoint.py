@@ -36,30 +36,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--dictionaries", metavar="DIR", help="folder of the dictionaries that it was trained with"
     )
-    parser.add_argument(
-        "--draft-vocabulary",
-        nargs=2,
-        metavar=("N", "DIR"),
-        help="let a drafter draft only the N most frequent tokens of the training set in DIR, the "
-        "data directory that it was trained on: drafts take less time, and the output is the same",
-    )
     args = parser.parse_args(argv)
-    vocabulary = None
-    if args.draft_vocabulary is not None:
-        count, data = args.draft_vocabulary
-        if not count.isdecimal() or not int(count):
-            parser.error(f"--draft-vocabulary {count}: must be a whole number of at least 1")
-        vocabulary = int(count), data
     try:
         check_paths([("TARGET", args.target)], [("SOURCE", args.source)])
         check_writable(args.target, "TARGET")
         size = export_checkpoint(
-            args.source,
-            args.target,
-            args.source_lang,
-            args.target_lang,
-            args.dictionaries,
-            vocabulary,
+            args.source, args.target, args.source_lang, args.target_lang, args.dictionaries
         )
         put(f"{args.target}: {size / 1e6:.1f} MB\n")
     except (CheckpointError, InferenceError) as error:

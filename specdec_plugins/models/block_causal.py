@@ -203,14 +203,8 @@ class BlockCausalDecoder(DrafterDecoder):
             return super().slot_scorer(packed)
         tables = self.tables
         embedded = self.embed_scale * tables.embed_tokens.weight
-        return TokenChain(
-            self.previous,
-            embedded,
-            tables.output_projection.weight,
-            self.slot_projection(packed),
-            self.draft_vocabulary,
-            packed,
-        )
+        logits = self.slot_projection(packed)
+        return TokenChain(self.previous, embedded, tables.output_projection.weight, logits, packed)
 
     def _embedded(self, tokens: Tensor) -> Tensor:
         return self.embed_scale * self.tables.embed_tokens(tokens)

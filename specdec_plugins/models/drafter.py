@@ -154,10 +154,6 @@ class Drafter(BaseFairseqModel):
         """Accept what another version of fairseq saved, which may be more or less by what holds
         nothing: a packed copy, or the placeholder of a table of sinusoidal positions."""
         super().upgrade_state_dict_named(state_dict, name)
-        vocabulary = state_dict.get("decoder.draft_vocabulary")
-        if vocabulary is not None:
-            device = next(self.parameters()).device
-            self.decoder.draft_vocabulary = torch.empty_like(vocabulary, device=device)
         own = self.state_dict()
         for key in [key for key in state_dict if key not in own and REDUNDANT.search(key)]:
             del state_dict[key]

@@ -64,17 +64,15 @@ class SlotScorer(Protocol):
 class LogitScorer:
     """Scores every slot alone."""
 
-    def __init__(self, logits: Projection, vocabulary: Tensor | None) -> None:
-        """As of a :class:`TokenChain`."""
+    def __init__(self, logits: Projection) -> None:
         self._logits = logits
-        self._vocabulary = vocabulary
 
     def __call__(self, x: Tensor, last: Tensor) -> tuple[Tensor]:
         return (self._logits(x),)
 
     def read(self, *scores: Tensor) -> SlotLogits:
         # In float32: on a CPU, bfloat16's argmax is five times slower.
-        return SlotLogits(scores[0].float(), self._vocabulary)
+        return SlotLogits(scores[0].float())
 
 
 class DrafterDecoder(nn.Module):
@@ -86,9 +84,6 @@ class DrafterDecoder(nn.Module):
     """Whether masks are soft copies of the source."""
     causal: bool
     """True where prefix slots do not see the block, so that their states can be cached."""
-    draft_vocabulary: Tensor | None
-    """``(n,)`` the only tokens that are drafted, most frequent first; None: all may be. What is
-    left out is written by the verifier (after FR-Spec, Zhao et al., ACL 2025)."""
 
     def __init__(self, embed_positions: Positions, layers: nn.ModuleList, padding: int) -> None:
         super().__init__()
@@ -96,7 +91,6 @@ class DrafterDecoder(nn.Module):
         self.layers = layers
         self.layer_norm = None
         self.padding = padding
-        self.register_buffer("draft_vocabulary", None)
 
     @property
     def channels(self) -> int:
@@ -162,17 +156,14 @@ class DrafterDecoder(nn.Module):
 
     def slot_scorer(self, packed: bool = True) -> SlotScorer:
         """What scores a block's slots, with the present weights; ``packed`` as of a projection."""
-        return LogitScorer(self.slot_projection(packed), self.draft_vocabulary)
+        return LogitScorer(self.slot_projection(packed))
 
     def slot_projection(self, packed: bool) -> Projection:
-        """Logits of the draft vocabulary to choose tokens by: pad's is so low that it is never
-        chosen."""
+        """Logits to choose tokens by: pad's is so low that it is never chosen."""
         # A copy: beside the same matrix as a table of embeddings, an engine would not pack it.
         weight = self.tables.output_projection.weight.detach().clone()
         ban = weight.new_zeros(len(weight))
         ban[self.padding] = torch.finfo(ban.dtype).min / 2
-        if self.draft_vocabulary is not None:
-            weight, ban = weight[self.draft_vocabulary], ban[self.draft_vocabulary]
         return projection(weight, ban, packed)
 
     def memory(

@@ -12,23 +12,16 @@ CANDIDATES = 16
 """Of each slot, at most."""
 
 
-def tokens_of(vocabulary: Tensor | None, places: Tensor) -> Tensor:
-    """The tokens at some places of a vocabulary ``(n,)``; None: of that of all tokens."""
-    return places if vocabulary is None else vocabulary[places]
-
-
 @dataclass(frozen=True)
 class SlotLogits:
     """What each slot may hold, whatever the others do."""
 
     logits: Tensor
     """``(rows, slots, vocab)``, float32; pad's so low that it is never chosen."""
-    vocabulary: Tensor | None = None
-    """``(vocab,)`` the tokens that the logits are of; None: all, in their order."""
 
     def choose(self) -> Tensor:
         """``(rows, slots)`` the best tokens."""
-        return tokens_of(self.vocabulary, self.logits.argmax(-1))
+        return self.logits.argmax(-1)
 
     def choose_with_confidence(self) -> tuple[Tensor, Tensor]:
         """As :meth:`choose`, and each token's probability ``(rows, slots)``, float32.
@@ -37,15 +30,14 @@ class SlotLogits:
         """
         # Not the best of the softmax, in which two scores may be rounded to the same.
         best = self.logits.max(-1)
-        tokens = tokens_of(self.vocabulary, best.indices)
-        return tokens, (best.values - self.logits.logsumexp(-1)).exp()
+        return best.indices, (best.values - self.logits.logsumexp(-1)).exp()
 
     def lattice(self) -> Lattice:
         """A slot's candidates do not depend on those of the slot before."""
         # Pad is never among them.
         best, candidates = self.logits.topk(min(CANDIDATES, self.logits.size(-1) - 1))
         following = best[:, 1:, None].expand(-1, -1, best.size(-1), -1)
-        return Lattice(tokens_of(self.vocabulary, candidates), best[:, 0], following)
+        return Lattice(candidates, best[:, 0], following)
 
 
 @dataclass(frozen=True)

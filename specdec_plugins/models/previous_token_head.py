@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from specdec_plugins.models.lattice import CANDIDATES, Lattice, tokens_of
+from specdec_plugins.models.lattice import CANDIDATES, Lattice
 from specdec_plugins.models.layers import Projection, projection
 
 
@@ -48,16 +48,14 @@ class TokenChain:
         embedded: Tensor,
         output: Tensor,
         logits: Projection,
-        vocabulary: Tensor | None,
         packed: bool,
     ) -> None:
         """
         Args:
             embedded: ``(vocab, channels)`` the target tokens' embeddings, scaled.
             output: ``(vocab, channels)`` the output projection's weight.
-            logits: from states ``(rows, slots, channels)`` to ``(rows, slots, n)``, pad's the
+            logits: from states ``(rows, slots, channels)`` to ``(rows, slots, vocab)``, pad's the
                 lowest.
-            vocabulary: ``(n,)`` the tokens that these are of; None: all, in their order.
             packed: as of a projection.
         """
         self._state = projection(head.state.weight, head.state.bias, packed)
@@ -67,9 +65,8 @@ class TokenChain:
         self._unknown = head.token(head.unknown)
         self._output = output
         self._logits = logits
-        self._vocabulary = vocabulary
         # Pad is never among them.
-        self._count = min(head.CANDIDATES, len(output if vocabulary is None else vocabulary) - 1)
+        self._count = min(head.CANDIDATES, len(output) - 1)
 
     def __call__(self, x: Tensor, last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The parts of a :class:`Lattice`, in its order, for states ``x`` ``(rows, slots,
@@ -81,7 +78,6 @@ class TokenChain:
         logits = self._logits(x + self._correct(torch.relu(state + before)))
         # In float32: on a CPU, bfloat16 is several times slower to search.
         best, candidates = logits.float().topk(self._count)
-        candidates = tokens_of(self._vocabulary, candidates)
         # Lookups as embeddings: on a CPU, three times as fast as indexing.
         after = F.embedding(candidates[:, :-1], self._after)
         pairs = x[:, 1:, None] + self._correct(torch.relu(state[:, 1:, None] + after))

@@ -6,21 +6,15 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from conftest import make_task, make_verifier, without_copies
-from drafters import make_causal, save_checkpoint
-from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 
 from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.dictionaries import KEY, dictionary_fingerprint
 from specdec_plugins.checkpoints.export import export_checkpoint
 from specdec_plugins.checkpoints.loading import load_state
-from specdec_plugins.checkpoints.pair import load_drafter
 from specdec_plugins.cli import export_checkpoint as export_script
-from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
-from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
 
 
 @pytest.fixture
@@ -102,60 +96,6 @@ def test_the_dictionaries_are_noted(trained: Path, tmp_path: Path) -> None:
         export_checkpoint(target, again, dictionaries=str(folder))
     with pytest.raises(CheckpointError, match=r"dict\.fr\.txt: cannot be read as a dictionary"):
         export_checkpoint(target, again, "en", "fr", str(folder))
-
-
-@pytest.fixture
-def training_set(tmp_path: Path) -> Path:
-    """Targets whose most frequent tokens are EOS, 9, 4, 7 and 22, and their dictionaries."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    dictionary = make_task().source_dictionary
-    for language in ("en", "de"):
-        dictionary.save(str(folder / f"dict.{language}.txt"))
-    builder = MMapIndexedDatasetBuilder(str(folder / "train.en-de.de.bin"), dtype=np.uint16)
-    for target in ([9, 9, 4, 2], [7, 9, 4, 2], [7, 4, 9, 2], [22, 7, 9, 2], [4, 2], [2]):
-        builder.add_item(torch.tensor(target))
-    builder.finalize(str(folder / "train.en-de.de.idx"))
-    return folder
-
-
-def test_a_drafter_drafts_the_most_frequent_tokens_only(training_set: Path, tmp_path: Path) -> None:
-    dictionary = make_task().source_dictionary
-    task = TranslationSpecdecTask(TranslationSpecdecConfig(), dictionary, dictionary)
-    source = save_checkpoint(tmp_path / "drafter.pt", make_causal())
-    target = str(tmp_path / "small.pt")
-    for count, expected in ((3, [2, 9, 4]), (100, [2, 9, 4, 7, 22])):
-        given = count, str(training_set)
-        export_checkpoint(str(source), target, "en", "de", draft_vocabulary=given)
-        drafter = load_drafter(target, task)
-        assert drafter.decoder.draft_vocabulary.tolist() == expected
-        # It goes with the weights from then on.
-        export_checkpoint(target, str(tmp_path / "again.pt"))
-        drafter = load_drafter(tmp_path / "again.pt", task)
-        assert drafter.decoder.draft_vocabulary.tolist() == expected
-
-
-def test_a_draft_vocabulary_that_cannot_be(
-    trained: Path, training_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    target = tmp_path / "small.pt"
-    drafter = save_checkpoint(tmp_path / "drafter.pt", make_causal())
-
-    def fault(source: Path, count: str, folder: Path, *flags: str) -> str:
-        flags = ("-s", "en", "-t", "de", "--draft-vocabulary", count, str(folder), *flags)
-        assert export_script.main([str(source), str(target), *flags])
-        return capsys.readouterr().err
-
-    assert "trained.pt: is no drafter; leave out" in fault(trained, "3", training_set)
-    (training_set / "train.en-de.de.idx").unlink()
-    assert "train.en-de.de.bin: no such training set; name" in fault(drafter, "3", training_set)
-    (training_set / "dict.de.txt").write_text("other 1\n", "utf-8")
-    assert "trained with other dictionaries" in fault(drafter, "3", training_set)
-    for count in ("0", "-3", "many"):
-        with pytest.raises(SystemExit):
-            fault(drafter, count, training_set)
-        assert f"--draft-vocabulary {count}: must be a whole" in capsys.readouterr().err
-    assert not target.exists()
 
 
 def test_a_heads_checkpoint_is_refused(trained: Path, tmp_path: Path) -> None:

@@ -437,37 +437,6 @@ class TestPreviousTokenHead:
         assert torch.equal(slot_scores(model, x, last).choose(), others)
         assert PAD not in others
 
-    @pytest.mark.parametrize("head", [True, False])
-    def test_only_the_draft_vocabulary_is_drafted(self, head: bool) -> None:
-        """As if the other tokens had no chance."""
-        model = drafter_of("plain", previous_token_head=head)
-        torch.manual_seed(0)
-        x = torch.randn(50, 6, 16, dtype=torch.float64)
-        last = torch.randint(2, 24, (50,))
-        vocabulary = torch.tensor([20, EOS, 9, 4, 15, 7, 11, 3, 8, 22])
-        rest = torch.ones(24, dtype=torch.bool).index_fill(0, vocabulary, False)
-        whole = model.decoder.slot_projection(packed=False)
-        model.decoder.draft_vocabulary = vocabulary
-        found = slot_scores(model, x, last)
-        assert set(found.choose().flatten().tolist()) == set(vocabulary.tolist())
-        model.decoder.draft_vocabulary = None
-        model.decoder.slot_projection = lambda packed: lambda x: whole(x).masked_fill(rest, -1e30)
-        if head:
-            model.decoder.previous.CANDIDATES = len(vocabulary) - 1
-        banned = slot_scores(model, x, last)
-        for one, other in zip(found.choose_with_confidence(), banned.choose_with_confidence()):
-            torch.testing.assert_close(one, other)
-        lattice = found.lattice()
-        assert torch.equal(lattice.tokens(lattice.greedy()), banned.choose())
-        assert set(lattice.candidates.flatten().tolist()) == set(vocabulary.tolist())
-
-    def test_the_draft_vocabulary_stays_with_the_weights(self) -> None:
-        model, other = drafter_of("plain"), drafter_of("plain", seed=3)
-        assert "decoder.draft_vocabulary" not in model.state_dict()
-        model.decoder.draft_vocabulary = torch.tensor([20, EOS, 9, 4])
-        other.load_state_dict(model.state_dict())
-        assert torch.equal(other.decoder.draft_vocabulary, model.decoder.draft_vocabulary)
-
     def test_drafting_and_training_agree(self) -> None:
         """With every token a candidate, each slot holds the best one after its predecessor."""
         model = drafter_of("features", previous_token_head=True)

@@ -67,7 +67,7 @@ def small(command: str, folder: Path, recipe: str) -> str:
         command = command.replace(old, new)
     if script.startswith("train_"):
         command += f" {SMALL if recipe.startswith('wmt14') else SMALL.replace('--no-fp16 ', '')}"
-        causal = recipe == "wmt14_block_causal" or "wmt_cpu_drafter" in command
+        causal = "wmt14_block_causal" in command or "wmt_cpu_drafter" in command
         command += " --verifier-embed-dim 16" * causal * ("drafter" in script)
     return command.replace("runs/", f"{folder}/")
 
@@ -96,6 +96,8 @@ def test_from_text_to_bleu(tmp_path: Path) -> None:
             output = run(small(command, tmp_path, recipe).replace("/drafter", f"/{recipe}"))
         assert "BLEU4 = " in output
         assert "nrefs:1" in output
+    for command in commands("Our drafter"):
+        run(small(command, tmp_path, "wmt14_block"))
 
 
 @pytest.mark.slow

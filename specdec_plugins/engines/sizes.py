@@ -55,7 +55,8 @@ class PaddedSizes(ExactSizes):
     SOURCE = tuple(_steps(16, (8, 32), (16, 64), (32, 128), (64, 512), (256, 4096)))
     # A draft of a round number of tokens goes with the one before it.
     SLOTS = (1, 5, *_steps(9, (8, 33), (16, 129), (64, 1025)))
-    # Mostly what one step has committed, now and then two.
+    # Mostly what one step has committed, now and then two. Few of them: what is compiled for one
+    # holds the weights once more, and what is read in turn leaves the processor's cache.
     PREFIX = (8, 16, *_steps(32, (32, 256), (256, 4096)))
     ROWS = tuple(_steps(1, (1, 4), (2, 8), (4, 16), (8, 64), (32, 256), (128, 4096)))
 

@@ -99,7 +99,7 @@ def _engine(drafter: Drafter, cfg: TranslationSpecdecConfig, trains: bool) -> En
     if engine.dtype != parameter.dtype:
         raise ValueError(
             f"--engine {engine.name} --precision {precision}: is not for models in {own}; "
-            "fairseq's --fp16 and --bf16 say what they are loaded in"
+            "fairseq's --fp16 says what they are loaded in"
         )
     return engine
 

@@ -11,7 +11,7 @@ from specdec_plugins.evaluation.comparisons import compare
 from specdec_plugins.evaluation.folder import DESCRIPTION, RUNS, SweepFolder, provenance
 from specdec_plugins.evaluation.plots import draw_oracle, draw_pareto, draw_speed
 from specdec_plugins.evaluation.records import file_name, sentence_records
-from specdec_plugins.evaluation.summary import summarize, system_figures
+from specdec_plugins.evaluation.summary import Group, summarize, system_figures
 from specdec_plugins.evaluation.table import format_group, format_texts
 from specdec_plugins.evaluation.texts import Text
 from specdec_plugins.inference.output import write_whole
@@ -48,12 +48,8 @@ def write_outputs(
         InferenceError: a file cannot be written.
         ImportError: ``plots`` without matplotlib.
     """
-    tables, figures, about = [], [], folder.description
-    groups = summarize(folder.runs, order, texts)
-    for _, alike in groupby(groups, key=lambda group: group.first.group[:-1]):
-        across = list(alike)
-        if len(across) > 1:
-            tables.append(format_texts(across))
+    about, groups = folder.description, summarize(folder.runs, order, texts)
+    tables, figures = list(_tables_across_texts(groups)), []
     for group in groups:
         comparisons = compare(group)
         tables.append(format_group(group, comparisons))
@@ -64,14 +60,9 @@ def write_outputs(
                 "comparisons": comparisons,
             }
         )
-        for system in group.systems:
-            records = (json.dumps(r, ensure_ascii=False) for r in sentence_records(system, group))
-            path = folder.output / SENTENCES / file_name(system, group)
-            write_whole(path, (f"{record}\n".encode() for record in records))
+        _write_sentences(folder.output / SENTENCES, group)
         if plots:
-            for kind, draw in PICTURES.items():
-                for ending, picture in draw(group).items():
-                    write_whole(folder.output / f"{kind}-{group.label}.{ending}", [picture])
+            _draw(folder.output, group)
     text = "\n".join(tables)
     write_whole(folder.output / TABLE, [text.encode()])
     summary = {
@@ -82,3 +73,26 @@ def write_outputs(
     }
     write_whole(folder.output / SUMMARY, [json.dumps(summary, indent=1).encode(), b"\n"])
     return text
+
+
+def _tables_across_texts(groups: Sequence[Group]) -> Iterator[str]:
+    """Of groups that differ in nothing but the text."""
+    for _, alike in groupby(groups, key=lambda group: group.first.group[:-1]):
+        across = list(alike)
+        if len(across) > 1:
+            yield format_texts(across)
+
+
+def _write_sentences(folder: Path, group: Group) -> None:
+    """What each system made of each sentence."""
+    for system in group.systems:
+        records = (json.dumps(r, ensure_ascii=False) for r in sentence_records(system, group))
+        path = folder / file_name(system, group)
+        write_whole(path, (f"{record}\n".encode() for record in records))
+
+
+def _draw(folder: Path, group: Group) -> None:
+    """All pictures of a group."""
+    for kind, draw in PICTURES.items():
+        for ending, picture in draw(group).items():
+            write_whole(folder / f"{kind}-{group.label}.{ending}", [picture])

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.acceptance.chain_walk import prepare_chains
 from specdec_plugins.decoding.acceptance.sampling import Proposal, draw
 from specdec_plugins.decoding.batch import Batch
 from specdec_plugins.decoding.drafts import (
@@ -32,6 +33,9 @@ class Drafting:
 
     Without a drafter every step verifies nothing, and commits the verifier's next token.
     """
+
+    def __init__(self) -> None:
+        prepare_chains()
 
     def start(self, stopwatch: Stopwatch) -> None:
         """Begin a batch; ``stopwatch`` times the drafter's encoder and its passes."""
@@ -58,6 +62,7 @@ class ChainDrafting(Drafting):
 
     def __init__(self, drafter: CachedDrafter, with_confidences: bool = False) -> None:
         """``with_confidences``: also tell how probable each token is to the drafter."""
+        super().__init__()
         self.drafter = drafter
         self._with_confidences = with_confidences
         self._stopwatch = Stopwatch()

@@ -131,23 +131,23 @@ class SpeculativeGenerator:
     def _drafting_for(self, controller: Controller, traced: bool) -> Drafting:
         """What makes the drafts that a controller wants, or a trace of them; kept for the next
         batch."""
-        drafter, needs = self._cached, controller.needs
-        if drafter is None or not needs.most:
-            return Drafting()
-        confidences = needs.confidences or traced
-        key = (needs.depth, confidences)
+        needs = controller.needs
+        key = (needs.most > 0, needs.depth, needs.confidences or traced)
         if key not in self._draftings:
-            drafting: Drafting
-            if isinstance(self.rule, AcceptAll):
-                drafting = SelfScoredDrafting(drafter, self._bans)
-            elif needs.depth:
-                drafting = TreeDrafting(drafter, needs.depth)
-            elif self.rule.draws:
-                drafting = DrawnDrafting(drafter, self.rule, self.limits.temperature)
-            else:
-                drafting = ChainDrafting(drafter, confidences)
-            self._draftings[key] = drafting
+            self._draftings[key] = self._new_drafting(*key)
         return self._draftings[key]
+
+    def _new_drafting(self, drafts: bool, depth: int, confidences: bool) -> Drafting:
+        drafter = self._cached
+        if drafter is None or not drafts:
+            return Drafting()
+        if isinstance(self.rule, AcceptAll):
+            return SelfScoredDrafting(drafter, self._bans)
+        if depth:
+            return TreeDrafting(drafter, depth)
+        if self.rule.draws:
+            return DrawnDrafting(drafter, self.rule, self.limits.temperature)
+        return ChainDrafting(drafter, confidences)
 
     def generate(
         self,

@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from specdec_plugins.decoding.acceptance.chain_walk import up_to_eos
 from specdec_plugins.decoding.acceptance.sampling import (
     Proposal,
     Sampling,
@@ -17,7 +18,7 @@ from specdec_plugins.decoding.acceptance.sampling import (
     log_probabilities,
     speculative_sampling,
 )
-from specdec_plugins.decoding.acceptance.verification import Accepted, Verification, up_to_eos
+from specdec_plugins.decoding.acceptance.verification import Accepted, Verification
 from specdec_plugins.decoding.indices import indices
 from specdec_plugins.decoding.limits import LARGEST
 from specdec_plugins.decoding.options import Option, Value, Values, by_name, flags
@@ -115,8 +116,7 @@ class AcceptanceRule:
         own = self.own(verification)
         after = indices(drafted.size(1), drafted.device).expand_as(drafted)
         good = self.agrees(verification, own, drafted, after)
-        matched = torch.minimum(good.long().cumprod(-1).sum(-1), lengths)
-        return up_to_eos(drafted, matched, own, lengths, verification.eos, room)
+        return up_to_eos(drafted, good, own, lengths, verification.eos, room)
 
     def probabilities_of(
         self, verification: Verification, drafted: Tensor, after: Tensor
@@ -262,7 +262,8 @@ class SamplingRule(AcceptanceRule):
     ) -> Accepted:
         p = self.sampling.probabilities(verification.log_probabilities)
         accepted, own = speculative_sampling(p, drafted, proposal, lengths)
-        return up_to_eos(drafted, accepted, own, lengths, verification.eos, room)
+        good = indices(drafted.size(1), drafted.device) < accepted[:, None]
+        return up_to_eos(drafted, good, own, lengths, verification.eos, room)
 
 
 @dataclass(frozen=True)
@@ -290,11 +291,12 @@ class AcceptAll(AcceptanceRule):
         """See the base class; the last drafted token stands where the verifier's own would."""
         before = lengths - 1
         last = drafted.gather(1, before[:, None])
-        found = up_to_eos(drafted[:, :-1], before, last, lengths, verification.eos, None)
-        committed, _, finished, verified, last = found.counts
-        # Nothing was verified.
-        counts = [committed, committed, finished, torch.zeros_like(verified), last]
-        return Accepted(found.tokens, found.sources, torch.stack(counts))
+        all_of_them = torch.ones_like(drafted[:, 1:], dtype=torch.bool)
+        found = up_to_eos(drafted[:, :-1], all_of_them, last, before, verification.eos, None)
+        # All that is committed was drafted, and nothing was verified.
+        counts = found.counts
+        counts[1], counts[3] = counts[0], 0
+        return Accepted(found.tokens, found.sources, counts, counts.tolist())
 
 
 RULES: tuple[type[AcceptanceRule], ...] = (SamplingRule, RelaxedRule, StrictRule)

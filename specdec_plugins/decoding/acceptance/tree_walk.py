@@ -48,7 +48,7 @@ def walk(
         np.full(len(good), width) if room is None else np.array(room),
     )
     on_device = [torch.from_numpy(array).to(good.device) for array in (chosen, nodes, counts)]
-    return Accepted(on_device[0], on_device[1], on_device[2], straight, counts.tolist())
+    return Accepted(on_device[0], on_device[1], on_device[2], counts.tolist(), straight)
 
 
 @compiled

@@ -107,45 +107,7 @@ class Accepted:
     """``(5, rows)`` how many tokens are committed; how many of them were drafted (an EOS that the
     length limit forces was not); 1 where EOS is among them, else 0; how many drafted tokens were
     looked at; and the last token committed."""
+    on_host: list[list[int]]
+    """The counts, for the host."""
     straight: bool = True
     """Whether in every row these are the first tokens of the draft."""
-    host_counts: list[list[int]] | None = None
-    """The counts, where the host knows them already."""
-
-    @cached_property
-    def on_host(self) -> list[list[int]]:
-        """``counts``; where they are on a GPU, this waits for it, once a step."""
-        return self.counts.tolist() if self.host_counts is None else self.host_counts
-
-
-def up_to_eos(
-    drafted: Tensor,
-    matched: Tensor,
-    own: Tensor,
-    verified: Tensor,
-    eos: int,
-    room: list[int] | None,
-) -> Accepted:
-    """The ``matched`` first tokens of a draft up to EOS, then one of the verifier's own.
-
-    Args:
-        drafted: ``(rows, slots)``.
-        matched: ``(rows,)``.
-        own: ``(rows, slots + 1)`` the verifier's token at every place, or ``(rows, 1)`` at the only
-            one that counts.
-        verified: ``(rows,)`` how many drafted tokens were looked at.
-        room: how many tokens each row may have before an EOS is forced on it, which is then not the
-            draft's; None where no draft reaches as far.
-    """
-    rows, slots = drafted.shape
-    places = indices(slots + 1, drafted.device)
-    bound = matched[:, None]
-    tokens = torch.where(places < bound, torch.cat([drafted, own[:, -1:]], dim=1), own)
-    ends = (tokens == eos) & (places <= bound)
-    committed = torch.where(ends, places, bound).amin(1) + 1
-    accepted = torch.minimum(matched, committed)
-    if room is not None:
-        accepted = torch.minimum(accepted, torch.tensor(room, device=accepted.device))
-    last = tokens.gather(1, committed[:, None] - 1)[:, 0]
-    counts = torch.stack([committed, accepted, ends.any(1).long(), verified, last])
-    return Accepted(tokens, places.expand(rows, -1), counts)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule
-from specdec_plugins.decoding.acceptance.chain_walk import prepare_chains
 from specdec_plugins.decoding.acceptance.sampling import Proposal, draw
+from specdec_plugins.decoding.acceptance.tree_walk import prepare_walk
 from specdec_plugins.decoding.batch import Batch
 from specdec_plugins.decoding.drafts import (
     ChainDraft,
@@ -35,7 +35,7 @@ class Drafting:
     """
 
     def __init__(self) -> None:
-        prepare_chains()
+        prepare_walk()
 
     def start(self, stopwatch: Stopwatch) -> None:
         """Begin a batch; ``stopwatch`` times the drafter's encoder and its passes."""

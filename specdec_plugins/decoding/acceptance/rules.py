@@ -10,7 +10,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.acceptance.chain_walk import up_to_eos
 from specdec_plugins.decoding.acceptance.sampling import (
     Proposal,
     Sampling,
@@ -18,6 +17,7 @@ from specdec_plugins.decoding.acceptance.sampling import (
     log_probabilities,
     speculative_sampling,
 )
+from specdec_plugins.decoding.acceptance.tree_walk import walk_along
 from specdec_plugins.decoding.acceptance.verification import Accepted, Verification
 from specdec_plugins.decoding.indices import indices
 from specdec_plugins.decoding.limits import LARGEST
@@ -111,12 +111,12 @@ class AcceptanceRule:
         Args:
             drafted: ``(rows, slots)`` tokens, each following the one before it.
             lengths: ``(rows,)`` how many of them are each row's.
-            room: as of :func:`up_to_eos`.
+            room: as of :func:`walk`.
         """
         own = self.own(verification)
         after = indices(drafted.size(1), drafted.device).expand_as(drafted)
         good = self.agrees(verification, own, drafted, after)
-        return up_to_eos(drafted, good, own, lengths, verification.eos, room)
+        return walk_along(drafted, good, own, verification.eos, lengths, room)
 
     def probabilities_of(
         self, verification: Verification, drafted: Tensor, after: Tensor
@@ -263,7 +263,7 @@ class SamplingRule(AcceptanceRule):
         p = self.sampling.probabilities(verification.log_probabilities)
         accepted, own = speculative_sampling(p, drafted, proposal, lengths)
         good = indices(drafted.size(1), drafted.device) < accepted[:, None]
-        return up_to_eos(drafted, good, own, lengths, verification.eos, room)
+        return walk_along(drafted, good, own, verification.eos, lengths, room)
 
 
 @dataclass(frozen=True)
@@ -292,7 +292,7 @@ class AcceptAll(AcceptanceRule):
         before = lengths - 1
         last = drafted.gather(1, before[:, None])
         all_of_them = torch.ones_like(drafted[:, 1:], dtype=torch.bool)
-        found = up_to_eos(drafted[:, :-1], all_of_them, last, before, verification.eos, None)
+        found = walk_along(drafted[:, :-1], all_of_them, last, verification.eos, before, None)
         # All that is committed was drafted, and nothing was verified.
         counts = found.counts
         counts[1], counts[3] = counts[0], 0

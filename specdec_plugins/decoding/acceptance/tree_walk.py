@@ -1,4 +1,4 @@
-"""The way through a tree of drafted tokens that is accepted."""
+"""The way through drafted tokens that is accepted: through a tree, or along a chain."""
 
 from __future__ import annotations
 
@@ -37,18 +37,43 @@ def walk(
         room: how many tokens of each row may come before an EOS is forced on it, which is then not
             its node's; None where no node is as deep.
     """
-    answers = good.cpu().numpy(), own.cpu().numpy()
+    goods, owns = (np.ascontiguousarray(answer.cpu().numpy()) for answer in (good, own))
     width = good.size(1)
     nodes, chosen, counts, straight = _walk(
         parents,
         tokens,
-        *answers,
+        goods,
+        owns,
         eos,
         np.array(lengths),
         np.full(len(good), width) if room is None else np.array(room),
     )
     on_device = [torch.from_numpy(array).to(good.device) for array in (chosen, nodes, counts)]
     return Accepted(on_device[0], on_device[1], on_device[2], counts.tolist(), straight)
+
+
+def walk_along(
+    drafted: Tensor, good: Tensor, own: Tensor, eos: int, lengths: Tensor, room: list[int] | None
+) -> Accepted:
+    """As :func:`walk`, of chains: the longest good beginning of a draft, no further than EOS.
+
+    Args:
+        drafted, good: ``(rows, slots)``, each token following the one before it.
+        own: ``(rows, slots + 1)`` the verifier's token at every place, or ``(rows, 1)`` at the only
+            one that counts.
+        lengths: ``(rows,)`` how many of the tokens are each row's.
+    """
+    rows, slots = drafted.shape
+    parents = np.tile(np.arange(slots), (rows, 1))
+    tokens = np.ascontiguousarray(drafted.cpu().numpy())
+    own = own.expand(-1, slots + 1)
+    return walk(parents, tokens, good, own, eos, lengths.tolist(), room)
+
+
+def prepare_walk() -> None:
+    """Compile it, or load what was compiled, before the first batch is decoded."""
+    nothing = torch.zeros(1, 0, dtype=torch.long)
+    walk_along(nothing, nothing.bool(), torch.zeros(1, 1).long(), 2, torch.zeros(1).long(), None)
 
 
 @compiled
@@ -86,7 +111,7 @@ def _walk(
                 parent = parents[row, node - 1]
                 beyond[parent] = max(beyond[parent], beyond[node] + 1)
         node, accepted = 0, 0
-        while True:
+        while node == 0 or tokens[row, node - 1] != eos:
             own = best[row, node]
             child = _child(node, parents[row], tokens[row], good[row], own, beyond, length)
             if child == 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from specdec_plugins.decoding.acceptance import Verification
+from specdec_plugins.decoding.acceptance import Changed, Verification
 from specdec_plugins.decoding.acceptance.sampling import tempered
 from specdec_plugins.decoding.batch import Batch
 from specdec_plugins.decoding.drafts import ChainDraft, Draft, SelfScoredDraft
@@ -89,7 +89,8 @@ def verification_of(
     bans: TokenBans,
     ragged: RaggedRows | None = None,
 ) -> Verification:
-    """Scores ``(rows, slots, vocab)``, with what fairseq's options forbid.
+    """What is said by scores ``(rows, slots, vocab)``, in which what fairseq's options forbid is
+    changed in place.
 
     Args:
         positions: ``(rows, slots)`` target tokens before each.
@@ -100,9 +101,12 @@ def verification_of(
     if ragged is not None:
         most = None if most is None else ragged.join(most[:, None].expand_as(positions))[:, 0]
         positions = ragged.join(positions)
-    limited = scores.clone()
-    bans.apply(limited, positions, most, early=min(batch.lengths) < bans.limits.min_len)
-    return Verification(limited, bans.eos, ragged, scores)
+    early = min(batch.lengths) < bans.limits.min_len
+    forbidden = bans.forbidden(most is not None, early)
+    # A copy of all scores takes as long as to find the best.
+    before = scores.clone() if forbidden is None else scores[..., forbidden]
+    bans.apply(scores, positions, most, early)
+    return Verification(scores, bans.eos, ragged, Changed(forbidden, before))
 
 
 class NoScorer:

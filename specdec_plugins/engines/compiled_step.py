@@ -92,11 +92,17 @@ class CompiledStep:
 
     def __call__(self, *inputs: Tensor | Array | None, tokens: int = 0) -> Results:
         """``tokens``: how many a row has."""
-        given = [x for x in inputs if x is not None]
-        found = self._request_for(tokens).run(given)
+        return self.kept(self.run(*inputs, tokens=tokens))
+
+    def run(self, *inputs: Tensor | Array | None, tokens: int) -> list[Array]:
+        """The results, which the next run writes over."""
+        return self._request_for(tokens).run([x for x in inputs if x is not None])
+
+    def kept(self, results: Sequence[Array]) -> Results:
+        """The first results of a run, of which only the transient ones are written over."""
         return tuple(
             torch.from_numpy(array if place < self._transient else array.copy())
-            for place, array in enumerate(found)
+            for place, array in enumerate(results)
         )
 
     def has_one(self, tokens: int) -> bool:
@@ -134,6 +140,6 @@ class CompiledCachedStep:
         past = cached.numpy()[:, :, :width].transpose(0, 3, 1, 4, 2, 5)
         self._always_one &= rows == 1
         step = self._one if self._always_one and self._one.has_one(tokens) else self._several
-        *results, new = step(past, mask, *inputs, tokens=tokens)
-        cached[:, :, width:] = new
-        return tuple(results)
+        *results, new = step.run(past, mask, *inputs, tokens=tokens)
+        cached[:, :, width:] = torch.from_numpy(new)
+        return step.kept(results)

@@ -10,7 +10,7 @@ from specdec_plugins.decoding.acceptance.rules import (
     StrictRule,
     choose_rule,
 )
-from specdec_plugins.decoding.acceptance.verification import Accepted, Verification
+from specdec_plugins.decoding.acceptance.verification import Accepted, Changed, Verification
 
 __all__ = [
     "RULES",
@@ -18,6 +18,7 @@ __all__ = [
     "AcceptAll",
     "AcceptanceRule",
     "Accepted",
+    "Changed",
     "RelaxedRule",
     "SamplingRule",
     "StrictRule",

@@ -14,6 +14,24 @@ from specdec_plugins.models.ragged import RaggedRows
 
 
 @dataclass(frozen=True)
+class Changed:
+    """What scores were before some of them were changed."""
+
+    tokens: list[int] | None
+    """Whose scores: None if any may be."""
+    scores: Tensor
+    """``(rows, slots, n)`` of these n tokens, or of the vocabulary."""
+
+    def restore(self, scores: Tensor, before: Tensor) -> Tensor:
+        """``scores``, of some slots, with what they were, ``before`` of the same slots."""
+        if self.tokens is None:
+            return before
+        for place, token in enumerate(self.tokens):
+            scores[..., token] = before[..., place]
+        return scores
+
+
+@dataclass(frozen=True)
 class Verification:
     """What the verifier says after each token that it read: the last committed one, then the draft.
 
@@ -26,9 +44,9 @@ class Verification:
     eos: int
     ragged: RaggedRows | None = None
     """Where rows are joined; scores are then ``(tokens, 1, vocab)``."""
-    unlimited: Tensor | None = None
-    """The scores before anything was forbidden. As in fairseq, they are what is normalised, so that
-    what is left need not add up to one; None where scores are log-probabilities as they are."""
+    limited: Changed | None = None
+    """What was forbidden. As in fairseq, scores are normalised without that, so that what is left
+    need not add up to one; None where scores are log-probabilities as they are."""
 
     @cached_property
     def best(self) -> Tensor:
@@ -43,9 +61,10 @@ class Verification:
     @cached_property
     def log_probabilities(self) -> Tensor:
         """As ``scores``, of all tokens: for what asks for a few of them there is :meth:`of`."""
-        if self.unlimited is None:
+        if self.limited is None:
             return self.scores
-        return self.scores - self.unlimited.logsumexp(-1, keepdim=True)
+        before = self.limited.restore(self.scores.clone(), self.limited.scores)
+        return self.scores - before.logsumexp(-1, keepdim=True)
 
     def after(self, sources: Tensor) -> Tensor:
         """``(rows, n, vocab)`` scores after the ``sources``-th token read, ``(rows, n)``."""
@@ -53,7 +72,10 @@ class Verification:
 
     def at(self, tokens: Tensor, sources: Tensor) -> Tensor:
         """``(rows, n)`` scores of ``tokens``, each after the ``sources``-th one read."""
-        return self._of(self.scores, tokens, sources)
+        if self.ragged is not None:
+            return self.scores[self._places(sources), 0, tokens]
+        flat = sources * self.scores.size(-1) + tokens
+        return self.scores.flatten(1).gather(1, flat)
 
     def among_best(self, count: int, scores: Tensor, sources: Tensor, asked: Tensor) -> Tensor:
         """``(rows, n)`` whether fewer than ``count`` tokens have higher ``scores`` after the
@@ -75,18 +97,14 @@ class Verification:
 
     def of(self, tokens: Tensor, sources: Tensor) -> Tensor:
         """``(rows, n)`` log-probabilities of ``tokens``, each after the ``sources``-th one read."""
-        found = self._of(self.scores, tokens, sources)
-        if self.unlimited is None:
+        found = self.at(tokens, sources)
+        if self.limited is None:
             return found
-        change = found - self._of(self.unlimited, tokens, sources)
-        lprobs = self._after(self.unlimited, sources).log_softmax(-1)
-        return lprobs.gather(-1, tokens[..., None])[..., 0] + change
-
-    def _of(self, scores: Tensor, tokens: Tensor, sources: Tensor) -> Tensor:
-        if self.ragged is not None:
-            return scores[self._places(sources), 0, tokens]
-        flat = sources * scores.size(-1) + tokens
-        return scores.flatten(1).gather(1, flat)
+        kept = self._after(self.limited.scores, sources)
+        before = self.limited.restore(self.after(sources), kept)
+        index = tokens[..., None]
+        change = found - before.gather(-1, index)[..., 0]
+        return before.log_softmax(-1).gather(-1, index)[..., 0] + change
 
     def _after(self, scores: Tensor, sources: Tensor) -> Tensor:
         if self.ragged is not None:

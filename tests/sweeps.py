@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from specdec_plugins.evaluation.folder import read_lines
 from specdec_plugins.evaluation.runs import Run, SentenceColumns
 
 
@@ -72,3 +74,8 @@ def make_run(system: str = "constant k 3", **changes: Any) -> Run:
         "by_sentence": make_columns(0.4, 0.6),
     }
     return Run(**{**fields, **changes})
+
+
+def read_runs(path: Path) -> list[Run]:
+    """All that are in a file."""
+    return read_lines(path, Run.from_json)

@@ -44,7 +44,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     count = args.num_update_checkpoints if count is None else count
     if count is not None:
         if count < 1:
-            parser.error(f"N {count}: must be at least 1")
+            name = "update" if args.num_epoch_checkpoints is None else "epoch"
+            parser.error(f"--num-{name}-checkpoints {count}: must be at least 1")
         if len(args.inputs) != 1:
             parser.error("--inputs: give one folder to take the last N checkpoints of")
     elif args.checkpoint_upper_bound is not None:

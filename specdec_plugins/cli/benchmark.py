@@ -30,7 +30,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
 from tqdm import tqdm
 
 from specdec_plugins.checkpoints.archive import CheckpointError
@@ -73,7 +72,7 @@ PROG = program("benchmark.py")
 logger = logging.getLogger(PROG)
 
 RELAXED = RelaxedRule(beta=3, tau=1.0)
-"""Unless --beta says otherwise."""
+"""Unless --beta or --tau says otherwise."""
 CPU_PRECISIONS = [name for name in PRECISIONS if name != "float16"]
 ENGINES = (EAGER, OPENVINO)
 # Flags that systems do not have in common, with the value that asks for nothing.
@@ -134,6 +133,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--warmup", type=int, default=16, metavar="N", help="lines decoded before, untimed (16)")
     add("--no-plots", action="store_true", help="do without matplotlib")
     add("--no-progress-bar", action="store_true", help="no progress bar on a terminal")
+    parser.set_defaults(beta=RELAXED.beta, tau=RELAXED.tau)
     return parser.parse(argv)
 
 
@@ -164,7 +164,6 @@ def benchmark(args: argparse.Namespace, argv: Sequence[str]) -> None:
         del verifier
         baseline = choose_baseline(systems, args.baseline)
         command = shlex.join([PROG, *argv])
-        torch.manual_seed(args.seed)
         task = Benchmark(
             systems=systems,
             base=base,
@@ -174,7 +173,6 @@ def benchmark(args: argparse.Namespace, argv: Sequence[str]) -> None:
             batches=tuple(dict.fromkeys(args.batch)),
             repeats=args.repeats,
             warmup=args.warmup,
-            seed=int(args.seed),
         )
         report = Report(baseline, left_out, command, not args.no_plots)
         run(args, task, report)
@@ -257,7 +255,7 @@ def _rules(args: argparse.Namespace) -> list[AcceptanceRule]:
     Raises:
         ValueError: a rule that cannot be.
     """
-    relaxed = RelaxedRule(args.beta, args.tau) if args.beta > 1 else RELAXED
+    relaxed = RelaxedRule(args.beta, args.tau)
     known: dict[str, AcceptanceRule] = {"strict": StrictRule(), "relaxed": relaxed}
     return list(dict.fromkeys(known.get(name) or _relaxed(name) for name in args.rule))
 

@@ -140,7 +140,7 @@ def read_lines(path: str) -> list[Line]:
         lines = [line for line in source if line.text.strip()]
         source.check()
     if not lines:
-        raise InferenceError(f"--input-path {path}: holds no sentence")
+        raise InferenceError(f"--input-path {path}: holds no sentence; name a text")
     return lines
 
 

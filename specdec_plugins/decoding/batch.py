@@ -26,7 +26,7 @@ class RowCounts(NamedTuple):
 class Batch:
     """The rows still being decoded: tokens on the device, counts on the host.
 
-    The counts of a step travel to the device together, once.
+    A step's counts travel to the device together.
     """
 
     def __init__(

@@ -53,8 +53,9 @@ class SpeculativeGenerator:
 
     The contract is that of fairseq's ``SequenceGenerator``: :meth:`generate` returns, for every
     sentence, a list with one hypothesis: ``tokens`` (EOS included), ``score``,
-    ``positional_scores``, ``attention`` and ``alignment`` (empty), ``steps``, and ``accepted``, the
-    number of drafted tokens that each step committed; with a recorder also ``trace``, its steps.
+    ``positional_scores``, ``attention`` and ``alignment`` (empty), ``steps``, ``history``, and
+    ``accepted``, the number of drafted tokens that each step committed; with a recorder also
+    ``trace``, its steps.
     """
 
     def __init__(
@@ -77,8 +78,10 @@ class SpeculativeGenerator:
             engine: runs the models' steps; None is PyTorch as it is.
 
         Raises:
-            ValueError: a controller or rule that does not go with the others.
+            ValueError: a controller or rule that does not go with the others, or limits that leave
+                no output whatever the source.
             UnsupportedModelError: a verifier that cannot be run exactly.
+            EngineError: the engine cannot run a step.
         """
         self.pad, self.eos = tgt_dict.pad(), tgt_dict.eos()
         self.limits = limits or GenerationLimits()
@@ -262,8 +265,8 @@ class SpeculativeGenerator:
         scores: Callable[[Tensor, Tensor], Tensor],
         states: Tensor | None,
     ) -> StepResult:
-        """Learn on the host what was accepted, by one small copy, and keep it: tokens, scores, keys
-        and values, and what the drafter reads of the verifier."""
+        """Keep what was accepted: tokens, scores, keys and values, and what the drafter reads of
+        the verifier."""
         new = max(accepted.on_host[0])
         sources = accepted.sources[:, :new]
         positions = batch.on_device.lengths[:, None] + indices(new, batch.device)

@@ -31,7 +31,7 @@ REFUSED = (
     ("print_alignment", "--print-alignment", None),
 )
 LARGEST = 2**31 - 1
-"""The largest of any count that an option may give."""
+"""The largest whole number that an option may have: more is not for Python's iterators, or C's."""
 SHORTEST = 2
 """Tokens of the shortest source: a word and EOS."""
 COLDEST = 1e-6

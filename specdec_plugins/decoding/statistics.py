@@ -24,7 +24,7 @@ class Stopwatch:
     """
 
     MOST = 4096
-    """Measurements with events that are kept, at most: some hundred steps."""
+    """Measurements with events that are kept, at most: those of two thousand steps."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
@@ -91,7 +91,7 @@ class DecodingStatistics:
     latencies: list[float] = field(default_factory=list)
     """Seconds from the start of a sentence's batch until the sentence was finished."""
     total_seconds: float = 0.0
-    """Wall seconds inside generate()."""
+    """Wall seconds of decoding, without what is prepared before a batch."""
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
 
     def count_step(

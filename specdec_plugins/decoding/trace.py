@@ -41,7 +41,7 @@ class StepTrace:
     """The verifier's own token after them; None where they end in the sentence's EOS."""
     milliseconds: float
     """Wall time of the step of the whole batch that the row was in, the same for all its rows: from
-    the end of the encoders, or of the step before, until its tokens are known on the host."""
+    the end of the verifier's encoder, or of the step before, until its tokens are on the host."""
     parents: list[int] | None = None
     """Of a tree: the place in ``drafted`` of the token before each, -1 where that is the last one
     of the step before (and for ``<pad>``, which only fills up). The accepted tokens come first,
@@ -65,7 +65,7 @@ class StepTrace:
 
 
 class TraceRecorder:
-    """Writes down the steps of one batch after another. It costs a copy to the host a step."""
+    """Writes down the steps of one batch after another. It costs some copies to the host a step."""
 
     def __init__(self, tgt_dict: Dictionary) -> None:
         self._symbols = tgt_dict

@@ -63,12 +63,13 @@ class OpenVinoEngine:
         if self._compress is not None:
             self.about["compression"] = self._compress.about
         self._files = CompiledFiles({"precision": precision, **self.about})
+        self._torch_threads = 1
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """While steps are run: two pools of threads on the same cores would stall each other."""
         before = torch.get_num_threads()
-        torch.set_num_threads(1)
+        torch.set_num_threads(self._torch_threads)
         try:
             yield
         finally:
@@ -89,6 +90,7 @@ class OpenVinoEngine:
                     f"--engine openvino: cannot compile {name} ({reason}); use --engine eager"
                 ) from error
             logger.warning("openvino cannot compile %s (%s); torch runs it", name, reason)
+            self._torch_threads = self._threads
             return step
 
     def _prepared(self, step: Step) -> Run:

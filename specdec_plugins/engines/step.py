@@ -21,7 +21,8 @@ class Step(nn.Module):
     """
 
     transient = 0
-    """So many of the first results are to be read before the step is run again."""
+    """So many of the first results are to be read before the step is run again; until then they are
+    the caller's, to be changed, too."""
 
     def example(self) -> tuple[Tensor | None, ...]:
         """Inputs of small and different sizes, for an engine that traces what is done with them;

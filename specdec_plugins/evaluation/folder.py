@@ -123,15 +123,6 @@ def provenance(description: JsonObject, runs: Sequence[Dated]) -> JsonObject:
     return {**machine, "first_run": dates[0], "last_run": dates[-1]}
 
 
-def read_runs(path: Path) -> list[Run]:
-    """The runs of a sweep.
-
-    Raises:
-        InferenceError: the file cannot be read, or a line is no run.
-    """
-    return read_lines(path, Run.from_json)
-
-
 def read_lines(path: Path, read: Callable[[bytes], R]) -> list[R]:
     """All complete lines.
 

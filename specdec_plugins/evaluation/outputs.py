@@ -16,6 +16,7 @@ from specdec_plugins.evaluation.table import format_group, format_texts
 from specdec_plugins.evaluation.texts import Text
 from specdec_plugins.inference.output import write_whole
 from specdec_plugins.inference.paths import files_below
+from specdec_plugins.inference.report import plain
 from specdec_plugins.inference.work_folder import LOCK
 
 SUMMARY, TABLE, SENTENCES = "summary.json", "table.md", "sentences"
@@ -71,7 +72,7 @@ def write_outputs(
         "models": about["models"],
         "groups": figures,
     }
-    write_whole(folder.output / SUMMARY, [json.dumps(summary, indent=1).encode(), b"\n"])
+    write_whole(folder.output / SUMMARY, [json.dumps(plain(summary), indent=1).encode(), b"\n"])
     return text
 
 
@@ -86,7 +87,9 @@ def _tables_across_texts(groups: Sequence[Group]) -> Iterator[str]:
 def _write_sentences(folder: Path, group: Group) -> None:
     """What each system made of each sentence."""
     for system in group.systems:
-        records = (json.dumps(r, ensure_ascii=False) for r in sentence_records(system, group))
+        records = (
+            json.dumps(plain(r), ensure_ascii=False) for r in sentence_records(system, group)
+        )
         path = folder / file_name(system, group)
         write_whole(path, (f"{record}\n".encode() for record in records))
 

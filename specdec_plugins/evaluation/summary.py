@@ -11,6 +11,7 @@ from specdec_plugins.decoding.controllers import POLICIES
 from specdec_plugins.evaluation.runs import Run
 from specdec_plugins.evaluation.systems import AR, DRAFTER
 from specdec_plugins.evaluation.texts import Text
+from specdec_plugins.inference.report import counted
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class Group:
     def machine(self) -> str:
         """Of these, those that all texts share."""
         run = self.first
-        threads = f", {run.threads} thread{'s' * (run.threads > 1)}" if run.device == "cpu" else ""
+        threads = f", {counted(run.threads, 'thread')}" if run.device == "cpu" else ""
         scale = f" at temperature {run.temperature:g}" if run.sampled else ""
         return (
             f"{run.device}, {run.engine}, {run.precision}{threads}, batch {run.batch}, "

@@ -86,11 +86,11 @@ class Sweep:
     def describe(self) -> JsonObject:
         """All that decides a run and is not told by its own record; files by their content."""
         base = self._richest()
-        described = describe_settings(base, self.seeds[0])
+        described = describe_settings(base)
         head = base.controller[ACCEPTANCE_HEAD] or (base.path and find_head(base.path, base.rule))
         if head and any(system.asks_head for system in self.systems):
             described["models"]["acceptance_head"] = file_digest(head)
-        for name in (*DECIDED_BY_RUN, *(["seed"] if self._draws else [])):
+        for name in DECIDED_BY_RUN:
             del described["settings"][name]
         return {
             "versions": versions(),

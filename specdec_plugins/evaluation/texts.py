@@ -97,7 +97,7 @@ def read_text(path: str, most: int | None, flag: str = "--input-path") -> list[L
         lines = list(islice(source, most))
         source.check()
     if not any(line.text.strip() for line in lines):
-        raise InferenceError(f"{flag} {path}: holds no sentence")
+        raise InferenceError(f"{flag} {path}: holds no sentence; name a text")
     return lines
 
 

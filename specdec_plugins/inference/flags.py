@@ -20,7 +20,7 @@ from specdec_plugins.decoding.acceptance import RULE_OPTIONS, SamplingRule, Stri
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD
 from specdec_plugins.decoding.engine_choice import ENGINE, PRECISION
-from specdec_plugins.decoding.limits import REFUSED, REPETITION_PENALTY, GenerationLimits
+from specdec_plugins.decoding.limits import LARGEST, REFUSED, REPETITION_PENALTY, GenerationLimits
 from specdec_plugins.inference.help import documented
 from specdec_plugins.inference.settings import STRATEGIES, Settings
 from specdec_plugins.inference.streams import tell
@@ -54,8 +54,6 @@ COMMON = ("nbest", "seed", "cpu", "fp16", "bf16", "quiet", "task", "user_dir")
 USED = (*ENCODERS, *LIMITS, *SAMPLING, *COMMON)
 PRECISION_FLAGS = {"fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
 """Two of them are fairseq's."""
-MOST = 2**31 - 1
-"""The largest whole number that a flag may have: more is not for Python's iterators, or C's."""
 
 
 class TranslationParser(argparse.ArgumentParser):
@@ -130,9 +128,9 @@ class TranslationParser(argparse.ArgumentParser):
         for action in self._actions:
             given = getattr(args, action.dest, None)
             for value in given if isinstance(given, (list, tuple)) else [given]:
-                if isinstance(value, int) and abs(value) > MOST:
+                if isinstance(value, int) and abs(value) > LARGEST:
                     self.error(
-                        f"{action.option_strings[-1]} {value}: must be from {-MOST} to {MOST}"
+                        f"{action.option_strings[-1]} {value}: must be from {-LARGEST} to {LARGEST}"
                     )
 
     def _import_user_dir(self, argv: Sequence[str]) -> None:
@@ -212,10 +210,10 @@ def _idle(args: Namespace) -> set[str]:
     if args.controller == "none":
         return idle | uncontrolled | {"block_size"}
     # One that compares controllers has several or none, and uses the settings of all.
-    if args.controller is None or isinstance(args.controller, list):
-        return set()
     if args.beta == 1:
         idle |= judging
+    if args.controller is None or isinstance(args.controller, list):
+        return idle
     try:
         return idle | ControllerOptions.from_config(args).idle
     except ValueError:
@@ -262,7 +260,7 @@ def make_settings(args: Namespace) -> Settings:
         CheckpointError: ``--path`` names two checkpoints that are no pair.
     """
     if args.nbest != 1:
-        raise ValueError(f"--nbest {args.nbest}: one translation is put out a line")
+        raise ValueError(f"--nbest {args.nbest}: one translation is put out a line; leave it out")
     if args.acceptance_head and args.strategy != "specdec":
         raise ValueError(
             f"--acceptance-head {args.acceptance_head}: --strategy {args.strategy} verifies no "

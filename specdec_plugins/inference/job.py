@@ -33,8 +33,11 @@ def describe_job(
     }
 
 
-def describe_settings(settings: Settings, seed: int) -> JsonObject:
-    """``models``: the digests of the files that settings name; ``settings``: all else."""
+def describe_settings(settings: Settings, seed: int | None = None) -> JsonObject:
+    """``models``: the digests of the files that settings name; ``settings``: all else.
+
+    ``seed``: None where it decides nothing.
+    """
     described = settings.describe()
     models = model_files(settings)
     options = described.pop("encoder_options")
@@ -47,7 +50,7 @@ def describe_settings(settings: Settings, seed: int) -> JsonObject:
         "settings": {
             **described,
             "encoder_options": {k: v for k, v in options.items() if k not in models},
-            "seed": seed,
+            **({} if seed is None else {"seed": seed}),
         },
     }
 

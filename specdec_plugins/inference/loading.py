@@ -14,6 +14,7 @@ from fairseq.models.transformer import TransformerModelBase
 from fairseq.registry import REGISTRIES
 from omegaconf import MISSING
 
+from specdec_plugins.checkpoints.archive import one_line
 from specdec_plugins.checkpoints.head_file import controller_head
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.checkpoints.pair import check_pair, load_drafter, load_verifier
@@ -138,8 +139,7 @@ def _load_dictionary(folder: str, language: str, languages: tuple[str, str]) -> 
     try:
         return TranslationSpecdecTask.load_dictionary(path)
     except Exception as error:  # fairseq raises bare exceptions of several kinds
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise InferenceError(f"{path}: is no fairseq dictionary ({reason})") from error
+        raise InferenceError(f"{path}: is no fairseq dictionary ({one_line(error)})") from error
 
 
 def _load_models(
@@ -270,7 +270,6 @@ def _build_encoders(
             built.append(build(options))
         # Each has its own ways to fail: missing files, packages, options. The BPE reader exits.
         except (Exception, SystemExit) as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            name = getattr(options, flag)
+            reason, name = one_line(error), getattr(options, flag)
             raise InferenceError(f"--{flag} {name}: cannot be set up ({reason})") from error
     return built[0], built[1]

@@ -31,7 +31,8 @@ def write_whole(path: Path, chunks: Iterable[bytes], partial: Path | None = None
         with whole_file(path, partial) as file:
             file.writelines(chunks)
     except OSError as error:
-        raise InferenceError(f"{path}: cannot be written ({error.strerror})") from error
+        fault = f"cannot be written ({error.strerror}); name a path that can"
+        raise InferenceError(f"{path}: {fault}") from error
 
 
 class OutputLines:

@@ -16,7 +16,7 @@ import torch
 import specdec_plugins
 from specdec_plugins.decoding.acceptance import choose_rule
 from specdec_plugins.decoding.acceptance.sampling import Sampling
-from specdec_plugins.decoding.controllers import POLICIES
+from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
 from specdec_plugins.decoding.controllers.registry import COST_PROFILE
 from specdec_plugins.inference.job import file_digest
 from specdec_plugins.inference.paths import model_files
@@ -167,9 +167,10 @@ def format_report(report: JsonObject) -> str:
         + ", ".join(f"{name} {value:.1f}" for name, value in latency.items()),
     ]
     if settings["output_depends_on_batch"]:
+        timed = ControllerOptions(**settings["controller"]).prepares == "costs"
         rows.append(
             "  relaxed output depends here on what else is in the batch, and on what came before"
-            + (", and on timings" if settings["controller"]["controller"] == "cost-aware" else "")
+            + (", and on timings" if timed else "")
         )
     return "\n".join(rows)
 

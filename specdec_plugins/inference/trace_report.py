@@ -36,7 +36,8 @@ class TraceTotals:
     """Counts over all sentences of a trace."""
 
     statistics: DecodingStatistics = field(default_factory=DecodingStatistics)
-    """As the run itself counts; its times are not known here."""
+    """As the run itself counts, but for the drafter's passes: a step that verified what was left
+    of a draft counts as one, too. Times are not known here."""
     blank_lines: int = 0
     """Lines without words, which no step was taken for."""
     lengths: Counter[int] = field(default_factory=Counter)

@@ -43,7 +43,9 @@ class WorkFolder:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
         except Timeout as error:
-            raise InferenceError(f"{self.output}: another run is at work there") from error
+            raise InferenceError(
+                f"{self.output}: another run is at work there; wait for it, or name another"
+            ) from error
         except OSError as error:
             fault = f"cannot be written to ({error.strerror}); name a folder that can"
             raise InferenceError(f"--output-path {self.output}: {fault}") from error

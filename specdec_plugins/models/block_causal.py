@@ -228,7 +228,6 @@ class BlockCausalDrafter(Drafter):
         super().__init__(encoder, decoder, cfg.block_size, eos)
         self.cfg = cfg
         self.uses_verifier_features = cfg.verifier_features
-        self.shares_verifier_encoder = cfg.share_verifier_encoder
 
     @classmethod
     def build_model(cls, cfg: BlockCausalConfig, task: FairseqTask) -> "BlockCausalDrafter":

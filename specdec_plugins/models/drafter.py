@@ -96,7 +96,6 @@ class Drafter(BaseFairseqModel):
     encoder: TransformerEncoderBase | None
     decoder: DrafterDecoder
     uses_verifier_features = False
-    shares_verifier_encoder = False
 
     def __init__(
         self,

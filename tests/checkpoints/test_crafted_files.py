@@ -21,7 +21,7 @@ from drafters import make_causal
 from kills import load
 from models.test_acceptance_head import make_head
 from mutations import ODD, mutations, texts
-from sweeps import make_run
+from sweeps import make_run, read_runs
 from test_head_file import DRAFTER, RULE
 from test_loading import make_model_args, make_state, make_task
 
@@ -33,7 +33,7 @@ from specdec_plugins.decoding.controllers import Needs
 from specdec_plugins.decoding.cost_profile import CostProfile
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.trace import StepTrace
-from specdec_plugins.evaluation.folder import SweepFolder, read_runs
+from specdec_plugins.evaluation.folder import SweepFolder
 from specdec_plugins.evaluation.summary import summarize
 from specdec_plugins.inference.settings import InferenceError
 from specdec_plugins.inference.trace_file import SentenceTrace, read_trace

@@ -151,7 +151,7 @@ def test_a_folder_with_too_few_is_refused(
 @pytest.mark.parametrize(
     ("flags", "fault"),
     [
-        ("--num-epoch-checkpoints 0", "N 0: must be at least 1"),
+        ("--num-epoch-checkpoints 0", "--num-epoch-checkpoints 0: must be at least 1"),
         ("--num-update-checkpoints 2 --inputs a b", "--inputs: give one folder"),
         ("--checkpoint-upper-bound 2", "--checkpoint-upper-bound: needs"),
         ("--num-update-checkpoints 2 --num-epoch-checkpoints 2", "not allowed with"),

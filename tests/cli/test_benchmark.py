@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from benchmarks import InThisProcess
 from drafters import save_pair
 
 from specdec_plugins.cli import benchmark as script
+from specdec_plugins.decoding.acceptance import RelaxedRule, StrictRule
 from specdec_plugins.evaluation import plots
 from specdec_plugins.evaluation.benchmark import conversion, ctranslate2_system, rounds
 from specdec_plugins.evaluation.benchmark.measurements import BenchmarkFolder, Measurement
@@ -243,6 +245,20 @@ def test_the_command_of_the_manual_is_understood() -> None:
     assert args.reference == "valid.de"
     assert args.batch == [1, 8, 32]
     assert args.bpe == "subword_nmt"
+
+
+@pytest.mark.parametrize(
+    ("flags", "beta", "tau"),
+    [
+        ("", 3, 1.0),
+        ("--tau 2.5", 3, 2.5),
+        ("--beta 5", 5, 1.0),
+        ("--beta 5 --tau inf", 5, math.inf),
+    ],
+)
+def test_what_relaxed_means(flags: str, beta: int, tau: float) -> None:
+    args = script.parse(["data", "--source", "x", "--output-path", "y", *flags.split()])
+    assert script._rules(args) == [StrictRule(), RelaxedRule(beta, tau)]
 
 
 def test_a_drafter_is_needed(run: Run, capfd: pytest.CaptureFixture[str]) -> None:

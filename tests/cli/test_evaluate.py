@@ -12,11 +12,12 @@ import pytest
 import torch
 from drafters import save_pair
 from models.test_acceptance_head import make_head
+from sweeps import read_runs
 
 from specdec_plugins.checkpoints.head_file import save_head
 from specdec_plugins.cli import evaluate as script
 from specdec_plugins.evaluation import plots, sweep
-from specdec_plugins.evaluation.folder import SweepFolder, read_runs
+from specdec_plugins.evaluation.folder import SweepFolder
 from specdec_plugins.evaluation.runs import Run
 from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.models.acceptance_head import fingerprint
@@ -317,6 +318,24 @@ def test_a_device_that_is_not_there(
     assert script.main([str(world), *files, "--device", "cpu", "cuda"]) == 2
     assert "--device cuda: there is none that torch can use" in one_error(capfd)
     assert not out.exists()
+
+
+def test_files_are_json_where_an_option_is_infinite(run: Evaluate, out: Path) -> None:
+    few = ("--lines", "1", "--repeats", "1", "--constant-k", "2")
+    assert run("--controller", "tree", "--redraft-below", "inf", *few) == 0
+
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    for path in (out / "summary.json", *(out / "sentences").iterdir()):
+        for text in path.read_text().splitlines() if path.parent != out else [path.read_text()]:
+            json.loads(text, parse_constant=refuse)
+    assert '"redraft_below": "inf"' in (out / "summary.json").read_text()
+
+
+def test_half_of_relaxed_acceptance(caplog: pytest.LogCaptureFixture) -> None:
+    script.parse(["data", "--input-path", "x", "--output-path", "y", "--tau", "3"])
+    assert "these flags do nothing here: --tau" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,10 @@ def test_counts_that_are_none(
 ) -> None:
     assert run("train.en", count) == 2
     said = capsys.readouterr().err
-    assert said == f"recombine.py: COUNT {count}: must be a whole number from 1 to 1e18\n"
+    assert (
+        said
+        == f"recombine.py: COUNT {count}: must be a whole number from 1 to 999999999999999999\n"
+    )
 
 
 @pytest.mark.parametrize(

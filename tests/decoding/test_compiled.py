@@ -57,5 +57,6 @@ def test_without_a_folder_to_keep_it_in(monkeypatch: pytest.MonkeyPatch) -> None
     assert compiled(lambda number: 2 * number)(21) == 42
 
 
-def test_the_compiler_is_quiet_whatever_the_level() -> None:
+def test_the_compiler_is_quiet_whatever_the_level(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
     assert logging.getLogger("numba").getEffectiveLevel() == logging.WARNING

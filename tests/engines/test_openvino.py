@@ -270,12 +270,17 @@ def test_a_step_that_cannot_be_compiled(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_threads_are_torchs_again_afterwards() -> None:
+    """And meanwhile only where it has a step to run."""
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        with OpenVinoEngine().running():
+        engine = OpenVinoEngine(fall_back=True)
+        with engine.running():
             assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == 2
+        engine.prepare(Strange())
+        with engine.running():
+            assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
 

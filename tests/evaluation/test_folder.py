@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from sweeps import make_run
+from sweeps import make_run, read_runs
 
-from specdec_plugins.evaluation.folder import SweepFolder, read_runs
+from specdec_plugins.evaluation.folder import SweepFolder
 from specdec_plugins.inference import InferenceError
 from specdec_plugins.inference.work_folder import LOCK
 

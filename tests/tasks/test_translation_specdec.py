@@ -383,7 +383,7 @@ class TestValidation:
         flags = f"{DRAFTER} --AR-path {verifier} --max-epoch 1".split()
         flags = [flag for flag in flags if "acceptance" not in flag and "best" not in flag]
         logs = run_train(data, tmp_path, " ".join([*flags, *bleu]))
-        assert logs.of("valid")[-1]["valid_bleu"] >= 0
+        assert "valid_bleu" in logs.of("valid")[-1]
 
         task = make_task(data, AR_path=str(verifier), eval_bleu=True, beta=24, tau=50.0)
         saved = load_state(tmp_path / "checkpoint_last.pt")["cfg"]["model"]

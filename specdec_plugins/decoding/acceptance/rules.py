@@ -276,11 +276,6 @@ class AcceptAll(AcceptanceRule):
     name: ClassVar[str] = "none"
     lossless: ClassVar[bool] = False
 
-    def agrees(
-        self, verification: Verification, own: Tensor, drafted: Tensor, after: Tensor
-    ) -> Tensor:
-        return torch.ones_like(drafted, dtype=torch.bool)
-
     def accept_chain(
         self,
         verification: Verification,

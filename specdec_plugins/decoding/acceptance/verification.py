@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,14 +21,17 @@ class Changed:
     tokens: list[int] | None
     """Whose scores: None if any may be."""
     scores: Tensor
-    """``(rows, slots, n)`` of these n tokens, or of the vocabulary."""
+    """``(rows, slots, n)`` of these n tokens, or of the vocabulary; where rows are joined,
+    ``(tokens, 1, n)``."""
 
-    def restore(self, scores: Tensor, before: Tensor) -> Tensor:
-        """``scores``, of some slots, with what they were, ``before`` of the same slots."""
+    def restored(self, kept: Tensor, copied: Callable[[], Tensor]) -> Tensor:
+        """What they were: all that was ``kept``, or scores of the same slots as they are now, which
+        are ``copied``, with what was kept of some tokens."""
         if self.tokens is None:
-            return before
+            return kept
+        scores = copied()
         for place, token in enumerate(self.tokens):
-            scores[..., token] = before[..., place]
+            scores[..., token] = kept[..., place]
         return scores
 
 
@@ -63,7 +67,7 @@ class Verification:
         """As ``scores``, of all tokens: for what asks for a few of them there is :meth:`of`."""
         if self.limited is None:
             return self.scores
-        before = self.limited.restore(self.scores.clone(), self.limited.scores)
+        before = self.limited.restored(self.limited.scores, self.scores.clone)
         return self.scores - before.logsumexp(-1, keepdim=True)
 
     def after(self, sources: Tensor) -> Tensor:
@@ -101,7 +105,7 @@ class Verification:
         if self.limited is None:
             return found
         kept = self._after(self.limited.scores, sources)
-        before = self.limited.restore(self.after(sources), kept)
+        before = self.limited.restored(kept, lambda: self.after(sources))
         index = tokens[..., None]
         change = found - before.gather(-1, index)[..., 0]
         return before.log_softmax(-1).gather(-1, index)[..., 0] + change

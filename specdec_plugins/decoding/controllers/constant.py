@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from specdec_plugins.decoding.controllers.base import Controller, Needs
-from specdec_plugins.decoding.controllers.registry import Policy, Style, register_policy
+from specdec_plugins.decoding.controllers.registry import (
+    MIN_DRAFT,
+    Policy,
+    Style,
+    register_policy,
+)
 
 
 class Constant(Controller):
@@ -23,5 +28,6 @@ register_policy(
         build=lambda options, parts: Constant(parts.bounds.most),
         styles={"constant": Style("#0072B2", "o")},
         rank=10,
+        idle=lambda options: {MIN_DRAFT.name},
     )
 )

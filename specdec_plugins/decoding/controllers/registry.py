@@ -69,7 +69,6 @@ class Head(Protocol):
 class Parts:
     """What a controller is built from, beside its options."""
 
-    block_size: int
     bounds: Bounds
     """Of slots, or of nodes where drafts are trees."""
     depth: int
@@ -171,12 +170,15 @@ class ControllerOptions:
     def __init__(self, controller: str = "constant", **given: Value) -> None:
         """
         Raises:
-            ValueError: a policy or value that cannot be, by its flag.
+            ValueError: a policy or value that cannot be, by its flag; a name that is no option's.
         """
         if controller not in (AUTO, *POLICIES):
             names = ", ".join((AUTO, *POLICIES))
             raise ValueError(f"--controller {controller}: must be one of {names}")
         options = controller_options()
+        for name in given:
+            if name not in options:
+                raise ValueError(f"{name}: is none of the options, {', '.join(options)}")
         values = {name: options[name].check(value) for name, value in given.items()}
         kept = {n: v for n, v in values.items() if v != options[n].default}
         object.__setattr__(self, "controller", controller)
@@ -321,4 +323,4 @@ class ControllerOptions:
                 f"{asked}: there is no acceptance head beside the drafter; give its file with "
                 "--acceptance-head"
             )
-        return self.policy.build(self, Parts(block_size, bounds, slots, head))
+        return self.policy.build(self, Parts(bounds, slots, head))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from specdec_plugins.decoding.controllers.base import Controller, Needs
 from specdec_plugins.decoding.controllers.registry import (
+    MIN_DRAFT,
     TREE_NODES,
     Policy,
     Style,
@@ -49,5 +50,6 @@ register_policy(
         trees=lambda options: True,
         styles={"tree": Style("#56B4E9", "v")},
         rank=50,
+        idle=lambda options: {MIN_DRAFT.name},
     )
 )

@@ -20,6 +20,7 @@ from specdec_plugins.evaluation.folder import RUNS, provenance
 from specdec_plugins.evaluation.outputs import SUMMARY, TABLE
 from specdec_plugins.evaluation.plots import FORMATS
 from specdec_plugins.inference.output import write_whole
+from specdec_plugins.inference.report import plain
 from specdec_plugins.inference.settings import JsonObject
 from specdec_plugins.inference.work_folder import LOCK
 
@@ -63,7 +64,7 @@ def write_outputs(folder: BenchmarkFolder, benchmark: Benchmark, report: Report)
     tables += [f"{family} is left out: {why}.\n" for family, why in report.left_out.items()]
     text = "\n".join(tables)
     write_whole(folder.output / TABLE, [text.encode()])
-    write_whole(folder.output / SUMMARY, [json.dumps(summary, indent=1).encode(), b"\n"])
+    write_whole(folder.output / SUMMARY, [json.dumps(plain(summary), indent=1).encode(), b"\n"])
     if report.plots:
         rounds, count = max(run.round for run in folder.runs), len(benchmark.sentences.lines)
         title = f"{processor}; {count} sentences, medians of {rounds} rounds"

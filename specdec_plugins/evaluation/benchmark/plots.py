@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from specdec_plugins.evaluation.benchmark.results import BatchResult, SystemResult
 from specdec_plugins.evaluation.benchmark.systems import AR, CTRANSLATE2, FAIRSEQ
 from specdec_plugins.evaluation.plots import new_figure, save_figure
+from specdec_plugins.inference.report import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -92,5 +93,5 @@ def _key(count: int, threads: Sequence[int]) -> Any:
     from matplotlib.patches import Patch
 
     hatch = HATCHES[threads.index(count) % len(HATCHES)]
-    label = f"{count} thread{'s' * (count > 1)}"
+    label = counted(count, "thread")
     return Patch(facecolor="white", edgecolor="black", hatch=hatch, label=label)

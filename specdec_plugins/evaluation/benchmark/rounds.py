@@ -50,7 +50,6 @@ class Benchmark:
     repeats: int = 5
     warmup: int = 16
     """Lines that a system decodes before its first run here; at least one batch."""
-    seed: int = 1
 
     def __post_init__(self) -> None:
         """
@@ -61,7 +60,7 @@ class Benchmark:
 
     def describe(self) -> JsonObject:
         """All that decides a run and is not told by its own record; files by their content."""
-        described = describe_settings(self.base, self.seed)
+        described = describe_settings(self.base)
         for name in (*DECIDED_BY_RUN, "rule", "engine", "precision"):
             del described["settings"][name]
         return {

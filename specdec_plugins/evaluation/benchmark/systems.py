@@ -9,6 +9,7 @@ from itertools import product
 from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
 from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
 from specdec_plugins.decoding.engine_choice import check_engine
+from specdec_plugins.inference.report import counted
 from specdec_plugins.inference.settings import InferenceError, JsonObject, Settings
 
 CTRANSLATE2 = "CTranslate2"
@@ -41,12 +42,7 @@ class BenchmarkSystem:
     @property
     def label(self) -> str:
         """Its name, with the threads."""
-        return f"{self.name}, {self.threads} thread{'s' * (self.threads > 1)}"
-
-    @property
-    def ours(self) -> bool:
-        """Whether it is this plugin's own decoding."""
-        return self.family not in (CTRANSLATE2, FAIRSEQ)
+        return f"{self.name}, {counted(self.threads, 'thread')}"
 
     @property
     def drafts(self) -> bool:

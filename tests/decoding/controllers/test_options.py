@@ -28,6 +28,7 @@ NAN = math.nan
 @pytest.mark.parametrize(
     ("given", "message"),
     [
+        ({"nodes": 5}, "nodes: is none of the options, min_draft, max_draft"),
         ({"controller": "clever"}, "--controller clever: must be one of auto, constant, heuristic"),
         ({"confidence_threshold": 1.5}, "--confidence-threshold 1.5: must be between 0 and 1"),
         ({"confidence_threshold": NAN}, "--confidence-threshold nan"),

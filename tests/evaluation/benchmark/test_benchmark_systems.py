@@ -45,7 +45,7 @@ def test_all_combinations_each_once() -> None:
         "name": "relaxed constant other float32",
         "strategy": "specdec",
         "rule": {"beta": 3, "tau": 1.0},
-        "controller": {"controller": "constant", "max_draft": None, "min_draft": 0},
+        "controller": {"controller": "constant", "max_draft": None},
         "engine": "other",
         "precision": "float32",
         "threads": 1,

@@ -131,7 +131,7 @@ def folder(tmp_path: Path) -> Path:
     make_text(tmp_path / "raw")
     for name in ("raw", "wmt"):
         shutil.copytree(tmp_path / "raw", tmp_path / "runs" / name)
-    for name in ("everyday", "software"):
+    for name in ("everyday", "software", "test2737"):
         for lang in ("en", "de"):
             shutil.copy(tmp_path / f"raw/test.{lang}", tmp_path / f"runs/wmt/{name}.{lang}")
     (tmp_path / "whole").mkdir()

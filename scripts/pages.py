@@ -8,8 +8,7 @@ Between ``<!-- table: NAME key=value ... -->`` and ``<!-- end -->`` a page has a
 ``docs/figures/NAME.json``, which is the ``summary.json`` of specdec-benchmark or specdec-evaluate,
 or what specdec-exactness --json or specdec-calibrate-head --json wrote. Of benchmarks
 ``timed=NAME,NAME`` adds the times of other runs of the same systems; of evaluations ``view=texts``
-compares texts, and ``drafters=PART,PART`` compares the drafter with those of the evaluations
-NAME-PART.
+compares texts.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def read_figures(name: str) -> Json:
     path = FIGURES / f"{name}.json"
     if not path.is_file():
         raise ValueError(f"table {name}: there is no {path.relative_to(ROOT)}")
-    return {"name": name, **json.loads(path.read_text("utf-8"))}
+    return dict(json.loads(path.read_text("utf-8")))
 
 
 def benchmark_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
@@ -195,9 +194,6 @@ def sweep_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
     if "view" in wanted:
         yield from texts_table(figures)
         return
-    if "drafters" in wanted:
-        yield from drafters_table(figures, wanted["drafters"].split(","))
-        return
     names = list(dict.fromkeys(s["system"] for group in groups for s in group["systems"]))
     by_group = [{s["system"]: s for s in group["systems"]} for group in groups]
     columns: dict[str, Callable[[str], str]] = {
@@ -234,31 +230,6 @@ def texts_table(figures: Json) -> Iterator[str]:
     if len(said) > 1 or len(lines) > 1:
         raise ValueError("view=texts: the texts differ in more than their name")
     yield f"*{lines.pop()} lines; {said.pop()}; {conditions(figures['machine'])}.*"
-
-
-def drafters_table(figures: Json, others: list[str]) -> Iterator[str]:
-    """Acceptance lengths of several drafters, the first of which is the recipe's, and the speed of
-    the last of the systems."""
-    every = {"as in the recipe": figures}
-    for other in others:
-        every[other.replace("-", " ")] = read_figures(f"{figures['name']}-{other}")
-    said = figures["groups"][0]["conditions"]
-    for name, part in every.items():
-        if part["groups"][0]["conditions"] != said:
-            raise ValueError(f"drafters={name}: has parted from what it is compared with")
-    found = {
-        name: {s["system"]: s for s in part["groups"][0]["systems"]} for name, part in every.items()
-    }
-    columns: dict[str, Callable[[str], str]] = {"drafter": str}
-    for name, system in found["as in the recipe"].items():
-        if system["controller"] is not None:
-            columns[name] = lambda d, n=name: number(found[d][n]["acceptance_length"], 2)
-    last = list(columns)[-1]
-    columns[f"x AR, {last}"] = lambda d: spread(found[d][last]["speed_over_AR"], 2)
-    yield from rows(columns, list(every))
-    yield ""
-    lines = found["as in the recipe"]["AR"]["sentences"]
-    yield f"*{lines} lines; {said}; {conditions(figures['machine'])}.*"
 
 
 def exactness_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:

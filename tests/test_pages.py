@@ -64,6 +64,21 @@ def test_a_figure_that_parts_from_its_page_is_found(
         module.render(page.replace("some", "none"))
 
 
+def test_the_headline_is_what_was_measured() -> None:
+    """Strict over fairseq's beam 1, by one thread and by two."""
+    headline = " ".join(text(ROOT / "README.md").split("**")[1].split())
+    for precision in ("float32", "int8"):
+        speeds = set()
+        for name in ("wmt-speed", "wmt-speed1"):
+            figures = maker().read_figures(name)
+            assert figures["baseline"] == "fairseq beam 1"
+            (strict,) = maker()._systems(figures, {"name": f"strict tree openvino {precision}"})
+            speeds.add(f"{strict['speed_over_baseline']['median']:.1f}")
+        said, _, after = headline.partition(f"in {precision}")
+        assert after
+        assert f"{' to '.join(sorted(speeds))} times" in said
+
+
 def benchmark(batch: int, milliseconds: dict[str, float]) -> dict[str, Any]:
     """As specdec-benchmark writes it, in short."""
     return {
@@ -115,37 +130,6 @@ def test_texts_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert head == "| text | BLEU of AR | tree 8 |"
     assert lines[:2] == ["| one | 17.0 | 2.50 |", "| two | 30.0 | 4.00 |"]
     assert lines[-1].startswith("*9 lines; cpu, strict; P, 2 cores; ")
-
-
-def test_drafters_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = maker()
-    monkeypatch.setattr(module, "FIGURES", tmp_path)
-
-    def figures(length: float, speed: float) -> dict[str, Any]:
-        ratio = {"median": speed, "low": speed, "high": speed}
-        every = {"sentences": 9, "acceptance_length": length, "speed_over_AR": ratio}
-        systems = [
-            {**every, "system": "AR", "controller": None},
-            {**every, "system": "tree 8", "controller": "tree"},
-        ]
-        machine = {"processor": "P", "cores": 2, "versions": {}, "last_run": "2026-01-02T"}
-        return {"machine": machine, "groups": [{"conditions": "cpu, strict", "systems": systems}]}
-
-    runs = {"a": figures(3, 1.5), "a-depth-1": figures(2, 1.25), "a-no-head": figures(1, 1)}
-    for name, run in runs.items():
-        (tmp_path / f"{name}.json").write_text(module.json.dumps(run))
-    head, _, *lines = module.table("a", ["drafters=depth-1,no-head"]).splitlines()
-    assert head == "| drafter | tree 8 | x AR, tree 8 |"
-    assert lines[:3] == [
-        "| as in the recipe | 3.00 | 1.50 (1.50 to 1.50) |",
-        "| depth 1 | 2.00 | 1.25 (1.25 to 1.25) |",
-        "| no head | 1.00 | 1.00 (1.00 to 1.00) |",
-    ]
-    assert lines[-1].startswith("*9 lines; cpu, strict; P, 2 cores; ")
-    runs["a-no-head"]["groups"][0]["conditions"] = "cpu, relaxed"
-    (tmp_path / "a-no-head.json").write_text(module.json.dumps(runs["a-no-head"]))
-    with pytest.raises(ValueError, match="has parted from what it is compared with"):
-        module.table("a", ["drafters=depth-1,no-head"])
 
 
 def test_quality_of_one_run_stands_beside_the_times_of_others(

@@ -79,6 +79,7 @@ ENGINES = (EAGER, OPENVINO)
 REFUSED: tuple[tuple[str, object, str], ...] = (
     ("strategy", "specdec", "all strategies are compared"),
     ("sampling", False, "systems are compared by what they say"),
+    ("seed", 1, "nothing is drawn"),
     ("fp16", False, "choose with --precision"),
     ("bf16", False, "choose with --precision"),
     ("fp64", False, "choose with --precision"),
@@ -255,6 +256,8 @@ def _rules(args: argparse.Namespace) -> list[AcceptanceRule]:
     Raises:
         ValueError: a rule that cannot be.
     """
+    if args.beta < 2:
+        raise ValueError(f"--beta {args.beta}: relaxed acceptance takes 2 or more; leave it out")
     relaxed = RelaxedRule(args.beta, args.tau)
     known: dict[str, AcceptanceRule] = {"strict": StrictRule(), "relaxed": relaxed}
     return list(dict.fromkeys(known.get(name) or _relaxed(name) for name in args.rule))

@@ -32,7 +32,7 @@ def main() -> int:
         return 2
     count = sys.argv[2]
     if not count.isdecimal() or len(count) > MOST_DIGITS or int(count) == 0:
-        tell(f"{PROG}: COUNT {count}: must be a whole number from 1 to 999999999999999999")
+        tell(f"{PROG}: COUNT {count}: must be a whole number from 1 to {10**MOST_DIGITS - 1}")
         return 2
     try:
         # A line ends at a line feed and nowhere else.

@@ -215,6 +215,8 @@ def test_pictures(world: Path, out: Path) -> None:
         (["--bf16"], 2, "--bf16 is not for a benchmark: choose with --precision; leave it out"),
         (["--unkpen", "2"], 2, "--unkpen is not for a benchmark"),
         (["--sampling"], 2, "--sampling is not for a benchmark"),
+        (["--seed", "2"], 2, "--seed is not for a benchmark: nothing is drawn; leave it out"),
+        (["--beta", "1"], 2, "--beta 1: relaxed acceptance takes 2 or more"),
         (["--strategy", "AR"], 2, "--strategy is not for a benchmark"),
         (["--baseline", "other"], 1, "--baseline 'other': is not one of the systems: fairseq"),
         (["--source", "nowhere"], 1, "--source nowhere: cannot be read"),

@@ -99,7 +99,7 @@ def scripted_generator(
     """
     if isinstance(controller, int):
         controller = Constant(controller)
-    with patch.object(generator_module, "CachedDrafter", lambda model, engine: model):
+    with patch.object(generator_module, "cached_drafter", lambda model, engine: model):
         drafter: Any = ScriptedDrafter(script) if isinstance(script, Tensor) else script
         return SpeculativeGenerator(verifier, drafter, DICTIONARY, controller, **given)
 

@@ -157,11 +157,9 @@ class AcceptanceLabeller:
         self.verifier.start(encoder_out, capacity)
         self.drafter.start(net_input, encoder_out, capacity)
         none = source.new_zeros(rows)
-        whole = ChainDraft(target[:, 1:], [length - 1] * rows, none, none, none)
-        among = whole.attention(self.verifier.dtype)
-        nothing = [0] * rows
+        whole = ChainDraft(before[:, 1:], [length - 1] * rows, none, none, none)
         # In an empty cache the tokens are where they belong.
-        _, features = self.verifier.score(before, nothing, none, whole.depths, among)
+        _, features = self.verifier.score(before[:, 0], whole, [0] * rows, none)
         if self.drafter.causal:
             # States of prefix slots do not depend on the block that is drafted here in passing.
             lengths = target.ne(self.padding).sum(1)
@@ -174,14 +172,12 @@ class AcceptanceLabeller:
         last, cuts = before.gather(1, cut[:, None])[:, 0], cut.tolist()
         if self.drafter.causal:
             new, none = [0] * len(cuts), torch.zeros_like(cut)
-            prefixes = Prefixes(target[:, :0], new, none, cuts, cut, last, None)
+            prefixes = Prefixes(target, new, none, cuts, cut, last, None)
         else:
-            prefixes = Prefixes(target[:, : max(cuts)], cuts, cut, cuts, cut, last, None)
+            prefixes = Prefixes(target, cuts, cut, cuts, cut, last, None)
         states, scores = self.drafter.draft(prefixes, self.block_size)
         draft = self._draft(states, scores, last)
-        inputs = torch.cat([last[:, None], draft.tokens], dim=1)
-        among = draft.attention(self.verifier.dtype)
-        logits, _ = self.verifier.score(inputs, cuts, cut, draft.depths, among)
+        logits, _ = self.verifier.score(last, draft, cuts, cut)
         prefix = target[:, : max(cuts)], cut
         logits = penalised(logits, self._penalty, *prefix, draft.tokens, draft.ancestors)
         precision = torch.promote_types(logits.dtype, torch.float32)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,3 +11,5 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Scores = NDArray[np.float32]
 Bools = NDArray[np.bool_]
+Floating = NDArray[np.floating[Any]]
+"""Of the precision of a model."""

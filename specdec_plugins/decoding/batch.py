@@ -93,10 +93,6 @@ class Batch:
         room = [most - length for most, length in zip(self.max_lengths, self.lengths)]
         return room if min(room) < slots else None
 
-    def inputs(self, draft: Draft) -> Tensor:
-        """``(rows, slots + 1)`` what is verified: the last token, then the draft."""
-        return torch.cat([self.last[:, None], draft.tokens], dim=1)
-
     def commit(self, draft: Draft, accepted: Accepted, scores: Tensor) -> StepResult:
         """Append what was accepted of a draft.
 
@@ -135,26 +131,17 @@ class Batch:
         if draft_lengths != self.draft_lengths:
             self.draft_lengths, self._on_device = draft_lengths, None
 
-    def remember(self, states: Tensor) -> None:
-        """Note the verifier's states ``(rows, n, channels)`` from each row's length on."""
+    def remember(self, states: Tensor, sources: Tensor) -> None:
+        """Note some of the verifier's states ``(rows, slots, channels)``, from each row's length
+        on: those that ``sources`` ``(rows, n)`` says."""
         if self.features is None:
             self.features = states.new_empty(*self.tokens.shape, states.size(-1))
-        positions = self.on_device.lengths[:, None] + indices(states.size(1), self.device)
-        flat = self._flat(positions)
-        self.features.flatten(0, 1).index_copy_(0, flat, states.flatten(0, 1))
-
-    def recall(self, positions: Tensor, rows: Tensor | None = None) -> Tensor | None:
-        """The states ``(rows, n, channels)`` at ``(rows, n)`` of all rows, or of some; None before
-        the first."""
-        if self.features is None:
-            return None
-        states = self.features.flatten(0, 1).index_select(0, self._flat(positions, rows))
-        return states.view(*positions.shape, -1)
-
-    def _flat(self, positions: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Positions within all rows one after another, which are quicker to copy to and from."""
-        starts = row_starts(*self.tokens.shape, positions.device)
-        return ((starts if rows is None else starts[rows]) + positions).flatten()
+        # As places within all rows one after another, which are quicker to copy from and to.
+        places = row_starts(*states.shape[:2], self.device) + sources
+        found = states.flatten(0, 1).index_select(0, places.flatten())
+        positions = self.on_device.lengths[:, None] + indices(sources.size(1), self.device)
+        places = row_starts(*self.tokens.shape, self.device) + positions
+        self.features.flatten(0, 1).index_copy_(0, places.flatten(), found)
 
     def keep(self, kept: list[int]) -> Tensor:
         """Drop all rows but ``kept``; returns them as an index on the device."""

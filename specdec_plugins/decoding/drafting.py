@@ -212,9 +212,8 @@ class SelfScoredDrafting(ChainDrafting):
         chosen = scores.choose()
         previous = torch.cat([batch.last[:, None], chosen[:, :-1]], dim=1)
         logits = decoder.slot_logits(states, previous).to(batch.scores.dtype)
-        lengths = batch.on_device.lengths
-        positions = lengths[:, None] + indices(chosen.size(1), batch.device)
-        verification = verification_of(logits, batch, positions, self._bans)
+        depths = indices(chosen.size(1), batch.device)
+        verification = verification_of(logits, batch, depths, self._bans)
         tokens = verification.best
         if not self._bans.limits.unkpen:
             # The drafter chose without knowing what the limits forbid.
@@ -237,31 +236,17 @@ def _prefixes(batch: Batch, causal: bool, slots: int, rows: list[int] | None) ->
         causal: it has cached what it has been given.
         rows: which it is to draft for; None for all.
     """
-    on_device = batch.on_device
+    there = batch.on_device
     new, lengths = batch.uncached if causal else batch.lengths, batch.lengths
-    new_there, lengths_there = (
-        on_device.uncached if causal else on_device.lengths,
-        on_device.lengths,
-    )
-    own, index, last = None, None, batch.last
+    new_there, lengths_there = there.uncached if causal else there.lengths, there.lengths
+    own, last = None, batch.last
     if min(batch.draft_lengths) < slots:
-        own = on_device.draft_lengths.clamp(1, slots)
-    tokens = batch.tokens
+        own = there.draft_lengths.clamp(1, slots)
     if rows is not None:
         index = torch.tensor(rows, device=batch.device)
         new, lengths = [new[i] for i in rows], [lengths[i] for i in rows]
         new_there, lengths_there = new_there[index], lengths_there[index]
-        own, tokens = None if own is None else own[index], tokens[index]
-        last = last[index]
-    positions = (lengths_there - new_there)[:, None] + indices(max(new), batch.device)
-    return Prefixes(
-        tokens.gather(1, positions + 1),
-        new,
-        new_there,
-        lengths,
-        lengths_there,
-        last,
-        batch.recall(positions, index),
-        own,
-        index,
-    )
+        own, last = None if own is None else own[index], last[index]
+    # Behind the EOS that every row begins with.
+    tokens, features = batch.tokens[:, 1:], batch.features
+    return Prefixes(tokens, new, new_there, lengths, lengths_there, last, features, own, rows)

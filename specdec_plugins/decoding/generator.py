@@ -21,13 +21,11 @@ from specdec_plugins.decoding.drafting import (
 )
 from specdec_plugins.decoding.drafts import Draft
 from specdec_plugins.decoding.hypothesis import Hypothesis, Results
-from specdec_plugins.decoding.indices import indices
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
 from specdec_plugins.decoding.scorers import NoScorer, Scorer, VerifierScorer
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import StepResult
-from specdec_plugins.decoding.steps.drafter import CachedDrafter
-from specdec_plugins.decoding.steps.verifier import CachedVerifier
+from specdec_plugins.decoding.steps.cached import cached_drafter, cached_verifier
 from specdec_plugins.decoding.trace import TraceRecorder
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine
@@ -112,14 +110,14 @@ class SpeculativeGenerator:
         self.positions, self._scorer = self._build_scorer(verifier)
         """Most target tokens, EOS included, of the model that limits them."""
         self.limits.check_positions(self.positions)
-        self._cached = None if drafter is None else CachedDrafter(drafter, self.engine)
+        self._cached = None if drafter is None else cached_drafter(drafter, self.engine)
         self._draftings: dict[object, Drafting] = {}
         self._drafting_for(self.controller, recorder is not None)
 
     def _build_scorer(self, verifier: TransformerModelBase | None) -> tuple[int, Scorer]:
         """Who scores drafts, and the target positions that there are."""
         if not isinstance(self.rule, AcceptAll):
-            cached = CachedVerifier(verifier, self.pad, self.engine)
+            cached = cached_verifier(verifier, self.pad, self.engine)
             positions = int(cached.model.max_decoder_positions())
             unpadded = self.controller.needs.unpadded
             return positions, VerifierScorer(cached, self.limits, self._bans, unpadded)
@@ -127,7 +125,7 @@ class SpeculativeGenerator:
         assert drafter is not None
         shared = features = None
         if drafter.encoder is None or drafter.uses_verifier_features:
-            shared = CachedVerifier(drafter.verifier, self.pad, self.engine)
+            shared = cached_verifier(drafter.verifier, self.pad, self.engine)
             features = shared if drafter.uses_verifier_features else None
         return int(drafter.decoder.embed_positions.max_positions), NoScorer(shared, features)
 
@@ -269,15 +267,9 @@ class SpeculativeGenerator:
         the verifier."""
         new = max(accepted.on_host[0])
         sources = accepted.sources[:, :new]
-        positions = batch.on_device.lengths[:, None] + indices(new, batch.device)
-        alike = min(batch.lengths) == max(batch.lengths)
-        self._scorer.commit(sources, positions, accepted.straight and alike)
+        self._scorer.commit(accepted, batch)
         if states is not None and self._cached is not None and self._cached.reads_features:
-            if accepted.straight:
-                batch.remember(states[:, :new])
-            else:
-                index = sources[..., None].expand(-1, -1, states.size(-1))
-                batch.remember(states.gather(1, index))
+            batch.remember(states, sources)
         return batch.commit(draft, accepted, scores(accepted.tokens[:, :new], sources))
 
     def _finish(

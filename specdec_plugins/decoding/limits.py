@@ -142,7 +142,7 @@ class TokenBans:
     unk: int
     eos: int
 
-    def forbidden(self, full: bool, early: bool) -> list[int] | None:
+    def forbidden(self, full: bool, early: bool) -> tuple[int, ...] | None:
         """The tokens that :meth:`apply` changes; None if any may be.
 
         Args:
@@ -151,21 +151,28 @@ class TokenBans:
         """
         if full:
             return None
-        return [self.pad] + [self.unk] * bool(self.limits.unkpen) + [self.eos] * early
+        return (self.pad, *(self.unk,) * bool(self.limits.unkpen), *(self.eos,) * early)
 
     def apply(
-        self, scores: Tensor, positions: Tensor, max_lengths: Tensor | None, early: bool = True
+        self,
+        scores: Tensor,
+        positions: Tensor | None,
+        max_lengths: Tensor | None,
+        early: bool = True,
     ) -> None:
         """Forbid tokens in ``(rows, slots, vocab)`` scores, in place.
 
         Args:
-            positions: ``(rows, slots)``, or ``(slots,)`` of all rows: target tokens before each.
+            positions: ``(rows, slots)``, or ``(slots,)`` of all rows: target tokens before each;
+                None where none is early or that far.
             max_lengths: ``(rows,)`` where only EOS may come; None if no position is that far.
             early: False if no position is before the minimum length.
         """
         scores[..., self.pad] = -math.inf
         if self.limits.unkpen:
             scores[..., self.unk] -= self.limits.unkpen
+        if positions is None:
+            return
         if early:
             scores[..., self.eos].masked_fill_(positions < self.limits.min_len, -math.inf)
         if max_lengths is not None:

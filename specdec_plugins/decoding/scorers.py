@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import Tensor
 
-from specdec_plugins.decoding.acceptance import Changed, Verification
+from specdec_plugins.decoding.acceptance import Accepted, Changed, Verification
 from specdec_plugins.decoding.acceptance.sampling import tempered
 from specdec_plugins.decoding.batch import Batch
 from specdec_plugins.decoding.drafts import ChainDraft, Draft, SelfScoredDraft
+from specdec_plugins.decoding.indices import index_of
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans, penalised
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
 from specdec_plugins.fairseq_types import EncoderOut, NetInput
@@ -42,9 +45,9 @@ class VerifierScorer:
         assert encoder_out is not None
         self.verifier.start(encoder_out, capacity)
 
-    def commit(self, sources: Tensor, positions: Tensor, in_place: bool) -> None:
-        """Keep what was committed of the draft scored last; see :meth:`CachedVerifier.commit`."""
-        self.verifier.commit(sources, positions, in_place)
+    def commit(self, accepted: Accepted, batch: Batch) -> None:
+        """Keep what was accepted of the draft scored last, before the batch does."""
+        self.verifier.commit(accepted, batch.lengths, batch.on_device.lengths)
 
     def keep(self, rows: Tensor, width: int) -> None:
         """Go on with ``rows`` only."""
@@ -52,17 +55,13 @@ class VerifierScorer:
 
     def score(self, batch: Batch, draft: Draft) -> tuple[Verification, Tensor]:
         """Scores of a draft, and the verifier's states ``(rows, slots, channels)``."""
-        inputs, depths = batch.inputs(draft), draft.depths
-        lengths = batch.on_device.lengths
-        among = draft.attention(self.verifier.dtype)
-        ragged = None
+        lengths, ragged = batch.on_device.lengths, None
         if self._unpadded and isinstance(draft, ChainDraft):
-            ragged = RaggedRows.of(draft.lengths + 1, inputs.size(1))
-        logits, states = self.verifier.score(inputs, batch.lengths, lengths, depths, among, ragged)
+            ragged = RaggedRows.of(draft.lengths + 1, draft.tokens.size(1) + 1)
+        logits, states = self.verifier.score(batch.last, draft, batch.lengths, lengths, ragged)
         scores = self._penalised(logits, batch, draft, ragged)
         scores = tempered(scores, self.limits.temperature, batch.scores.dtype)
-        positions = lengths[:, None] + depths
-        return verification_of(scores, batch, positions, self._bans, ragged), states
+        return verification_of(scores, batch, draft.depths, self._bans, ragged), states
 
     def _penalised(
         self, logits: Tensor, batch: Batch, draft: Draft, ragged: RaggedRows | None
@@ -85,7 +84,7 @@ class VerifierScorer:
 def verification_of(
     scores: Tensor,
     batch: Batch,
-    positions: Tensor,
+    depths: Tensor,
     bans: TokenBans,
     ragged: RaggedRows | None = None,
 ) -> Verification:
@@ -93,20 +92,24 @@ def verification_of(
     changed in place.
 
     Args:
-        positions: ``(rows, slots)`` target tokens before each.
+        depths: ``(slots,)`` or ``(rows, slots)`` how far from the last committed token each stands.
         ragged: where scores are those of joined rows.
     """
-    room = batch.room(positions.size(1))
-    most = None if room is None else batch.on_device.max_lengths
-    if ragged is not None:
-        most = None if most is None else ragged.join(most[:, None].expand_as(positions))[:, 0]
-        positions = ragged.join(positions)
     early = min(batch.lengths) < bans.limits.min_len
-    forbidden = bans.forbidden(most is not None, early)
+    full = batch.room(depths.size(-1)) is not None
+    positions = most = None
+    if early or full:
+        there = batch.on_device
+        positions, most = there.lengths[:, None] + depths, there.max_lengths if full else None
+        if ragged is not None:
+            most = None if most is None else ragged.join(most[:, None].expand_as(positions))[:, 0]
+            positions = ragged.join(positions)
+    forbidden = bans.forbidden(full, early)
+    index = None if forbidden is None else index_of(forbidden, scores.device)
     # A copy of all scores takes as long as to find the best.
-    before = scores.clone() if forbidden is None else scores[..., forbidden]
+    before = scores.clone() if index is None else scores.index_select(-1, index)
     bans.apply(scores, positions, most, early)
-    return Verification(scores, bans.eos, ragged, Changed(forbidden, before))
+    return Verification(scores, bans.eos, ragged, Changed(index, before))
 
 
 class NoScorer:
@@ -139,16 +142,15 @@ class NoScorer:
         assert isinstance(draft, SelfScoredDraft)
         states = None
         if self._features is not None:
-            inputs = batch.inputs(draft)[:, :-1]
-            depths = draft.depths[:-1]
-            among = draft.attention(self._features.dtype)[:-1, :-1]
+            # The last token is not read yet.
+            read = replace(draft, tokens=draft.tokens[:, :-1])
             lengths = batch.on_device.lengths
-            _, states = self._features.score(inputs, batch.lengths, lengths, depths, among)
+            _, states = self._features.score(batch.last, read, batch.lengths, lengths)
         return draft.verification, states
 
-    def commit(self, sources: Tensor, positions: Tensor, in_place: bool) -> None:
+    def commit(self, accepted: Accepted, batch: Batch) -> None:
         if self._features is not None:
-            self._features.commit(sources, positions, in_place)
+            self._features.commit(accepted, batch.lengths, batch.on_device.lengths)
 
     def keep(self, rows: Tensor, width: int) -> None:
         if self._features is not None:

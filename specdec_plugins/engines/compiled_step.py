@@ -35,7 +35,7 @@ class Request:
             for end, count in zip(ends, parts)
         ]
 
-    def run(self, inputs: Sequence[Tensor | Array]) -> list[Array]:
+    def run(self, inputs: Sequence[Tensor]) -> list[Array]:
         """The results, which the next run writes over."""
         for place, x in zip(self._inputs, inputs, strict=True):
             place.hand(x)
@@ -43,28 +43,24 @@ class Request:
 
 
 class _Input:
-    """An input of a step: a buffer that a request reads, written again for each call. To hand over
-    another buffer costs more than to copy what is handed over."""
+    """An input of a step, which a request reads where it lies."""
 
     def __init__(self, tensor: Any, request: Any, places: range) -> None:
-        """``places``: among the request's inputs. Of several each is one entry of the buffer's
+        """``places``: among the request's inputs. Of several each is one entry of the input's
         first two dimensions."""
         self._tensor, self._request, self._places = tensor, request, places
-        self._last: Tensor | Array | None = None
-        self._buffer = np.empty(0)
+        self._last: Tensor | None = None
 
-    def hand(self, x: Tensor | Array) -> None:
-        """Let the request read ``x``, which is not to change as long as it is handed over."""
+    def hand(self, x: Tensor) -> None:
+        """Let the request read ``x``. What it was handed last, it reads again: that may have been
+        filled anew, which costs less than to hand over another tensor."""
         if x is self._last:
             return
-        self._last, array = x, x.numpy() if isinstance(x, Tensor) else x
-        if array.shape == self._buffer.shape:
-            np.copyto(self._buffer, array)
-            return
-        self._buffer = np.array(array, order="C")
-        parts = self._buffer[None]
+        self._last = x
+        self._array = x.contiguous().numpy()
+        parts = self._array[None]
         if len(self._places) > 1:
-            parts = self._buffer.reshape(len(self._places), *self._buffer.shape[2:])
+            parts = self._array.reshape(len(self._places), *x.shape[2:])
         for place, part in zip(self._places, parts):
             self._request.set_input_tensor(place, self._tensor(part, shared_memory=True))
 
@@ -90,11 +86,11 @@ class CompiledStep:
         self._transient, self._most = transient, most
         self._requests: dict[int, Request] = {}
 
-    def __call__(self, *inputs: Tensor | Array | None, tokens: int = 0) -> Results:
+    def __call__(self, *inputs: Tensor | None, tokens: int = 0) -> Results:
         """``tokens``: how many a row has."""
         return self.kept(self.run(*inputs, tokens=tokens))
 
-    def run(self, *inputs: Tensor | Array | None, tokens: int) -> list[Array]:
+    def run(self, *inputs: Tensor | None, tokens: int) -> list[Array]:
         """The results, which the next run writes over."""
         return self._request_for(tokens).run([x for x in inputs if x is not None])
 
@@ -121,7 +117,7 @@ class CompiledStep:
 
 
 class CompiledCachedStep:
-    """What is called in place of a cached step."""
+    """What is called in place of a functional step."""
 
     def __init__(self, several: CompiledStep, one: CompiledStep) -> None:
         """
@@ -133,13 +129,9 @@ class CompiledCachedStep:
         self._several, self._one = several, one
         self._always_one = True
 
-    def __call__(self, cached: Tensor, mask: Tensor, *inputs: Tensor | None) -> Results:
-        rows, tokens = cached.size(1), mask.size(2)
-        width = cached.size(2) - tokens
-        # As attention wants them: ``(layers, 2, rows, heads, width, dim)``.
-        past = cached.numpy()[:, :, :width].transpose(0, 3, 1, 4, 2, 5)
-        self._always_one &= rows == 1
+    def __call__(self, past: Tensor, mask: Tensor, *inputs: Tensor | None) -> Results:
+        tokens = mask.size(2)
+        self._always_one &= past.size(2) == 1
         step = self._one if self._always_one and self._one.has_one(tokens) else self._several
         *results, new = step.run(past, mask, *inputs, tokens=tokens)
-        cached[:, :, width:] = torch.from_numpy(new)
-        return step.kept(results)
+        return (*step.kept(results), torch.from_numpy(new))

@@ -38,7 +38,8 @@ class Engine(Protocol):
         ...
 
     def prepare(self, step: Step) -> Run:
-        """What is called in place of the step, whose weights are not to change."""
+        """What is called in place of the step, whose weights are not to change; where sizes are
+        padded, in place of the functional step of a cached one."""
         ...
 
     def running(self) -> AbstractContextManager[None]:

@@ -17,7 +17,7 @@ from specdec_plugins.engines.compiled_step import CompiledCachedStep, CompiledSt
 from specdec_plugins.engines.engine import EngineError
 from specdec_plugins.engines.imports import installed_openvino
 from specdec_plugins.engines.sizes import PaddedSizes
-from specdec_plugins.engines.step import CachedStep, Run, Step
+from specdec_plugins.engines.step import CachedStep, FunctionalStep, Run, Step
 from specdec_plugins.engines.traced_step import Shapes, TracedStep
 from specdec_plugins.engines.weight_compression import WeightCompression
 
@@ -91,7 +91,7 @@ class OpenVinoEngine:
                 ) from error
             logger.warning("openvino cannot compile %s (%s); torch runs it", name, reason)
             self._torch_threads = self._threads
-            return step
+            return FunctionalStep(step) if isinstance(step, CachedStep) else step
 
     def _prepared(self, step: Step) -> Run:
         compilation = _Compilation(self, TracedStep(step))

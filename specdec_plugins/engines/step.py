@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor, nn
 
-from specdec_plugins.models.layers import DecoderLayerRunner, attend_over
+from specdec_plugins.models.layers import Attend, DecoderLayerRunner, attend_over, attended
 
 Results = tuple[Tensor, ...]
 Run = Callable[..., Results]
@@ -55,3 +56,39 @@ class CachedStep(Step):
             inputs: those of :meth:`run`.
         """
         return self.run([attend_over(keys_values, mask) for keys_values in cached], *inputs)
+
+
+class FunctionalStep(nn.Module):
+    """A cached step that writes nothing: the new keys and values are its last result, ``(layers,
+    rows, slots, 2, heads, dim)``, which is to be read before the step is run again."""
+
+    def __init__(self, step: CachedStep) -> None:
+        super().__init__()
+        self.step = step
+
+    def forward(
+        self, past: Tensor | Sequence[tuple[Tensor, Tensor]], mask: Tensor, *inputs: Tensor | None
+    ) -> Results:
+        """
+        Args:
+            past: ``(layers, 2, rows, heads, width, dim)`` keys and values of the tokens before, or
+                the same as a pair of each layer.
+            mask, inputs: as of the step.
+        """
+        new: list[Tensor] = []
+        attends = [_joined(keys, values, mask, new) for keys, values in past]
+        results = self.step.run(attends, *inputs)
+        return (*results, torch.stack(new))
+
+
+def _joined(past_keys: Tensor, past_values: Tensor, mask: Tensor, new: list[Tensor]) -> Attend:
+    """Self-attention over cached positions, ``(batch, heads, width, dim)`` each, and new ones,
+    which are noted."""
+
+    def attend(query: Tensor, key_value: Tensor) -> Tensor:
+        new.append(key_value)
+        keys, values = key_value.permute(2, 0, 3, 1, 4)
+        keys, values = torch.cat([past_keys, keys], dim=2), torch.cat([past_values, values], dim=2)
+        return attended(query, keys, values, mask)
+
+    return attend

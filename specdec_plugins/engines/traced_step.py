@@ -10,8 +10,7 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from specdec_plugins.engines.step import CachedStep, Results, Step
-from specdec_plugins.models.layers import Attend, attended
+from specdec_plugins.engines.step import CachedStep, FunctionalStep, Results, Step
 
 Pairs = list[tuple[Tensor, Tensor]]
 """Keys and values, of each layer."""
@@ -29,7 +28,7 @@ class TracedStep:
         by_layer: Collection[int] = ()
         module: nn.Module = step
         if isinstance(step, CachedStep):
-            module, by_layer = _Functional(step), (0, 2 + step.memory_at)
+            module, by_layer = FunctionalStep(step), (0, 2 + step.memory_at)
         self._by_layer = by_layer
         example = _example(step) if isinstance(step, CachedStep) else step.example()
         inputs = self._split(example)
@@ -99,30 +98,3 @@ def _taken(left: Iterator[Tensor], layers: int | None) -> Tensor | Pairs | None:
     if layers is None:
         return None
     return [(next(left), next(left)) for _ in range(layers)] if layers else next(left)
-
-
-class _Functional(nn.Module):
-    """A cached step that writes nothing: the new keys and values are its last result."""
-
-    def __init__(self, step: CachedStep) -> None:
-        super().__init__()
-        self.step = step
-
-    def forward(self, past: Pairs, mask: Tensor, *inputs: Tensor | Pairs | None) -> Results:
-        new: list[Tensor] = []
-        attends = [_joined(keys, values, mask, new) for keys, values in past]
-        results = self.step.run(attends, *inputs)
-        return (*results, torch.stack(new))
-
-
-def _joined(past_keys: Tensor, past_values: Tensor, mask: Tensor, new: list[Tensor]) -> Attend:
-    """Self-attention over cached positions, ``(batch, heads, width, dim)`` each, and new ones,
-    which are noted."""
-
-    def attend(query: Tensor, key_value: Tensor) -> Tensor:
-        new.append(key_value)
-        keys, values = key_value.permute(2, 0, 3, 1, 4)
-        keys, values = torch.cat([past_keys, keys], dim=2), torch.cat([past_values, values], dim=2)
-        return attended(query, keys, values, mask)
-
-    return attend

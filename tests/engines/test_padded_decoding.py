@@ -11,6 +11,7 @@ from conftest import make_batch
 from controlled import DRAFTERS, HEAD, K, drafter, tell_costs, verifier
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from padded import PADDED
 from scripted import DICTIONARY
 
 from specdec_plugins.decoding.acceptance import RelaxedRule, StrictRule
@@ -18,38 +19,8 @@ from specdec_plugins.decoding.build import build_drafter_alone, build_generator
 from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.engines.eager import EagerEngine
-from specdec_plugins.engines.sizes import PaddedSizes
-from specdec_plugins.engines.step import CachedStep, Run, Step
 
 EXACT = EagerEngine("float64")
-
-
-class PaddedEngine(EagerEngine):
-    """PyTorch with padded steps; it sees to it that masks are finite, and writes over what is not
-    to be read any more."""
-
-    sizes = PaddedSizes()
-
-    def prepare(self, step: Step) -> Run:
-        late: list[Any] = []
-
-        def run(*inputs: Any) -> Any:
-            if isinstance(step, CachedStep):
-                mask = inputs[1]
-                assert mask.isfinite().all()
-                # Every new token sees one, be it padding or not.
-                assert (mask == 0).any(-1).all()
-            for result in late:
-                result.fill_(0)
-            results = step(*inputs)
-            assert all(result.isfinite().all() for result in results)
-            late[:] = results[: step.transient]
-            return results
-
-        return run
-
-
-PADDED = PaddedEngine("float64")
 
 
 def decode(engine: EagerEngine, name: str, lengths: list[int], seed: int, **given: Any) -> Any:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specdec_plugins.decoding.arrays import Ints, Scores
-from specdec_plugins.decoding.compiled import compiled
 from specdec_plugins.decoding.indices import indices, row_starts
 from specdec_plugins.models.layers import additive
 
@@ -110,90 +107,3 @@ def attention_mask(
     rows = len(cached)
     seen = additive(seen, dtype).expand(-1, -1, slots, -1)
     return torch.cat([seen, among.expand(rows, 1, slots, slots)], dim=-1)
-
-
-def padded_mask(lengths: list[int], width: int, among: Tensor, rows: int, slots: int) -> Tensor:
-    """As :func:`attention_mask`, of ``rows`` and new ``slots`` of which some are padding.
-
-    What is padding sees all, and is seen by no other. On the host.
-
-    Args:
-        lengths: how many of ``width`` cached positions of each row hold something.
-        among: of the new slots that there are, on the host.
-
-    Returns:
-        ``(rows, 1, slots, width + slots)``.
-    """
-    own = among.numpy().reshape(-1, *among.shape[-2:])
-    mask = np.zeros((rows, 1, slots, width + slots), own.dtype)
-    _fill_padded_mask(mask, own, np.array(lengths), np.finfo(own.dtype).min / 2)
-    return torch.from_numpy(mask)
-
-
-@compiled
-def _fill_padded_mask(mask: Scores, own: Scores, lengths: Ints, lowest: float) -> None:
-    """``own``: ``(rows, new, new)`` of :func:`padded_mask`, or ``(1, new, new)`` of all rows."""
-    new = own.shape[-1]
-    width = mask.shape[3] - mask.shape[2]
-    for row in range(len(lengths)):
-        for slot in range(new):
-            line = mask[row, 0, slot]
-            line[lengths[row] :] = lowest
-            line[width : width + new] = own[row if len(own) > 1 else 0, slot]
-
-
-def block_mask(
-    cached: list[int],
-    new: list[int],
-    slots: list[int],
-    width: int,
-    shape: tuple[int, int],
-    causal: bool,
-    dtype: torch.dtype,
-) -> Tensor:
-    """As :func:`padded_mask`, of a drafter's new prefix tokens and the block right behind them.
-
-    Args:
-        cached: how many of ``width`` cached positions of each row hold something.
-        new: prefix tokens of each row.
-        slots: of each row's block.
-        shape: rows and slots, with what is padding.
-        causal: prefix tokens do not see what comes after them.
-
-    Returns:
-        ``(rows, 1, slots, width + slots)``.
-    """
-    rows, most = shape
-    mask = torch.zeros(rows, 1, most, width + most, dtype=dtype).numpy()
-    counts = np.array((cached, new, slots))
-    _fill_block_mask(mask, counts, causal, np.finfo(mask.dtype).min / 2)
-    return torch.from_numpy(mask)
-
-
-@compiled
-def _fill_block_mask(mask: Scores, counts: Ints, causal: bool, lowest: float) -> None:
-    """``counts``: ``(3, rows)`` of :func:`block_mask`."""
-    most = mask.shape[2]
-    width = mask.shape[3] - most
-    for row in range(counts.shape[1]):
-        cached, new, own = counts[0, row], counts[1, row], counts[2, row]
-        for slot in range(most):
-            seen = slot + 1 if causal and slot < new else new + own
-            line = mask[row, 0, slot]
-            line[cached:width] = lowest
-            line[width + seen :] = lowest
-
-
-def padded(x: Tensor, rows: int, slots: int | None = None) -> Tensor:
-    """``x`` ``(fewer rows, fewer slots, …)`` with zeros behind; ``slots`` None: all are there."""
-    more = 0 if slots is None else slots - x.size(1)
-    if len(x) == rows and not more:
-        return x
-    if slots is None:
-        return F.pad(x, (0, 0) * (x.dim() - 1) + (0, rows - len(x)))
-    return F.pad(x, (0, 0) * (x.dim() - 2) + (0, more, 0, rows - len(x)))
-
-
-def padded_rows(index: Tensor, rows: int) -> Tensor:
-    """An index of rows with the first row of all behind."""
-    return index if len(index) == rows else F.pad(index, (0, rows - len(index)))

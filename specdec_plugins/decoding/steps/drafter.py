@@ -10,14 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specdec_plugins.decoding.indices import indices
-from specdec_plugins.decoding.steps.cache import (
-    KVCache,
-    attention_mask,
-    block_mask,
-    padded,
-    padded_rows,
-)
+from specdec_plugins.decoding.indices import indices, row_starts
+from specdec_plugins.decoding.steps.cache import KVCache, attention_mask
 from specdec_plugins.decoding.steps.encoder import (
     Encode,
     MemoryStep,
@@ -40,10 +34,10 @@ class Prefixes:
     """What a drafter is to go on from, a row each; lists are what the host knows of tensors."""
 
     tokens: Tensor
-    """``(rows, window)`` the tokens that the drafter has not cached, left-aligned; for one that is
-    bidirectional the whole prefixes."""
+    """``(rows, n)`` of all rows of the batch: prefixes, then whatever."""
     new: list[int]
-    """How many of them each row has."""
+    """How many tokens of each prefix, its last ones, the drafter has not cached; for one that is
+    bidirectional all of them."""
     new_on_device: Tensor
     """``(rows,)``."""
     lengths: list[int]
@@ -53,12 +47,17 @@ class Prefixes:
     last: Tensor
     """``(rows,)`` the token before each block: the prefix's last, EOS before the first."""
     features: Tensor | None
-    """``(rows, window, channels)`` the verifier's states for ``tokens``, for drafters that read
-    them."""
+    """``(rows, n, channels)`` of all rows of the batch: the verifier's states for prefixes, then
+    whatever, for drafters that read them; None where there are none."""
     slots: Tensor | None = None
     """``(rows,)`` how many slots each row is to have of the block, at least 1; None: all."""
-    rows: Tensor | None = None
-    """``(rows,)`` which rows of the batch these are; None: all."""
+    rows: list[int] | None = None
+    """Which rows of the batch these are; None: all."""
+
+    @property
+    def cached(self) -> list[int]:
+        """How many tokens of each prefix the drafter has cached."""
+        return [length - new for length, new in zip(self.lengths, self.new)]
 
 
 class DrafterStep(CachedStep):
@@ -152,7 +151,6 @@ class CachedDrafter:
         self.step = DrafterStep(model, engine.packed)
         self._run = engine.prepare(self.step)
         self._read_source = engine.prepare(MemoryStep(self.step.layers))
-        self._sizes = engine.sizes
         self._encode: Encode | None = None
         with torch.no_grad():
             if model.encoder is not None:
@@ -165,24 +163,35 @@ class CachedDrafter:
 
         ``capacity``: of a row, prefix and block together.
         """
-        encoder_out, sizes = verifier_out, self._sizes
+        encoder_out = verifier_out
         if self._encode is not None:
             encoder_out = self._encode(net_input["src_tokens"], net_input["src_lengths"])
         assert encoder_out is not None
         states = encoder_out["encoder_out"][0]
-        # Where rows differ in what is cached and in what is new, both may be longest at once.
-        capacity = 2 * sizes.capacity(capacity)
-        if self._table is None or len(self._table) < capacity or self._table.dtype != states.dtype:
-            self._table = self.decoder.positions(capacity)
+        self._begin(states, capacity)
         (keys_values,) = self._read_source(states)
-        mask = source_mask(encoder_out, states.dtype)
-        if mask is None and sizes.padded:
-            mask = states.new_zeros(states.size(1), 1, 1, len(states))
+        mask = self._source_mask(encoder_out, states)
+        assert self._table is not None
         copies = self.decoder.copies(encoder_out, mask, self._table)
         self._memory = Memory(keys_values, mask, copies)
+
+    def _begin(self, states: Tensor, capacity: int) -> None:
+        """Cache nothing, of the rows of the encoder's ``states`` ``(source, rows, channels)``."""
+        # Where rows differ in what is cached and in what is new, both may be longest at once.
+        capacity = 2 * capacity
         layer = self.step.layers[0]
         shape = len(self.step.layers), states.size(1), capacity, layer.heads, layer.head_dim
         self._cache = KVCache(*shape, states.dtype, states.device)
+        self._tell_positions(capacity, states.dtype)
+
+    def _tell_positions(self, count: int, dtype: torch.dtype) -> None:
+        """Know what stands for so many positions."""
+        if self._table is None or len(self._table) < count or self._table.dtype != dtype:
+            self._table = self.decoder.positions(count)
+
+    def _source_mask(self, encoder_out: EncoderOut, states: Tensor) -> Tensor | None:
+        """What to add to the scores of cross-attention."""
+        return source_mask(encoder_out, states.dtype)
 
     def draft(self, prefixes: Prefixes, block_size: int) -> tuple[Tensor, SlotScores]:
         """``(rows, block_size, channels)``: the states of slots for positions p … of every row, and
@@ -190,42 +199,33 @@ class CachedDrafter:
 
         The slots of a row see each other, but not those that are in the batch for other rows only.
         """
-        new, (rows, window) = prefixes.new_on_device, prefixes.tokens.shape
-        cached = [length - n for length, n in zip(prefixes.lengths, prefixes.new)]
-        width = self._sizes.cached(max(cached))
-        slots = self._sizes.block(window, block_size)
-        index = indices(slots, new.device)
-        positions = (prefixes.lengths_on_device - new)[:, None] + index
+        new, cached = prefixes.new_on_device, prefixes.cached
+        rows, window, width = len(cached), max(prefixes.new), max(cached)
+        index = indices(window + block_size, new.device)
+        begins = prefixes.lengths_on_device - new
+        positions = begins[:, None] + index
+        chosen = None
+        if prefixes.rows is not None:
+            chosen = torch.tensor(prefixes.rows, device=new.device)
+        tokens, features = _new_tokens(prefixes, positions[:, :window], chosen)
         # Right after its own new tokens comes a row's block; what follows that is never read.
-        tokens = F.pad(prefixes.tokens, (0, slots - window), value=self.decoder.padding + 1)
+        tokens = F.pad(tokens, (0, block_size), value=self.decoder.padding + 1)
         block = new[:, None] + indices(block_size, new.device)
-        inputs = [tokens, index >= new[:, None], positions, block, prefixes.last]
-        chosen, features = prefixes.rows, prefixes.features
-        mask: Tensor | None
-        if self._sizes.padded:
-            most = self._cache.rows if chosen is None else self._sizes.rows(rows)
-            chosen = None if chosen is None else padded_rows(chosen, most)
-            inputs = [padded(x, most) for x in inputs]
-            features = self._padded_features(features, most, slots)
-            seen = _slots_seen(prefixes, block_size)
-            shape, dtype = (most, slots), self._cache.store.dtype
-            mask = block_mask(cached, prefixes.new, seen, width, shape, self.causal, dtype)
-        else:
-            mask = self._mask(prefixes, cached, block_size)
-        room = self._cache.reserve(width, slots, chosen)
+        inputs = tokens, index >= new[:, None], positions, block, prefixes.last
+        mask = self._mask(prefixes, cached, block_size)
+        room = self._cache.reserve(width, window + block_size, chosen)
         memory = self._memory if chosen is None else self._memory.keep(chosen)
         rest = memory.keys_values, memory.mask, memory.copies, features
-        results = self._run(room, mask, *inputs, self._table, *rest)
-        in_place = prefixes.rows is None and min(cached) == width
+        states, *scores = self._run(room, mask, *inputs, self._table, *rest)
+        in_place = chosen is None and min(cached) == width
         if self.causal and not in_place:
             columns = (width + index[:window]).expand(rows, -1)
-            self._cache.write(room, columns, positions[:, :window], prefixes.rows)
-        states, *scores = (result[:rows] for result in results)
+            self._cache.write(room, columns, positions[:, :window], chosen)
         return states, self.step.score.read(*scores)
 
     def _mask(self, prefixes: Prefixes, cached: list[int], block_size: int) -> Tensor | None:
         """Attention of new tokens and block, over what is cached and among themselves."""
-        window, new = prefixes.tokens.size(1), prefixes.new_on_device
+        window, new = max(prefixes.new), prefixes.new_on_device
         dtype, device = self._cache.store.dtype, new.device
         if prefixes.slots is None and min(prefixes.new) == window:
             among = _among(window, block_size, self.causal, dtype, device)
@@ -236,20 +236,31 @@ class CachedDrafter:
             among = additive(index < seen[..., None], dtype)[:, None]
         return attention_mask(cached, prefixes.lengths_on_device - new, among, dtype)
 
-    def _padded_features(self, features: Tensor | None, rows: int, slots: int) -> Tensor | None:
-        """The verifier's states for all slots, 0 where there are none."""
-        if not self.reads_features:
-            return None
-        if features is None:
-            return self._cache.store.new_zeros(rows, slots, self.step.channels)
-        return padded(features, rows, slots)
-
     def keep(self, rows: Tensor, width: int) -> None:
         """Go on with ``rows`` only, of which at most ``width`` positions are cached."""
-        # There may be fewer: an encoder that is not fairseq's own does not pad them.
-        rows = padded_rows(rows, min(self._sizes.rows(len(rows)), self._cache.rows))
         self._cache.keep(rows, width if self.causal else 0)
         self._memory = self._memory.keep(rows)
+
+
+def _new_tokens(
+    prefixes: Prefixes, positions: Tensor, chosen: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """What prefixes have at ``positions`` ``(rows, window)``, and the verifier's states for it.
+
+    ``chosen``: ``(rows,)`` which rows of the batch they are; None: all.
+    """
+    tokens, features = prefixes.tokens, prefixes.features
+    if chosen is None and not any(prefixes.cached):
+        window = positions.size(1)
+        return tokens[:, :window], None if features is None else features[:, :window]
+    found = (tokens if chosen is None else tokens[chosen]).gather(1, positions)
+    if features is None:
+        return found, None
+    # As places within all rows one after another, which are quicker to copy from.
+    starts = row_starts(*features.shape[:2], features.device)
+    flat = ((starts if chosen is None else starts[chosen]) + positions).flatten()
+    states = features.flatten(0, 1).index_select(0, flat)
+    return found, states.view(*positions.shape, features.size(-1))
 
 
 @lru_cache(maxsize=1024)
@@ -263,8 +274,3 @@ def _among(
         if causal:
             seen[:new] = seen[:new].tril()
         return additive(seen, dtype)
-
-
-def _slots_seen(prefixes: Prefixes, block_size: int) -> list[int]:
-    """How many slots each row is to have of the block."""
-    return [block_size] * len(prefixes.new) if prefixes.slots is None else prefixes.slots.tolist()

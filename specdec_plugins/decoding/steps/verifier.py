@@ -11,13 +11,10 @@ from fairseq.models.transformer.transformer_decoder import TransformerDecoderBas
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor, nn
 
-from specdec_plugins.decoding.steps.cache import (
-    KVCache,
-    attention_mask,
-    padded,
-    padded_mask,
-    padded_rows,
-)
+from specdec_plugins.decoding.acceptance import Accepted
+from specdec_plugins.decoding.drafts import Draft
+from specdec_plugins.decoding.indices import indices
+from specdec_plugins.decoding.steps.cache import KVCache, attention_mask
 from specdec_plugins.decoding.steps.encoder import (
     MemoryStep,
     example_memory,
@@ -162,6 +159,9 @@ class CachedVerifier:
     Built once for a model; :meth:`start` begins a batch.
     """
 
+    joins = True
+    """Whether rows can be joined."""
+
     def __init__(
         self, model: TransformerModelBase, padding: int, engine: Engine | None = None
     ) -> None:
@@ -176,93 +176,79 @@ class CachedVerifier:
         self.step = VerifierStep(model, engine.packed)
         self._run = engine.prepare(self.step)
         self._read_source = engine.prepare(MemoryStep(self.step.layers))
-        self._sizes = engine.sizes
         with torch.no_grad():
             self.encode = frozen_encoder(model.encoder, engine)
         self._table: Tensor | None = None
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of states and masks, once a batch has begun."""
-        return self._cache.store.dtype
-
-    @property
-    def joins(self) -> bool:
-        """Whether rows can be joined: where an engine wants few sizes, they are padded."""
-        return not self._sizes.padded
-
     def start(self, encoder_out: EncoderOut, capacity: int) -> None:
         """Begin a batch; ``capacity``: of a row, committed tokens and new ones together."""
-        states, sizes = encoder_out["encoder_out"][0], self._sizes
+        states = encoder_out["encoder_out"][0]
         (self._memory,) = self._read_source(states)
         self._memory_mask = source_mask(encoder_out, states.dtype)
-        if self._memory_mask is None and sizes.padded:
-            self._memory_mask = states.new_zeros(states.size(1), 1, 1, len(states))
-        capacity = sizes.capacity(capacity)
+        self._begin(states, capacity)
+
+    def _begin(self, states: Tensor, capacity: int) -> None:
+        """Cache nothing, of the rows of the encoder's ``states`` ``(source, rows, channels)``."""
         layer = self.step.layers[0]
         shape = len(self.step.layers), states.size(1), capacity, layer.heads, layer.head_dim
         self._cache = KVCache(*shape, states.dtype, states.device)
+        self._tell_positions(capacity, states.dtype)
+
+    def _tell_positions(self, count: int, dtype: torch.dtype) -> None:
+        """Know what stands for so many positions."""
         table = self._table
-        if table is None or len(table) < capacity or table.dtype != states.dtype:
-            embed = self.step.decoder.embed_positions
-            self._table = position_table(embed, capacity, self.padding)
+        if table is None or len(table) < count or table.dtype != dtype:
+            self._table = position_table(self.step.decoder.embed_positions, count, self.padding)
 
     def score(
         self,
-        tokens: Tensor,
+        last: Tensor,
+        draft: Draft,
         lengths: list[int],
         on_device: Tensor,
-        depths: Tensor,
-        among: Tensor,
         ragged: RaggedRows | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Logits after each of ``tokens``, and the states they are computed from.
+        """Logits after each of a row's tokens, and the states they are computed from.
 
         Args:
-            tokens: ``(rows, slots)``, first the last committed token (EOS at the start), then the
+            last: ``(rows,)`` the last committed token (EOS at the start), which comes before the
                 draft.
             lengths: committed tokens of each row: as many are cached.
             on_device: ``(rows,)`` the same.
-            depths, among: of a draft, how far its tokens stand from the first, and their attention.
             ragged: which of the tokens there are, where the verifier ``joins`` rows; None: all.
 
         Returns:
             as :class:`VerifierStep`, but only the logits are joined; they are to be read before the
             next call.
         """
-        rows, slots = tokens.shape
-        positions = on_device[:, None] + depths
-        self._width = self._sizes.cached(max(lengths))
-        mask: Tensor | None
-        if self._sizes.padded:
-            shape = self._cache.rows, self._sizes.slots(slots)
-            self._new = self._cache.reserve(self._width, shape[1])
-            mask = padded_mask(lengths, self._width, among, *shape)
-            tokens, positions = padded(tokens, *shape), padded(positions, *shape)
-        else:
-            self._new = self._cache.reserve(self._width, slots)
-            mask = attention_mask(lengths, on_device, among, self._new.dtype)
+        tokens = torch.cat([last[:, None], draft.tokens], dim=1)
+        positions = on_device[:, None] + draft.depths
+        self._width = max(lengths)
+        self._new = self._cache.reserve(self._width, tokens.size(1))
+        dtype = self._new.dtype
+        mask = attention_mask(lengths, on_device, draft.attention(dtype), dtype)
         rest = [self._table, self._memory, self._memory_mask]
-        if ragged is not None:
-            tokens, positions = ragged.join(tokens), ragged.join(positions)
-            rest += [ragged.taken, ragged.places]
+        if ragged is None:
+            logits, states = self._run(self._new, mask, tokens, positions, *rest)
+            return logits, states
+        tokens, positions = ragged.join(tokens), ragged.join(positions)
+        rest += [ragged.taken, ragged.places]
         logits, states = self._run(self._new, mask, tokens, positions, *rest)
-        if ragged is not None:
-            return logits, ragged.pad(states)
-        return logits[:rows, :slots], states[:rows, :slots]
+        return logits, ragged.pad(states)
 
-    def commit(self, sources: Tensor, positions: Tensor, in_place: bool) -> None:
-        """Cache some of the tokens scored last: the ``sources`` ``(rows, n)``, at ``positions``.
+    def commit(self, accepted: Accepted, lengths: list[int], on_device: Tensor) -> None:
+        """Cache what was accepted of the draft scored last.
 
-        ``in_place``: they are the first ones, and all rows have the same length.
+        ``lengths``, ``on_device``: as they were when it was.
         """
-        if not in_place or self._sizes.padded:
-            self._cache.write(self._new, sources + self._width, positions)
+        if accepted.straight and min(lengths) == self._width:
+            return  # It is where it belongs.
+        sources = accepted.sources[:, : max(accepted.on_host[0])]
+        positions = on_device[:, None] + indices(sources.size(1), sources.device)
+        self._cache.write(self._new, sources + self._width, positions)
 
     def keep(self, rows: Tensor, width: int) -> None:
         """Go on with ``rows`` only, of which at most ``width`` positions are cached."""
-        # There may be fewer: an encoder that is not fairseq's own does not pad them.
-        rows = padded_rows(rows, min(self._sizes.rows(len(rows)), self._cache.rows))
         self._cache.keep(rows, width)
         self._memory = self._memory[:, :, rows]
         if self._memory_mask is not None:

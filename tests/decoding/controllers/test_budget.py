@@ -19,6 +19,7 @@ from specdec_plugins.decoding.controllers import Bounds, Needs
 from specdec_plugins.decoding.controllers.budget import CostBudget, VerifyBudget
 from specdec_plugins.decoding.controllers.costs import StepCosts
 from specdec_plugins.decoding.drafts import ChainDraft
+from specdec_plugins.decoding.steps.cached import cached_verifier
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.sizes import PaddedSizes
@@ -168,7 +169,7 @@ def test_an_engine_of_few_sizes_pads() -> None:
     verifier = make_generator("causal", spending(2), 9)._scorer.verifier  # type: ignore[union-attr]
     assert verifier.joins
     engine.sizes = PaddedSizes()
-    assert not CachedVerifier(verifier.model, 1, engine).joins
+    assert not cached_verifier(verifier.model, 1, engine).joins
 
 
 def test_a_row_has_fewer_verified_beside_others() -> None:

@@ -298,7 +298,10 @@ def test_features_are_those_of_the_committed_tokens(nodes: int) -> None:
             assert prefixes.features is not None
             # fairseq's own attention weights are float32.
             torch.testing.assert_close(
-                prefixes.features[:, :new], expected[:, length - new : length], atol=1e-5, rtol=1e-5
+                prefixes.features[:, length - new : length],
+                expected[:, length - new : length],
+                atol=1e-5,
+                rtol=1e-5,
             )
             compared += new
     assert several

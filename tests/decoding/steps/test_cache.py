@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from specdec_plugins.decoding.steps.cache import KVCache, attention_mask, block_mask, padded_mask
+from specdec_plugins.decoding.steps.cache import KVCache, attention_mask
 from specdec_plugins.models.layers import additive, attend_over
 
 LAYERS, HEADS, DIM = 2, 2, 3
@@ -106,67 +106,3 @@ def test_memory_never_written_is_never_read() -> None:
 def test_a_full_cache_is_an_error() -> None:
     with pytest.raises(ValueError, match="5 positions in a cache of 4"):
         make_cache(1, 4).reserve(3, 2)
-
-
-@settings(max_examples=40)
-@given(
-    lengths=st.lists(st.integers(0, 6), min_size=1, max_size=4),
-    padding=st.tuples(st.integers(0, 2), st.integers(0, 2)),
-    new=st.integers(1, 4),
-    alike=st.booleans(),
-    seed=st.integers(0, 999),
-)
-def test_padded_mask(
-    lengths: list[int], padding: tuple[int, int], new: int, alike: bool, seed: int
-) -> None:
-    """Cached positions that hold something, and new ones as they say; padding sees all."""
-    torch.manual_seed(seed)
-    rows, slots, width = len(lengths) + padding[0], new + padding[1], 6
-    shape = (new, new) if alike else (len(lengths), 1, new, new)
-    among = torch.rand(shape) < 0.5
-    mask = padded_mask(lengths, width, additive(among, torch.float32), rows, slots)
-    among = among.expand(len(lengths), 1, new, new)
-
-    def seen(row: int, slot: int, place: int) -> bool:
-        if row >= len(lengths) or slot >= new:
-            return True
-        if place < width:
-            return place < lengths[row]
-        return place < width + new and bool(among[row, 0, slot, place - width])
-
-    assert (mask == 0).tolist() == [
-        [[[seen(row, slot, place) for place in range(width + slots)] for slot in range(slots)]]
-        for row in range(rows)
-    ]
-    assert mask.min() in (0, torch.finfo(torch.float32).min / 2)
-
-
-@settings(max_examples=40)
-@given(
-    counts=st.lists(
-        st.tuples(st.integers(0, 6), st.integers(0, 3), st.integers(1, 3)), min_size=1, max_size=4
-    ),
-    padding=st.tuples(st.integers(0, 2), st.integers(0, 2)),
-    causal=st.booleans(),
-)
-def test_block_mask(
-    counts: list[tuple[int, int, int]], padding: tuple[int, int], causal: bool
-) -> None:
-    """A block sees itself and its prefix, of which a causal drafter's tokens see none behind."""
-    rows, slots, width = len(counts) + padding[0], 6 + padding[1], 6
-    cached, new, own = (list(given) for given in zip(*counts))
-    mask = block_mask(cached, new, own, width, (rows, slots), causal, torch.float32)
-
-    def seen(row: int, slot: int, place: int) -> bool:
-        if row >= len(counts):
-            return True
-        if place < width:
-            return place < cached[row]
-        if causal and slot < new[row]:
-            return place - width <= slot
-        return place - width < new[row] + own[row]
-
-    assert (mask == 0).tolist() == [
-        [[[seen(row, slot, place) for place in range(width + slots)] for slot in range(slots)]]
-        for row in range(rows)
-    ]

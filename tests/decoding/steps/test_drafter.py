@@ -87,20 +87,20 @@ def test_cached_states_are_those_of_the_training_pass(
         ours = [rows[i] for i in going]
         before = [seen[row] if cached.causal else 0 for row in ours]
         new = [done[row] - n for row, n in zip(ours, before)]
-        window = torch.tensor(before)[:, None] + torch.arange(max(new))
-        index = torch.tensor(ours)
+        some = len(going) < len(rows)
+        held = torch.tensor(rows)  # the batch
         own = torch.randint(1, slots + 1, (len(ours),)) if fewer else None
         counts = [done[row] for row in ours]
         prefixes = Prefixes(
-            target[index[:, None], window],
+            target[held],
             new,
             torch.tensor(new),
             counts,
             torch.tensor(counts),
-            target[index, 0],
-            None if features is None else features[index[:, None], window],
+            target[torch.tensor(ours), 0],
+            None if features is None else features[held],
             own,
-            torch.tensor(going) if len(going) < len(rows) else None,
+            going if some else None,
         )
         states, _ = cached.draft(prefixes, slots)
         assert states.shape[:2] == (len(ours), slots)

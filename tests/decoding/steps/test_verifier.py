@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from specdec_plugins.decoding.acceptance import Accepted
 from specdec_plugins.decoding.steps.verifier import (
     CachedVerifier,
     UnsupportedModelError,
@@ -70,7 +72,8 @@ def full(model: Any, encoder_out: Any, row: int, tokens: list[int]) -> tuple[Ten
 
 
 def draw_trees(rows: int, nodes: int, branching: bool) -> tuple[list[list[list[int]]], Tensor]:
-    """Of every row and node the nodes on its way from the root, itself the last; and the mask."""
+    """Of every row and node the nodes on its way from the root, itself the last; and which they
+    are, ``(rows, nodes + 1, nodes + 1)``."""
     ways = [[[0]] for _ in range(rows)]
     for own in ways:
         for node in range(1, nodes + 1):
@@ -80,7 +83,16 @@ def draw_trees(rows: int, nodes: int, branching: bool) -> tuple[list[list[list[i
     for row, own in enumerate(ways):
         for node, way in enumerate(own):
             seen[row, node, way] = True
-    return ways, additive(seen, torch.float64)
+    return ways, seen
+
+
+def draft_of(tokens: Tensor, depths: Tensor, ancestors: Tensor) -> Any:
+    """What is scored of a draft."""
+
+    def attention(dtype: torch.dtype) -> Tensor:
+        return additive(ancestors[:, None] if ancestors.dim() == 3 else ancestors, dtype)
+
+    return SimpleNamespace(tokens=tokens, depths=depths, ancestors=ancestors, attention=attention)
 
 
 def leaves(ways: list[list[int]]) -> list[list[int]]:
@@ -116,23 +128,22 @@ def test_ragged_scoring_is_the_full_forward(
     committed: list[list[int]] = [[] for _ in rows]
     for nodes, kind in steps:
         branching = kind == "trees"
-        ways, among = draw_trees(len(rows), nodes, branching)
+        ways, seen = draw_trees(len(rows), nodes, branching)
         counts = [len(committed[row]) for row in rows]
         draft = torch.randint(2, 24, (len(rows), nodes))
-        last = torch.tensor([[committed[row][-1] if committed[row] else EOS] for row in rows])
-        inputs = torch.cat([last, draft], dim=1)
+        last = torch.tensor([committed[row][-1] if committed[row] else EOS for row in rows])
+        inputs = torch.cat([last[:, None], draft], dim=1)
         depths = torch.tensor([[len(way) - 1 for way in own] for own in ways])
         if not branching:
-            depths, among = depths[0], among[0]
-        else:
-            among = among[:, None]
+            depths, seen = depths[0], seen[0]
         ragged = None
         if kind == "joined":
             there = torch.randint(nodes + 1, (len(rows),)) + 1
             ragged = RaggedRows.of(there, nodes + 1)
             ways = [own[:count] for own, count in zip(ways, there.tolist())]
         counted = torch.tensor(counts)
-        logits, states = cached.score(inputs, counts, counted, depths, among, ragged)
+        scored = draft_of(draft, depths, seen)
+        logits, states = cached.score(last, scored, counts, counted, ragged)
         if ragged is not None:
             assert len(logits) == sum(map(len, ways))
             logits = ragged.pad(logits)
@@ -149,9 +160,10 @@ def test_ragged_scoring_is_the_full_forward(
         taken = [own[end] for own, end in zip(ways, ends)]
         width = max(map(len, taken))
         sources = torch.tensor([way + [0] * (width - len(way)) for way in taken])
-        positions = torch.tensor(counts)[:, None] + torch.arange(width)
-        in_place = together and not branching and len(set(counts)) == 1
-        cached.commit(sources, positions, in_place)
+        lengths = torch.tensor([[len(way) for way in taken]]).expand(5, -1)
+        straight = all(way == list(range(len(way))) for way in taken)
+        accepted = Accepted(inputs, sources, lengths, lengths.tolist(), straight)
+        cached.commit(accepted, counts, counted)
         for i, row in enumerate(rows):
             committed[row] += [*inputs[i, taken[i][1:]].tolist(), int(torch.randint(4, 24, ()))]
         survivors = [i for i in range(len(rows)) if torch.rand(()) < 0.8]
@@ -168,12 +180,13 @@ def test_one_object_serves_batch_after_batch(name: str) -> None:
     reused = CachedVerifier(model, PAD)
     for length, capacity in ((5, 5), (9, 30), (3, 4)):
         tokens = torch.randint(4, 24, (2, length))
-        _, among = draw_trees(1, length - 1, False)
+        _, (seen,) = draw_trees(1, length - 1, False)
+        draft = draft_of(tokens[:, 1:], torch.arange(length), seen)
         results = []
         for cached in (reused, CachedVerifier(model, PAD)):
             cached.start(encode(model, [6, 3], length), capacity)
             nothing = torch.zeros(2, dtype=torch.long)
-            found = cached.score(tokens, [0, 0], nothing, torch.arange(length), among[0])
+            found = cached.score(tokens[:, 0], draft, [0, 0], nothing)
             results.append(found[0])
         assert torch.equal(*results)
 

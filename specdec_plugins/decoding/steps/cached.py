@@ -1,0 +1,26 @@
+"""Steps over what is cached, as an engine wants them."""
+
+from __future__ import annotations
+
+from fairseq.models.transformer import TransformerModelBase
+
+from specdec_plugins.decoding.steps.drafter import CachedDrafter
+from specdec_plugins.decoding.steps.padded_drafter import PaddedDrafter
+from specdec_plugins.decoding.steps.padded_verifier import PaddedVerifier
+from specdec_plugins.decoding.steps.verifier import CachedVerifier
+from specdec_plugins.engines.engine import Engine
+from specdec_plugins.models.drafter import Drafter
+
+
+def cached_verifier(model: TransformerModelBase, padding: int, engine: Engine) -> CachedVerifier:
+    """A verifier whose steps the engine runs.
+
+    Raises:
+        UnsupportedModelError: a model that cannot be run exactly.
+    """
+    return (PaddedVerifier if engine.sizes.padded else CachedVerifier)(model, padding, engine)
+
+
+def cached_drafter(model: Drafter, engine: Engine) -> CachedDrafter:
+    """A drafter whose steps the engine runs."""
+    return (PaddedDrafter if engine.sizes.padded else CachedDrafter)(model, engine)

@@ -1,0 +1,117 @@
+"""Keys and values of committed tokens, for engines that want few sizes. No fairseq in here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.arrays import Floating, Ints
+from specdec_plugins.decoding.compiled import compiled
+from specdec_plugins.engines.sizes import ExactSizes
+from specdec_plugins.engines.step import Results, Run
+from specdec_plugins.models.layers import DecoderLayerRunner
+
+
+class PaddedKVCache:
+    """Keys and values of all layers, ``(layers, 2, rows, heads, width, dim)``, as they are attended
+    to: what a step reads lies where it is, and only what is then committed is written.
+
+    There is no length in here: how many positions of a row hold something, the caller knows. The
+    others hold something finite.
+    """
+
+    def __init__(
+        self, layers: Sequence[DecoderLayerRunner], dtype: torch.dtype, sizes: ExactSizes
+    ) -> None:
+        self._shape = len(layers), layers[0].heads, layers[0].head_dim
+        self._dtype = dtype
+        self._sizes = sizes
+        # An engine that has been handed one of them is not handed it again.
+        self._of_one_row = lru_cache(maxsize=8)(self._empty)
+
+    @property
+    def rows(self) -> int:
+        """Rows, with what is padding."""
+        return self._past.size(2)
+
+    @property
+    def width(self) -> int:
+        """Positions that a step is handed."""
+        return self._past.size(4)
+
+    def begin(self, rows: int) -> None:
+        """Hold nothing, of so many rows."""
+        self._past = self._room(rows, 0)
+
+    def run(self, step: Run, mask: Tensor, *inputs: Any, rows: Tensor | None = None) -> Results:
+        """The results of a step over what is cached but the new keys and values, which are kept
+        until the next one.
+
+        ``rows``: over these only; None: all.
+        """
+        past = self._past if rows is None else self._past[:, :, rows]
+        *results, self._new = step(past, mask, *inputs)
+        return tuple(results)
+
+    def write(
+        self, sources: Ints, begins: list[int], counts: list[int], rows: list[int] | None = None
+    ) -> None:
+        """Cache some of the tokens of the last step.
+
+        Args:
+            sources: ``(rows, n)`` which of its tokens.
+            begins: where each row's first one belongs.
+            counts: how many are each row's.
+            rows: those that the step had; None: all.
+        """
+        end = max(begin + count for begin, count in zip(begins, counts))
+        if end > self.width:
+            self._grow(end)
+        where = np.array((range(len(counts)) if rows is None else rows, begins, counts))
+        _write(self._past.numpy(), self._new.numpy(), sources, where)
+
+    def keep(self, rows: Tensor, width: int) -> None:
+        """Go on with ``rows`` only; only positions below ``width`` are moved."""
+        before, self._past = self._past, self._room(len(rows), width)
+        width = min(self.width, before.size(4))
+        self._past[..., :width, :] = before[:, :, rows, :, :width]
+
+    def _grow(self, positions: int) -> None:
+        before, self._past = self._past, self._room(self.rows, positions)
+        self._past[..., : before.size(4), :] = before
+
+    def _room(self, rows: int, positions: int) -> Tensor:
+        width = self._sizes.cached(positions)
+        return self._of_one_row(1, width) if rows == 1 else self._empty(rows, width)
+
+    def _empty(self, rows: int, width: int) -> Tensor:
+        layers, heads, dim = self._shape
+        return torch.zeros(layers, 2, rows, heads, width, dim, dtype=self._dtype)
+
+
+@compiled
+def _write(past: Floating, new: Floating, sources: Ints, where: Ints) -> None:
+    """``new``: ``(layers, rows, slots, 2, heads, dim)``; ``where``: ``(3, rows)``: rows, begins and
+    counts of :meth:`PaddedKVCache.write`."""
+    layers, both, _, heads, _, dim = past.shape
+    for i in range(where.shape[1]):
+        row, begin = where[0, i], where[1, i]
+        for n in range(where[2, i]):
+            slot = sources[i, n]
+            for layer in range(layers):
+                for which in range(both):
+                    for head in range(heads):
+                        for d in range(dim):
+                            past[layer, which, row, head, begin + n, d] = new[
+                                layer, i, slot, which, head, d
+                            ]
+
+
+def padded_rows(index: Tensor, rows: int) -> Tensor:
+    """An index of rows with the first row of all behind."""
+    return torch.cat([index, index.new_zeros(rows - len(index))])

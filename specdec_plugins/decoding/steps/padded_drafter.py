@@ -1,0 +1,155 @@
+"""The drafter's steps for engines that want few sizes."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.arrays import Bools, Floating, Ints
+from specdec_plugins.decoding.compiled import compiled
+from specdec_plugins.decoding.steps.drafter import CachedDrafter, Prefixes
+from specdec_plugins.decoding.steps.padded_cache import PaddedKVCache, padded_rows
+from specdec_plugins.decoding.steps.padded_verifier import contiguous, some_mask
+from specdec_plugins.engines.engine import Engine
+from specdec_plugins.fairseq_types import EncoderOut
+from specdec_plugins.models.drafter import Drafter
+from specdec_plugins.models.lattice import SlotScores
+
+
+class Inputs(NamedTuple):
+    """What a step is handed of new tokens."""
+
+    mask: Tensor
+    """``(rows, 1, slots, width + slots)``."""
+    tokens: Tensor
+    """``(rows, slots)``, as the rest of them: as of :class:`DrafterStep`."""
+    is_mask: Tensor
+    positions: Tensor
+    block: Tensor
+    last: Tensor
+    features: Tensor
+    """``(rows, slots, channels)``; without channels for a drafter that reads none."""
+
+
+class PaddedDrafter(CachedDrafter):
+    """Steps are handed more rows, tokens and positions than there are, and a mask that says so:
+    always the same few tensors, which compiled code fills."""
+
+    def __init__(self, model: Drafter, engine: Engine) -> None:
+        """See the base class."""
+        super().__init__(model, engine)
+        self._sizes, self._dtype = engine.sizes, engine.dtype
+        self._channels = self.step.channels if self.reads_features else 0
+        self._past = PaddedKVCache(self.step.layers, engine.dtype, engine.sizes)
+        self._inputs = lru_cache(maxsize=64)(self._new_inputs)
+
+    def _new_inputs(self, rows: int, slots: int, block: int, width: int) -> Inputs:
+        """Of so many slots, the last ``block`` of which are the block's; zeros."""
+        tokens, positions = torch.zeros(2, rows, slots, dtype=torch.long)
+        return Inputs(
+            torch.zeros(rows, 1, slots, width + slots, dtype=self._dtype),
+            tokens,
+            torch.zeros(rows, slots, dtype=torch.bool),
+            positions,
+            torch.zeros(rows, block, dtype=torch.long),
+            torch.zeros(rows, dtype=torch.long),
+            torch.zeros(rows, slots, self._channels, dtype=self._dtype),
+        )
+
+    def _begin(self, states: Tensor, capacity: int) -> None:
+        self._past.begin(states.size(1))
+        self._tell_positions(2 * self._sizes.capacity(capacity), states.dtype)
+
+    def _source_mask(self, encoder_out: EncoderOut, states: Tensor) -> Tensor:
+        return some_mask(encoder_out, states)
+
+    def draft(self, prefixes: Prefixes, block_size: int) -> tuple[Tensor, SlotScores]:
+        """See the base class."""
+        count, chosen, memory = len(prefixes.new), None, self._memory
+        most = self._past.rows
+        if prefixes.rows is not None:
+            most = self._sizes.rows(count)
+            chosen = padded_rows(torch.tensor(prefixes.rows), most)
+            memory = memory.keep(chosen)
+        slots = self._sizes.block(max(prefixes.new), block_size)
+        inputs = self._inputs(most, slots, block_size, self._past.width)
+        own = [block_size] * count if prefixes.slots is None else prefixes.slots.tolist()
+        rows = range(count) if prefixes.rows is None else prefixes.rows
+        features = prefixes.features
+        if features is None:
+            features = inputs.features[:, :0]
+        filled: Any = tuple(tensor.numpy() for tensor in inputs)
+        _fill(
+            filled,
+            (contiguous(prefixes.tokens), contiguous(prefixes.last), contiguous(features)),
+            np.array((prefixes.cached, prefixes.new, own, rows)),
+            self.decoder.padding + 1,
+            self.causal,
+            float(torch.finfo(self._dtype).min / 2),
+        )
+        mask, *others, new_features = inputs
+        states = new_features if self.reads_features else None
+        rest = self._table, memory.keys_values, memory.mask, memory.copies, states
+        results = self._past.run(self._run, mask, *others, *rest, rows=chosen)
+        if self.causal:
+            sources = np.tile(np.arange(max(prefixes.new)), (count, 1))
+            self._past.write(sources, prefixes.cached, prefixes.new, prefixes.rows)
+        states, *scores = (result[:count] for result in results)
+        return states, self.step.score.read(*scores)
+
+    def keep(self, rows: Tensor, width: int) -> None:
+        """See the base class."""
+        # There may be fewer: an encoder that is not fairseq's own does not pad them.
+        rows = padded_rows(rows, min(self._sizes.rows(len(rows)), self._past.rows))
+        self._past.keep(rows, width if self.causal else 0)
+        self._memory = self._memory.keep(rows)
+
+
+@compiled
+def _fill(
+    inputs: tuple[Floating, Ints, Bools, Ints, Ints, Ints, Floating],
+    given: tuple[Ints, Ints, Floating],
+    counts: Ints,
+    masked: int,
+    causal: bool,
+    lowest: float,
+) -> None:
+    """What is padding sees all, and is seen by no other.
+
+    Args:
+        inputs: of a step: those of :class:`Inputs`.
+        given: prefixes ``(rows, n)`` of all rows of the batch; of each row that there is to be a
+            block for the token before it; and features ``(rows, n, channels)`` of all rows.
+        counts: ``(4, rows)`` how many tokens of its prefix are cached, how many are new, how many
+            slots its block is to have, and which row of the batch it is.
+        masked: a token that stands for none.
+        causal: tokens of a prefix do not see what comes after them.
+        lowest: in masks, what is not seen.
+    """
+    mask, tokens, is_mask, positions, block, last, features = inputs
+    prefixes, befores, states = given
+    slots = tokens.shape[1]
+    width = mask.shape[3] - slots
+    mask[:] = 0
+    tokens[:], is_mask[:], positions[:], block[:], last[:] = masked, False, 0, 0, 0
+    features[:] = 0
+    for i in range(counts.shape[1]):
+        cached, new, own, row = counts[0, i], counts[1, i], counts[2, i], counts[3, i]
+        last[i] = befores[i]
+        for slot in range(block.shape[1]):
+            block[i, slot] = new + slot
+        for slot in range(slots):
+            positions[i, slot] = cached + slot
+            is_mask[i, slot] = slot >= new
+            if slot < new:
+                tokens[i, slot] = prefixes[row, cached + slot]
+                if states.shape[1] > 0:
+                    features[i, slot] = states[row, cached + slot]
+            seen = slot + 1 if causal and slot < new else new + own
+            line = mask[i, 0, slot]
+            line[cached:width] = lowest
+            line[width + seen :] = lowest

@@ -1,0 +1,132 @@
+"""The verifier's steps for engines that want few sizes."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq.models.transformer import TransformerModelBase
+from torch import Tensor
+
+from specdec_plugins.decoding.acceptance import Accepted
+from specdec_plugins.decoding.arrays import Bools, Floating, Ints
+from specdec_plugins.decoding.compiled import compiled
+from specdec_plugins.decoding.drafts import Draft
+from specdec_plugins.decoding.steps.padded_cache import PaddedKVCache, padded_rows
+from specdec_plugins.decoding.steps.verifier import CachedVerifier
+from specdec_plugins.engines.engine import Engine
+from specdec_plugins.fairseq_types import EncoderOut
+from specdec_plugins.models.layers import source_mask
+from specdec_plugins.models.ragged import RaggedRows
+
+
+class PaddedVerifier(CachedVerifier):
+    """Steps are handed more rows, tokens and positions than there are, and a mask that says so:
+    always the same few tensors, which compiled code fills."""
+
+    joins = False
+
+    def __init__(self, model: TransformerModelBase, padding: int, engine: Engine) -> None:
+        """See the base class."""
+        super().__init__(model, padding, engine)
+        self._sizes, self._dtype = engine.sizes, engine.dtype
+        self._past = PaddedKVCache(self.step.layers, engine.dtype, engine.sizes)
+        self._inputs = lru_cache(maxsize=64)(self._new_inputs)
+
+    def _new_inputs(self, rows: int, slots: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The mask of new tokens, they, and their positions; zeros."""
+        tokens, positions = torch.zeros(2, rows, slots, dtype=torch.long)
+        return torch.zeros(rows, 1, slots, width + slots, dtype=self._dtype), tokens, positions
+
+    def start(self, encoder_out: EncoderOut, capacity: int) -> None:
+        states = encoder_out["encoder_out"][0]
+        (self._memory,) = self._read_source(states)
+        self._memory_mask = some_mask(encoder_out, states)
+        self._past.begin(states.size(1))
+        self._tell_positions(self._sizes.capacity(capacity), states.dtype)
+
+    def score(
+        self,
+        last: Tensor,
+        draft: Draft,
+        lengths: list[int],
+        on_device: Tensor,
+        ragged: RaggedRows | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        rows, new = len(lengths), draft.tokens.size(1) + 1
+        slots = self._sizes.slots(new)
+        mask, tokens, positions = self._inputs(self._past.rows, slots, self._past.width)
+        _fill(
+            (mask.numpy(), tokens.numpy(), positions.numpy()),
+            (contiguous(last), contiguous(draft.tokens), np.array(lengths)),
+            np.atleast_2d(contiguous(draft.depths)),
+            contiguous(draft.ancestors).reshape(-1, new, new),
+            float(torch.finfo(self._dtype).min / 2),
+        )
+        given = tokens, positions, self._table, self._memory, self._memory_mask
+        logits, states = self._past.run(self._run, mask, *given)
+        return logits[:rows, :new], states[:rows, :new]
+
+    def commit(self, accepted: Accepted, lengths: list[int], on_device: Tensor) -> None:
+        self._past.write(accepted.sources.numpy(), lengths, accepted.on_host[0])
+
+    def keep(self, rows: Tensor, width: int) -> None:
+        # There may be fewer: an encoder that is not fairseq's own does not pad them.
+        rows = padded_rows(rows, min(self._sizes.rows(len(rows)), self._past.rows))
+        self._past.keep(rows, width)
+        assert self._memory_mask is not None
+        self._memory = self._memory[:, :, rows]
+        self._memory_mask = self._memory_mask[rows]
+
+
+def contiguous(x: Tensor) -> Any:
+    """As an array that compiled code knows the layout of."""
+    return np.ascontiguousarray(x.numpy())
+
+
+def some_mask(encoder_out: EncoderOut, states: Tensor) -> Tensor:
+    """What to add to the scores of cross-attention to the encoder's ``states``: zeros, if need
+    be."""
+    mask = source_mask(encoder_out, states.dtype)
+    return states.new_zeros(states.size(1), 1, 1, len(states)) if mask is None else mask
+
+
+@compiled
+def _fill(
+    inputs: tuple[Floating, Ints, Ints],
+    new: tuple[Ints, Ints, Ints],
+    depths: Ints,
+    ancestors: Bools,
+    lowest: float,
+) -> None:
+    """What is padding sees all, and is seen by no other.
+
+    Args:
+        inputs: of a step, with padding: the mask ``(rows, 1, slots, width + slots)``, tokens
+            ``(rows, slots)`` and their positions.
+        new: of each row the last committed token, its drafted ones ``(rows, slots)``, and how many
+            are committed, which are as many as are cached.
+        depths: ``(rows, slots)``, or ``(1, slots)`` of all rows, as of a draft.
+        ancestors: ``(rows, slots, slots)``, or ``(1, slots, slots)``, likewise.
+        lowest: in masks, what is not seen.
+    """
+    mask, tokens, positions = inputs
+    last, drafted, lengths = new
+    slots, count = tokens.shape[1], drafted.shape[1] + 1
+    width = mask.shape[3] - slots
+    mask[:] = 0
+    tokens[:], positions[:] = 0, 0
+    for row in range(len(lengths)):
+        depth = depths[row if len(depths) > 1 else 0]
+        before = ancestors[row if len(ancestors) > 1 else 0]
+        for slot in range(count):
+            tokens[row, slot] = last[row] if slot == 0 else drafted[row, slot - 1]
+            positions[row, slot] = lengths[row] + depth[slot]
+            line = mask[row, 0, slot]
+            line[lengths[row] : width] = lowest
+            line[width + count :] = lowest
+            for other in range(count):
+                if not before[slot, other]:
+                    line[width + other] = lowest

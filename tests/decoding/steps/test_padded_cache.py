@@ -1,0 +1,77 @@
+"""The cache of padded steps: rows at their own offsets, of which only what is kept stays."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from specdec_plugins.decoding.steps.padded_cache import PaddedKVCache
+from specdec_plugins.engines.sizes import PaddedSizes
+
+LAYERS, HEADS, DIM = 2, 2, 3
+
+
+@settings(max_examples=40)
+@given(
+    rows=st.integers(1, 4),
+    steps=st.lists(st.integers(1, 12), min_size=1, max_size=6),
+    some=st.booleans(),
+    seed=st.integers(0, 999),
+)
+def test_steps_against_lists(rows: int, steps: list[int], some: bool, seed: int) -> None:
+    """Every row keeps any of a step's tokens, some rows rest, and rows drop out at random; after
+    one batch comes another."""
+    torch.manual_seed(seed)
+    layers: Any = [SimpleNamespace(heads=HEADS, head_dim=DIM)] * LAYERS
+    sizes = PaddedSizes()
+    cache = PaddedKVCache(layers, torch.float64, sizes)
+    for _ in range(2):
+        cache.begin(rows)
+        # Per row ``(layers, 2, heads, dim)`` of each position.
+        kept: list[list[Tensor]] = [[] for _ in range(rows)]
+        for slots in steps:
+            going = [row for row in range(len(kept)) if not some or torch.rand(()) < 0.7]
+            if not going:
+                continue
+            chosen = torch.tensor(going) if len(going) < len(kept) else None
+            new = torch.randn(LAYERS, len(going), slots, 2, HEADS, DIM, dtype=torch.float64)
+            (past,) = cache.run(lambda past, new: (past.clone(), new), new, rows=chosen)
+            assert past.size(4) == cache.width >= sizes.cached(max(map(len, kept)))
+            for i, row in enumerate(going):
+                for place, expected in enumerate(kept[row]):
+                    assert torch.equal(past[:, :, i, :, place], expected)
+            counts = torch.randint(0, slots + 1, (len(going),)).tolist()
+            sources = torch.stack([torch.randperm(slots).sort().values for _ in going])
+            begins = [len(kept[row]) for row in going]
+            cache.write(sources.numpy(), begins, counts, None if chosen is None else going)
+            for i, (row, count) in enumerate(zip(going, counts)):
+                kept[row] += [new[:, i, int(slot)] for slot in sources[i, :count]]
+            survivors = [row for row in range(len(kept)) if torch.rand(()) < 0.8]
+            if survivors:
+                kept = [kept[row] for row in survivors]
+                cache.keep(torch.tensor(survivors), max(map(len, kept)))
+            assert cache.rows == len(kept)
+
+
+def test_one_row_has_the_same_memory_again() -> None:
+    """Which an engine has been handed already."""
+    layers: Any = [SimpleNamespace(heads=HEADS, head_dim=DIM)]
+    cache = PaddedKVCache(layers, torch.float32, PaddedSizes())
+    handed: list[Tensor] = []
+
+    def step(past: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        handed.append(past)
+        return mask, torch.zeros(1, 1, 20, 2, HEADS, DIM)
+
+    for _ in range(2):
+        cache.begin(1)
+        for begin in (0, 20):
+            cache.run(step, torch.zeros(1))
+            cache.write(torch.arange(20)[None].numpy(), [begin], [20])
+    assert handed[0] is handed[2] is not handed[1]
+    assert handed[1] is handed[3]

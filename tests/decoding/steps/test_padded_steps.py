@@ -1,0 +1,134 @@
+"""Padded steps give what steps that are handed exactly what there is give."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_batch
+from controlled import DRAFTERS, drafter, verifier
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from padded import PADDED
+from torch import Tensor
+
+from specdec_plugins.decoding.acceptance import Accepted
+from specdec_plugins.decoding.steps.cached import cached_drafter, cached_verifier
+from specdec_plugins.decoding.steps.drafter import Prefixes
+from specdec_plugins.engines.eager import EagerEngine
+from specdec_plugins.models.layers import additive
+
+PAD, CAPACITY = 1, 40
+ENGINES: tuple[EagerEngine, EagerEngine] = (EagerEngine("float64"), PADDED)
+
+pytestmark = pytest.mark.usefixtures("exact_softmax")
+
+
+def draft(rows: int, nodes: int, alike: bool) -> Any:
+    """Any tokens, of which each sees itself and others at random."""
+    shape = (nodes + 1,) if alike else (rows, nodes + 1)
+    seen = torch.rand(*shape, nodes + 1) < 0.5
+    seen |= torch.eye(nodes + 1, dtype=torch.bool)
+
+    def attention(dtype: torch.dtype) -> Tensor:
+        return additive(seen if alike else seen[:, None], dtype)
+
+    return SimpleNamespace(
+        tokens=torch.randint(4, 24, (rows, nodes)),
+        depths=torch.randint(0, 3, shape),
+        ancestors=seen,
+        attention=attention,
+    )
+
+
+@torch.no_grad()
+@settings(max_examples=40)
+@given(
+    lengths=st.lists(st.integers(1, 20), min_size=1, max_size=5),
+    steps=st.lists(st.tuples(st.integers(0, 11), st.booleans()), min_size=1, max_size=4),
+    seed=st.integers(0, 999),
+)
+def test_a_verifier(lengths: list[int], steps: list[tuple[int, bool]], seed: int) -> None:
+    torch.manual_seed(seed)
+    batch, rows = make_batch(lengths, seed=seed)["net_input"], len(lengths)
+    both = [cached_verifier(verifier(), PAD, engine) for engine in ENGINES]
+    for one in both:
+        one.start(one.encode(batch["src_tokens"], batch["src_lengths"]), CAPACITY)
+    counts = [0] * rows
+    for nodes, alike in steps:
+        drafted, last = draft(rows, nodes, alike), torch.randint(4, 24, (rows,))
+        there = torch.tensor(counts)
+        expected, found = (
+            [x.clone() for x in one.score(last, drafted, counts, there)] for one in both
+        )
+        for ours, own in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours, own, atol=1e-9, rtol=1e-9)
+        new = torch.randint(1, nodes + 2, (rows,)).tolist()
+        sources = torch.stack([torch.randperm(nodes + 1).sort().values for _ in range(rows)])
+        accepted = Accepted(drafted.tokens, sources, there, [new], straight=False)
+        for one in both:
+            one.commit(accepted, counts, there)
+        counts = [count + more for count, more in zip(counts, new)]
+        survivors = [i for i in range(rows) if torch.rand(()) < 0.8]
+        if survivors and len(survivors) < rows:
+            rows, counts = len(survivors), [counts[i] for i in survivors]
+            for one in both:
+                one.keep(torch.tensor(survivors), max(counts))
+
+
+@torch.no_grad()
+@settings(max_examples=40)
+@given(
+    name=st.sampled_from(sorted(DRAFTERS)),
+    lengths=st.lists(st.integers(1, 20), min_size=1, max_size=5),
+    steps=st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size=1, max_size=4),
+    some=st.booleans(),
+    seed=st.integers(0, 999),
+)
+def test_a_drafter(
+    name: str, lengths: list[int], steps: list[tuple[int, bool]], some: bool, seed: int
+) -> None:
+    """Rows go on at their own pace; some are drafted for, of which some want fewer slots."""
+    torch.manual_seed(seed)
+    model, batch, rows = drafter(name), make_batch(lengths, seed=seed)["net_input"], len(lengths)
+    both = [cached_drafter(model, engine) for engine in ENGINES]
+    for one, engine in zip(both, ENGINES):
+        shared = cached_verifier(verifier(), PAD, engine)
+        out = shared.encode(batch["src_tokens"], batch["src_lengths"])
+        one.start(batch, out, CAPACITY)
+    target = torch.randint(4, 24, (rows, CAPACITY))
+    features = torch.randn(rows, CAPACITY, 16, dtype=torch.float64)
+    done, seen = [0] * rows, [0] * rows  # tokens that there are, and that are cached
+    for slots, fewer in steps:
+        going = [i for i in range(rows) if not some or torch.rand(()) < 0.7] or list(range(rows))
+        counts = [done[row] for row in going]
+        new = [done[row] - (seen[row] if both[0].causal else 0) for row in going]
+        prefixes = Prefixes(
+            target,
+            new,
+            torch.tensor(new),
+            counts,
+            torch.tensor(counts),
+            torch.randint(4, 24, (len(going),)),
+            features if both[0].reads_features else None,
+            torch.randint(1, slots + 1, (len(going),)) if fewer else None,
+            going if len(going) < rows else None,
+        )
+        (expected, scores), (found, ours) = (one.draft(prefixes, slots) for one in both)
+        for i in range(len(going)):
+            own = slots if prefixes.slots is None else int(prefixes.slots[i])
+            torch.testing.assert_close(found[i, :own], expected[i, :own], atol=1e-9, rtol=1e-9)
+            chosen = ours.choose()[i, :own], scores.choose()[i, :own]
+            assert chosen[0].tolist() == chosen[1].tolist()
+        for row in going:
+            seen[row] = done[row]
+        done = [min(CAPACITY - 8, count + int(torch.randint(0, 12, ()))) for count in done]
+        survivors = [i for i in range(rows) if torch.rand(()) < 0.8]
+        if survivors and len(survivors) < rows:
+            rows, index = len(survivors), torch.tensor(survivors)
+            done, seen = [done[i] for i in survivors], [seen[i] for i in survivors]
+            target, features = target[index], features[index]
+            for one in both:
+                one.keep(index, max(seen))

@@ -1,0 +1,40 @@
+"""An engine that pads sizes, in PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specdec_plugins.engines.eager import EagerEngine
+from specdec_plugins.engines.sizes import PaddedSizes
+from specdec_plugins.engines.step import CachedStep, FunctionalStep, Run, Step
+
+
+class PaddedEngine(EagerEngine):
+    """PyTorch with padded steps; it sees to it that masks are finite, and writes over what is not
+    to be read any more."""
+
+    sizes = PaddedSizes()
+
+    def prepare(self, step: Step) -> Run:
+        late: list[Any] = []
+        function = FunctionalStep(step) if isinstance(step, CachedStep) else step
+
+        def run(*inputs: Any) -> Any:
+            if isinstance(step, CachedStep):
+                mask = inputs[1]
+                assert mask.isfinite().all()
+                # Every new token sees one, be it padding or not.
+                assert (mask == 0).any(-1).all()
+            for result in late:
+                result.fill_(0)
+            results = function(*inputs)
+            assert all(result.isfinite().all() for result in results)
+            late[:] = results[: step.transient]
+            if function is not step:
+                late.append(results[-1])
+            return results
+
+        return run
+
+
+PADDED = PaddedEngine("float64")

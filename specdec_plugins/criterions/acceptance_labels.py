@@ -159,7 +159,7 @@ class AcceptanceLabeller:
         none = source.new_zeros(rows)
         whole = ChainDraft(before[:, 1:], [length - 1] * rows, none, none, none)
         # In an empty cache the tokens are where they belong.
-        _, features = self.verifier.score(before[:, 0], whole, [0] * rows, none)
+        features = self.verifier.score(before[:, 0], whole, [0] * rows, none).states
         if self.drafter.causal:
             # States of prefix slots do not depend on the block that is drafted here in passing.
             lengths = target.ne(self.padding).sum(1)
@@ -177,7 +177,7 @@ class AcceptanceLabeller:
             prefixes = Prefixes(target, cuts, cut, cuts, cut, last, None)
         states, scores = self.drafter.draft(prefixes, self.block_size)
         draft = self._draft(states, scores, last)
-        logits, _ = self.verifier.score(last, draft, cuts, cut)
+        logits = self.verifier.score(last, draft, cuts, cut).logits
         prefix = target[:, : max(cuts)], cut
         logits = penalised(logits, self._penalty, *prefix, draft.tokens, draft.ancestors)
         precision = torch.promote_types(logits.dtype, torch.float32)

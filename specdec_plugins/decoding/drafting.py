@@ -213,7 +213,8 @@ class SelfScoredDrafting(ChainDrafting):
         previous = torch.cat([batch.last[:, None], chosen[:, :-1]], dim=1)
         logits = decoder.slot_logits(states, previous).to(batch.scores.dtype)
         depths = indices(chosen.size(1), batch.device)
-        verification = verification_of(logits, batch, depths, self._bans)
+        normalisers = logits.logsumexp(-1)
+        verification = verification_of(logits, normalisers, batch, depths, self._bans)
         tokens = verification.best
         if not self._bans.limits.unkpen:
             # The drafter chose without knowing what the limits forbid.

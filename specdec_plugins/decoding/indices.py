@@ -22,10 +22,3 @@ def row_starts(rows: int, capacity: int, device: torch.device) -> Tensor:
     be changed."""
     with torch.inference_mode(False):
         return torch.arange(rows, device=device)[:, None] * capacity
-
-
-@lru_cache(maxsize=64)
-def index_of(places: tuple[int, ...], device: torch.device) -> Tensor:
-    """``(places,)``; not to be changed."""
-    with torch.inference_mode(False):
-        return torch.tensor(places, device=device)

@@ -142,17 +142,6 @@ class TokenBans:
     unk: int
     eos: int
 
-    def forbidden(self, full: bool, early: bool) -> tuple[int, ...] | None:
-        """The tokens that :meth:`apply` changes; None if any may be.
-
-        Args:
-            full: positions may be so far that only EOS may come.
-            early: as of :meth:`apply`.
-        """
-        if full:
-            return None
-        return (self.pad, *(self.unk,) * bool(self.limits.unkpen), *(self.eos,) * early)
-
     def apply(
         self,
         scores: Tensor,

@@ -6,11 +6,10 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from specdec_plugins.decoding.acceptance import Accepted, Changed, Verification
+from specdec_plugins.decoding.acceptance import Accepted, Verification
 from specdec_plugins.decoding.acceptance.sampling import tempered
 from specdec_plugins.decoding.batch import Batch
 from specdec_plugins.decoding.drafts import ChainDraft, Draft, SelfScoredDraft
-from specdec_plugins.decoding.indices import index_of
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans, penalised
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
 from specdec_plugins.fairseq_types import EncoderOut, NetInput
@@ -58,21 +57,22 @@ class VerifierScorer:
         lengths, ragged = batch.on_device.lengths, None
         if self._unpadded and isinstance(draft, ChainDraft):
             ragged = RaggedRows.of(draft.lengths + 1, draft.tokens.size(1) + 1)
-        logits, states = self.verifier.score(batch.last, draft, batch.lengths, lengths, ragged)
-        scores = self._penalised(logits, batch, draft, ragged)
-        scores = tempered(scores, self.limits.temperature, batch.scores.dtype)
-        return verification_of(scores, batch, draft.depths, self._bans, ragged), states
+        scored = self.verifier.score(batch.last, draft, batch.lengths, lengths, ragged)
+        scores, normalisers, limits = scored.logits, scored.normalisers, self.limits
+        if limits.repetition_penalty != 1 or limits.temperature != 1:
+            scores = self._penalised(scores, batch, draft, ragged)
+            scores = tempered(scores, limits.temperature)
+            normalisers = scores.logsumexp(-1)
+        given = batch, draft.depths, self._bans, ragged
+        return verification_of(scores, normalisers, *given), scored.states
 
     def _penalised(
         self, logits: Tensor, batch: Batch, draft: Draft, ragged: RaggedRows | None
     ) -> Tensor:
         """As :func:`penalised`, of rows as they are scored."""
-        penalty = self.limits.repetition_penalty
-        if penalty == 1:
-            return logits
         scores = penalised(
             logits if ragged is None else ragged.pad(logits),
-            penalty,
+            self.limits.repetition_penalty,
             batch.tokens[:, 1 : max(batch.lengths) + 1],
             batch.on_device.lengths,
             draft.tokens,
@@ -83,6 +83,7 @@ class VerifierScorer:
 
 def verification_of(
     scores: Tensor,
+    normalisers: Tensor,
     batch: Batch,
     depths: Tensor,
     bans: TokenBans,
@@ -92,6 +93,7 @@ def verification_of(
     changed in place.
 
     Args:
+        normalisers: as of a :class:`Verification`.
         depths: ``(slots,)`` or ``(rows, slots)`` how far from the last committed token each stands.
         ragged: where scores are those of joined rows.
     """
@@ -104,12 +106,8 @@ def verification_of(
         if ragged is not None:
             most = None if most is None else ragged.join(most[:, None].expand_as(positions))[:, 0]
             positions = ragged.join(positions)
-    forbidden = bans.forbidden(full, early)
-    index = None if forbidden is None else index_of(forbidden, scores.device)
-    # A copy of all scores takes as long as to find the best.
-    before = scores.clone() if index is None else scores.index_select(-1, index)
     bans.apply(scores, positions, most, early)
-    return Verification(scores, bans.eos, ragged, Changed(index, before))
+    return Verification(scores, bans.eos, ragged, normalisers)
 
 
 class NoScorer:
@@ -145,7 +143,7 @@ class NoScorer:
             # The last token is not read yet.
             read = replace(draft, tokens=draft.tokens[:, :-1])
             lengths = batch.on_device.lengths
-            _, states = self._features.score(batch.last, read, batch.lengths, lengths)
+            states = self._features.score(batch.last, read, batch.lengths, lengths).states
         return draft.verification, states
 
     def commit(self, accepted: Accepted, batch: Batch) -> None:

@@ -51,7 +51,7 @@ class PaddedSizes(ExactSizes):
     a step takes, and more where it meets one for the first time."""
 
     padded = True
-    CACHED = tuple(_steps(16, (16, 64), (32, 128), (64, 512), (256, 4096)))
+    CACHED = tuple(_steps(32, (32, 128), (64, 512), (256, 4096)))
     SOURCE = tuple(_steps(16, (8, 32), (16, 64), (32, 128), (64, 512), (256, 4096)))
     # A draft of a round number of tokens goes with the one before it.
     SLOTS = (1, 5, *_steps(9, (8, 33), (16, 129), (64, 1025)))

@@ -10,7 +10,7 @@ from specdec_plugins.decoding.acceptance.rules import (
     StrictRule,
     choose_rule,
 )
-from specdec_plugins.decoding.acceptance.verification import Accepted, Changed, Verification
+from specdec_plugins.decoding.acceptance.verification import Accepted, Verification
 
 __all__ = [
     "RULES",
@@ -18,7 +18,6 @@ __all__ = [
     "AcceptAll",
     "AcceptanceRule",
     "Accepted",
-    "Changed",
     "RelaxedRule",
     "SamplingRule",
     "StrictRule",

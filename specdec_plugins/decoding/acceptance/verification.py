@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,24 +11,6 @@ from torch import Tensor
 
 from specdec_plugins.decoding.indices import row_starts
 from specdec_plugins.models.ragged import RaggedRows
-
-
-@dataclass(frozen=True)
-class Changed:
-    """What scores were before some of them were changed."""
-
-    tokens: Tensor | None
-    """``(n,)`` whose scores: None if any may be."""
-    scores: Tensor
-    """``(rows, slots, n)`` of these n tokens, or of the vocabulary; where rows are joined,
-    ``(tokens, 1, n)``."""
-
-    def restored(self, kept: Tensor, copied: Callable[[], Tensor]) -> Tensor:
-        """What they were: all that was ``kept``, or scores of the same slots as they are now, which
-        are ``copied``, with what was kept of some tokens."""
-        if self.tokens is None:
-            return kept
-        return copied().index_copy_(-1, self.tokens, kept)
 
 
 @dataclass(frozen=True)
@@ -45,9 +26,10 @@ class Verification:
     eos: int
     ragged: RaggedRows | None = None
     """Where rows are joined; scores are then ``(tokens, 1, vocab)``."""
-    limited: Changed | None = None
-    """What was forbidden. As in fairseq, scores are normalised without that, so that what is left
-    need not add up to one; None where scores are log-probabilities as they are."""
+    normalisers: Tensor | None = None
+    """``(rows, slots)``, or ``(tokens, 1)``: what to take off, the logarithm of the summed
+    exponentials of scores before any were forbidden: as in fairseq, what is left need not add up to
+    one. None where scores are log-probabilities as they are."""
 
     @cached_property
     def best(self) -> Tensor:
@@ -62,14 +44,15 @@ class Verification:
     @cached_property
     def log_probabilities(self) -> Tensor:
         """As ``scores``, of all tokens: for what asks for a few of them there is :meth:`of`."""
-        if self.limited is None:
-            return self.scores
-        before = self.limited.restored(self.limited.scores, self.scores.clone)
-        return self.scores - before.logsumexp(-1, keepdim=True)
+        return (
+            self.scores if self.normalisers is None else self.scores - self.normalisers[..., None]
+        )
 
     def after(self, sources: Tensor) -> Tensor:
         """``(rows, n, vocab)`` scores after the ``sources``-th token read, ``(rows, n)``."""
-        return self._after(self.scores, sources)
+        # Several times as fast as to gather by an index of a vocabulary's width.
+        found = self.scores.flatten(0, 1).index_select(0, self._places(sources).flatten())
+        return found.view(*sources.shape, self.scores.size(-1))
 
     def at(self, tokens: Tensor, sources: Tensor) -> Tensor:
         """``(rows, n)`` scores of ``tokens``, each after the ``sources``-th one read."""
@@ -99,18 +82,11 @@ class Verification:
     def of(self, tokens: Tensor, sources: Tensor) -> Tensor:
         """``(rows, n)`` log-probabilities of ``tokens``, each after the ``sources``-th one read."""
         found = self.at(tokens, sources)
-        if self.limited is None:
-            return found
-        kept = self._after(self.limited.scores, sources)
-        before = self.limited.restored(kept, lambda: self.after(sources))
-        index = tokens[..., None]
-        normalised = before.log_softmax(-1).gather(-1, index) - before.gather(-1, index)
-        return found + normalised[..., 0]
-
-    def _after(self, scores: Tensor, sources: Tensor) -> Tensor:
-        # Several times as fast as to gather by an index of a vocabulary's width.
-        found = scores.flatten(0, 1).index_select(0, self._places(sources).flatten())
-        return found.view(*sources.shape, scores.size(-1))
+        return (
+            found
+            if self.normalisers is None
+            else found - self.normalisers.take(self._places(sources))
+        )
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from specdec_plugins.decoding.arrays import Bools, Floating, Ints
 from specdec_plugins.decoding.compiled import compiled
 from specdec_plugins.decoding.drafts import Draft
 from specdec_plugins.decoding.steps.padded_cache import PaddedKVCache, padded_rows
-from specdec_plugins.decoding.steps.verifier import CachedVerifier
+from specdec_plugins.decoding.steps.verifier import CachedVerifier, Scored
 from specdec_plugins.engines.engine import Engine
 from specdec_plugins.fairseq_types import EncoderOut
 from specdec_plugins.models.layers import source_mask
@@ -54,7 +54,7 @@ class PaddedVerifier(CachedVerifier):
         lengths: list[int],
         on_device: Tensor,
         ragged: RaggedRows | None = None,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Scored:
         rows, new = len(lengths), draft.tokens.size(1) + 1
         slots = self._sizes.slots(new)
         mask, tokens, positions = self._inputs(self._past.rows, slots, self._past.width)
@@ -66,8 +66,8 @@ class PaddedVerifier(CachedVerifier):
             float(torch.finfo(self._dtype).min / 2),
         )
         given = tokens, positions, self._table, self._memory, self._memory_mask
-        logits, states = self._past.run(self._run, mask, *given)
-        return logits[:rows, :new], states[:rows, :new]
+        results = self._past.run(self._run, mask, *given)
+        return Scored(*(result[:rows, :new] for result in results))
 
     def commit(self, accepted: Accepted, lengths: list[int], on_device: Tensor) -> None:
         self._past.write(accepted.sources.numpy(), lengths, accepted.on_host[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from fairseq.models import BaseFairseqModel
@@ -110,8 +111,8 @@ class VerifierStep(CachedStep):
         memory_mask: Tensor | None,
         taken: Tensor | None = None,
         places: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """Logits after each token, and the states they are computed from.
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits after each token, the states they are computed from, and normalisers.
 
         Args:
             tokens: ``(rows, slots)``.
@@ -123,7 +124,9 @@ class VerifierStep(CachedStep):
                 is of padded rows all the same.
 
         Returns:
-            ``(rows, slots, vocab)`` and ``(rows, slots, channels)``; joined, as the tokens are.
+            ``(rows, slots, vocab)`` in float32 at least; ``(rows, slots, channels)``; and
+            ``(rows, slots)``, what to take off a slot's logits to make them log-probabilities.
+            Joined, as the tokens are.
         """
         decoder, ragged = self.decoder, None
         if taken is not None and places is not None:
@@ -144,13 +147,23 @@ class VerifierStep(CachedStep):
             x = decoder.layer_norm(x)
         if decoder.project_out_dim is not None:
             x = decoder.project_out_dim(x)
-        return self._project(x), x
+        logits = self._project(x)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return logits, x, logits.logsumexp(-1)
 
     def example(self, rows: int = 2, tokens: int = 5, others: int = 7) -> tuple[Tensor | None, ...]:
         """See the base class."""
         decoder = self.decoder
         table = position_table(decoder.embed_positions, others + 2, decoder.padding_idx)
         return (*example_tokens(rows, tokens), table, *example_memory(self.layers, rows, others))
+
+
+class Scored(NamedTuple):
+    """What a verifier says: as :class:`VerifierStep`, but states are never joined."""
+
+    logits: Tensor
+    states: Tensor
+    normalisers: Tensor
 
 
 class CachedVerifier:
@@ -207,8 +220,8 @@ class CachedVerifier:
         lengths: list[int],
         on_device: Tensor,
         ragged: RaggedRows | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """Logits after each of a row's tokens, and the states they are computed from.
+    ) -> Scored:
+        """What the verifier says after each of a row's tokens.
 
         Args:
             last: ``(rows,)`` the last committed token (EOS at the start), which comes before the
@@ -218,8 +231,7 @@ class CachedVerifier:
             ragged: which of the tokens there are, where the verifier ``joins`` rows; None: all.
 
         Returns:
-            as :class:`VerifierStep`, but only the logits are joined; they are to be read before the
-            next call.
+            the logits are to be read before the next call.
         """
         tokens = torch.cat([last[:, None], draft.tokens], dim=1)
         positions = on_device[:, None] + draft.depths
@@ -229,12 +241,11 @@ class CachedVerifier:
         mask = attention_mask(lengths, on_device, draft.attention(dtype), dtype)
         rest = [self._table, self._memory, self._memory_mask]
         if ragged is None:
-            logits, states = self._run(self._new, mask, tokens, positions, *rest)
-            return logits, states
+            return Scored(*self._run(self._new, mask, tokens, positions, *rest))
         tokens, positions = ragged.join(tokens), ragged.join(positions)
         rest += [ragged.taken, ragged.places]
-        logits, states = self._run(self._new, mask, tokens, positions, *rest)
-        return logits, ragged.pad(states)
+        logits, states, normalisers = self._run(self._new, mask, tokens, positions, *rest)
+        return Scored(logits, ragged.pad(states), normalisers)
 
     def commit(self, accepted: Accepted, lengths: list[int], on_device: Tensor) -> None:
         """Cache what was accepted of the draft scored last.

@@ -16,7 +16,6 @@ from specdec_plugins.decoding.acceptance import (
     AcceptAll,
     AcceptanceRule,
     Accepted,
-    Changed,
     RelaxedRule,
     SamplingRule,
     StrictRule,
@@ -231,17 +230,12 @@ def test_log_probabilities_of_what_was_committed() -> None:
     ]
 
 
-@pytest.mark.parametrize("changed", [[0, 3], None])
-def test_scores_are_normalised_as_they_were_before_anything_was_forbidden(
-    changed: list[int] | None,
-) -> None:
+def test_scores_are_normalised_as_they_were_before_anything_was_forbidden() -> None:
     """As in fairseq: what is left need not add up to one."""
     before = torch.randn(2, 3, 5, dtype=torch.float64)
     scores = before.clone()
     scores[..., 0], scores[..., 3] = -torch.inf, scores[..., 3] - 2
-    kept = before if changed is None else before[..., changed]
-    index = None if changed is None else torch.tensor(changed)
-    verification = Verification(scores, EOS, limited=Changed(index, kept))
+    verification = Verification(scores, EOS, normalisers=before.logsumexp(-1))
     lprobs = before.log_softmax(-1)
     lprobs[..., 0], lprobs[..., 3] = -torch.inf, lprobs[..., 3] - 2
     torch.testing.assert_close(verification.log_probabilities, lprobs)
@@ -255,7 +249,7 @@ def test_a_probability_is_at_most_one() -> None:
     """With a negative --unkpen, of an unknown word that is likely already, too."""
     before = torch.tensor([[[0.0, 9.0, 0.0]]])
     scores = before + torch.tensor([0.0, 2.0, 0.0])
-    verification = Verification(scores, EOS, limited=Changed(torch.tensor([1]), before[..., [1]]))
+    verification = Verification(scores, EOS, normalisers=before.logsumexp(-1))
     token, slot = torch.tensor([[1]]), torch.tensor([[0]])
     assert verification.of(token, slot) > 0
     assert StrictRule().probabilities_of(verification, token, slot) == 1

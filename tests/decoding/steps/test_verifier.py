@@ -143,7 +143,8 @@ def test_ragged_scoring_is_the_full_forward(
             ways = [own[:count] for own, count in zip(ways, there.tolist())]
         counted = torch.tensor(counts)
         scored = draft_of(draft, depths, seen)
-        logits, states = cached.score(last, scored, counts, counted, ragged)
+        logits, states, normalisers = cached.score(last, scored, counts, counted, ragged)
+        torch.testing.assert_close(normalisers, logits.logsumexp(-1))
         if ragged is not None:
             assert len(logits) == sum(map(len, ways))
             logits = ragged.pad(logits)

@@ -73,8 +73,8 @@ class ScriptedDrafter:
         self.rows = torch.arange(len(self.script))
 
     def draft(self, prefixes: Prefixes, k: int) -> tuple[Tensor, Any]:
-        rows = self.rows if prefixes.rows is None else self.rows[prefixes.rows]
-        index = prefixes.lengths_on_device[:, None] + torch.arange(k)
+        rows = self.rows if prefixes.rows is None else self.rows[torch.tensor(prefixes.rows)]
+        index = torch.tensor(prefixes.lengths)[:, None] + torch.arange(k)
         index = index.clamp(max=self.script.size(1) - 1)
         tokens = self.script[rows].gather(1, index)
         return tokens[..., None], self.scores(tokens)

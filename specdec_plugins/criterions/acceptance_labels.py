@@ -159,25 +159,23 @@ class AcceptanceLabeller:
         none = source.new_zeros(rows)
         whole = ChainDraft(before[:, 1:], [length - 1] * rows, none, none, none)
         # In an empty cache the tokens are where they belong.
-        features = self.verifier.score(before[:, 0], whole, [0] * rows, none).states
+        features = self.verifier.score(before[:, 0], whole, [0] * rows).states
         if self.drafter.causal:
             # States of prefix slots do not depend on the block that is drafted here in passing.
-            lengths = target.ne(self.padding).sum(1)
-            known = lengths.tolist()
+            known = target.ne(self.padding).sum(1).tolist()
             last = target[:, 0]  # of a block that nobody looks at
-            self.drafter.draft(Prefixes(target, known, lengths, known, lengths, last, features), 1)
+            self.drafter.draft(Prefixes(target, known, known, last, features), 1)
 
     def _block(self, target: Tensor, before: Tensor, cut: Tensor) -> tuple[Tensor, ...]:
         """Of the block after each row's cut what :class:`LabelledBlocks` has, in its order."""
         last, cuts = before.gather(1, cut[:, None])[:, 0], cut.tolist()
         if self.drafter.causal:
-            new, none = [0] * len(cuts), torch.zeros_like(cut)
-            prefixes = Prefixes(target, new, none, cuts, cut, last, None)
+            prefixes = Prefixes(target, [0] * len(cuts), cuts, last, None)
         else:
-            prefixes = Prefixes(target, cuts, cut, cuts, cut, last, None)
+            prefixes = Prefixes(target, cuts, cuts, last, None)
         states, scores = self.drafter.draft(prefixes, self.block_size)
         draft = self._draft(states, scores, last)
-        logits = self.verifier.score(last, draft, cuts, cut).logits
+        logits = self.verifier.score(last, draft, cuts).logits
         prefix = target[:, : max(cuts)], cut
         logits = penalised(logits, self._penalty, *prefix, draft.tokens, draft.ancestors)
         precision = torch.promote_types(logits.dtype, torch.float32)

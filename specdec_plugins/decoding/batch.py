@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import Accepted
+from specdec_plugins.decoding.append import Column, append
 from specdec_plugins.decoding.drafts import Draft
-from specdec_plugins.decoding.indices import indices, row_starts
 from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.fairseq_types import EncoderOut, NetInput
 
@@ -19,7 +19,6 @@ class RowCounts(NamedTuple):
 
     lengths: Tensor
     max_lengths: Tensor
-    uncached: Tensor
     draft_lengths: Tensor
 
 
@@ -83,7 +82,7 @@ class Batch:
     def on_device(self) -> RowCounts:
         """The counts, copied to the device when they are asked for after a change."""
         if self._on_device is None:
-            counts = [self.lengths, self.max_lengths, self.uncached, self.draft_lengths]
+            counts = [self.lengths, self.max_lengths, self.draft_lengths]
             self._on_device = RowCounts(*torch.tensor(counts, device=self.device).unbind())
         return self._on_device
 
@@ -93,18 +92,24 @@ class Batch:
         room = [most - length for most, length in zip(self.max_lengths, self.lengths)]
         return room if min(room) < slots else None
 
-    def commit(self, draft: Draft, accepted: Accepted, scores: Tensor) -> StepResult:
+    def commit(
+        self, draft: Draft, accepted: Accepted, scores: Tensor, states: Tensor | None
+    ) -> StepResult:
         """Append what was accepted of a draft.
 
         Args:
             scores: ``(rows, n)`` the accepted tokens' log-probabilities; n holds all that is
                 committed.
+            states: ``(rows, slots, channels)`` the verifier's, for a drafter that reads them.
         """
         committed, count, finished, verified, last = accepted.on_host
-        new = scores.size(1)
-        index = self.on_device.lengths[:, None] + indices(new + 1, self.device)[1:]
-        self.tokens.scatter_(1, index, accepted.tokens[:, :new])
-        self.scores.scatter_(1, index, scores)
+        # Behind the EOS that every row begins with.
+        columns = [Column(self.tokens, accepted.tokens, 1), Column(self.scores, scores, 1)]
+        if states is not None:
+            if self.features is None:
+                self.features = states.new_empty(*self.tokens.shape, states.size(-1))
+            columns.append(Column(self.features, states, sources=accepted.sources))
+        append(columns, self.lengths, committed)
         self.last = accepted.counts[4]
         called = draft.called
         before = zip(called, self.uncached, committed)
@@ -130,18 +135,6 @@ class Batch:
         """Set the draft lengths of the next step."""
         if draft_lengths != self.draft_lengths:
             self.draft_lengths, self._on_device = draft_lengths, None
-
-    def remember(self, states: Tensor, sources: Tensor) -> None:
-        """Note some of the verifier's states ``(rows, slots, channels)``, from each row's length
-        on: those that ``sources`` ``(rows, n)`` says."""
-        if self.features is None:
-            self.features = states.new_empty(*self.tokens.shape, states.size(-1))
-        # As places within all rows one after another, which are quicker to copy from and to.
-        places = row_starts(*states.shape[:2], self.device) + sources
-        found = states.flatten(0, 1).index_select(0, places.flatten())
-        positions = self.on_device.lengths[:, None] + indices(sources.size(1), self.device)
-        places = row_starts(*self.tokens.shape, self.device) + positions
-        self.features.flatten(0, 1).index_copy_(0, places.flatten(), found)
 
     def keep(self, kept: list[int]) -> Tensor:
         """Drop all rows but ``kept``; returns them as an index on the device."""

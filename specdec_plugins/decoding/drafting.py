@@ -237,17 +237,13 @@ def _prefixes(batch: Batch, causal: bool, slots: int, rows: list[int] | None) ->
         causal: it has cached what it has been given.
         rows: which it is to draft for; None for all.
     """
-    there = batch.on_device
-    new, lengths = batch.uncached if causal else batch.lengths, batch.lengths
-    new_there, lengths_there = there.uncached if causal else there.lengths, there.lengths
-    own, last = None, batch.last
+    new, lengths, last = batch.uncached if causal else batch.lengths, batch.lengths, batch.last
+    own = None
     if min(batch.draft_lengths) < slots:
-        own = there.draft_lengths.clamp(1, slots)
+        own = [min(max(length, 1), slots) for length in batch.draft_lengths]
     if rows is not None:
-        index = torch.tensor(rows, device=batch.device)
         new, lengths = [new[i] for i in rows], [lengths[i] for i in rows]
-        new_there, lengths_there = new_there[index], lengths_there[index]
-        own, last = None if own is None else own[index], last[index]
+        own = None if own is None else [own[i] for i in rows]
+        last = last[torch.tensor(rows, device=batch.device)]
     # Behind the EOS that every row begins with.
-    tokens, features = batch.tokens[:, 1:], batch.features
-    return Prefixes(tokens, new, new_there, lengths, lengths_there, last, features, own, rows)
+    return Prefixes(batch.tokens[:, 1:], new, lengths, last, batch.features, own, rows)

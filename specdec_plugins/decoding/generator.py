@@ -268,9 +268,9 @@ class SpeculativeGenerator:
         new = max(accepted.on_host[0])
         sources = accepted.sources[:, :new]
         self._scorer.commit(accepted, batch)
-        if states is not None and self._cached is not None and self._cached.reads_features:
-            batch.remember(states, sources)
-        return batch.commit(draft, accepted, scores(accepted.tokens[:, :new], sources))
+        if self._cached is None or not self._cached.reads_features:
+            states = None
+        return batch.commit(draft, accepted, scores(accepted.tokens[:, :new], sources), states)
 
     def _finish(
         self, batch: Batch, result: StepResult, results: Results, drafting: Drafting

@@ -46,7 +46,7 @@ class VerifierScorer:
 
     def commit(self, accepted: Accepted, batch: Batch) -> None:
         """Keep what was accepted of the draft scored last, before the batch does."""
-        self.verifier.commit(accepted, batch.lengths, batch.on_device.lengths)
+        self.verifier.commit(accepted, batch.lengths)
 
     def keep(self, rows: Tensor, width: int) -> None:
         """Go on with ``rows`` only."""
@@ -54,10 +54,10 @@ class VerifierScorer:
 
     def score(self, batch: Batch, draft: Draft) -> tuple[Verification, Tensor]:
         """Scores of a draft, and the verifier's states ``(rows, slots, channels)``."""
-        lengths, ragged = batch.on_device.lengths, None
+        ragged = None
         if self._unpadded and isinstance(draft, ChainDraft):
             ragged = RaggedRows.of(draft.lengths + 1, draft.tokens.size(1) + 1)
-        scored = self.verifier.score(batch.last, draft, batch.lengths, lengths, ragged)
+        scored = self.verifier.score(batch.last, draft, batch.lengths, ragged)
         scores, normalisers, limits = scored.logits, scored.normalisers, self.limits
         if limits.repetition_penalty != 1 or limits.temperature != 1:
             scores = self._penalised(scores, batch, draft, ragged)
@@ -142,13 +142,12 @@ class NoScorer:
         if self._features is not None:
             # The last token is not read yet.
             read = replace(draft, tokens=draft.tokens[:, :-1])
-            lengths = batch.on_device.lengths
-            states = self._features.score(batch.last, read, batch.lengths, lengths).states
+            states = self._features.score(batch.last, read, batch.lengths).states
         return draft.verification, states
 
     def commit(self, accepted: Accepted, batch: Batch) -> None:
         if self._features is not None:
-            self._features.commit(accepted, batch.lengths, batch.on_device.lengths)
+            self._features.commit(accepted, batch.lengths)
 
     def keep(self, rows: Tensor, width: int) -> None:
         if self._features is not None:

@@ -109,9 +109,9 @@ def test_drafts_what_speculation_drafts(monkeypatch: pytest.MonkeyPatch) -> None
         cached = CachedDrafter(drafter)
         for begin in range(0, len(tokens), k):
             cached.start(one_row(batch, row)["net_input"], None, most + k)
-            before, length = torch.tensor([tokens[:begin]]).long(), torch.tensor([begin])
+            before = torch.tensor([tokens[:begin]]).long()
             last = torch.tensor([tokens[begin - 1] if begin else EOS])
-            prefixes = Prefixes(before, [begin], length, [begin], length, last, None)
+            prefixes = Prefixes(before, [begin], [begin], last, None)
             _, scores = cached.draft(prefixes, k)
             end = min(begin + k, len(tokens), most)
             assert scores.choose()[0, : end - begin].tolist() == tokens[begin:end]

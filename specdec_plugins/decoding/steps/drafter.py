@@ -31,26 +31,22 @@ from specdec_plugins.models.layers import Attend, KeysValues, additive, source_m
 
 @dataclass(frozen=True)
 class Prefixes:
-    """What a drafter is to go on from, a row each; lists are what the host knows of tensors."""
+    """What a drafter is to go on from, a row each."""
 
     tokens: Tensor
     """``(rows, n)`` of all rows of the batch: prefixes, then whatever."""
     new: list[int]
     """How many tokens of each prefix, its last ones, the drafter has not cached; for one that is
     bidirectional all of them."""
-    new_on_device: Tensor
-    """``(rows,)``."""
     lengths: list[int]
     """Prefix lengths p."""
-    lengths_on_device: Tensor
-    """``(rows,)``."""
     last: Tensor
     """``(rows,)`` the token before each block: the prefix's last, EOS before the first."""
     features: Tensor | None
     """``(rows, n, channels)`` of all rows of the batch: the verifier's states for prefixes, then
     whatever, for drafters that read them; None where there are none."""
-    slots: Tensor | None = None
-    """``(rows,)`` how many slots each row is to have of the block, at least 1; None: all."""
+    slots: list[int] | None = None
+    """How many slots each row is to have of the block, at least 1; None: all."""
     rows: list[int] | None = None
     """Which rows of the batch these are; None: all."""
 
@@ -59,10 +55,15 @@ class Prefixes:
         """How many tokens of each prefix the drafter has cached."""
         return [length - new for length, new in zip(self.lengths, self.new)]
 
+    def own(self, block_size: int) -> list[int]:
+        """How many slots of a block are each row's."""
+        return [block_size] * len(self.new) if self.slots is None else self.slots
+
 
 class DrafterStep(CachedStep):
     """States of a block's slots after new prefix tokens, and what the slots may hold."""
 
+    transient = 1
     memory_at = 6
 
     def __init__(self, model: Drafter, packed: bool = True) -> None:
@@ -199,20 +200,19 @@ class CachedDrafter:
 
         The slots of a row see each other, but not those that are in the batch for other rows only.
         """
-        new, cached = prefixes.new_on_device, prefixes.cached
+        cached, device = prefixes.cached, prefixes.tokens.device
         rows, window, width = len(cached), max(prefixes.new), max(cached)
-        index = indices(window + block_size, new.device)
-        begins = prefixes.lengths_on_device - new
+        counts = torch.tensor((cached, prefixes.new, prefixes.own(block_size)), device=device)
+        begins, new, own = counts.unbind()
+        chosen = None if prefixes.rows is None else torch.tensor(prefixes.rows, device=device)
+        index = indices(window + block_size, device)
         positions = begins[:, None] + index
-        chosen = None
-        if prefixes.rows is not None:
-            chosen = torch.tensor(prefixes.rows, device=new.device)
         tokens, features = _new_tokens(prefixes, positions[:, :window], chosen)
         # Right after its own new tokens comes a row's block; what follows that is never read.
         tokens = F.pad(tokens, (0, block_size), value=self.decoder.padding + 1)
-        block = new[:, None] + indices(block_size, new.device)
+        block = new[:, None] + indices(block_size, device)
         inputs = tokens, index >= new[:, None], positions, block, prefixes.last
-        mask = self._mask(prefixes, cached, block_size)
+        mask = self._mask(prefixes, begins, new, own, block_size)
         room = self._cache.reserve(width, window + block_size, chosen)
         memory = self._memory if chosen is None else self._memory.keep(chosen)
         rest = memory.keys_values, memory.mask, memory.copies, features
@@ -223,18 +223,21 @@ class CachedDrafter:
             self._cache.write(room, columns, positions[:, :window], chosen)
         return states, self.step.score.read(*scores)
 
-    def _mask(self, prefixes: Prefixes, cached: list[int], block_size: int) -> Tensor | None:
-        """Attention of new tokens and block, over what is cached and among themselves."""
-        window, new = max(prefixes.new), prefixes.new_on_device
-        dtype, device = self._cache.store.dtype, new.device
+    def _mask(
+        self, prefixes: Prefixes, cached: Tensor, new: Tensor, own: Tensor, block_size: int
+    ) -> Tensor | None:
+        """Attention of new tokens and block, over what is cached and among themselves.
+
+        ``cached``, ``new``, ``own``: ``(rows,)`` what the prefixes say.
+        """
+        window, dtype, device = max(prefixes.new), self._cache.store.dtype, new.device
         if prefixes.slots is None and min(prefixes.new) == window:
             among = _among(window, block_size, self.causal, dtype, device)
         else:
-            own = block_size if prefixes.slots is None else prefixes.slots[:, None]
-            index, last = indices(window + block_size, device), new[:, None] + own
+            index, last = indices(window + block_size, device), (new + own)[:, None]
             seen = torch.where(index >= new[:, None], last, index + 1) if self.causal else last
             among = additive(index < seen[..., None], dtype)[:, None]
-        return attention_mask(cached, prefixes.lengths_on_device - new, among, dtype)
+        return attention_mask(prefixes.cached, cached, among, dtype)
 
     def keep(self, rows: Tensor, width: int) -> None:
         """Go on with ``rows`` only, of which at most ``width`` positions are cached."""

@@ -77,8 +77,7 @@ class PaddedDrafter(CachedDrafter):
             memory = memory.keep(chosen)
         slots = self._sizes.block(max(prefixes.new), block_size)
         inputs = self._inputs(most, slots, block_size, self._past.width)
-        own = [block_size] * count if prefixes.slots is None else prefixes.slots.tolist()
-        rows = range(count) if prefixes.rows is None else prefixes.rows
+        rows = list(range(count)) if prefixes.rows is None else prefixes.rows
         features = prefixes.features
         if features is None:
             features = inputs.features[:, :0]
@@ -86,7 +85,7 @@ class PaddedDrafter(CachedDrafter):
         _fill(
             filled,
             (contiguous(prefixes.tokens), contiguous(prefixes.last), contiguous(features)),
-            np.array((prefixes.cached, prefixes.new, own, rows)),
+            np.array((prefixes.cached, prefixes.new, prefixes.own(block_size), rows)),
             self.decoder.padding + 1,
             self.causal,
             float(torch.finfo(self._dtype).min / 2),

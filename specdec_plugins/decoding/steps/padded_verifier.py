@@ -52,7 +52,6 @@ class PaddedVerifier(CachedVerifier):
         last: Tensor,
         draft: Draft,
         lengths: list[int],
-        on_device: Tensor,
         ragged: RaggedRows | None = None,
     ) -> Scored:
         rows, new = len(lengths), draft.tokens.size(1) + 1
@@ -69,7 +68,7 @@ class PaddedVerifier(CachedVerifier):
         results = self._past.run(self._run, mask, *given)
         return Scored(*(result[:rows, :new] for result in results))
 
-    def commit(self, accepted: Accepted, lengths: list[int], on_device: Tensor) -> None:
+    def commit(self, accepted: Accepted, lengths: list[int]) -> None:
         self._past.write(accepted.sources.numpy(), lengths, accepted.on_host[0])
 
     def keep(self, rows: Tensor, width: int) -> None:

@@ -83,7 +83,7 @@ def _is_stock(module: nn.Module) -> bool:
 class VerifierStep(CachedStep):
     """Logits after each of several new tokens."""
 
-    transient = 1
+    transient = 3
     memory_at = 3
 
     def __init__(self, model: TransformerModelBase, packed: bool = True) -> None:
@@ -218,7 +218,6 @@ class CachedVerifier:
         last: Tensor,
         draft: Draft,
         lengths: list[int],
-        on_device: Tensor,
         ragged: RaggedRows | None = None,
     ) -> Scored:
         """What the verifier says after each of a row's tokens.
@@ -227,18 +226,18 @@ class CachedVerifier:
             last: ``(rows,)`` the last committed token (EOS at the start), which comes before the
                 draft.
             lengths: committed tokens of each row: as many are cached.
-            on_device: ``(rows,)`` the same.
             ragged: which of the tokens there are, where the verifier ``joins`` rows; None: all.
 
         Returns:
-            the logits are to be read before the next call.
+            what is to be read before the next call.
         """
         tokens = torch.cat([last[:, None], draft.tokens], dim=1)
-        positions = on_device[:, None] + draft.depths
+        self._lengths = torch.tensor(lengths, device=tokens.device)
+        positions = self._lengths[:, None] + draft.depths
         self._width = max(lengths)
         self._new = self._cache.reserve(self._width, tokens.size(1))
         dtype = self._new.dtype
-        mask = attention_mask(lengths, on_device, draft.attention(dtype), dtype)
+        mask = attention_mask(lengths, self._lengths, draft.attention(dtype), dtype)
         rest = [self._table, self._memory, self._memory_mask]
         if ragged is None:
             return Scored(*self._run(self._new, mask, tokens, positions, *rest))
@@ -247,15 +246,13 @@ class CachedVerifier:
         logits, states, normalisers = self._run(self._new, mask, tokens, positions, *rest)
         return Scored(logits, ragged.pad(states), normalisers)
 
-    def commit(self, accepted: Accepted, lengths: list[int], on_device: Tensor) -> None:
-        """Cache what was accepted of the draft scored last.
-
-        ``lengths``, ``on_device``: as they were when it was.
-        """
+    def commit(self, accepted: Accepted, lengths: list[int]) -> None:
+        """Cache what was accepted of the draft scored last; ``lengths``: as they were when it
+        was."""
         if accepted.straight and min(lengths) == self._width:
             return  # It is where it belongs.
         sources = accepted.sources[:, : max(accepted.on_host[0])]
-        positions = on_device[:, None] + indices(sources.size(1), sources.device)
+        positions = self._lengths[:, None] + indices(sources.size(1), sources.device)
         self._cache.write(self._new, sources + self._width, positions)
 
     def keep(self, rows: Tensor, width: int) -> None:

@@ -89,14 +89,12 @@ def test_cached_states_are_those_of_the_training_pass(
         new = [done[row] - n for row, n in zip(ours, before)]
         some = len(going) < len(rows)
         held = torch.tensor(rows)  # the batch
-        own = torch.randint(1, slots + 1, (len(ours),)) if fewer else None
+        own = torch.randint(1, slots + 1, (len(ours),)).tolist() if fewer else None
         counts = [done[row] for row in ours]
         prefixes = Prefixes(
             target[held],
             new,
-            torch.tensor(new),
             counts,
-            torch.tensor(counts),
             target[torch.tensor(ours), 0],
             None if features is None else features[held],
             own,
@@ -105,7 +103,7 @@ def test_cached_states_are_those_of_the_training_pass(
         states, _ = cached.draft(prefixes, slots)
         assert states.shape[:2] == (len(ours), slots)
         logits = model.decoder.output_layer(states)
-        for count in set([slots] if own is None else own.tolist()):
+        for count in set([slots] if own is None else own):
             those = [i for i in range(len(ours)) if own is None or own[i] == count]
             part = torch.tensor([ours[i] for i in those])
             inputs = {key: value[part] for key, value in net_input.items()}

@@ -59,17 +59,14 @@ def test_a_verifier(lengths: list[int], steps: list[tuple[int, bool]], seed: int
     counts = [0] * rows
     for nodes, alike in steps:
         drafted, last = draft(rows, nodes, alike), torch.randint(4, 24, (rows,))
-        there = torch.tensor(counts)
-        expected, found = (
-            [x.clone() for x in one.score(last, drafted, counts, there)] for one in both
-        )
+        expected, found = ([x.clone() for x in one.score(last, drafted, counts)] for one in both)
         for ours, own in zip(found, expected, strict=True):
             torch.testing.assert_close(ours, own, atol=1e-9, rtol=1e-9)
         new = torch.randint(1, nodes + 2, (rows,)).tolist()
         sources = torch.stack([torch.randperm(nodes + 1).sort().values for _ in range(rows)])
-        accepted = Accepted(drafted.tokens, sources, there, [new], straight=False)
+        accepted = Accepted(drafted.tokens, sources, torch.tensor([new]), [new], straight=False)
         for one in both:
-            one.commit(accepted, counts, there)
+            one.commit(accepted, counts)
         counts = [count + more for count, more in zip(counts, new)]
         survivors = [i for i in range(rows) if torch.rand(()) < 0.8]
         if survivors and len(survivors) < rows:
@@ -108,17 +105,15 @@ def test_a_drafter(
         prefixes = Prefixes(
             target,
             new,
-            torch.tensor(new),
             counts,
-            torch.tensor(counts),
             torch.randint(4, 24, (len(going),)),
             features if both[0].reads_features else None,
-            torch.randint(1, slots + 1, (len(going),)) if fewer else None,
+            torch.randint(1, slots + 1, (len(going),)).tolist() if fewer else None,
             going if len(going) < rows else None,
         )
         (expected, scores), (found, ours) = (one.draft(prefixes, slots) for one in both)
         for i in range(len(going)):
-            own = slots if prefixes.slots is None else int(prefixes.slots[i])
+            own = prefixes.own(slots)[i]
             torch.testing.assert_close(found[i, :own], expected[i, :own], atol=1e-9, rtol=1e-9)
             chosen = ours.choose()[i, :own], scores.choose()[i, :own]
             assert chosen[0].tolist() == chosen[1].tolist()

@@ -141,9 +141,8 @@ def test_ragged_scoring_is_the_full_forward(
             there = torch.randint(nodes + 1, (len(rows),)) + 1
             ragged = RaggedRows.of(there, nodes + 1)
             ways = [own[:count] for own, count in zip(ways, there.tolist())]
-        counted = torch.tensor(counts)
         scored = draft_of(draft, depths, seen)
-        logits, states, normalisers = cached.score(last, scored, counts, counted, ragged)
+        logits, states, normalisers = cached.score(last, scored, counts, ragged)
         torch.testing.assert_close(normalisers, logits.logsumexp(-1))
         if ragged is not None:
             assert len(logits) == sum(map(len, ways))
@@ -164,7 +163,7 @@ def test_ragged_scoring_is_the_full_forward(
         lengths = torch.tensor([[len(way) for way in taken]]).expand(5, -1)
         straight = all(way == list(range(len(way))) for way in taken)
         accepted = Accepted(inputs, sources, lengths, lengths.tolist(), straight)
-        cached.commit(accepted, counts, counted)
+        cached.commit(accepted, counts)
         for i, row in enumerate(rows):
             committed[row] += [*inputs[i, taken[i][1:]].tolist(), int(torch.randint(4, 24, ()))]
         survivors = [i for i in range(len(rows)) if torch.rand(()) < 0.8]
@@ -186,8 +185,7 @@ def test_one_object_serves_batch_after_batch(name: str) -> None:
         results = []
         for cached in (reused, CachedVerifier(model, PAD)):
             cached.start(encode(model, [6, 3], length), capacity)
-            nothing = torch.zeros(2, dtype=torch.long)
-            found = cached.score(tokens[:, 0], draft, [0, 0], nothing)
+            found = cached.score(tokens[:, 0], draft, [0, 0])
             results.append(found[0])
         assert torch.equal(*results)
 

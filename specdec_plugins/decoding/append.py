@@ -1,0 +1,72 @@
+"""Rows that grow, each by a number of its own. No fairseq in here."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.arrays import Ints
+from specdec_plugins.decoding.compiled import compiled
+from specdec_plugins.decoding.indices import indices, row_starts
+
+
+class Column(NamedTuple):
+    """What is kept of every row's tokens, and more of it."""
+
+    kept: Tensor
+    """``(rows, capacity, …)``, contiguous."""
+    new: Tensor
+    """``(rows, n, …)``."""
+    before: int = 0
+    """Entries of each row that stand before its first token's."""
+    sources: Tensor | None = None
+    """``(rows, n)`` which of the new ones are meant; None: the first ones."""
+
+
+def append(columns: list[Column], lengths: list[int], counts: list[int]) -> None:
+    """Keep so many ``counts`` new ones of each row, behind the ``lengths`` that there are.
+
+    What comes behind them in a row may be written over, too.
+    """
+    (_on_host if columns[0].kept.device.type == "cpu" else _elsewhere)(columns, lengths, counts)
+
+
+def _on_host(columns: list[Column], lengths: list[int], counts: list[int]) -> None:
+    first, where = np.arange(max(counts))[None], np.array((lengths, counts))
+    for kept, new, before, sources in columns:
+        taken = first if sources is None else np.ascontiguousarray(sources.numpy())
+        _copy(_array(kept), _array(new), where, before, taken)
+
+
+def _elsewhere(columns: list[Column], lengths: list[int], counts: list[int]) -> None:
+    most, device = max(counts), columns[0].kept.device
+    # As places within all rows one after another, which are quicker to copy from and to.
+    positions = torch.tensor(lengths, device=device)[:, None] + indices(most, device)
+    for kept, new, before, sources in columns:
+        found = new[:, :most].flatten(0, 1)
+        if sources is not None:
+            taken = row_starts(*new.shape[:2], device) + sources[:, :most]
+            found = new.flatten(0, 1).index_select(0, taken.flatten())
+        places = row_starts(*kept.shape[:2], device) + before + positions
+        kept.flatten(0, 1).index_copy_(0, places.flatten(), found)
+
+
+def _array(x: Tensor) -> Any:
+    """``(rows, n, channels)``; numpy has no bfloat16, of which there are whole numbers as wide."""
+    x = x.contiguous()
+    array = (x.view(torch.int16) if x.element_size() == 2 else x).numpy()
+    return array.reshape(*array.shape[:2], -1)
+
+
+@compiled
+def _copy(kept: Any, new: Any, where: Ints, before: int, sources: Ints) -> None:
+    """``where``: ``(2, rows)`` lengths and counts of :func:`append`; ``sources``: ``(rows, n)``, or
+    ``(1, n)`` of all rows."""
+    for row in range(where.shape[1]):
+        begin = where[0, row] + before
+        taken = sources[row if len(sources) > 1 else 0]
+        for n in range(where[1, row]):
+            kept[row, begin + n] = new[row, taken[n]]

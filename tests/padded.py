@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from specdec_plugins.engines.eager import EagerEngine
@@ -26,7 +27,7 @@ class PaddedEngine(EagerEngine):
                 # Every new token sees one, be it padding or not.
                 assert (mask == 0).any(-1).all()
             for result in late:
-                result.fill_(0)
+                result.fill_(math.nan)
             results = function(*inputs)
             assert all(result.isfinite().all() for result in results)
             late[:] = results[: step.transient]

@@ -178,8 +178,7 @@ class AcceptanceLabeller:
         logits = self.verifier.score(last, draft, cuts).logits
         prefix = target[:, : max(cuts)], cut
         logits = penalised(logits, self._penalty, *prefix, draft.tokens, draft.ancestors)
-        precision = torch.promote_types(logits.dtype, torch.float32)
-        lprobs = log_probabilities(logits, self._temperature, precision)
+        lprobs = log_probabilities(logits, self._temperature)
         self._bans.apply(lprobs, cut[:, None] + draft.depths, None)
         verification = Verification(lprobs, self.eos)
         accepted = draft.accept(self.rule, verification, None).counts[1]

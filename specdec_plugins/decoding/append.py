@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specdec_plugins.decoding.arrays import Ints
 from specdec_plugins.decoding.compiled import compiled
-from specdec_plugins.decoding.indices import indices, row_starts
+from specdec_plugins.decoding.indices import indices, row_starts, told
 
 
 class Column(NamedTuple):
@@ -30,21 +30,27 @@ def append(columns: list[Column], lengths: list[int], counts: list[int]) -> None
     """Keep so many ``counts`` new ones of each row, behind the ``lengths`` that there are.
 
     What comes behind them in a row may be written over, too.
+
+    Raises:
+        ValueError: a row has no room for them.
     """
     (_on_host if columns[0].kept.device.type == "cpu" else _elsewhere)(columns, lengths, counts)
 
 
 def _on_host(columns: list[Column], lengths: list[int], counts: list[int]) -> None:
     first, where = np.arange(max(counts))[None], np.array((lengths, counts))
+    end = max(length + count for length, count in zip(lengths, counts))
     for kept, new, before, sources in columns:
+        if before + end > kept.size(1):
+            raise ValueError(f"{before + end} tokens in a row of {kept.size(1)}")
         taken = first if sources is None else np.ascontiguousarray(sources.numpy())
-        _copy(_array(kept), _array(new), where, before, taken)
+        _copy(_array(kept), _array(new.contiguous()), where, before, taken)
 
 
 def _elsewhere(columns: list[Column], lengths: list[int], counts: list[int]) -> None:
     most, device = max(counts), columns[0].kept.device
     # As places within all rows one after another, which are quicker to copy from and to.
-    positions = torch.tensor(lengths, device=device)[:, None] + indices(most, device)
+    positions = told(lengths, device)[:, None] + indices(most, device)
     for kept, new, before, sources in columns:
         found = new[:, :most].flatten(0, 1)
         if sources is not None:
@@ -56,9 +62,15 @@ def _elsewhere(columns: list[Column], lengths: list[int], counts: list[int]) -> 
 
 def _array(x: Tensor) -> Any:
     """``(rows, n, channels)``; numpy has no bfloat16, of which there are whole numbers as wide."""
-    x = x.contiguous()
     array = (x.view(torch.int16) if x.element_size() == 2 else x).numpy()
     return array.reshape(*array.shape[:2], -1)
+
+
+def prepare_append() -> None:
+    """Compile it, or load what was compiled, before the first batch is decoded."""
+    for dtype in (torch.long, torch.float32):
+        kept = torch.zeros(1, 1, dtype=dtype)
+        append([Column(kept, kept)], [0], [1])
 
 
 @compiled

@@ -10,6 +10,7 @@ from torch import Tensor
 from specdec_plugins.decoding.acceptance import Accepted
 from specdec_plugins.decoding.append import Column, append
 from specdec_plugins.decoding.drafts import Draft
+from specdec_plugins.decoding.indices import told
 from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.fairseq_types import EncoderOut, NetInput
 
@@ -23,10 +24,7 @@ class RowCounts(NamedTuple):
 
 
 class Batch:
-    """The rows still being decoded: tokens on the device, counts on the host.
-
-    A step's counts travel to the device together.
-    """
+    """The rows still being decoded: tokens on the device, counts on the host."""
 
     def __init__(
         self,
@@ -83,7 +81,7 @@ class Batch:
         """The counts, copied to the device when they are asked for after a change."""
         if self._on_device is None:
             counts = [self.lengths, self.max_lengths, self.draft_lengths]
-            self._on_device = RowCounts(*torch.tensor(counts, device=self.device).unbind())
+            self._on_device = RowCounts(*told(counts, self.device).unbind())
         return self._on_device
 
     def room(self, slots: int) -> list[int] | None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.acceptance.sampling import Proposal, draw
 from specdec_plugins.decoding.acceptance.tree_walk import prepare_walk
+from specdec_plugins.decoding.append import prepare_append
 from specdec_plugins.decoding.batch import Batch
 from specdec_plugins.decoding.drafts import (
     ChainDraft,
@@ -36,6 +37,7 @@ class Drafting:
 
     def __init__(self) -> None:
         prepare_walk()
+        prepare_append()
 
     def start(self, stopwatch: Stopwatch) -> None:
         """Begin a batch; ``stopwatch`` times the drafter's encoder and its passes."""

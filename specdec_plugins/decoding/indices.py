@@ -22,3 +22,8 @@ def row_starts(rows: int, capacity: int, device: torch.device) -> Tensor:
     be changed."""
     with torch.inference_mode(False):
         return torch.arange(rows, device=device)[:, None] * capacity
+
+
+def told(counts: list[int] | list[list[int]], device: torch.device) -> Tensor:
+    """What the host knows, as a tensor; the host does not wait for it."""
+    return torch.tensor(counts).to(device, non_blocking=True)

@@ -188,14 +188,12 @@ def penalised(
     Args:
         scores: ``(rows, slots + 1, vocab)`` after the last committed token and each drafted one.
         penalty: above 1 there are fewer repetitions, below 1 more; with 1 they stay as they are.
-            Else they are float32 at least.
         committed: ``(rows, n)`` of each row, as many of them as ``lengths`` ``(rows,)`` says.
         drafted: ``(rows, slots)``.
         ancestors: as of a draft.
     """
     if penalty == 1:
         return scores
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     rows, width, vocabulary = scores.shape
     # One token more, that stands for none.
     there = torch.arange(committed.size(1), device=scores.device) < lengths[:, None]

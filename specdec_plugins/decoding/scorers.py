@@ -60,7 +60,8 @@ class VerifierScorer:
         scored = self.verifier.score(batch.last, draft, batch.lengths, ragged)
         scores, normalisers, limits = scored.logits, scored.normalisers, self.limits
         if limits.repetition_penalty != 1 or limits.temperature != 1:
-            scores = self._penalised(scores, batch, draft, ragged)
+            if limits.repetition_penalty != 1:
+                scores = self._penalised(scores, batch, draft, ragged)
             scores = tempered(scores, limits.temperature)
             normalisers = scores.logsumexp(-1)
         given = batch, draft.depths, self._bans, ragged

@@ -13,6 +13,7 @@ from specdec_plugins.decoding.controllers import Controller
 from specdec_plugins.decoding.cost_profile import CostProfile, trial
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.engines.sizes import PaddedSizes
 from specdec_plugins.fairseq_types import Sample
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def warm_up(
     """
     sizes, limits = generator.engine.sizes, generator.limits
     measures = isinstance(generator.prepare, CostProfile)
-    if not sizes.padded or not (measures or generator.prepare is None):
+    if sizes is None or not (measures or generator.prepare is None):
         return 0.0
     begin = time.perf_counter()
     try:
@@ -52,17 +53,18 @@ def warm_up(
                 most = max(length, limits.min_len)
                 generator.limits = replace(limits, max_len_a=0, max_len_b=most)
                 made_up = _made_up(source, rows, length)
-                for controller in _of_all_sizes(generator) if measures else [generator.controller]:
+                used = _of_all_sizes(generator, sizes) if measures else [generator.controller]
+                for controller in used:
                     generator.decode(made_up, deepcopy(controller), DecodingStatistics())
     finally:
         generator.limits = limits
     return time.perf_counter() - begin
 
 
-def _of_all_sizes(generator: SpeculativeGenerator) -> list[Controller]:
+def _of_all_sizes(generator: SpeculativeGenerator, sizes: PaddedSizes) -> list[Controller]:
     """In place of one that chooses by what steps cost, which it is yet to be told: drafts of each
     size that an engine is handed."""
-    needs, sizes = generator.controller.needs, generator.engine.sizes
+    needs = generator.controller.needs
     lengths = {sizes.slots(length + 1): length for length in range(needs.most + 1)}
     return [trial(generator, length, needs) for length in lengths.values()]
 

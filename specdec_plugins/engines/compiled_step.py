@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Request:
-    """A compiled step, and the buffers that it reads and writes."""
+    """A compiled step, and what it reads and writes."""
 
     def __init__(self, tensor: Any, compiled: Any, parts: Sequence[int]) -> None:
         """
@@ -56,13 +56,14 @@ class _Input:
         filled anew, which costs less than to hand over another tensor."""
         if x is self._last:
             return
-        self._last = x
-        self._array = x.contiguous().numpy()
+        self._last, self._array = None, x.contiguous().numpy()
         parts = self._array[None]
         if len(self._places) > 1:
             parts = self._array.reshape(len(self._places), *x.shape[2:])
         for place, part in zip(self._places, parts):
             self._request.set_input_tensor(place, self._tensor(part, shared_memory=True))
+        if x.is_contiguous():
+            self._last = x
 
 
 class CompiledStep:

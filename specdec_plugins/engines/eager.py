@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from specdec_plugins.engines.sizes import ExactSizes
+from specdec_plugins.engines.sizes import PaddedSizes
 from specdec_plugins.engines.step import Run, Step
 
 
@@ -16,7 +16,7 @@ class EagerEngine:
 
     name = "eager"
     packed = True
-    sizes = ExactSizes()
+    sizes: PaddedSizes | None = None
 
     def __init__(self, precision: str = "float32") -> None:
         """``precision``: of the models that it will be given."""

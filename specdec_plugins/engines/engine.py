@@ -8,7 +8,7 @@ from typing import Protocol
 
 import torch
 
-from specdec_plugins.engines.sizes import ExactSizes
+from specdec_plugins.engines.sizes import PaddedSizes
 from specdec_plugins.engines.step import Run, Step
 
 
@@ -33,13 +33,17 @@ class Engine(Protocol):
         ...
 
     @property
-    def sizes(self) -> ExactSizes:
-        """Of what steps are handed."""
+    def sizes(self) -> PaddedSizes | None:
+        """To which what steps are handed is padded, on the host; None: steps are handed what there
+        is."""
         ...
 
     def prepare(self, step: Step) -> Run:
-        """What is called in place of the step, whose weights are not to change; where sizes are
-        padded, in place of the functional step of a cached one."""
+        """What is called in place of the step, whose weights are not to change.
+
+        Where sizes are padded, that is of a cached step its :class:`FunctionalStep`. Inputs may
+        then be the same tensors again, filled anew.
+        """
         ...
 
     def running(self) -> AbstractContextManager[None]:

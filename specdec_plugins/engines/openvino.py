@@ -34,7 +34,7 @@ class OpenVinoEngine:
     name = "openvino"
     packed = False
     dtype = torch.float32
-    sizes = PaddedSizes()
+    sizes: PaddedSizes | None = PaddedSizes()
 
     def __init__(self, precision: str = "float32", fall_back: bool = False) -> None:
         """It will run steps by as many threads as torch has now.

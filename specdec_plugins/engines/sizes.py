@@ -1,40 +1,9 @@
-"""Sizes of what a step is handed: as they come, or padded to a few. No fairseq in here."""
+"""The few sizes to which what a step is handed is padded. No fairseq in here."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-
-
-class ExactSizes:
-    """Sizes as they come: nothing is padded."""
-
-    padded = False
-    """Whether steps are handed more than there is, and masks that say so."""
-
-    def cached(self, positions: int) -> int:
-        """Cached positions that are handed over where so many hold something."""
-        return positions
-
-    def slots(self, tokens: int) -> int:
-        """New tokens."""
-        return tokens
-
-    def block(self, prefix: int, slots: int) -> int:
-        """New tokens of a prefix, and the slots of a block behind them."""
-        return prefix + slots
-
-    def capacity(self, tokens: int) -> int:
-        """Of a cache for rows of so many tokens, old and new ones."""
-        return tokens
-
-    def source(self, tokens: int) -> int:
-        """Source tokens."""
-        return tokens
-
-    def rows(self, rows: int) -> int:
-        """Rows of a batch."""
-        return rows
 
 
 def _steps(first: int, *runs: tuple[int, int]) -> Iterator[int]:
@@ -46,11 +15,10 @@ def _steps(first: int, *runs: tuple[int, int]) -> Iterator[int]:
             yield first
 
 
-class PaddedSizes(ExactSizes):
+class PaddedSizes:
     """A few sizes: where one changes from call to call, an engine may lose as much time as some of
     a step takes, and more where it meets one for the first time."""
 
-    padded = True
     CACHED = tuple(_steps(32, (32, 128), (64, 512), (256, 4096)))
     SOURCE = tuple(_steps(16, (8, 32), (16, 64), (32, 128), (64, 512), (256, 4096)))
     # A draft of a round number of tokens goes with the one before it.
@@ -61,21 +29,23 @@ class PaddedSizes(ExactSizes):
     ROWS = tuple(_steps(1, (1, 4), (2, 8), (4, 16), (8, 64), (32, 256), (128, 4096)))
 
     def cached(self, positions: int) -> int:
+        """Cached positions that are handed over where so many hold something."""
         return _at_least(positions, self.CACHED)
 
     def slots(self, tokens: int) -> int:
+        """New tokens."""
         return _at_least(tokens, self.SLOTS)
 
     def block(self, prefix: int, slots: int) -> int:
+        """New tokens of a prefix, and the slots of a block behind them."""
         return _at_least(prefix, self.PREFIX) + slots
 
-    def capacity(self, tokens: int) -> int:
-        return self.cached(tokens) + max(self.slots(tokens), 2 * tokens + 4)
-
     def source(self, tokens: int) -> int:
+        """Source tokens."""
         return _at_least(tokens, self.SOURCE)
 
     def rows(self, rows: int) -> int:
+        """Rows of a batch."""
         return _at_least(rows, self.ROWS)
 
 

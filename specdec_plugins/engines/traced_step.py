@@ -1,5 +1,4 @@
-"""A step as OpenVINO is given it: traced, and written without a place of its own for new keys and
-values. No fairseq in here."""
+"""A step as OpenVINO is given it: traced, with keys and values by layer. No fairseq in here."""
 
 from __future__ import annotations
 

@@ -276,11 +276,16 @@ def dropout(attention: MultiheadAttention) -> float:
     return float(attention.dropout_module.p) if attention.training else 0.0
 
 
+def lowest(dtype: torch.dtype) -> float:
+    """What an additive mask has for what is not seen."""
+    return float(torch.finfo(dtype).min / 2)
+
+
 @lru_cache(maxsize=64)
 def _scalars(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     with torch.inference_mode(False):
-        lowest = torch.tensor(torch.finfo(dtype).min / 2, dtype=dtype, device=device)
-        return torch.zeros_like(lowest), lowest
+        unseen = torch.tensor(lowest(dtype), dtype=dtype, device=device)
+        return torch.zeros_like(unseen), unseen
 
 
 def additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:

@@ -36,13 +36,25 @@ def test_rows_grow(
     torch.manual_seed(seed)
     rows, slots = len(counts), 5
     kept = torch.randint(9, (rows, 20, *channels)).to(dtype)
-    new = torch.randint(9, (rows, slots, *channels)).to(dtype)
+    new = torch.randint(9, (rows, slots + 1, *channels)).to(dtype)[:, 1:]
+    also = torch.zeros(rows, 20)
     lengths = torch.randint(0, 8, (rows,)).tolist()
     sources = torch.stack([torch.randperm(slots) for _ in counts])
     expected = kept.clone()
-    way([Column(kept, new, before, sources if chosen else None)], lengths, counts)
+    ones = Column(also, torch.ones(rows, slots))
+    way([Column(kept, new, before, sources if chosen else None), ones], lengths, counts)
     for row, (length, count) in enumerate(zip(lengths, counts)):
         begin, end = before + length, before + length + count
         taken = new[row, sources[row, :count]] if chosen else new[row, :count]
         assert kept[row, begin:end].equal(taken)
         assert kept[row, :begin].equal(expected[row, :begin])
+        assert kept[row, before + length + max(counts) :].equal(
+            expected[row, before + length + max(counts) :]
+        )
+        assert also[row, : length + count].tolist() == [0.0] * length + [1.0] * count
+
+
+def test_a_row_without_room_is_an_error() -> None:
+    """Compiled code does not look where it writes."""
+    with pytest.raises(ValueError, match="5 tokens in a row of 4"):
+        append([Column(torch.zeros(1, 4), torch.zeros(1, 2), 1)], [2], [2])

@@ -166,7 +166,7 @@ def test_there_are_fewer_repetitions() -> None:
     slots=st.integers(0, 5),
     width=st.integers(0, 6),
     penalty=PENALTIES,
-    dtype=st.sampled_from([torch.float64, torch.float32, torch.bfloat16]),
+    dtype=st.sampled_from([torch.float64, torch.float32]),
 )
 def test_each_place_sees_what_is_before_it(
     seed: int, rows: int, slots: int, width: int, penalty: float, dtype: torch.dtype
@@ -183,7 +183,7 @@ def test_each_place_sees_what_is_before_it(
         for node in range(1, slots + 1):
             ancestors[row, node] |= ancestors[row, int(torch.randint(node, ()))]
     found = penalised(scores, penalty, committed, lengths, drafted, ancestors)
-    assert found.dtype == (dtype if penalty == 1 else torch.promote_types(dtype, torch.float32))
+    assert found.dtype == dtype
     for row in range(rows):
         before = committed[row, : lengths[row]].tolist()
         for place in range(slots + 1):

@@ -126,15 +126,18 @@ def inputs(
 
 
 def test_what_is_handed_over_again_may_have_been_filled_anew() -> None:
-    """It is read where it lies, be it the whole or a part of a step's input."""
+    """It is read where it lies, be it the whole or a part of a step's input, and left as it is."""
     torch.manual_seed(0)
     step = VerifierStep(pair("all shared")[0], packed=False)
     run, given = OpenVinoEngine().prepare(step), inputs(step)
     for _ in range(3):
         for tensor in given[:4]:
             tensor.copy_(tensor.flip(-1) if tensor.dtype == torch.long else tensor + 0.5)
-        for own, ours in zip(FunctionalStep(step)(*given), run(*given), strict=True):
+        before = copy.deepcopy(given)
+        for own, ours in zip(FunctionalStep(step)(*before), run(*given), strict=True):
             torch.testing.assert_close(ours, own, atol=1e-5, rtol=1e-4)
+        for tensor, own in zip(given, before, strict=True):
+            assert tensor.equal(own)
 
 
 def test_one_row_of_more_numbers_of_tokens_than_there_are_requests(own_cache: Path) -> None:
@@ -277,6 +280,21 @@ def test_a_step_that_cannot_be_compiled(caplog: pytest.LogCaptureFixture) -> Non
     run = OpenVinoEngine(fall_back=True).prepare(Strange())
     assert "openvino cannot compile Strange" in caplog.text
     assert torch.equal(run(torch.ones(2))[0], torch.special.airy_ai(torch.ones(2)))
+
+
+def test_a_cached_step_that_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch runs it as the engine would."""
+
+    def refuse(*given: object) -> None:
+        raise RuntimeError("no such operation")
+
+    engine = OpenVinoEngine(fall_back=True)
+    monkeypatch.setattr(engine, "converted", refuse)
+    step = VerifierStep(pair("all shared")[0], packed=False)
+    given = inputs(step)
+    expected = OpenVinoEngine().prepare(step)(*given)
+    for found, own in zip(engine.prepare(step)(*given), expected, strict=True):
+        torch.testing.assert_close(found, own, atol=1e-5, rtol=1e-4)
 
 
 def test_threads_are_torchs_again_afterwards() -> None:

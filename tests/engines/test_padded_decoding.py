@@ -23,8 +23,19 @@ from specdec_plugins.engines.eager import EagerEngine
 EXACT = EagerEngine("float64")
 
 
-def decode(engine: EagerEngine, name: str, lengths: list[int], seed: int, **given: Any) -> Any:
-    limits = GenerationLimits(max_len_b=20)
+LIMITS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "a minimum": {"min_len": 6},
+    "unknown words": {"unkpen": 1.5},
+    "warmer": {"temperature": 1.7},
+    "repetition": {"repetition_penalty": 1.4},
+}
+
+
+def decode(
+    engine: EagerEngine, name: str, lengths: list[int], seed: int, limited: str, **given: Any
+) -> Any:
+    limits = GenerationLimits(max_len_b=20, **LIMITS[limited])
     generator = build_generator(
         verifier(), drafter(name), DICTIONARY, K, limits=limits, head=HEAD, engine=engine, **given
     )
@@ -46,16 +57,19 @@ def assert_same(found: Any, expected: Any) -> None:
     name=st.sampled_from(sorted(DRAFTERS)),
     controller=st.sampled_from(sorted(POLICIES)),
     relaxed=st.booleans(),
+    limited=st.sampled_from(sorted(LIMITS)),
     lengths=st.lists(st.integers(1, 20), min_size=1, max_size=5),
     seed=st.integers(0, 99),
 )
-def test_decoding(name: str, controller: str, relaxed: bool, lengths: list[int], seed: int) -> None:
+def test_decoding(
+    name: str, controller: str, relaxed: bool, limited: str, lengths: list[int], seed: int
+) -> None:
     given: dict[str, Any] = {
         "options": ControllerOptions(controller),
         "rule": RelaxedRule(3, 2.0) if relaxed else StrictRule(),
     }
-    expected = decode(EXACT, name, lengths, seed, **given)
-    assert_same(decode(PADDED, name, lengths, seed, **given), expected)
+    expected = decode(EXACT, name, lengths, seed, limited, **given)
+    assert_same(decode(PADDED, name, lengths, seed, limited, **given), expected)
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
@@ -63,9 +77,9 @@ def test_rows_that_end_one_by_one(name: str) -> None:
     """11 rows are padded to 12, and so are the 9 and 10 that go on; but not by the encoder of the
     published drafter, which runs as it is."""
     lengths, options = [3 + row for row in range(11)], ControllerOptions("constant")
-    expected = decode(EXACT, name, lengths, 1, options=options)
+    expected = decode(EXACT, name, lengths, 1, "none", options=options)
     assert len({len(one["tokens"]) for (one,) in expected}) > 1
-    assert_same(decode(PADDED, name, lengths, 1, options=options), expected)
+    assert_same(decode(PADDED, name, lengths, 1, "none", options=options), expected)
 
 
 @pytest.mark.parametrize("name", DRAFTERS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec_plugins.engines.sizes import ExactSizes, PaddedSizes
+from specdec_plugins.engines.sizes import PaddedSizes
 
 ALL = ("cached", "slots", "source", "rows")
 
@@ -17,15 +17,11 @@ def test_nothing_is_cut(size: int) -> None:
         padded = getattr(sizes, name)(size)
         assert padded >= size
         assert getattr(sizes, name)(padded) == padded
-        assert getattr(ExactSizes(), name)(size) == size
-    assert sizes.capacity(size) >= max(sizes.cached(size), size)
 
 
 @given(prefix=st.integers(0, 200), slots=st.integers(1, 64))
 def test_a_block_is_not_cut_either(prefix: int, slots: int) -> None:
     assert PaddedSizes().block(prefix, slots) >= prefix + slots
-    assert ExactSizes().block(prefix, slots) == prefix + slots
-    assert PaddedSizes().capacity(prefix + slots) >= PaddedSizes().block(prefix, slots)
 
 
 def test_they_are_few() -> None:

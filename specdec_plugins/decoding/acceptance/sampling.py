@@ -8,21 +8,18 @@ import torch
 from torch import Tensor
 
 
-def tempered(scores: Tensor, temperature: float = 1.0, dtype: torch.dtype | None = None) -> Tensor:
-    """``(…, tokens)`` scores divided by ``temperature``, in ``dtype``; up to a number that is the
-    same for all tokens."""
-    scores = scores if dtype is None else scores.to(dtype)
+def tempered(scores: Tensor, temperature: float = 1.0) -> Tensor:
+    """``(…, tokens)`` scores divided by ``temperature``, up to a number that is the same for all
+    tokens."""
     if temperature == 1.0:
         return scores
     # Minus the best, so that no score can become infinity.
     return (scores - scores.amax(-1, keepdim=True)) / temperature
 
 
-def log_probabilities(
-    scores: Tensor, temperature: float = 1.0, dtype: torch.dtype | None = None
-) -> Tensor:
-    """``(…, tokens)`` the log-softmax of scores divided by ``temperature``, in ``dtype``."""
-    return tempered(scores, temperature, dtype).log_softmax(-1)
+def log_probabilities(scores: Tensor, temperature: float = 1.0) -> Tensor:
+    """``(…, tokens)`` the log-softmax of scores divided by ``temperature``."""
+    return tempered(scores, temperature).log_softmax(-1)
 
 
 @dataclass(frozen=True)

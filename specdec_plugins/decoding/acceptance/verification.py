@@ -48,7 +48,7 @@ class Verification:
             self.scores if self.normalisers is None else self.scores - self.normalisers[..., None]
         )
 
-    def after(self, sources: Tensor) -> Tensor:
+    def _after(self, sources: Tensor) -> Tensor:
         """``(rows, n, vocab)`` scores after the ``sources``-th token read, ``(rows, n)``."""
         # Several times as fast as to gather by an index of a vocabulary's width.
         found = self.scores.flatten(0, 1).index_select(0, self._places(sources).flatten())
@@ -65,7 +65,7 @@ class Verification:
         """``(rows, n)`` whether fewer than ``count`` tokens have higher ``scores`` after the
         ``sources``-th one read; False where that is not ``asked``."""
         if self.scores.device.type != "cpu":
-            return asked & ((self.after(sources) > scores[..., None]).sum(-1) < count)
+            return asked & ((self._after(sources) > scores[..., None]).sum(-1) < count)
         # Few are asked for, and numpy counts several times as fast as torch.
         table, found = self.scores.flatten(0, 1).numpy(), np.zeros(asked.shape, dtype=bool)
         places, least = self._places(sources).numpy(), scores.numpy()

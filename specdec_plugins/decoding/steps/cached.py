@@ -18,9 +18,13 @@ def cached_verifier(model: TransformerModelBase, padding: int, engine: Engine) -
     Raises:
         UnsupportedModelError: a model that cannot be run exactly.
     """
-    return (PaddedVerifier if engine.sizes.padded else CachedVerifier)(model, padding, engine)
+    if engine.sizes is None:
+        return CachedVerifier(model, padding, engine)
+    return PaddedVerifier(model, padding, engine, engine.sizes)
 
 
 def cached_drafter(model: Drafter, engine: Engine) -> CachedDrafter:
     """A drafter whose steps the engine runs."""
-    return (PaddedDrafter if engine.sizes.padded else CachedDrafter)(model, engine)
+    if engine.sizes is None:
+        return CachedDrafter(model, engine)
+    return PaddedDrafter(model, engine, engine.sizes)

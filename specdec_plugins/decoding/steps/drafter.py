@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specdec_plugins.decoding.indices import indices, row_starts
+from specdec_plugins.decoding.indices import indices, row_starts, told
 from specdec_plugins.decoding.steps.cache import KVCache, attention_mask
 from specdec_plugins.decoding.steps.encoder import (
     Encode,
@@ -202,9 +202,8 @@ class CachedDrafter:
         """
         cached, device = prefixes.cached, prefixes.tokens.device
         rows, window, width = len(cached), max(prefixes.new), max(cached)
-        counts = torch.tensor((cached, prefixes.new, prefixes.own(block_size)), device=device)
-        begins, new, own = counts.unbind()
-        chosen = None if prefixes.rows is None else torch.tensor(prefixes.rows, device=device)
+        begins, new, own = told([cached, prefixes.new, prefixes.own(block_size)], device).unbind()
+        chosen = None if prefixes.rows is None else told(prefixes.rows, device)
         index = indices(window + block_size, device)
         positions = begins[:, None] + index
         tokens, features = _new_tokens(prefixes, positions[:, :window], chosen)
@@ -241,8 +240,12 @@ class CachedDrafter:
 
     def keep(self, rows: Tensor, width: int) -> None:
         """Go on with ``rows`` only, of which at most ``width`` positions are cached."""
-        self._cache.keep(rows, width if self.causal else 0)
-        self._memory = self._memory.keep(rows)
+        self._memory = self._memory.keep(self._keep(rows, width if self.causal else 0))
+
+    def _keep(self, rows: Tensor, width: int) -> Tensor:
+        """In the cache; returns the rows, with what is padding."""
+        self._cache.keep(rows, width)
+        return rows
 
 
 def _new_tokens(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -12,9 +12,31 @@ from torch import Tensor
 
 from specdec_plugins.decoding.arrays import Floating, Ints
 from specdec_plugins.decoding.compiled import compiled
-from specdec_plugins.engines.sizes import ExactSizes
+from specdec_plugins.engines.sizes import PaddedSizes
 from specdec_plugins.engines.step import Results, Run
 from specdec_plugins.models.layers import DecoderLayerRunner
+
+Made = TypeVar("Made")
+
+
+class Reused(Generic[Made]):
+    """Tensors by size, the same again: what an engine has been handed it need not be handed once
+    more. Of several rows only the last ones, which may be large."""
+
+    def __init__(self, make: Callable[..., Made]) -> None:
+        """``make``: of a number of rows, and of other sizes."""
+        self._make = make
+        self._of_one_row: dict[tuple[int, ...], Made] = {}
+        self._of_several: dict[tuple[int, ...], Made] = {}
+
+    def __call__(self, rows: int, *sizes: int) -> Made:
+        made = self._of_one_row if rows == 1 else self._of_several
+        found = made.get((rows, *sizes))
+        if found is None:
+            found = self._make(rows, *sizes)
+            self._of_several.clear()
+            made[(rows, *sizes)] = found
+        return found
 
 
 class PaddedKVCache:
@@ -22,17 +44,16 @@ class PaddedKVCache:
     to: what a step reads lies where it is, and only what is then committed is written.
 
     There is no length in here: how many positions of a row hold something, the caller knows. The
-    others hold something finite.
+    others hold zeros, or what an earlier batch has left.
     """
 
     def __init__(
-        self, layers: Sequence[DecoderLayerRunner], dtype: torch.dtype, sizes: ExactSizes
+        self, layers: Sequence[DecoderLayerRunner], dtype: torch.dtype, sizes: PaddedSizes
     ) -> None:
-        self._shape = len(layers), layers[0].heads, layers[0].head_dim
-        self._dtype = dtype
+        shape = len(layers), layers[0].heads, layers[0].head_dim
         self._sizes = sizes
-        # An engine that has been handed one of them is not handed it again.
-        self._of_one_row = lru_cache(maxsize=8)(self._empty)
+        self._make = partial(_empty, shape, dtype)
+        self._reused = Reused(self._make)
 
     @property
     def rows(self) -> int:
@@ -71,27 +92,30 @@ class PaddedKVCache:
         """
         end = max(begin + count for begin, count in zip(begins, counts))
         if end > self.width:
-            self._grow(end)
+            before, self._past = self._past, self._room(self.rows, end)
+            self._past[..., : before.size(4), :] = before
         where = np.array((range(len(counts)) if rows is None else rows, begins, counts))
         _write(self._past.numpy(), self._new.numpy(), sources, where)
 
-    def keep(self, rows: Tensor, width: int) -> None:
-        """Go on with ``rows`` only; only positions below ``width`` are moved."""
+    def keep(self, rows: Tensor, width: int) -> Tensor:
+        """Go on with ``rows`` only; only positions below ``width`` are moved. Returns the rows,
+        with what is padding."""
+        # There may be fewer: an encoder that is not fairseq's own does not pad them.
+        rows = padded_rows(rows, min(self._sizes.rows(len(rows)), self.rows))
         before, self._past = self._past, self._room(len(rows), width)
         width = min(self.width, before.size(4))
         self._past[..., :width, :] = before[:, :, rows, :, :width]
-
-    def _grow(self, positions: int) -> None:
-        before, self._past = self._past, self._room(self.rows, positions)
-        self._past[..., : before.size(4), :] = before
+        return rows
 
     def _room(self, rows: int, positions: int) -> Tensor:
+        """Of several rows always another one: what was there may be on its way to it."""
         width = self._sizes.cached(positions)
-        return self._of_one_row(1, width) if rows == 1 else self._empty(rows, width)
+        return self._reused(rows, width) if rows == 1 else self._make(rows, width)
 
-    def _empty(self, rows: int, width: int) -> Tensor:
-        layers, heads, dim = self._shape
-        return torch.zeros(layers, 2, rows, heads, width, dim, dtype=self._dtype)
+
+def _empty(shape: tuple[int, int, int], dtype: torch.dtype, rows: int, width: int) -> Tensor:
+    layers, heads, dim = shape
+    return torch.zeros(layers, 2, rows, heads, width, dim, dtype=dtype)
 
 
 @compiled

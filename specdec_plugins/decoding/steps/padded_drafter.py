@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,12 +12,14 @@ from torch import Tensor
 from specdec_plugins.decoding.arrays import Bools, Floating, Ints
 from specdec_plugins.decoding.compiled import compiled
 from specdec_plugins.decoding.steps.drafter import CachedDrafter, Prefixes
-from specdec_plugins.decoding.steps.padded_cache import PaddedKVCache, padded_rows
+from specdec_plugins.decoding.steps.padded_cache import PaddedKVCache, Reused, padded_rows
 from specdec_plugins.decoding.steps.padded_verifier import contiguous, some_mask
 from specdec_plugins.engines.engine import Engine
+from specdec_plugins.engines.sizes import PaddedSizes
 from specdec_plugins.fairseq_types import EncoderOut
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.models.lattice import SlotScores
+from specdec_plugins.models.layers import lowest
 
 
 class Inputs(NamedTuple):
@@ -36,33 +38,21 @@ class Inputs(NamedTuple):
 
 
 class PaddedDrafter(CachedDrafter):
-    """Steps are handed more rows, tokens and positions than there are, and a mask that says so:
-    always the same few tensors, which compiled code fills."""
+    """Steps are handed more rows, tokens and positions than there are, and a mask that says so: in
+    tensors that compiled code fills anew."""
 
-    def __init__(self, model: Drafter, engine: Engine) -> None:
-        """See the base class."""
+    def __init__(self, model: Drafter, engine: Engine, sizes: PaddedSizes) -> None:
+        """See the base class; ``sizes``: the engine's."""
         super().__init__(model, engine)
-        self._sizes, self._dtype = engine.sizes, engine.dtype
-        self._channels = self.step.channels if self.reads_features else 0
-        self._past = PaddedKVCache(self.step.layers, engine.dtype, engine.sizes)
-        self._inputs = lru_cache(maxsize=64)(self._new_inputs)
-
-    def _new_inputs(self, rows: int, slots: int, block: int, width: int) -> Inputs:
-        """Of so many slots, the last ``block`` of which are the block's; zeros."""
-        tokens, positions = torch.zeros(2, rows, slots, dtype=torch.long)
-        return Inputs(
-            torch.zeros(rows, 1, slots, width + slots, dtype=self._dtype),
-            tokens,
-            torch.zeros(rows, slots, dtype=torch.bool),
-            positions,
-            torch.zeros(rows, block, dtype=torch.long),
-            torch.zeros(rows, dtype=torch.long),
-            torch.zeros(rows, slots, self._channels, dtype=self._dtype),
-        )
+        self._sizes = sizes
+        self._lowest = lowest(engine.dtype)
+        self._past = PaddedKVCache(self.step.layers, engine.dtype, sizes)
+        channels = self.step.channels if self.reads_features else 0
+        self._inputs = Reused(partial(_inputs, engine.dtype, channels))
 
     def _begin(self, states: Tensor, capacity: int) -> None:
         self._past.begin(states.size(1))
-        self._tell_positions(2 * self._sizes.capacity(capacity), states.dtype)
+        self._tell_positions(self._sizes.cached(capacity), states.dtype)
 
     def _source_mask(self, encoder_out: EncoderOut, states: Tensor) -> Tensor:
         return some_mask(encoder_out, states)
@@ -88,7 +78,7 @@ class PaddedDrafter(CachedDrafter):
             np.array((prefixes.cached, prefixes.new, prefixes.own(block_size), rows)),
             self.decoder.padding + 1,
             self.causal,
-            float(torch.finfo(self._dtype).min / 2),
+            self._lowest,
         )
         mask, *others, new_features = inputs
         states = new_features if self.reads_features else None
@@ -100,12 +90,24 @@ class PaddedDrafter(CachedDrafter):
         states, *scores = (result[:count] for result in results)
         return states, self.step.score.read(*scores)
 
-    def keep(self, rows: Tensor, width: int) -> None:
-        """See the base class."""
-        # There may be fewer: an encoder that is not fairseq's own does not pad them.
-        rows = padded_rows(rows, min(self._sizes.rows(len(rows)), self._past.rows))
-        self._past.keep(rows, width if self.causal else 0)
-        self._memory = self._memory.keep(rows)
+    def _keep(self, rows: Tensor, width: int) -> Tensor:
+        return self._past.keep(rows, width)
+
+
+def _inputs(
+    dtype: torch.dtype, channels: int, rows: int, slots: int, block: int, width: int
+) -> Inputs:
+    """Of so many slots, the last ``block`` of which are the block's."""
+    tokens, positions = torch.zeros(2, rows, slots, dtype=torch.long)
+    return Inputs(
+        torch.zeros(rows, 1, slots, width + slots, dtype=dtype),
+        tokens,
+        torch.zeros(rows, slots, dtype=torch.bool),
+        positions,
+        torch.zeros(rows, block, dtype=torch.long),
+        torch.zeros(rows, dtype=torch.long),
+        torch.zeros(rows, slots, channels, dtype=dtype),
+    )
 
 
 @compiled

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,38 +14,37 @@ from specdec_plugins.decoding.acceptance import Accepted
 from specdec_plugins.decoding.arrays import Bools, Floating, Ints
 from specdec_plugins.decoding.compiled import compiled
 from specdec_plugins.decoding.drafts import Draft
-from specdec_plugins.decoding.steps.padded_cache import PaddedKVCache, padded_rows
+from specdec_plugins.decoding.steps.padded_cache import PaddedKVCache, Reused
 from specdec_plugins.decoding.steps.verifier import CachedVerifier, Scored
 from specdec_plugins.engines.engine import Engine
+from specdec_plugins.engines.sizes import PaddedSizes
 from specdec_plugins.fairseq_types import EncoderOut
-from specdec_plugins.models.layers import source_mask
+from specdec_plugins.models.layers import lowest, source_mask
 from specdec_plugins.models.ragged import RaggedRows
 
 
 class PaddedVerifier(CachedVerifier):
-    """Steps are handed more rows, tokens and positions than there are, and a mask that says so:
-    always the same few tensors, which compiled code fills."""
+    """Steps are handed more rows, tokens and positions than there are, and a mask that says so: in
+    tensors that compiled code fills anew."""
 
     joins = False
 
-    def __init__(self, model: TransformerModelBase, padding: int, engine: Engine) -> None:
-        """See the base class."""
+    def __init__(
+        self, model: TransformerModelBase, padding: int, engine: Engine, sizes: PaddedSizes
+    ) -> None:
+        """See the base class; ``sizes``: the engine's."""
         super().__init__(model, padding, engine)
-        self._sizes, self._dtype = engine.sizes, engine.dtype
-        self._past = PaddedKVCache(self.step.layers, engine.dtype, engine.sizes)
-        self._inputs = lru_cache(maxsize=64)(self._new_inputs)
+        self._sizes = sizes
+        self._lowest = lowest(engine.dtype)
+        self._past = PaddedKVCache(self.step.layers, engine.dtype, sizes)
+        self._inputs = Reused(partial(_inputs, engine.dtype))
 
-    def _new_inputs(self, rows: int, slots: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The mask of new tokens, they, and their positions; zeros."""
-        tokens, positions = torch.zeros(2, rows, slots, dtype=torch.long)
-        return torch.zeros(rows, 1, slots, width + slots, dtype=self._dtype), tokens, positions
+    def _source_mask(self, encoder_out: EncoderOut, states: Tensor) -> Tensor:
+        return some_mask(encoder_out, states)
 
-    def start(self, encoder_out: EncoderOut, capacity: int) -> None:
-        states = encoder_out["encoder_out"][0]
-        (self._memory,) = self._read_source(states)
-        self._memory_mask = some_mask(encoder_out, states)
+    def _begin(self, states: Tensor, capacity: int) -> None:
         self._past.begin(states.size(1))
-        self._tell_positions(self._sizes.capacity(capacity), states.dtype)
+        self._tell_positions(self._sizes.cached(capacity), states.dtype)
 
     def score(
         self,
@@ -62,7 +61,7 @@ class PaddedVerifier(CachedVerifier):
             (contiguous(last), contiguous(draft.tokens), np.array(lengths)),
             np.atleast_2d(contiguous(draft.depths)),
             contiguous(draft.ancestors).reshape(-1, new, new),
-            float(torch.finfo(self._dtype).min / 2),
+            self._lowest,
         )
         given = tokens, positions, self._table, self._memory, self._memory_mask
         results = self._past.run(self._run, mask, *given)
@@ -71,13 +70,14 @@ class PaddedVerifier(CachedVerifier):
     def commit(self, accepted: Accepted, lengths: list[int]) -> None:
         self._past.write(accepted.sources.numpy(), lengths, accepted.on_host[0])
 
-    def keep(self, rows: Tensor, width: int) -> None:
-        # There may be fewer: an encoder that is not fairseq's own does not pad them.
-        rows = padded_rows(rows, min(self._sizes.rows(len(rows)), self._past.rows))
-        self._past.keep(rows, width)
-        assert self._memory_mask is not None
-        self._memory = self._memory[:, :, rows]
-        self._memory_mask = self._memory_mask[rows]
+    def _keep(self, rows: Tensor, width: int) -> Tensor:
+        return self._past.keep(rows, width)
+
+
+def _inputs(dtype: torch.dtype, rows: int, slots: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The mask of new tokens, they, and their positions."""
+    tokens, positions = torch.zeros(2, rows, slots, dtype=torch.long)
+    return torch.zeros(rows, 1, slots, width + slots, dtype=dtype), tokens, positions
 
 
 def contiguous(x: Tensor) -> Any:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from specdec_plugins.decoding.acceptance import Accepted
 from specdec_plugins.decoding.drafts import Draft
-from specdec_plugins.decoding.indices import indices
+from specdec_plugins.decoding.indices import indices, told
 from specdec_plugins.decoding.steps.cache import KVCache, attention_mask
 from specdec_plugins.decoding.steps.encoder import (
     MemoryStep,
@@ -197,8 +197,12 @@ class CachedVerifier:
         """Begin a batch; ``capacity``: of a row, committed tokens and new ones together."""
         states = encoder_out["encoder_out"][0]
         (self._memory,) = self._read_source(states)
-        self._memory_mask = source_mask(encoder_out, states.dtype)
+        self._memory_mask = self._source_mask(encoder_out, states)
         self._begin(states, capacity)
+
+    def _source_mask(self, encoder_out: EncoderOut, states: Tensor) -> Tensor | None:
+        """What to add to the scores of cross-attention."""
+        return source_mask(encoder_out, states.dtype)
 
     def _begin(self, states: Tensor, capacity: int) -> None:
         """Cache nothing, of the rows of the encoder's ``states`` ``(source, rows, channels)``."""
@@ -232,7 +236,7 @@ class CachedVerifier:
             what is to be read before the next call.
         """
         tokens = torch.cat([last[:, None], draft.tokens], dim=1)
-        self._lengths = torch.tensor(lengths, device=tokens.device)
+        self._lengths = told(lengths, tokens.device)
         positions = self._lengths[:, None] + draft.depths
         self._width = max(lengths)
         self._new = self._cache.reserve(self._width, tokens.size(1))
@@ -257,7 +261,12 @@ class CachedVerifier:
 
     def keep(self, rows: Tensor, width: int) -> None:
         """Go on with ``rows`` only, of which at most ``width`` positions are cached."""
-        self._cache.keep(rows, width)
+        rows = self._keep(rows, width)
         self._memory = self._memory[:, :, rows]
         if self._memory_mask is not None:
             self._memory_mask = self._memory_mask[rows]
+
+    def _keep(self, rows: Tensor, width: int) -> Tensor:
+        """In the cache; returns the rows, with what is padding."""
+        self._cache.keep(rows, width)
+        return rows

@@ -20,7 +20,7 @@ from specdec_plugins.decoding.steps.drafter import Prefixes
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.models.layers import additive
 
-PAD, CAPACITY = 1, 40
+PAD, CAPACITY = 1, 60
 ENGINES: tuple[EagerEngine, EagerEngine] = (EagerEngine("float64"), PADDED)
 
 pytestmark = pytest.mark.usefixtures("exact_softmax")
@@ -95,8 +95,9 @@ def test_a_drafter(
         shared = cached_verifier(verifier(), PAD, engine)
         out = shared.encode(batch["src_tokens"], batch["src_lengths"])
         one.start(batch, out, CAPACITY)
-    target = torch.randint(4, 24, (rows, CAPACITY))
-    features = torch.randn(rows, CAPACITY, 16, dtype=torch.float64)
+    # Where rows differ in what is cached and in what is new, both may be longest at once.
+    target = torch.randint(4, 24, (rows, 2 * CAPACITY))
+    features = torch.randn(rows, 2 * CAPACITY, 16, dtype=torch.float64)
     done, seen = [0] * rows, [0] * rows  # tokens that there are, and that are cached
     for slots, fewer in steps:
         going = [i for i in range(rows) if not some or torch.rand(()) < 0.7] or list(range(rows))

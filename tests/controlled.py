@@ -29,6 +29,7 @@ DRAFTERS: dict[str, dict[str, Any]] = {
     "causal, all shared": {
         "share_verifier_encoder": True,
         "verifier_features": True,
+        "verifier_feature_layers": "1",
         "previous_token_head": True,
     },
 }

@@ -53,7 +53,11 @@ CAUSAL: dict[str, dict[str, Any]] = {
     "unscaled": {"no_scale_embedding": True, "share_decoder_input_output_embed": True},
     "shared encoder": {"share_verifier_encoder": True},
     "features": {"verifier_features": True},
-    "all of the verifier": {"share_verifier_encoder": True, "verifier_features": True},
+    "all of the verifier": {
+        "share_verifier_encoder": True,
+        "verifier_features": True,
+        "verifier_feature_layers": "2,1",
+    },
 }
 """Kinds of ``block_causal`` drafters."""
 

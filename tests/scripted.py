@@ -56,6 +56,7 @@ class ScriptedDrafter:
 
     causal = False
     reads_features = False
+    feature_layers = ()
     eos, padding = DICTIONARY.eos(), DICTIONARY.pad()
 
     def __init__(self, script: Tensor) -> None:

@@ -95,7 +95,7 @@ class AcceptanceLabeller:
         drafter.attach_verifier(verifier)
         self.drafter = CachedDrafter(drafter.eval())
         verifier.eval()
-        self.verifier = CachedVerifier(verifier, padding)
+        self.verifier = CachedVerifier(verifier, padding, feature_layers=drafter.feature_layers)
         self.rule = rule
         self.block_size = block_size
         self.padding = padding

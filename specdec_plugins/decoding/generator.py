@@ -117,7 +117,8 @@ class SpeculativeGenerator:
     def _build_scorer(self, verifier: TransformerModelBase | None) -> tuple[int, Scorer]:
         """Who scores drafts, and the target positions that there are."""
         if not isinstance(self.rule, AcceptAll):
-            cached = cached_verifier(verifier, self.pad, self.engine)
+            layers = () if self.drafter is None else self.drafter.feature_layers
+            cached = cached_verifier(verifier, self.pad, self.engine, layers)
             positions = int(cached.model.max_decoder_positions())
             unpadded = self.controller.needs.unpadded
             return positions, VerifierScorer(cached, self.limits, self._bans, unpadded)
@@ -125,7 +126,8 @@ class SpeculativeGenerator:
         assert drafter is not None
         shared = features = None
         if drafter.encoder is None or drafter.uses_verifier_features:
-            shared = cached_verifier(drafter.verifier, self.pad, self.engine)
+            layers = drafter.feature_layers
+            shared = cached_verifier(drafter.verifier, self.pad, self.engine, layers)
             features = shared if drafter.uses_verifier_features else None
         return int(drafter.decoder.embed_positions.max_positions), NoScorer(shared, features)
 

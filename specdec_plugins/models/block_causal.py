@@ -97,6 +97,13 @@ class BlockCausalConfig(FairseqDataclass):
             "(needs --AR-path)"
         },
     )
+    verifier_feature_layers: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "with --verifier-features, also the states after these layers of the "
+            "verifier's decoder, counted from 1: 1,2"
+        },
+    )
     previous_token_head: bool = field(
         default=False,
         metadata={
@@ -137,7 +144,7 @@ class BlockCausalDecoder(DrafterDecoder):
         self.embed_scale = 1.0 if cfg.no_scale_embedding else math.sqrt(dim)
         self.mask_embedding = nn.Parameter(torch.randn(dim) * self.embed_scale * dim**-0.5)
         self.feature_projection = (
-            nn.Linear(cfg.verifier_embed_dim, dim, bias=False) if cfg.verifier_features else None
+            nn.Linear(feature_channels(cfg), dim, bias=False) if cfg.verifier_features else None
         )
         self.previous = PreviousTokenHead(dim) if cfg.previous_token_head else None
         # Own tables, or none: then the verifier's are read through `tables`.
@@ -228,6 +235,7 @@ class BlockCausalDrafter(Drafter):
         super().__init__(encoder, decoder, cfg.block_size, eos)
         self.cfg = cfg
         self.uses_verifier_features = cfg.verifier_features
+        self.feature_layers = feature_layers(cfg)
 
     @classmethod
     def build_model(cls, cfg: BlockCausalConfig, task: FairseqTask) -> "BlockCausalDrafter":
@@ -271,12 +279,48 @@ class BlockCausalDrafter(Drafter):
                     needed["--decoder-embed-dim"] = cfg.decoder_embed_dim, theirs
         if cfg.verifier_features:
             needed["--verifier-embed-dim"] = (cfg.verifier_embed_dim, decoder.output_embed_dim)
+        if self.feature_layers:
+            count, deepest = len(decoder.layers), max(self.feature_layers)
+            if deepest > count:
+                raise ValueError(
+                    f"--verifier-feature-layers {cfg.verifier_feature_layers}: the verifier has "
+                    f"{count} layers"
+                )
+            widths = {int(layer.embed_dim) for layer in decoder.layers}
+            if widths != {cfg.verifier_embed_dim}:
+                raise ValueError(
+                    "--verifier-feature-layers: the verifier's layers are not as wide as its output"
+                )
         for flag, (own, theirs) in needed.items():
             if own != theirs:
                 raise ValueError(f"{flag} {own}: the verifier's is {theirs}")
         super().attach_verifier(verifier)
         if cfg.share_verifier_encoder:
             self.decoder.borrow(decoder)
+
+
+def feature_layers(cfg: BlockCausalConfig) -> tuple[int, ...]:
+    """After which of the verifier's layers states are read beside its last, in their order.
+
+    Raises:
+        ValueError: what is given are no numbers of layers, or they are given for nothing.
+    """
+    given = cfg.verifier_feature_layers
+    if not given:
+        return ()
+    if not cfg.verifier_features:
+        raise ValueError(f"--verifier-feature-layers {given}: needs --verifier-features")
+    numbers = given.split(",")
+    if not all(number.isdecimal() and int(number) > 0 for number in numbers):
+        raise ValueError(
+            f"--verifier-feature-layers {given}: must be numbers of layers, from 1 on, such as 1,2"
+        )
+    return tuple(sorted(set(map(int, numbers))))
+
+
+def feature_channels(cfg: BlockCausalConfig) -> int:
+    """Of what is read of the verifier for each token."""
+    return (1 + len(feature_layers(cfg))) * cfg.verifier_embed_dim
 
 
 def vars_of(cfg: object) -> dict[str, object]:

@@ -28,7 +28,12 @@ from specdec_plugins.checkpoints.loading import REDUNDANT
 from specdec_plugins.data.block_mask import GLANCING, Blocks, glance, sentence_uniforms
 from specdec_plugins.fairseq_types import EncoderOut
 from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory
-from specdec_plugins.models.layers import DecoderLayerRunner, additive, among_themselves
+from specdec_plugins.models.layers import (
+    DecoderLayerRunner,
+    additive,
+    among_themselves,
+    with_layers,
+)
 
 CHUNK = 2**26
 """Logits that are there at once, of whole slots: 256 MiB in float32."""
@@ -96,6 +101,8 @@ class Drafter(BaseFairseqModel):
     encoder: TransformerEncoderBase | None
     decoder: DrafterDecoder
     uses_verifier_features = False
+    feature_layers: tuple[int, ...] = ()
+    """After which of the verifier's layers, counted from 1, states are read beside its last."""
 
     def __init__(
         self,
@@ -188,8 +195,9 @@ class Drafter(BaseFairseqModel):
     @torch.no_grad()
     def verifier_states(
         self, src_tokens: Tensor, src_lengths: Tensor, target: Tensor, encoder_out: EncoderOut
-    ) -> Tensor:
-        """``(batch, length, channels)``: row t is the verifier's state that predicts ``y_t``.
+    ) -> tuple[Tensor, Tensor]:
+        """``(batch, length, channels)``: row t is the verifier's state that predicts ``y_t``; and
+        that with the states after ``feature_layers``, of which a drafter's features are made.
 
         ``encoder_out`` is this drafter's, and is read where it is the verifier's too.
         """
@@ -197,8 +205,11 @@ class Drafter(BaseFairseqModel):
         if self.encoder is not None:
             encoder_out = verifier.encoder(src_tokens, src_lengths=src_lengths)
         shifted = torch.cat([torch.full_like(target[:, :1], self.eos), target[:, :-1]], dim=1)
-        states, _ = verifier.decoder.extract_features(shifted, encoder_out=encoder_out)
-        return states
+        states, extra = verifier.decoder.extract_features(shifted, encoder_out=encoder_out)
+        assert extra is not None
+        # The first of them is what the first layer is given.
+        inner = [extra["inner_states"][layer].transpose(0, 1) for layer in self.feature_layers]
+        return states, with_layers(states, inner)
 
     def forward(
         self,
@@ -226,12 +237,13 @@ class Drafter(BaseFairseqModel):
             seeds = torch.randint(2**63 - 1, (len(target),), device=target.device)
         blocks = Blocks.cut(target, cuts, self.block_size, self.decoder.padding)
         encoder_out = self.encode(src_tokens, src_lengths)
-        states = None
+        states = features = None
         if with_verifier or self.uses_verifier_features:
-            states = self.verifier_states(src_tokens, src_lengths, target, encoder_out)
-        features = None
-        if states is not None and self.uses_verifier_features:
-            features = self.decoder.feature_reader()(states)
+            given = src_tokens, src_lengths, target, encoder_out
+            states, features = self.verifier_states(*given)
+            features = (
+                self.decoder.feature_reader()(features) if self.uses_verifier_features else None
+            )
         runners = self.decoder.runners()
         table = self.decoder.positions(target.size(1) + self.block_size)
         memory = self.decoder.memory(encoder_out, runners, table)

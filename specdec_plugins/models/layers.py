@@ -262,6 +262,16 @@ def attend_over(cached: Tensor, mask: Tensor | None) -> Attend:
     return attend
 
 
+def with_layers(states: Tensor, inner: Sequence[Tensor]) -> Tensor:
+    """A decoder's states ``(…, channels)``, and before them, each normalised, those after some of
+    its layers, ``(…, channels)`` as well."""
+    if not inner:
+        return states
+    # Not of a traced size: normalisation is over a fixed number of channels.
+    normed = [F.layer_norm(x, [int(x.size(-1))]) for x in inner]
+    return torch.cat([*normed, states], dim=-1)
+
+
 def ragged_attention(attend: Attend, ragged: RaggedRows) -> Attend:
     """The same of queries, keys and values that are joined."""
 

@@ -39,7 +39,12 @@ PAIRS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     "all shared": (
         {"encoder_normalize_before": True, "decoder_normalize_before": True},
         "causal",
-        {"share_verifier_encoder": True, "verifier_features": True, "previous_token_head": True},
+        {
+            "share_verifier_encoder": True,
+            "verifier_features": True,
+            "verifier_feature_layers": "1",
+            "previous_token_head": True,
+        },
     ),
     "learned positions": (
         {"encoder_learned_pos": True, "decoder_learned_pos": True, "share_all_embeddings": True},

@@ -221,13 +221,41 @@ def test_verifier_features_change_the_output() -> None:
     assert torch.equal(changed[1], logits[1])
 
 
+@pytest.mark.parametrize(
+    ("layers", "features", "message"),
+    [
+        ("1", False, "--verifier-feature-layers 1: needs --verifier-features"),
+        ("0", True, "--verifier-feature-layers 0: must be numbers of layers, from 1 on"),
+        ("1,last", True, "--verifier-feature-layers 1,last: must be numbers of layers"),
+    ],
+)
+def test_layers_that_cannot_be_read(layers: str, features: bool, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_causal(verifier_features=features, verifier_feature_layers=layers)
+
+
+def test_features_of_several_layers() -> None:
+    """In their order, each normalised, before the last states; one is read once."""
+    task = task_with_verifier()
+    model = make_causal(task, verifier_features=True, verifier_feature_layers="2,1,2")
+    source, lengths, target = torch.tensor([[5, 6, 2]]), torch.tensor([3]), torch.tensor([[7, 8]])
+    given = source, lengths, target, model.encode(source, lengths)
+    states, features = model.verifier_states(*given)
+    encoder_out = task.verifier.encoder(source, src_lengths=lengths)
+    shifted = torch.tensor([[2, 7]])
+    _, extra = task.verifier.decoder.extract_features(shifted, encoder_out=encoder_out)
+    inner = [extra["inner_states"][layer].transpose(0, 1) for layer in (1, 2)]
+    expected = [(x - x.mean(-1, True)) / (x.var(-1, False, True) + 1e-5).sqrt() for x in inner]
+    torch.testing.assert_close(features, torch.cat([*expected, states], dim=-1))
+
+
 def test_verifier_states_are_those_that_predict_the_target() -> None:
     model = drafter_of("features")
     source, lengths, target, _ = inputs([9, 7], [[4], [0]])
     verifier = model.verifier
     previous = torch.cat([torch.full((2, 1), EOS), target[:, :-1]], dim=1)
     expected, _ = verifier(source, lengths, previous)
-    states = model.verifier_states(source, lengths, target, model.encode(source, lengths))
+    states, _ = model.verifier_states(source, lengths, target, model.encode(source, lengths))
     found = verifier.decoder.output_layer(states)
     torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-9)
 
@@ -246,6 +274,10 @@ def test_verifier_states_are_those_that_predict_the_target() -> None:
         (
             {"verifier_features": True, "verifier_embed_dim": 64},
             "--verifier-embed-dim 64: the verifier's is 16",
+        ),
+        (
+            {"verifier_features": True, "verifier_feature_layers": "1,3"},
+            "--verifier-feature-layers 1,3: the verifier has 2 layers",
         ),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from fairseq.models.transformer import TransformerModelBase
 
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
@@ -12,15 +14,20 @@ from specdec_plugins.engines.engine import Engine
 from specdec_plugins.models.drafter import Drafter
 
 
-def cached_verifier(model: TransformerModelBase, padding: int, engine: Engine) -> CachedVerifier:
-    """A verifier whose steps the engine runs.
+def cached_verifier(
+    model: TransformerModelBase,
+    padding: int,
+    engine: Engine,
+    feature_layers: Collection[int] = (),
+) -> CachedVerifier:
+    """A verifier whose steps the engine runs; ``feature_layers``: as of the drafter.
 
     Raises:
         UnsupportedModelError: a model that cannot be run exactly.
     """
     if engine.sizes is None:
-        return CachedVerifier(model, padding, engine)
-    return PaddedVerifier(model, padding, engine, engine.sizes)
+        return CachedVerifier(model, padding, engine, feature_layers)
+    return PaddedVerifier(model, padding, engine, feature_layers, engine.sizes)
 
 
 def cached_drafter(model: Drafter, engine: Engine) -> CachedDrafter:

@@ -78,7 +78,8 @@ class DrafterStep(CachedStep):
             self.score = self.decoder.slot_scorer(packed)
             if model.uses_verifier_features:
                 self._read = self.decoder.feature_reader(packed)
-                self.channels = int(model.verifier.decoder.output_embed_dim)
+                parts = 1 + len(model.feature_layers)
+                self.channels = parts * int(model.verifier.decoder.output_embed_dim)
 
     def run(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
@@ -30,10 +31,15 @@ class PaddedVerifier(CachedVerifier):
     joins = False
 
     def __init__(
-        self, model: TransformerModelBase, padding: int, engine: Engine, sizes: PaddedSizes
+        self,
+        model: TransformerModelBase,
+        padding: int,
+        engine: Engine,
+        feature_layers: Collection[int],
+        sizes: PaddedSizes,
     ) -> None:
         """See the base class; ``sizes``: the engine's."""
-        super().__init__(model, padding, engine)
+        super().__init__(model, padding, engine, feature_layers)
         self._sizes = sizes
         self._lowest = lowest(engine.dtype)
         self._past = PaddedKVCache(self.step.layers, engine.dtype, sizes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import torch
@@ -36,6 +36,7 @@ from specdec_plugins.models.layers import (
     projection,
     ragged_attention,
     source_mask,
+    with_layers,
 )
 from specdec_plugins.models.ragged import RaggedRows
 
@@ -86,14 +87,23 @@ class VerifierStep(CachedStep):
     transient = 3
     memory_at = 3
 
-    def __init__(self, model: TransformerModelBase, packed: bool = True) -> None:
-        """``packed``: as of a layer.
+    def __init__(
+        self,
+        model: TransformerModelBase,
+        packed: bool = True,
+        feature_layers: Collection[int] = (),
+    ) -> None:
+        """
+        Args:
+            packed: as of a layer.
+            feature_layers: as of a drafter.
 
         Raises:
             UnsupportedModelError: a model that cannot be run exactly.
         """
         check_supported(model)
         super().__init__()
+        self._feature_layers = feature_layers
         self.decoder = model.decoder
         with torch.no_grad():
             self.layers = [DecoderLayerRunner(layer, True, packed) for layer in self.decoder.layers]
@@ -112,7 +122,8 @@ class VerifierStep(CachedStep):
         taken: Tensor | None = None,
         places: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits after each token, the states they are computed from, and normalisers.
+        """Logits after each token, what a drafter reads (the states they are computed from, and
+        those after some layers before them), and normalisers.
 
         Args:
             tokens: ``(rows, slots)``.
@@ -141,15 +152,18 @@ class VerifierStep(CachedStep):
             x = positioned(x, positions, table)
         if decoder.layernorm_embedding is not None:
             x = decoder.layernorm_embedding(x)
-        for layer, attend, source in zip(self.layers, attends, memory):
+        inner = []
+        for number, (layer, attend, source) in enumerate(zip(self.layers, attends, memory), 1):
             x = layer(x, attend, source, memory_mask, ragged=ragged)
+            if number in self._feature_layers:
+                inner.append(x)
         if decoder.layer_norm is not None:
             x = decoder.layer_norm(x)
         if decoder.project_out_dim is not None:
             x = decoder.project_out_dim(x)
         logits = self._project(x)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        return logits, x, logits.logsumexp(-1)
+        return logits, with_layers(x, inner), logits.logsumexp(-1)
 
     def example(self, rows: int = 2, tokens: int = 5, others: int = 7) -> tuple[Tensor | None, ...]:
         """See the base class."""
@@ -176,9 +190,16 @@ class CachedVerifier:
     """Whether rows can be joined."""
 
     def __init__(
-        self, model: TransformerModelBase, padding: int, engine: Engine | None = None
+        self,
+        model: TransformerModelBase,
+        padding: int,
+        engine: Engine | None = None,
+        feature_layers: Collection[int] = (),
     ) -> None:
-        """``engine``: what runs the steps; None is PyTorch as it is.
+        """
+        Args:
+            engine: what runs the steps; None is PyTorch as it is.
+            feature_layers: as of the drafter that reads states.
 
         Raises:
             UnsupportedModelError: a model that cannot be run exactly.
@@ -186,7 +207,7 @@ class CachedVerifier:
         engine = engine or EagerEngine()
         self.model = model
         self.padding = padding
-        self.step = VerifierStep(model, engine.packed)
+        self.step = VerifierStep(model, engine.packed, feature_layers)
         self._run = engine.prepare(self.step)
         self._read_source = engine.prepare(MemoryStep(self.step.layers))
         with torch.no_grad():

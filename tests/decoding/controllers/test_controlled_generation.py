@@ -219,14 +219,15 @@ def test_real_drafters(
 
 
 @torch.no_grad()
-def states_of(batch: Any, row: int, tokens: torch.Tensor) -> torch.Tensor:
-    """``(1, tokens, channels)`` the verifier's states that give these tokens of a row."""
-    before = torch.cat([tokens.new_tensor([DICTIONARY.eos()]), tokens[:-1]])[None]
+def states_of(batch: Any, row: int, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """``(1, tokens, channels)`` the verifier's states that give these tokens of a row, and what a
+    drafter reads of them."""
     length = batch["net_input"]["src_lengths"][row : row + 1]
     source = batch["net_input"]["src_tokens"][row : row + 1, -int(length) :]
     encoder_out = verifier().encoder(source, length)
-    found: torch.Tensor
-    found, _ = verifier().decoder.extract_features(before, encoder_out=encoder_out)
+    reads_all: Any = drafter("causal, all shared")
+    found: tuple[torch.Tensor, torch.Tensor]
+    found = reads_all.verifier_states(source, length, tokens[None], encoder_out)
     return found
 
 
@@ -245,7 +246,7 @@ def test_relaxed_trees_commit_what_the_rule_accepts(
     generator = make_generator(kind, controller, 12, rule=RelaxedRule(3, tau))
     for row, (found,) in enumerate(generator.generate([], batch)):
         tokens = found["tokens"]
-        logits = verifier().decoder.output_layer(states_of(batch, row, tokens))
+        logits = verifier().decoder.output_layer(states_of(batch, row, tokens)[0])
         scores = logits[0].log_softmax(-1)
         scores[:, DICTIONARY.pad()] = -torch.inf
         scores[0, DICTIONARY.eos()] = -torch.inf
@@ -291,7 +292,7 @@ def test_features_are_those_of_the_committed_tokens(nodes: int) -> None:
         with patch.object(CachedDrafter, "draft", noting):
             ((hypothesis,),) = generator.generate([], batch)
         several += max(hypothesis["accepted"])
-        expected = states_of(batch, 0, hypothesis["tokens"])
+        _, expected = states_of(batch, 0, hypothesis["tokens"])
         assert given[0].features is None
         for prefixes in given[1:]:
             (new,), (length,) = prefixes.new, prefixes.lengths

@@ -77,7 +77,7 @@ def test_cached_states_are_those_of_the_training_pass(
     features = None
     if model.uses_verifier_features:
         sources = net_input["src_tokens"], net_input["src_lengths"]
-        features = model.verifier_states(*sources, target, model.encode(*sources))
+        _, features = model.verifier_states(*sources, target, model.encode(*sources))
     cached = CachedDrafter(model)
     cached.start(net_input, verifier_out, LENGTH + K)
     rows = list(range(len(lengths)))

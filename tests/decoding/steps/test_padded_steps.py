@@ -97,7 +97,8 @@ def test_a_drafter(
         one.start(batch, out, CAPACITY)
     # Where rows differ in what is cached and in what is new, both may be longest at once.
     target = torch.randint(4, 24, (rows, 2 * CAPACITY))
-    features = torch.randn(rows, 2 * CAPACITY, 16, dtype=torch.float64)
+    channels = both[0].step.channels if both[0].reads_features else 0
+    features = torch.randn(rows, 2 * CAPACITY, channels, dtype=torch.float64)
     done, seen = [0] * rows, [0] * rows  # tokens that there are, and that are cached
     for slots, fewer in steps:
         going = [i for i in range(rows) if not some or torch.rand(()) < 0.7] or list(range(rows))

@@ -287,9 +287,10 @@ class BlockCausalDrafter(Drafter):
                     f"{count} layers"
                 )
             widths = {int(layer.embed_dim) for layer in decoder.layers}
-            if widths != {cfg.verifier_embed_dim}:
+            if widths != {decoder.output_embed_dim}:
                 raise ValueError(
-                    "--verifier-feature-layers: the verifier's layers are not as wide as its output"
+                    "--verifier-feature-layers: the verifier's layers are not as wide as its "
+                    "output; leave it out"
                 )
         for flag, (own, theirs) in needed.items():
             if own != theirs:

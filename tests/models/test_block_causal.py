@@ -234,6 +234,12 @@ def test_layers_that_cannot_be_read(layers: str, features: bool, message: str) -
         make_causal(verifier_features=features, verifier_feature_layers=layers)
 
 
+def test_layers_that_are_wider_than_the_output() -> None:
+    model = make_causal(verifier_features=True, verifier_feature_layers="1", verifier_embed_dim=8)
+    with pytest.raises(ValueError, match="not as wide as its output; leave it out"):
+        model.attach_verifier(make_verifier(decoder_output_dim=8))
+
+
 def test_features_of_several_layers() -> None:
     """In their order, each normalised, before the last states; one is read once."""
     task = task_with_verifier()

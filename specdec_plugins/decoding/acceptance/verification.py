@@ -44,9 +44,9 @@ class Verification:
     @cached_property
     def log_probabilities(self) -> Tensor:
         """As ``scores``, of all tokens: for what asks for a few of them there is :meth:`of`."""
-        return (
-            self.scores if self.normalisers is None else self.scores - self.normalisers[..., None]
-        )
+        if self.normalisers is None:
+            return self.scores
+        return self.scores - self.normalisers[..., None]
 
     def _after(self, sources: Tensor) -> Tensor:
         """``(rows, n, vocab)`` scores after the ``sources``-th token read, ``(rows, n)``."""
@@ -82,11 +82,9 @@ class Verification:
     def of(self, tokens: Tensor, sources: Tensor) -> Tensor:
         """``(rows, n)`` log-probabilities of ``tokens``, each after the ``sources``-th one read."""
         found = self.at(tokens, sources)
-        return (
-            found
-            if self.normalisers is None
-            else found - self.normalisers.take(self._places(sources))
-        )
+        if self.normalisers is None:
+            return found
+        return found - self.normalisers.take(self._places(sources))
 
 
 @dataclass(frozen=True)

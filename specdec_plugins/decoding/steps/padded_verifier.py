@@ -53,11 +53,7 @@ class PaddedVerifier(CachedVerifier):
         self._tell_positions(self._sizes.cached(capacity), states.dtype)
 
     def score(
-        self,
-        last: Tensor,
-        draft: Draft,
-        lengths: list[int],
-        ragged: RaggedRows | None = None,
+        self, last: Tensor, draft: Draft, lengths: list[int], ragged: RaggedRows | None = None
     ) -> Scored:
         rows, new = len(lengths), draft.tokens.size(1) + 1
         slots = self._sizes.slots(new)

@@ -239,11 +239,7 @@ class CachedVerifier:
             self._table = position_table(self.step.decoder.embed_positions, count, self.padding)
 
     def score(
-        self,
-        last: Tensor,
-        draft: Draft,
-        lengths: list[int],
-        ragged: RaggedRows | None = None,
+        self, last: Tensor, draft: Draft, lengths: list[int], ragged: RaggedRows | None = None
     ) -> Scored:
         """What the verifier says after each of a row's tokens.
 

@@ -8,7 +8,8 @@ Between ``<!-- table: NAME key=value ... -->`` and ``<!-- end -->`` a page has a
 ``docs/figures/NAME.json``, which is the ``summary.json`` of specdec-benchmark or specdec-evaluate,
 or what specdec-exactness --json or specdec-calibrate-head --json wrote. Of benchmarks
 ``timed=NAME,NAME`` adds the times of other runs of the same systems; of evaluations ``view=texts``
-compares texts.
+compares texts, and ``drafters=PART,PART`` compares the drafter with those of the evaluations
+NAME-PART.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def read_figures(name: str) -> Json:
     path = FIGURES / f"{name}.json"
     if not path.is_file():
         raise ValueError(f"table {name}: there is no {path.relative_to(ROOT)}")
-    return dict(json.loads(path.read_text("utf-8")))
+    return {**json.loads(path.read_text("utf-8")), "name": name}
 
 
 def benchmark_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
@@ -194,6 +195,9 @@ def sweep_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
     if "view" in wanted:
         yield from texts_table(figures)
         return
+    if "drafters" in wanted:
+        yield from drafters_table(figures, wanted["drafters"].split(","))
+        return
     names = list(dict.fromkeys(s["system"] for group in groups for s in group["systems"]))
     by_group = [{s["system"]: s for s in group["systems"]} for group in groups]
     columns: dict[str, Callable[[str], str]] = {
@@ -230,6 +234,34 @@ def texts_table(figures: Json) -> Iterator[str]:
     if len(said) > 1 or len(lines) > 1:
         raise ValueError("view=texts: the texts differ in more than their name")
     yield f"*{lines.pop()} lines; {said.pop()}; {conditions(figures['machine'])}.*"
+
+
+def drafters_table(figures: Json, others: list[str]) -> Iterator[str]:
+    """Acceptance lengths of several drafters, the first of which is the recipe's."""
+    drafters = {"as in the recipe": figures}
+    drafters |= {
+        part.replace("-", " "): read_figures(f"{figures['name']}-{part}") for part in others
+    }
+    found = {}
+    said = _of_sweep(figures)
+    for name, part in drafters.items():
+        if _of_sweep(part) != said:
+            raise ValueError(f"drafters={name}: has parted from what it is compared with")
+        found[name] = {s["system"]: s for s in part["groups"][0]["systems"] if s["controller"]}
+    columns: dict[str, Callable[[str], str]] = {"drafter": str}
+    for name in found["as in the recipe"]:
+        columns[name] = lambda d, n=name: number(found[d][n]["acceptance_length"], 2)
+    yield from rows(columns, list(drafters))
+    yield ""
+    yield f"*{said[0]} lines; {said[1]}; {conditions(figures['machine'])}.*"
+
+
+def _of_sweep(figures: Json) -> tuple[object, ...]:
+    """How many lines, under what conditions, by what processor and systems."""
+    (group,) = figures["groups"]
+    systems, machine = group["systems"], figures["machine"]
+    names = [system["system"] for system in systems]
+    return systems[0]["sentences"], group["conditions"], machine["processor"], names
 
 
 def exactness_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:

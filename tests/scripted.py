@@ -84,7 +84,7 @@ class ScriptedDrafter:
         """What the slots of a draft may hold."""
         return ScriptedScores(tokens)
 
-    def keep(self, rows: Tensor, width: int) -> None:
+    def keep(self, rows: list[int], width: int) -> None:
         self.rows = self.rows[rows]
 
 

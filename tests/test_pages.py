@@ -132,6 +132,37 @@ def test_texts_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert lines[-1].startswith("*9 lines; cpu, strict; P, 2 cores; ")
 
 
+def test_drafters_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = maker()
+    monkeypatch.setattr(module, "FIGURES", tmp_path)
+
+    def write(name: str, length: float, conditions: str = "cpu, strict") -> None:
+        every = {"sentences": 9, "acceptance_length": length}
+        systems = [
+            {**every, "system": "AR", "controller": None},
+            {**every, "system": "tree 8", "controller": "tree"},
+            {**every, "system": "tree 16", "acceptance_length": length + 1, "controller": "tree"},
+        ]
+        machine = {"processor": "P", "cores": 2, "versions": {}, "last_run": "2026-01-02T"}
+        run = {"machine": machine, "groups": [{"conditions": conditions, "systems": systems}]}
+        (tmp_path / f"{name}.json").write_text(module.json.dumps(run))
+
+    write("a", 3)
+    write("a-depth-1", 2)
+    write("a-no-head", 1)
+    head, _, *lines = module.table("a", ["drafters=depth-1,no-head"]).splitlines()
+    assert head == "| drafter | tree 8 | tree 16 |"
+    assert lines[:3] == [
+        "| as in the recipe | 3.00 | 4.00 |",
+        "| depth 1 | 2.00 | 3.00 |",
+        "| no head | 1.00 | 2.00 |",
+    ]
+    assert lines[-1].startswith("*9 lines; cpu, strict; P, 2 cores; ")
+    write("a-no-head", 1, "cpu, relaxed")
+    with pytest.raises(ValueError, match="no head: has parted from what it is compared with"):
+        module.table("a", ["drafters=depth-1,no-head"])
+
+
 def test_quality_of_one_run_stands_beside_the_times_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

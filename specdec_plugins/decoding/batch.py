@@ -13,6 +13,7 @@ from specdec_plugins.decoding.drafts import Draft
 from specdec_plugins.decoding.indices import told
 from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.fairseq_types import EncoderOut, NetInput
+from specdec_plugins.models.rows import keep_rows
 
 
 class RowCounts(NamedTuple):
@@ -134,16 +135,14 @@ class Batch:
         if draft_lengths != self.draft_lengths:
             self.draft_lengths, self._on_device = draft_lengths, None
 
-    def keep(self, kept: list[int]) -> Tensor:
-        """Drop all rows but ``kept``; returns them as an index on the device."""
-        index = torch.tensor(kept, device=self.device)
+    def keep(self, kept: list[int]) -> None:
+        """Drop all rows but ``kept``, and have them in this order."""
         names = ("rows", "lengths", "max_lengths", "uncached", "draft_lengths")
         for name in names:
             values = getattr(self, name)
             setattr(self, name, [values[i] for i in kept])
-        self.tokens, self.scores = self.tokens[index], self.scores[index]
-        self.last = self.last[index]
+        self.tokens, self.scores = keep_rows(self.tokens, kept), keep_rows(self.scores, kept)
+        self.last = keep_rows(self.last, kept)
         if self.features is not None:
-            self.features = self.features[index]
+            self.features = keep_rows(self.features, kept)
         self._on_device = None
-        return index

@@ -55,7 +55,7 @@ class Drafting:
     def note(self, result: StepResult) -> None:
         """What became of the last draft."""
 
-    def keep(self, kept: list[int], on_device: Tensor, width: int) -> None:
+    def keep(self, kept: list[int], width: int) -> None:
         """Go on with the rows ``kept``, none longer than ``width``."""
 
 
@@ -99,7 +99,7 @@ class ChainDrafting(Drafting):
         with self._stopwatch("encode", batch.device):
             self.drafter.start(batch.net_input, batch.encoder_out, batch.capacity)
             if len(batch.rows) < len(batch.net_input["src_tokens"]):
-                self.drafter.keep(torch.tensor(batch.rows, device=batch.device), 0)
+                self.drafter.keep(batch.rows, 0)
         self._started = True
 
     def _run(
@@ -108,9 +108,9 @@ class ChainDrafting(Drafting):
         """States of the next slots of all rows, or of some, and what they may hold."""
         return self.drafter.draft(_prefixes(batch, self.drafter.causal, slots, rows), slots)
 
-    def keep(self, kept: list[int], on_device: Tensor, width: int) -> None:
+    def keep(self, kept: list[int], width: int) -> None:
         if self._started:
-            self.drafter.keep(on_device, width)
+            self.drafter.keep(kept, width)
 
 
 class DrawnDrafting(ChainDrafting):
@@ -195,8 +195,8 @@ class TreeDrafting(ChainDrafting):
         if self._trees is not None and not self._trees.advance(result.accepted, result.last):
             self._trees = None
 
-    def keep(self, kept: list[int], on_device: Tensor, width: int) -> None:
-        super().keep(kept, on_device, width)
+    def keep(self, kept: list[int], width: int) -> None:
+        super().keep(kept, width)
         if self._trees is not None:
             self._trees.keep(kept)
 

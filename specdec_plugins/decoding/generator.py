@@ -282,11 +282,10 @@ class SpeculativeGenerator:
             if result.finished[i]:
                 end = batch.lengths[i] + 1
                 results.finish(row, batch.tokens[i, 1:end], batch.scores[i, 1:end])
-        kept = [i for i, done in enumerate(result.finished) if not done]
-        if not kept:
+        if not result.kept:
             batch.rows = []
             return
-        index = batch.keep(kept)
+        batch.keep(result.kept)
         width = max(batch.lengths)
-        self._scorer.keep(index, width)
-        drafting.keep(kept, index, width)
+        self._scorer.keep(result.kept, width)
+        drafting.keep(result.kept, width)

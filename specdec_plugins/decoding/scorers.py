@@ -48,7 +48,7 @@ class VerifierScorer:
         """Keep what was accepted of the draft scored last, before the batch does."""
         self.verifier.commit(accepted, batch.lengths)
 
-    def keep(self, rows: Tensor, width: int) -> None:
+    def keep(self, rows: list[int], width: int) -> None:
         """Go on with ``rows`` only."""
         self.verifier.keep(rows, width)
 
@@ -150,7 +150,7 @@ class NoScorer:
         if self._features is not None:
             self._features.commit(accepted, batch.lengths)
 
-    def keep(self, rows: Tensor, width: int) -> None:
+    def keep(self, rows: list[int], width: int) -> None:
         if self._features is not None:
             self._features.keep(rows, width)
 

@@ -7,6 +7,8 @@ from functools import cached_property
 
 from torch import Tensor
 
+from specdec_plugins.models.rows import unfinished
+
 
 @dataclass(frozen=True)
 class StepResult:
@@ -38,6 +40,12 @@ class StepResult:
     sources: Tensor
     """``(rows, n)`` the token after which each committed one comes: 0 is the last one of the step
     before, i > 0 the i-th drafted one."""
+
+    @cached_property
+    def kept(self) -> list[int]:
+        """Which of these rows the next step has, in its order: rows change places. For those that
+        remember something of each."""
+        return unfinished(self.finished)
 
     @property
     def ended(self) -> list[bool]:

@@ -56,13 +56,12 @@ class _Input:
         filled anew, which costs less than to hand over another tensor."""
         if x is self._last:
             return
-        self._last, self._array = None, x.contiguous().numpy()
-        parts = self._array[None]
-        if len(self._places) > 1:
-            parts = self._array.reshape(len(self._places), *x.shape[2:])
-        for place, part in zip(self._places, parts):
-            self._request.set_input_tensor(place, self._tensor(part, shared_memory=True))
-        if x.is_contiguous():
+        self._last = None
+        entries = x.flatten(0, 1) if len(self._places) > 1 else [x]
+        self._parts = [entry.contiguous() for entry in entries]
+        for place, part in zip(self._places, self._parts):
+            self._request.set_input_tensor(place, self._tensor(part.numpy(), shared_memory=True))
+        if self._parts[0].data_ptr() == x.data_ptr():
             self._last = x
 
 

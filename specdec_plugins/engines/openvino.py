@@ -27,6 +27,11 @@ HINTS = {"float32": "f32", "bfloat16": "bf16", "int8": "f32"}
 """By precision, that of arithmetic; with int8, weights are int8 and are multiplied as such where
 the processor can."""
 
+UNFUSED = {"SNIPPETS_MODE": "DISABLE"}
+"""Of what is compiled for any sizes: no kernels that OpenVINO generates for several operations
+together. In batches its attention takes two to three times as long as plain products. The option is
+not documented, and may be dropped."""
+
 
 class OpenVinoEngine:
     """Compiles steps for this machine's processor."""
@@ -59,11 +64,22 @@ class OpenVinoEngine:
             "NUM_STREAMS": 1,
             "PERFORMANCE_HINT": "LATENCY",
         }
-        self.about = {"openvino": self._openvino.__version__, **self._options}
+        self._any_sizes = {**self._options, **(UNFUSED if self._takes(UNFUSED) else {})}
+        self.about = {"openvino": self._openvino.__version__, **self._any_sizes}
         if self._compress is not None:
             self.about["compression"] = self._compress.about
         self._files = CompiledFiles({"precision": precision, **self.about})
         self._torch_threads = 1
+
+    def _takes(self, options: dict[str, str]) -> bool:
+        """Whether this version of OpenVINO knows them."""
+        core = self._openvino.Core()  # What one is told holds for all that it compiles.
+        core.get_versions("CPU")  # Before that it takes whatever it is given.
+        try:
+            core.set_property("CPU", options)
+        except RuntimeError:
+            return False
+        return True
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -123,11 +139,12 @@ class OpenVinoEngine:
             RuntimeError: OpenVINO cannot compile it.
         """
         traced = compilation.traced
+        options = self._any_sizes if shapes is None else self._options
         key = self._files.path(compilation.fingerprint, shapes)
         kept = self._files.load(key)
         if kept is not None:
             try:
-                return self._imported(kept, traced)
+                return self._imported(kept, traced, options)
             except RuntimeError as error:
                 reason = _reason(error)
                 logger.warning("%s: openvino cannot take it (%s); compiling anew", key, reason)
@@ -136,15 +153,15 @@ class OpenVinoEngine:
         if shapes is not None:
             model = model.clone()
             model.reshape(dict(zip(model.inputs, map(self._openvino.PartialShape, shapes))))
-        compiled = self._core.compile_model(model, "CPU", self._options)
+        compiled = self._core.compile_model(model, "CPU", options)
         seconds = time.perf_counter() - begin
         logger.info("openvino compiled a step in %.1f s, for this and later runs", seconds)
         exported: bytes = compiled.export_model().getvalue()
         self._files.save(key, exported)
-        return self._imported(exported, traced)
+        return self._imported(exported, traced, options)
 
-    def _imported(self, compiled: bytes, traced: TracedStep) -> Request:
-        model = self._core.import_model(BytesIO(compiled), "CPU", self._options)
+    def _imported(self, compiled: bytes, traced: TracedStep, options: dict[str, Any]) -> Request:
+        model = self._core.import_model(BytesIO(compiled), "CPU", options)
         return Request(self._openvino.Tensor, model, traced.parts)
 
     def converted(self, traced: TracedStep) -> Any:

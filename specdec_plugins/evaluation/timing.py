@@ -18,6 +18,7 @@ from specdec_plugins.inference.report import device_name
 from specdec_plugins.inference.settings import TRACED, JsonObject
 from specdec_plugins.inference.text import Line, TextCodec
 from specdec_plugins.inference.translator import Translation, Translator
+from specdec_plugins.models.rows import unfinished
 
 Batches = list[list[Line]]
 
@@ -45,15 +46,16 @@ class StepLog(DecodingStatistics):
         """Drafted and verified tokens of each row of the batch just decoded; then forget them.
 
         Args:
-            steps: how many each row took. Rows keep their order and leave when they are finished,
-                so that this tells which rows a step had.
+            steps: how many each row took: rows leave when they are finished, which tells what rows
+                a step had.
         """
         drafted, verified = [0] * len(steps), [0] * len(steps)
-        for step, lengths in enumerate(self.lengths):
-            rows = [row for row, taken in enumerate(steps) if taken > step]
+        rows = list(range(len(steps)))
+        for step, lengths in enumerate(self.lengths, 1):
             for row, *counts in zip(rows, *lengths, strict=True):
                 drafted[row] += counts[0]
                 verified[row] += counts[1]
+            rows = [rows[i] for i in unfinished([steps[row] == step for row in rows])]
         self.lengths = []
         return drafted, verified
 

@@ -21,6 +21,7 @@ from specdec_plugins.models.layers import (
     source_mask,
     source_memory,
 )
+from specdec_plugins.models.rows import keep_rows
 
 if TYPE_CHECKING:
     from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
@@ -38,13 +39,22 @@ class Memory:
     copies: Tensor | None = None
     """``(batch, positions, channels)`` soft copies of the source, for drafters that make them."""
 
-    def keep(self, rows: Tensor) -> Memory:
+    def of(self, rows: Tensor) -> Memory:
         """The memory of some rows of the batch; not of a pair of each layer."""
         assert isinstance(self.keys_values, Tensor)
         return Memory(
             self.keys_values[:, :, rows],
             None if self.mask is None else self.mask[rows],
             None if self.copies is None else self.copies[rows],
+        )
+
+    def keep(self, rows: list[int], count: int) -> Memory:
+        """As :func:`keep_rows`; not of a pair of each layer."""
+        assert isinstance(self.keys_values, Tensor)
+        return Memory(
+            keep_rows(self.keys_values, rows, 2, count),
+            None if self.mask is None else keep_rows(self.mask, rows, 0, count),
+            None if self.copies is None else keep_rows(self.copies, rows, 0, count),
         )
 
 

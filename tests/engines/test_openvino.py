@@ -29,7 +29,7 @@ from specdec_plugins.engines.step import FunctionalStep, Step
 
 pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
 
-from specdec_plugins.engines.openvino import OpenVinoEngine
+from specdec_plugins.engines.openvino import UNFUSED, OpenVinoEngine
 from specdec_plugins.engines.traced_step import TracedStep
 from specdec_plugins.engines.weight_compression import WeightCompression
 
@@ -102,6 +102,29 @@ def test_as_pytorch(name: str) -> None:
             assert found["accepted"] == own["accepted"]
             scores = found["positional_scores"], own["positional_scores"]
             torch.testing.assert_close(*scores, atol=1e-4, rtol=1e-4)
+
+
+def test_one_batch_after_another() -> None:
+    """What OpenVINO wrote of a batch's source is its own memory again when the next one begins."""
+    batches = [6, 3, 9], [17, 20, 4], [5]
+    verifier, drafter = pair("all shared")
+    found, expected = (
+        build_generator(
+            verifier,
+            drafter,
+            DICTIONARY,
+            K,
+            limits=GenerationLimits(max_len_b=20),
+            options=ControllerOptions("tree"),
+            engine=engine,
+        )
+        for engine in (OpenVinoEngine(), EagerEngine())
+    )
+    for lengths in batches:
+        batch = make_batch(lengths)
+        pairs = zip(found.generate([], batch), expected.generate([], batch), strict=True)
+        for (ours,), (own,) in pairs:
+            assert ours["tokens"].tolist() == own["tokens"].tolist()
 
 
 def test_rows_that_compete_are_padded() -> None:
@@ -277,6 +300,20 @@ class Strange(Step):
 
     def example(self) -> tuple[torch.Tensor | None, ...]:
         return (torch.ones(2),)
+
+
+def test_several_rows_are_not_attended_to_by_one_operation() -> None:
+    assert UNFUSED.items() <= OpenVinoEngine().about.items()
+
+
+def test_an_option_that_openvino_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not documented, and may be gone: steps are compiled without it."""
+    monkeypatch.setattr("specdec_plugins.engines.openvino.UNFUSED", {"NO_SUCH_OPTION": "x"})
+    torch.manual_seed(0)
+    step = VerifierStep(pair("all shared")[0], packed=False)
+    given = inputs(step)
+    found, expected = OpenVinoEngine().prepare(step)(*given)[0], FunctionalStep(step)(*given)[0]
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 
 
 def test_a_step_that_cannot_be_compiled(caplog: pytest.LogCaptureFixture) -> None:

@@ -39,8 +39,12 @@ def test_steps_are_given_to_the_rows_that_took_them() -> None:
     log.count_step([0, 0], [1, 1], [10, 20], [5, 7], 2, 2)
     log.count_step([0], [1], [100], [0], 1, 1)
     assert log.take([3, 1, 2]) == ([114, 3, 22], [9, 2, 8])
+    # Where the first row leaves, the last one takes its place.
+    log.count_step([0, 0, 0], [1, 1, 1], [4, 3, 2], [4, 2, 1], 3, 3)
+    log.count_step([0, 0], [1, 1], [10, 20], [5, 7], 2, 2)
+    assert log.take([1, 2, 2]) == ([4, 23, 12], [4, 9, 6])
     assert log.take([]) == ([], [])
-    assert (log.drafted_tokens, log.verified_tokens, log.drafter_calls) == (139, 19, 6)
+    assert (log.drafted_tokens, log.verified_tokens, log.drafter_calls) == (178, 38, 11)
     # Those that belong to nobody are found.
     log.count_step([0, 0], [1, 1], [1, 1], [1, 1], 2, 2)
     with pytest.raises(ValueError, match="zip"):

@@ -73,7 +73,8 @@ class Controller:
 
     def observe(self, result: StepResult) -> list[int]:
         """Draft lengths of the next step, for all rows of this one: a batch is drafted as wide as
-        its longest row. Those of finished rows are not used."""
+        its longest row. Those of finished rows are not used; the others change places, as
+        ``result.kept`` says."""
         return [self.needs.most] * len(result.rows)
 
     def verify_lengths(self, draft: Draft) -> Tensor | None:

@@ -50,8 +50,7 @@ class Oracle(Controller):
     def observe(self, result: StepResult) -> list[int]:
         """All slots, or none where none will be accepted."""
         lengths = self._lengths(result.rows, result.lengths)
-        kept = [i for i, finished in enumerate(result.finished) if not finished]
-        self._accepted = [self._accepted[i] for i in kept]
+        self._accepted = [self._accepted[i] for i in result.kept]
         return lengths
 
     def _lengths(self, rows: Sequence[int], positions: list[int]) -> list[int]:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from specdec_plugins.decoding.indices import indices, row_starts
 from specdec_plugins.models.layers import additive
+from specdec_plugins.models.rows import keep_rows
 
 
 class KVCache:
@@ -79,9 +80,9 @@ class KVCache:
             self.store[:, :, self._zeroed : end].zero_()
             self._zeroed = end
 
-    def keep(self, rows: Tensor, width: int) -> None:
+    def keep(self, rows: list[int], width: int) -> None:
         """Go on with ``rows`` only; only positions below ``width`` are moved."""
-        self.store[:, : len(rows), :width] = self.store[:, rows, :width]
+        keep_rows(self.store[:, :, :width], rows, 1)
         self.rows = len(rows)
 
 

@@ -214,7 +214,7 @@ class CachedDrafter:
         inputs = tokens, index >= new[:, None], positions, block, prefixes.last
         mask = self._mask(prefixes, begins, new, own, block_size)
         room = self._cache.reserve(width, window + block_size, chosen)
-        memory = self._memory if chosen is None else self._memory.keep(chosen)
+        memory = self._memory if chosen is None else self._memory.of(chosen)
         rest = memory.keys_values, memory.mask, memory.copies, features
         states, *scores = self._run(room, mask, *inputs, self._table, *rest)
         in_place = chosen is None and min(cached) == width
@@ -239,14 +239,14 @@ class CachedDrafter:
             among = additive(index < seen[..., None], dtype)[:, None]
         return attention_mask(prefixes.cached, cached, among, dtype)
 
-    def keep(self, rows: Tensor, width: int) -> None:
+    def keep(self, rows: list[int], width: int) -> None:
         """Go on with ``rows`` only, of which at most ``width`` positions are cached."""
-        self._memory = self._memory.keep(self._keep(rows, width if self.causal else 0))
+        self._memory = self._memory.keep(rows, self._keep(rows, width if self.causal else 0))
 
-    def _keep(self, rows: Tensor, width: int) -> Tensor:
-        """In the cache; returns the rows, with what is padding."""
+    def _keep(self, rows: list[int], width: int) -> int:
+        """In the cache; returns how many rows there are then, with what is padding."""
         self._cache.keep(rows, width)
-        return rows
+        return len(rows)
 
 
 def _new_tokens(

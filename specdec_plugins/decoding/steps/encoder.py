@@ -110,6 +110,9 @@ class EncoderStep(Step):
 class MemoryStep(Step):
     """What a decoder's cross-attention reads of a source."""
 
+    # Until the next batch begins; of a large one it is some 20 MB, which need not be copied.
+    transient = 1
+
     def __init__(self, layers: list[DecoderLayerRunner]) -> None:
         super().__init__()
         self._layers = layers

@@ -15,6 +15,7 @@ from specdec_plugins.decoding.compiled import compiled
 from specdec_plugins.engines.sizes import PaddedSizes
 from specdec_plugins.engines.step import Results, Run
 from specdec_plugins.models.layers import DecoderLayerRunner
+from specdec_plugins.models.rows import keep_rows
 
 Made = TypeVar("Made")
 
@@ -44,21 +45,18 @@ class PaddedKVCache:
     to: what a step reads lies where it is, and only what is then committed is written.
 
     There is no length in here: how many positions of a row hold something, the caller knows. The
-    others hold zeros, or what an earlier batch has left.
+    others hold zeros, or what an earlier batch or row has left.
     """
 
     def __init__(
         self, layers: Sequence[DecoderLayerRunner], dtype: torch.dtype, sizes: PaddedSizes
     ) -> None:
         shape = len(layers), layers[0].heads, layers[0].head_dim
+        self.rows = 0
+        """Rows, with what is padding: the first ones of all that there is room for."""
         self._sizes = sizes
         self._make = partial(_empty, shape, dtype)
         self._reused = Reused(self._make)
-
-    @property
-    def rows(self) -> int:
-        """Rows, with what is padding."""
-        return self._past.size(2)
 
     @property
     def width(self) -> int:
@@ -67,7 +65,7 @@ class PaddedKVCache:
 
     def begin(self, rows: int) -> None:
         """Hold nothing, of so many rows."""
-        self._past = self._room(rows, 0)
+        self._hand(rows, self._room(rows, 0))
 
     def run(self, step: Run, mask: Tensor, *inputs: Any, rows: Tensor | None = None) -> Results:
         """The results of a step over what is cached but the new keys and values, which are kept
@@ -92,20 +90,26 @@ class PaddedKVCache:
         """
         end = max(begin + count for begin, count in zip(begins, counts))
         if end > self.width:
-            before, self._past = self._past, self._room(self.rows, end)
+            before = self._past
+            self._hand(self.rows, self._room(self.rows, end))
             self._past[..., : before.size(4), :] = before
         where = np.array((range(len(counts)) if rows is None else rows, begins, counts))
-        _write(self._past.numpy(), self._new.numpy(), sources, where)
+        _write(self._store.numpy(), self._new.numpy(), sources, where)
 
-    def keep(self, rows: Tensor, width: int) -> Tensor:
-        """Go on with ``rows`` only; only positions below ``width`` are moved. Returns the rows,
-        with what is padding."""
+    def keep(self, rows: list[int]) -> int:
+        """Go on with ``rows`` only; returns how many there are then, with what is padding."""
+        keep_rows(self._store, rows, 2)
         # There may be fewer: an encoder that is not fairseq's own does not pad them.
-        rows = padded_rows(rows, min(self._sizes.rows(len(rows)), self.rows))
-        before, self._past = self._past, self._room(len(rows), width)
-        width = min(self.width, before.size(4))
-        self._past[..., :width, :] = before[:, :, rows, :, :width]
-        return rows
+        count = min(self._sizes.rows(len(rows)), self.rows)
+        if count < self.rows:
+            self._hand(count, self._store)
+        return count
+
+    def _hand(self, rows: int, store: Tensor) -> None:
+        """From now on hand steps the first rows of ``store``."""
+        self.rows, self._store = rows, store
+        # Itself, if that is all: an engine knows it again.
+        self._past = store if store.size(2) == rows else store[:, :, :rows]
 
     def _room(self, rows: int, positions: int) -> Tensor:
         """Of several rows always another one: what was there may be on its way to it."""
@@ -134,8 +138,3 @@ def _write(past: Floating, new: Floating, sources: Ints, where: Ints) -> None:
                             past[layer, which, row, head, begin + n, d] = new[
                                 layer, i, slot, which, head, d
                             ]
-
-
-def padded_rows(index: Tensor, rows: int) -> Tensor:
-    """An index of rows with the first row of all behind."""
-    return torch.cat([index, index.new_zeros(rows - len(index))])

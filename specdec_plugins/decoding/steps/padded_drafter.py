@@ -12,7 +12,7 @@ from torch import Tensor
 from specdec_plugins.decoding.arrays import Bools, Floating, Ints
 from specdec_plugins.decoding.compiled import compiled
 from specdec_plugins.decoding.steps.drafter import CachedDrafter, Prefixes
-from specdec_plugins.decoding.steps.padded_cache import PaddedKVCache, Reused, padded_rows
+from specdec_plugins.decoding.steps.padded_cache import PaddedKVCache, Reused
 from specdec_plugins.decoding.steps.padded_verifier import contiguous, some_mask
 from specdec_plugins.engines.engine import Engine
 from specdec_plugins.engines.sizes import PaddedSizes
@@ -63,8 +63,9 @@ class PaddedDrafter(CachedDrafter):
         most = self._past.rows
         if prefixes.rows is not None:
             most = self._sizes.rows(count)
-            chosen = padded_rows(torch.tensor(prefixes.rows), most)
-            memory = memory.keep(chosen)
+            # What is padding is the first row of all once more.
+            chosen = torch.tensor(prefixes.rows + [0] * (most - count))
+            memory = memory.of(chosen)
         slots = self._sizes.block(max(prefixes.new), block_size)
         inputs = self._inputs(most, slots, block_size, self._past.width)
         rows = list(range(count)) if prefixes.rows is None else prefixes.rows
@@ -90,8 +91,8 @@ class PaddedDrafter(CachedDrafter):
         states, *scores = (result[:count] for result in results)
         return states, self.step.score.read(*scores)
 
-    def _keep(self, rows: Tensor, width: int) -> Tensor:
-        return self._past.keep(rows, width)
+    def _keep(self, rows: list[int], width: int) -> int:
+        return self._past.keep(rows)
 
 
 def _inputs(

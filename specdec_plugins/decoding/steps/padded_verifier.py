@@ -72,8 +72,8 @@ class PaddedVerifier(CachedVerifier):
     def commit(self, accepted: Accepted, lengths: list[int]) -> None:
         self._past.write(accepted.sources.numpy(), lengths, accepted.on_host[0])
 
-    def _keep(self, rows: Tensor, width: int) -> Tensor:
-        return self._past.keep(rows, width)
+    def _keep(self, rows: list[int], width: int) -> int:
+        return self._past.keep(rows)
 
 
 def _inputs(dtype: torch.dtype, rows: int, slots: int, width: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -39,6 +39,7 @@ from specdec_plugins.models.layers import (
     with_layers,
 )
 from specdec_plugins.models.ragged import RaggedRows
+from specdec_plugins.models.rows import keep_rows
 
 
 class UnsupportedModelError(ValueError):
@@ -276,14 +277,14 @@ class CachedVerifier:
         positions = self._lengths[:, None] + indices(sources.size(1), sources.device)
         self._cache.write(self._new, sources + self._width, positions)
 
-    def keep(self, rows: Tensor, width: int) -> None:
+    def keep(self, rows: list[int], width: int) -> None:
         """Go on with ``rows`` only, of which at most ``width`` positions are cached."""
-        rows = self._keep(rows, width)
-        self._memory = self._memory[:, :, rows]
+        count = self._keep(rows, width)
+        self._memory = keep_rows(self._memory, rows, 2, count)
         if self._memory_mask is not None:
-            self._memory_mask = self._memory_mask[rows]
+            self._memory_mask = keep_rows(self._memory_mask, rows, 0, count)
 
-    def _keep(self, rows: Tensor, width: int) -> Tensor:
-        """In the cache; returns the rows, with what is padding."""
+    def _keep(self, rows: list[int], width: int) -> int:
+        """In the cache; returns how many rows there are then, with what is padding."""
         self._cache.keep(rows, width)
-        return rows
+        return len(rows)

@@ -153,7 +153,7 @@ class Watched(Controller):
 
     def observe(self, result: StepResult) -> list[int]:
         lengths = self._controller.observe(result)
-        kept = [i for i, end in enumerate(result.finished) if not end]
+        kept = result.kept
         self._chance.begin([result.rows[i] for i in kept], [lengths[i] for i in kept])
         return lengths
 

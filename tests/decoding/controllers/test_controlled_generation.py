@@ -96,7 +96,7 @@ class RandomController(Controller):
             assert self.needs.depth or way == list(range(1, accepted + 1))
         if not any(self._drafted):
             assert not any(result.called)
-        kept = [row for row in rows if not result.finished[row]]
+        kept = result.kept
         answers = self._draw(len(rows))
         self._rows = [result.rows[row] for row in kept]
         self._committed = [result.lengths[row] for row in kept]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from specdec_plugins.decoding.steps.cache import KVCache, attention_mask
 from specdec_plugins.models.layers import additive, attend_over
+from specdec_plugins.models.rows import unfinished
 
 LAYERS, HEADS, DIM = 2, 2, 3
 
@@ -79,10 +80,10 @@ def test_ragged_steps_against_lists(
             # What else was in the room is whatever, as far as the row is concerned.
             for layer in range(LAYERS):
                 before[layer].extend(new[layer][row, chosen[row]])
-        survivors = [row for row in range(len(kept)) if torch.rand(()) < 0.8]
+        survivors = unfinished((torch.rand(len(kept)) < 0.2).tolist())
         if survivors:
             kept = [kept[row] for row in survivors]
-            cache.keep(torch.tensor(survivors), max(len(states[0]) for states in kept))
+            cache.keep(survivors, max(len(states[0]) for states in kept))
 
 
 def test_nothing_is_masked_where_all_is_seen() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from specdec_plugins.decoding.steps.drafter import CachedDrafter, Prefixes
+from specdec_plugins.models.rows import unfinished
 
 K, LENGTH = 4, 12
 
@@ -115,7 +116,7 @@ def test_cached_states_are_those_of_the_training_pass(
         pace = int(torch.randint(0, 4, ()))
         for row in rows:
             done[row] = min(LENGTH, done[row] + (pace if alike else int(torch.randint(0, 4, ()))))
-        survivors = [i for i in range(len(rows)) if torch.rand(()) < 0.8]
+        survivors = unfinished((torch.rand(len(rows)) < 0.2).tolist())
         if survivors and len(survivors) < len(rows):
             rows = [rows[i] for i in survivors]
-            cached.keep(torch.tensor(survivors), max(seen[row] for row in rows))
+            cached.keep(survivors, max(seen[row] for row in rows))

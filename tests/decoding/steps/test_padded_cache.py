@@ -12,6 +12,7 @@ from torch import Tensor
 
 from specdec_plugins.decoding.steps.padded_cache import PaddedKVCache
 from specdec_plugins.engines.sizes import PaddedSizes
+from specdec_plugins.models.rows import unfinished
 
 LAYERS, HEADS, DIM = 2, 2, 3
 
@@ -51,10 +52,10 @@ def test_steps_against_lists(rows: int, steps: list[int], some: bool, seed: int)
             cache.write(sources.numpy(), begins, counts, None if chosen is None else going)
             for i, (row, count) in enumerate(zip(going, counts)):
                 kept[row] += [new[:, i, int(slot)] for slot in sources[i, :count]]
-            survivors = [row for row in range(len(kept)) if torch.rand(()) < 0.8]
+            survivors = unfinished((torch.rand(len(kept)) < 0.2).tolist())
             if survivors:
                 kept = [kept[row] for row in survivors]
-                cache.keep(torch.tensor(survivors), max(map(len, kept)))
+                assert cache.keep(survivors) == len(kept)
             assert cache.rows == len(kept)
 
 
@@ -76,3 +77,15 @@ def test_one_row_has_the_same_memory_again() -> None:
     first, second = handed[:3], handed[3:]
     assert all(one is other for one, other in zip(first, second, strict=True))
     assert first[0] is first[1] is not first[2]
+
+
+def test_rows_that_stay_are_not_moved() -> None:
+    """What a step reads of fewer rows lies where it lay."""
+    layers: Any = [SimpleNamespace(heads=HEADS, head_dim=DIM)]
+    cache = PaddedKVCache(layers, torch.float32, PaddedSizes())
+    cache.begin(4)
+    (before,) = cache.run(lambda past, new: (past, new), torch.zeros(1, 4, 1, 2, HEADS, DIM))
+    assert cache.keep([0, 3, 2]) == 3
+    (after,) = cache.run(lambda past, new: (past, new), torch.zeros(1, 3, 1, 2, HEADS, DIM))
+    assert after.size(2) == 3
+    assert after.data_ptr() == before.data_ptr()

@@ -19,6 +19,7 @@ from specdec_plugins.decoding.steps.cached import cached_drafter, cached_verifie
 from specdec_plugins.decoding.steps.drafter import Prefixes
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.models.layers import additive
+from specdec_plugins.models.rows import unfinished
 
 PAD, CAPACITY = 1, 60
 ENGINES: tuple[EagerEngine, EagerEngine] = (EagerEngine("float64"), PADDED)
@@ -68,11 +69,11 @@ def test_a_verifier(lengths: list[int], steps: list[tuple[int, bool]], seed: int
         for one in both:
             one.commit(accepted, counts)
         counts = [count + more for count, more in zip(counts, new)]
-        survivors = [i for i in range(rows) if torch.rand(()) < 0.8]
+        survivors = unfinished((torch.rand(rows) < 0.2).tolist())
         if survivors and len(survivors) < rows:
             rows, counts = len(survivors), [counts[i] for i in survivors]
             for one in both:
-                one.keep(torch.tensor(survivors), max(counts))
+                one.keep(survivors, max(counts))
 
 
 @torch.no_grad()
@@ -122,10 +123,10 @@ def test_a_drafter(
         for row in going:
             seen[row] = done[row]
         done = [min(CAPACITY - 8, count + int(torch.randint(0, 12, ()))) for count in done]
-        survivors = [i for i in range(rows) if torch.rand(()) < 0.8]
+        survivors = unfinished((torch.rand(rows) < 0.2).tolist())
         if survivors and len(survivors) < rows:
             rows, index = len(survivors), torch.tensor(survivors)
             done, seen = [done[i] for i in survivors], [seen[i] for i in survivors]
             target, features = target[index], features[index]
             for one in both:
-                one.keep(index, max(seen))
+                one.keep(survivors, max(seen))

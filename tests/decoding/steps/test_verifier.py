@@ -25,6 +25,7 @@ from specdec_plugins.decoding.steps.verifier import (
 )
 from specdec_plugins.models.layers import additive
 from specdec_plugins.models.ragged import RaggedRows
+from specdec_plugins.models.rows import unfinished
 
 PAD, EOS = 1, 2
 
@@ -166,10 +167,10 @@ def test_ragged_scoring_is_the_full_forward(
         cached.commit(accepted, counts)
         for i, row in enumerate(rows):
             committed[row] += [*inputs[i, taken[i][1:]].tolist(), int(torch.randint(4, 24, ()))]
-        survivors = [i for i in range(len(rows)) if torch.rand(()) < 0.8]
+        survivors = unfinished((torch.rand(len(rows)) < 0.2).tolist())
         if survivors and len(survivors) < len(rows):
             rows = [rows[i] for i in survivors]
-            cached.keep(torch.tensor(survivors), max(len(committed[row]) for row in rows))
+            cached.keep(survivors, max(len(committed[row]) for row in rows))
 
 
 @torch.no_grad()

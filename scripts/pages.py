@@ -106,7 +106,7 @@ def whole_table(figures: Json, timed: list[str], wanted: dict[str, str]) -> Iter
     for name, make in _quality(figures).items():
         columns[name] = partial(_made, make, measured)
     systems: dict[str, Json] = {}
-    machine = conditions(figures["machine"])
+    machine = figures["machine"]
     notes = [f"BLEU and acceptance length: {_rounds(figures, list(measured.values()))}"]
     for name in timed:
         one = read_figures(name)
@@ -124,14 +124,14 @@ def whole_table(figures: Json, timed: list[str], wanted: dict[str, str]) -> Iter
             f"x, {how}": partial(_median, by_name, "speed_over_baseline"),
         }
         columns.setdefault("MiB", partial(_memory, by_name))
-        elsewhere = conditions(one["machine"])
         notes.append(
             f"time: {_rounds(one, beside)}, x: over {one['baseline']}"
-            f"{'' if elsewhere == machine else f' ({elsewhere})'}"
+            f"{_elsewhere(one['machine'], machine)}"
         )
     yield from rows(columns, list(systems.values()))
     yield ""
-    yield f"*{'; '.join(notes)}; {machine}; sacreBLEU `{figures['bleu_signature']}`.*"
+    signed = f"sacreBLEU `{figures['bleu_signature']}`"
+    yield f"*{'; '.join(notes)}; {conditions(machine)}; {signed}.*"
 
 
 def _systems(figures: Json, wanted: dict[str, str]) -> list[Json]:
@@ -351,6 +351,13 @@ def conditions(machine: Json) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     day = machine["last_run"][:10]
     return f"{machine['processor']}, {counted(machine['cores'], 'core')}; {versions}; {day}"
+
+
+def _elsewhere(machine: Json, usual: Json) -> str:
+    """What is not as usual."""
+    parts = zip(conditions(machine).split("; "), conditions(usual).split("; "), strict=True)
+    own = [part for part, other in parts if part != other]
+    return f" ({'; '.join(own)})" if own else ""
 
 
 def counted(number: int, what: str) -> str:

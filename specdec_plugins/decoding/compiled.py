@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numba
+from filelock import FileLock
 
 # At DEBUG it tells all that it compiles, line by line.
 logging.getLogger("numba").setLevel(logging.WARNING)
@@ -21,8 +23,27 @@ def compiled(function: Function) -> Function:
     """
     try:
         made: object = numba.njit(cache=True, nogil=True)(function)
+        _save_one_by_one(made)
     except RuntimeError:
         # None of these can be written to: each process compiles for itself.
         made = numba.njit(nogil=True)(function)
     # To its callers it is the function that was written.
     return cast(Function, made)
+
+
+def _save_one_by_one(made: Any) -> None:
+    """Let one process at a time keep what it compiled.
+
+    Numba reads the list of what is kept of a function, adds to it and writes it back. Of two
+    processes that do so at once, one may later be given the other's code for arguments of other
+    types, and crash.
+    """
+    cache = made._cache
+    save = cache.save_overload
+
+    def save_alone(*overload: object) -> None:
+        os.makedirs(cache.cache_path, exist_ok=True)
+        with FileLock(os.path.join(cache.cache_path, "specdec.lock")):
+            save(*overload)
+
+    cache.save_overload = save_alone

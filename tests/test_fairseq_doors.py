@@ -7,8 +7,10 @@ import os
 import re
 import subprocess
 import sys
+from argparse import Namespace
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dummy_data import run_train
@@ -111,6 +113,10 @@ def test_generate_by_openvino(trained: Trained, flags: str, tmp_path: Path) -> N
     flags += f" --path {trained.drafter}:{trained.verifier} {SHOW} --max-tokens 60"
     output = run_generate(f"{flags} --engine openvino --controller tree", tmp_path)
     check_output(output, trained, trained.translate())
+    output = run_generate(
+        f"{flags} --engine openvino --drafter-precision bfloat16", tmp_path / "drafts"
+    )
+    check_output(output, trained, trained.translate())
     with pytest.raises(ValueError, match="--engine eager --precision bfloat16: is not for models"):
         run_generate(f"{flags} --engine eager --precision bfloat16", tmp_path / "other")
 
@@ -195,13 +201,13 @@ def test_interactive(trained: Trained) -> None:
     assert "the locale is not UTF-8" not in output
 
 
-def test_hub(trained: Trained, tmp_path: Path) -> None:
-    """With exported checkpoints, from a folder that holds all there is."""
+def exported(trained: Trained, tmp_path: Path, **given: str) -> Any:
+    """The hub interface of exported checkpoints, from a folder that holds all there is."""
     for name in ("verifier", "drafter"):
         export_checkpoint(str(getattr(trained, name)), str(tmp_path / f"{name}.pt"))
     for name in ("dict.en.txt", "dict.de.txt", "codes"):
         (tmp_path / name).symlink_to(trained.data / name)
-    hub = TransformerModel.from_pretrained(
+    return TransformerModel.from_pretrained(
         str(tmp_path),
         checkpoint_file="drafter.pt:verifier.pt",
         user_dir=str(PACKAGE),
@@ -210,8 +216,12 @@ def test_hub(trained: Trained, tmp_path: Path) -> None:
         bpe_codes=str(tmp_path / "codes"),
         source_lang="en",
         target_lang="de",
-        controller="tree",
+        **given,
     )
+
+
+def test_hub(trained: Trained, tmp_path: Path) -> None:
+    hub = exported(trained, tmp_path, controller="tree")
     assert hub.task.controller.controller == "tree"
     paths = {"path": str(tmp_path / "drafter.pt"), "ar_path": str(tmp_path / "verifier.pt")}
     expected = trained.translate(**paths)
@@ -220,6 +230,16 @@ def test_hub(trained: Trained, tmp_path: Path) -> None:
     penalised = GenerationLimits(max_len_b=12, repetition_penalty=4.0)
     found = hub.translate(trained.source, max_len_b=12, repetition_penalty=4.0)
     assert found == trained.translate(**paths, limits=penalised)
+
+
+def test_hub_with_drafts_in_a_precision_of_their_own(trained: Trained, tmp_path: Path) -> None:
+    pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
+    hub = exported(trained, tmp_path, engine="openvino", drafter_precision="bfloat16")
+    paths = {"path": str(tmp_path / "drafter.pt"), "ar_path": str(tmp_path / "verifier.pt")}
+    assert hub.translate(trained.source, max_len_b=12) == trained.translate(**paths)
+    generator = hub.task.build_generator(hub.models, Namespace(beam=1))
+    assert generator.engine.precision == "float32"
+    assert generator.drafter_engine.precision == "bfloat16"
 
 
 def test_eval_bleu(trained: Trained, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from specdec_plugins.cli.terminal import prepare_terminal, program
 from specdec_plugins.decoding.acceptance import AcceptanceRule, RelaxedRule, StrictRule
 from specdec_plugins.decoding.acceptance.rules import BETA, TAU
 from specdec_plugins.decoding.controllers import ControllerOptions
-from specdec_plugins.decoding.engine_choice import PRECISIONS, engines_for_cpus
+from specdec_plugins.decoding.engine_choice import COMPILED, PRECISIONS, engines_for_cpus
 from specdec_plugins.evaluation.benchmark.conversion import convert_for
 from specdec_plugins.evaluation.benchmark.ctranslate2_system import (
     check_installed,
@@ -115,6 +115,14 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         choices=CPU_PRECISIONS,
         default=[FLOAT32, "bfloat16"],
         help="precisions of AR and speculation, with each engine that has them (float32 bfloat16)",
+    )
+    add(
+        "--drafter-precision",
+        nargs="+",
+        choices=COMPILED,
+        default=(),
+        help="precisions of drafts, where OpenVINO runs the verifier in the same or a wider one "
+        "(the verifier's)",
     )
     add(
         "--engine", nargs="+", choices=ENGINES, help="engines of AR and speculation (all installed)"
@@ -205,7 +213,7 @@ def make_base(args: argparse.Namespace) -> Settings:
     if not args.path:
         raise ValueError("--path: give the drafter's checkpoint; a benchmark needs it")
     own = {"batch": 1, "beam": 1, "controller": "constant", "cpu": True}
-    own |= {"engine": EAGER, "precision": FLOAT32}
+    own |= {"engine": EAGER, "precision": FLOAT32, "drafter_precision": None}
     return make_settings(argparse.Namespace(**{**vars(args), **own}))
 
 
@@ -231,6 +239,7 @@ def choose(args: argparse.Namespace) -> Choice:
         beams=args.beam,
         ctranslate2=supported_precisions() if precisions is None else precisions,
         precisions=args.precision,
+        drafter_precisions=args.drafter_precision,
         engines=args.engine or engines_for_cpus(),
         controllers=[options.having(name) for name in args.controller],
         rules=_rules(args),

@@ -1,8 +1,8 @@
 """How often outputs that should be the same differ, and how close the call was where they do.
 
     scripts/exactness.py MODEL_DIR --input-path FILE [--precision bfloat16] [--batch 1 32]
-        [--engine openvino] [--controller constant tree] [--against float32 stock]
-        [--repetition-penalty 1.2] [--json FILE]
+        [--engine openvino] [--drafter-precision int8] [--controller constant tree]
+        [--against float32 stock] [--repetition-penalty 1.2] [--json FILE]
 
 MODEL_DIR holds verifier.pt, drafter.pt, dictionaries and codes. FILE is ordinary text. Compared
 are, in one engine and precision, strict speculation with AR (our greedy loop without a drafter, at
@@ -34,7 +34,7 @@ from tqdm import tqdm
 from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.cli.terminal import ends_quietly, prepare_terminal, program
 from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
-from specdec_plugins.decoding.engine_choice import ENGINE, PRECISION, engine_name
+from specdec_plugins.decoding.engine_choice import ENGINE, OF_DRAFTER, PRECISION, engine_name
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import REPETITION_PENALTY, GenerationLimits, penalised
 from specdec_plugins.inference import (
@@ -64,16 +64,18 @@ def main() -> int:
     args = parse()
     try:
         engine = engine_name(args.engine, args.precision, "cpu")
+        given = {"precision": args.precision, "drafter_precision": args.drafter_precision}
+        precision = settings_of(args.model, engine=args.engine, **given).arithmetic
         if args.json is not None:
             options = map(ControllerOptions, args.controller)
             settings = [settings_of(args.model, controller=option) for option in options]
-            given = [pair for one in settings for pair in model_files(one).items()]
-            check_paths([("--json", args.json)], [("--input-path", args.input_path), *given])
+            files = [pair for one in settings for pair in model_files(one).items()]
+            check_paths([("--json", args.json)], [("--input-path", args.input_path), *files])
             check_writable(str(args.json), "--json")
         lines = read_lines(args.input_path)
         limits = GenerationLimits(repetition_penalty=args.repetition_penalty)
         reference = load(args.model, "AR", "eager", "float64", limits=limits)
-        title = f"{len(lines)} lines, {engine}, {args.precision}"
+        title = f"{len(lines)} lines, {engine}, {precision}"
         put(f"{title:{WIDTH}} | lines that differ | gap: max | median\n")
         inexact, told = 0, []
         for title, found, expected, exact in comparisons(args, limits, lines):
@@ -83,7 +85,7 @@ def main() -> int:
             inexact += exact * len(gaps)
         if args.json is not None:
             about = {"machine": where_and_when(), "command": shlex.join([PROG, *sys.argv[1:]])}
-            about |= {"engine": engine, "precision": args.precision}
+            about |= {"engine": engine, "precision": precision}
             content = json.dumps({**about, "comparisons": told}, indent=1)
             write_whole(args.json, [content.encode(), b"\n"])
     except BrokenPipeError:
@@ -101,6 +103,7 @@ def parse() -> argparse.Namespace:
     add("--input-path", metavar="FILE", required=True, help="ordinary text")
     about = PRECISION.help
     add(PRECISION.flag, choices=PRECISION.choices, default="float64", help=about)
+    add(OF_DRAFTER.flag, choices=OF_DRAFTER.choices, help=OF_DRAFTER.help)
     add(ENGINE.flag, choices=ENGINE.choices, default=ENGINE.default, help=ENGINE.help)
     add("--batch", metavar="N", type=int, nargs="+", default=[1, 32], help="sentences at a time")
     names = ", ".join(POLICIES)
@@ -158,7 +161,9 @@ def comparisons(
         batch: int = 1,
         controller: str = "constant",
     ) -> list[Tokens]:
-        translator = load(args.model, strategy, engine, precision, batch, controller, limits)
+        drafter = args.drafter_precision if strategy == "specdec" else None
+        about = engine, precision, batch, controller, limits, drafter
+        translator = load(args.model, strategy, *about)
         bar = tqdm(
             translator.translate(lines), total=len(lines), desc=strategy, leave=False, disable=None
         )
@@ -194,6 +199,7 @@ def load(
     batch: int = 1,
     controller: str = "constant",
     limits: GenerationLimits | None = None,
+    drafter_precision: str | None = None,
 ) -> Translator:
     return load_translator(
         settings_of(
@@ -202,6 +208,7 @@ def load(
             batch=batch,
             engine=engine,
             precision=precision,
+            drafter_precision=drafter_precision,
             limits=limits or GenerationLimits(),
             controller=ControllerOptions(controller),
         )

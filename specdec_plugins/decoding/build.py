@@ -49,6 +49,7 @@ def build_generator(
     options: ControllerOptions | None = None,
     head: Head | None = None,
     engine: Engine | None = None,
+    drafter_engine: Engine | None = None,
 ) -> SpeculativeGenerator:
     """A generator with the controller that is asked for.
 
@@ -58,6 +59,7 @@ def build_generator(
         options: of the controller; the default drafts and verifies whole blocks.
         head: the acceptance head of the controllers that use one.
         engine: runs the models' steps; None is PyTorch as it is.
+        drafter_engine: runs the drafter's; None is the same one.
 
     Raises:
         ValueError: a block size that the drafter was not trained for, or options that do not go
@@ -86,6 +88,7 @@ def build_generator(
         recorder,
         preparations.get(options.prepares),
         engine,
+        drafter_engine,
     )
 
 
@@ -96,6 +99,7 @@ def build_drafter_alone(
     block_size: int | None = None,
     limits: GenerationLimits | None = None,
     engine: Engine | None = None,
+    drafter_engine: Engine | None = None,
 ) -> SpeculativeGenerator:
     """The drafter without anybody who verifies what it says.
 
@@ -114,5 +118,12 @@ def build_drafter_alone(
     controller = Constant(checked_block_size(drafter, block_size))
     rule = AcceptAll()
     return SpeculativeGenerator(
-        verifier, drafter, tgt_dict, controller, rule, limits, engine=engine
+        verifier,
+        drafter,
+        tgt_dict,
+        controller,
+        rule,
+        limits,
+        engine=engine,
+        drafter_engine=drafter_engine,
     )

@@ -208,6 +208,7 @@ def describe(generator: SpeculativeGenerator, needs: Needs) -> dict[str, object]
         "dtype": str(_weight(generator).dtype),
         "engine": generator.engine.name,
         "precision": generator.engine.precision,
+        "drafter's engine": [generator.drafter_engine.precision, generator.drafter_engine.about],
         **generator.engine.about,
         "models": hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:16],
         "longest draft": needs.most,

@@ -10,7 +10,7 @@ from specdec_plugins.engines.engine import Engine, EngineError
 from specdec_plugins.engines.imports import has_openvino
 
 COMPILED = ("float32", "bfloat16", "int8")
-"""Precisions that OpenVINO has."""
+"""Precisions that OpenVINO has, the widest first."""
 PRECISIONS = ("float32", "float64", "bfloat16", "float16", "int8")
 
 ENGINE = Option(
@@ -33,6 +33,15 @@ OF_MODELS: Option[str | None] = Option(
     PRECISION.name, None, f"{PRECISION.help}; by default that of the models", str, True, PRECISIONS
 )
 """Where fairseq has loaded the models."""
+OF_DRAFTER: Option[str | None] = Option(
+    "drafter_precision",
+    None,
+    "of the drafter (openvino only; by default the verifier's): changes what is drafted, but up to "
+    "rounding not what strict acceptance puts out",
+    str,
+    True,
+    COMPILED,
+)
 
 
 def check_engine(engine: str, precision: str, device: str) -> None:
@@ -52,6 +61,23 @@ def check_engine(engine: str, precision: str, device: str) -> None:
             )
     if precision == "int8" and (engine == "eager" or not on_cpu):
         raise ValueError("--precision int8: is for CPUs and --engine openvino")
+
+
+def check_drafter(engine: str, precision: str, drafter_precision: str | None, device: str) -> None:
+    """
+    Raises:
+        ValueError: the drafter's precision does not go with the others, naming the flag.
+    """
+    if drafter_precision in (None, precision):
+        return
+    if engine_name(engine, precision, device) != "openvino":
+        missing = engine == "auto" and precision in COMPILED and not has_openvino()
+        why = "OpenVINO is not installed" if missing else f"eager runs --precision {precision} here"
+        raise ValueError(
+            f"--drafter-precision {drafter_precision}: is for --engine openvino, and {why}; "
+            + ("pip install 'specdec-plugins[openvino]', or " if missing else "")
+            + "leave it out"
+        )
 
 
 def engines_for_cpus() -> tuple[str, ...]:
@@ -85,3 +111,19 @@ def choose_engine(engine: str, precision: str, device: str) -> Engine:
             "'specdec-plugins[openvino,int8]'"
         )
     return EagerEngine(precision)
+
+
+def choose_engines(
+    engine: str, precision: str, drafter_precision: str | None, device: str
+) -> tuple[Engine, Engine]:
+    """The verifier's engine, and the drafter's: the same one unless it has a precision of its own.
+
+    Raises:
+        ValueError: these do not go together.
+        EngineError: one is not installed.
+    """
+    chosen = choose_engine(engine, precision, device)
+    check_drafter(engine, precision, drafter_precision, device)
+    if drafter_precision in (None, precision):
+        return chosen, chosen
+    return chosen, choose_engine(engine, str(drafter_precision), device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -67,6 +68,7 @@ class SpeculativeGenerator:
         recorder: TraceRecorder | None = None,
         prepare: Prepare | None = None,
         engine: Engine | None = None,
+        drafter_engine: Engine | None = None,
     ) -> None:
         """
         Args:
@@ -74,6 +76,7 @@ class SpeculativeGenerator:
             controller: needed with a drafter, whose blocks are as long as it asks for.
             prepare: is called before each batch is decoded and timed.
             engine: runs the models' steps; None is PyTorch as it is.
+            drafter_engine: runs the drafter's; None is the same one.
 
         Raises:
             ValueError: a controller or rule that does not go with the others, or limits that leave
@@ -90,6 +93,7 @@ class SpeculativeGenerator:
         self.model = verifier
         self.drafter = drafter
         self.engine = engine or EagerEngine()
+        self.drafter_engine = drafter_engine or self.engine
         self.prepare = prepare
         if verifier is not None:
             # As a statement: of a model that fairseq has prepared for inference, eval() returns
@@ -110,7 +114,7 @@ class SpeculativeGenerator:
         self.positions, self._scorer = self._build_scorer(verifier)
         """Most target tokens, EOS included, of the model that limits them."""
         self.limits.check_positions(self.positions)
-        self._cached = None if drafter is None else cached_drafter(drafter, self.engine)
+        self._cached = None if drafter is None else cached_drafter(drafter, self.drafter_engine)
         self._draftings: dict[object, Drafting] = {}
         self._drafting_for(self.controller, recorder is not None)
 
@@ -184,7 +188,10 @@ class SpeculativeGenerator:
         Raises:
             ValueError: limits that leave no output.
         """
-        with self.engine.running():
+        # The verifier's last, as it takes longer: engines may want numbers of threads.
+        same = self.drafter_engine is self.engine
+        others = nullcontext() if same else self.drafter_engine.running()
+        with others, self.engine.running():
             return self._decode(sample, controller, statistics, recorder)
 
     def _decode(

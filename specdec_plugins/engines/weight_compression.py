@@ -29,7 +29,7 @@ class WeightCompression:
                 import nncf
         except ImportError as error:
             raise EngineError(
-                "--precision int8: needs NNCF, which is not installed; pip install "
+                "int8: needs NNCF, which is not installed; pip install "
                 "'specdec-plugins[openvino,int8]'"
             ) from error
         logging.getLogger("nncf").setLevel(logging.ERROR)

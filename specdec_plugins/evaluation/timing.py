@@ -129,7 +129,7 @@ def timed_run(
         batch=settings.batch,
         device=device_name(settings.device),
         engine=translator.engine,
-        precision=settings.precision,
+        precision=settings.arithmetic,
         threads=torch.get_num_threads(),
         round=number,
         began=began,

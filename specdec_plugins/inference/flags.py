@@ -19,7 +19,7 @@ from specdec_plugins.checkpoints.pair import split_pair
 from specdec_plugins.decoding.acceptance import RULE_OPTIONS, SamplingRule, StrictRule, choose_rule
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD
-from specdec_plugins.decoding.engine_choice import ENGINE, PRECISION
+from specdec_plugins.decoding.engine_choice import ENGINE, OF_DRAFTER, PRECISION
 from specdec_plugins.decoding.limits import LARGEST, REFUSED, REPETITION_PENALTY, GenerationLimits
 from specdec_plugins.inference.help import documented
 from specdec_plugins.inference.settings import STRATEGIES, Settings
@@ -180,6 +180,7 @@ class TranslationParser(argparse.ArgumentParser):
         add(ENGINE.flag, choices=ENGINE.choices, default=ENGINE.default, help=ENGINE.help)
         shown = f"{PRECISION.help}; default {PRECISION.default}"
         add(PRECISION.flag, choices=PRECISION.choices, help=shown)
+        add(OF_DRAFTER.flag, choices=OF_DRAFTER.choices, help=OF_DRAFTER.help)
         add("--fp64", action="store_true", help="--precision float64")
 
     def _add_fairseq_flags(self) -> None:
@@ -205,10 +206,11 @@ def _idle(args: Namespace) -> set[str]:
     idle = set() if args.strategy == "fairseq" or isinstance(args.beam, list) else {"beam"}
     if args.strategy == "drafter":
         return (idle | uncontrolled) - {ACCEPTANCE_HEAD.name}
+    undrafted = {"block_size", OF_DRAFTER.name}
     if args.strategy != "specdec":
-        return (idle | uncontrolled | {"block_size"}) - {ACCEPTANCE_HEAD.name}
+        return (idle | uncontrolled | undrafted) - {ACCEPTANCE_HEAD.name}
     if args.controller == "none":
-        return idle | uncontrolled | {"block_size"}
+        return idle | uncontrolled | undrafted
     # One that compares controllers has several or none, and uses the settings of all.
     if args.beta == 1:
         idle |= judging
@@ -293,6 +295,7 @@ def make_settings(args: Namespace) -> Settings:
         device="cuda" if torch.cuda.is_available() and not args.cpu else "cpu",
         engine=args.engine,
         precision=_precision(args),
+        drafter_precision=args.drafter_precision,
         tokenizer=args.tokenizer,
         bpe=args.bpe,
         encoder_options=args.encoder_options,

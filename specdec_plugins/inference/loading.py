@@ -25,7 +25,7 @@ from specdec_plugins.decoding.build import (
 )
 from specdec_plugins.decoding.controllers import Head
 from specdec_plugins.decoding.controllers.registry import AUTO
-from specdec_plugins.decoding.engine_choice import choose_engine
+from specdec_plugins.decoding.engine_choice import choose_engines
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.trace import TraceRecorder
 from specdec_plugins.decoding.warm_up import warm_up
@@ -62,13 +62,15 @@ def load_translator(settings: Settings) -> Translator:
     tokenizer, bpe = _build_encoders(settings, task)
     stock = settings.strategy == "fairseq"
     name = "eager" if stock else settings.engine
-    engine = choose_engine(name, settings.precision, settings.device)
+    of_drafter = settings.drafter_precision if settings.drafts else None
+    engines = choose_engines(name, settings.precision, of_drafter, settings.device)
+    engine, _ = engines
     verifier, drafter, head = _load_models(settings, task, engine)
     if drafter is not None and settings.strategy == "specdec":
         _warn_of_batches(settings)
         controller = settings.controller.resolved(drafter.decoder.causal)
         settings = replace(settings, controller=controller)
-    generator = _build_generator(settings, task, engine, verifier, drafter, head)
+    generator = _build_generator(settings, task, engines, verifier, drafter, head)
     readers = (model.encoder for model in (verifier, drafter) if model is not None)
     longest = min(int(encoder.max_positions()) for encoder in readers if encoder is not None)
     if isinstance(generator, SpeculativeGenerator):
@@ -174,7 +176,7 @@ def _load_models(
 def _build_generator(
     settings: Settings,
     task: TranslationSpecdecTask,
-    engine: Engine,
+    engines: tuple[Engine, Engine],
     verifier: TransformerModelBase | None,
     drafter: Drafter | None,
     head: Head | None,
@@ -185,7 +187,7 @@ def _build_generator(
     k = settings.block_size
     if settings.strategy == "drafter":
         assert drafter is not None
-        return build_drafter_alone(drafter, verifier, target, k, settings.limits, engine)
+        return build_drafter_alone(drafter, verifier, target, k, settings.limits, *engines)
     recorder = TraceRecorder(target) if settings.trace else None
     return build_generator(
         verifier,
@@ -197,7 +199,7 @@ def _build_generator(
         recorder,
         settings.controller,
         head,
-        engine,
+        *engines,
     )
 
 

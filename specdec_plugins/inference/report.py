@@ -58,7 +58,7 @@ def full_report(translator: Translator, **run: object) -> JsonObject:
         },
         "device": device_name(asked.device),
         "engine": translator.engine,
-        "precision": asked.precision,
+        "precision": asked.arithmetic if asked.drafts else asked.precision,
         "threads": torch.get_num_threads(),
         "versions": versions(),
     }
@@ -106,6 +106,8 @@ def _settings(settings: Settings) -> JsonObject:
         described["controller"] = None
     if settings.strategy != "fairseq":
         described["beam"] = None
+    if not settings.drafts:
+        described["drafter_precision"] = None
     depends = not settings.rule.lossless and settings.controller.looks_around
     # In exact arithmetic too, by which drafts a row is given.
     return {**described, "output_depends_on_batch": depends if judges else None}

@@ -11,14 +11,25 @@ from typing import Any
 from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.controllers.registry import AUTO
-from specdec_plugins.decoding.engine_choice import ENGINE, PRECISION, check_engine
+from specdec_plugins.decoding.engine_choice import (
+    ENGINE,
+    OF_DRAFTER,
+    PRECISION,
+    check_drafter,
+    check_engine,
+)
 from specdec_plugins.decoding.limits import REPETITION_PENALTY, GenerationLimits
 from specdec_plugins.decoding.stock_search import check_stock_search
 
 STRATEGIES = ("specdec", "AR", "fairseq", "drafter")
 TRACED = ("specdec", "AR")
 
-PLAIN: dict[str, Any] = {"device": "cpu", "engine": "eager", "precision": "float32"}
+PLAIN: dict[str, Any] = {
+    "device": "cpu",
+    "engine": "eager",
+    "precision": "float32",
+    "drafter_precision": None,
+}
 """Settings by which models are loaded quickly, to look at them."""
 
 TYPED: tuple[tuple[str, type, str], ...] = (
@@ -65,6 +76,8 @@ class Settings:
     """What runs the models; stock beam search is torch's."""
     precision: str = PRECISION.default
     """Of the engine's arithmetic."""
+    drafter_precision: str | None = OF_DRAFTER.default
+    """Of the drafter's; None: the same."""
     tokenizer: str | None = None
     """fairseq's ``--tokenizer``; None where the text is tokenised already."""
     bpe: str | None = None
@@ -158,6 +171,9 @@ class Settings:
     def _check_engine(self) -> None:
         engine = "eager" if self.strategy == "fairseq" else ENGINE.check(self.engine)
         check_engine(engine, PRECISION.check(self.precision), self.device)
+        of_drafter = OF_DRAFTER.check(self.drafter_precision)
+        if self.drafts:
+            check_drafter(engine, self.precision, of_drafter, self.device)
 
     def describe(self) -> JsonObject:
         """All settings, for reports and to know a run again."""
@@ -170,6 +186,14 @@ class Settings:
             "encoder_options": dict(self.encoder_options),
             "search_options": dict(self.search_options),
         }
+
+    @property
+    def arithmetic(self) -> str:
+        """Precision, in words: that of drafts too, where it is another."""
+        own = self.drafter_precision
+        return (
+            self.precision if own in (None, self.precision) else f"{self.precision}, {own} drafts"
+        )
 
     @property
     def drafts(self) -> bool:

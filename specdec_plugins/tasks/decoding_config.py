@@ -11,7 +11,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from specdec_plugins.decoding.acceptance import RULE_OPTIONS
 from specdec_plugins.decoding.controllers import POLICIES, controller_options
 from specdec_plugins.decoding.controllers.registry import AUTO, PUBLISHED, RECOMMENDED
-from specdec_plugins.decoding.engine_choice import ENGINE, OF_MODELS
+from specdec_plugins.decoding.engine_choice import ENGINE, OF_DRAFTER, OF_MODELS
 from specdec_plugins.decoding.limits import REPETITION_PENALTY
 from specdec_plugins.decoding.options import Option, by_name
 
@@ -45,5 +45,5 @@ RuleConfig = _config("RuleConfig", RULE_OPTIONS)
 """When drafted tokens are accepted."""
 LimitsConfig = _config("LimitsConfig", by_name((REPETITION_PENALTY,)))
 """What changes the verifier's scores, and is none of fairseq's options."""
-EngineConfig = _config("EngineConfig", by_name((ENGINE, OF_MODELS)))
+EngineConfig = _config("EngineConfig", by_name((ENGINE, OF_MODELS, OF_DRAFTER)))
 """What runs the models, and in which precision."""

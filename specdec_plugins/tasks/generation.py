@@ -19,7 +19,7 @@ from specdec_plugins.decoding.acceptance import RULE_OPTIONS, choose_rule
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD, AUTO, PUBLISHED
-from specdec_plugins.decoding.engine_choice import choose_engine
+from specdec_plugins.decoding.engine_choice import choose_engines
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import REPETITION_PENALTY, SHORTEST, GenerationLimits
 from specdec_plugins.engines.eager import EagerEngine
@@ -65,6 +65,7 @@ def speculative_generator(
     if trains and options.controller == AUTO:
         # Drafters are compared by what of whole blocks is accepted.
         options = options.having(PUBLISHED)
+    engine, drafter_engine = _engines(drafter, cfg, trains, options.drafts)
     return build_generator(
         verifier,
         drafter,
@@ -82,26 +83,32 @@ def speculative_generator(
             temperature=limits.temperature,
             repetition_penalty=limits.repetition_penalty,
         ),
-        engine=_engine(drafter, cfg, trains),
+        engine=engine,
+        drafter_engine=drafter_engine,
     )
 
 
-def _engine(drafter: Drafter, cfg: TranslationSpecdecConfig, trains: bool) -> Engine:
-    """To compile models in training would not pay."""
+def _engines(
+    drafter: Drafter, cfg: TranslationSpecdecConfig, trains: bool, drafts: bool
+) -> tuple[Engine, Engine]:
+    """The verifier's and the drafter's. To compile models in training would not pay."""
     parameter = next(drafter.parameters())
     own = str(parameter.dtype).removeprefix("torch.")
     if trains:
-        return EagerEngine(own)
+        eager = EagerEngine(own)
+        return eager, eager
     name, precision = str(cfg.engine), str(cfg.precision or own)
     if name == "auto" and parameter.dtype != torch.float32:
         name = "eager"
-    engine = choose_engine(name, precision, str(parameter.device))
+    of_drafter = str(cfg.drafter_precision) if drafts and cfg.drafter_precision else None
+    engines = choose_engines(name, precision, of_drafter, str(parameter.device))
+    engine, _ = engines
     if engine.dtype != parameter.dtype:
         raise ValueError(
             f"--engine {engine.name} --precision {precision}: is not for models in {own}; "
             "fairseq's --fp16 says what they are loaded in"
         )
-    return engine
+    return engines
 
 
 def check_sources(

@@ -85,6 +85,19 @@ def one_error(capfd: pytest.CaptureFixture[str]) -> str:
     return line
 
 
+def test_drafts_in_a_precision_of_their_own(run: Evaluate, out: Path) -> None:
+    """AR is of the same group: it is what the others are compared with."""
+    pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
+    flags = ("--engine", "openvino", "--drafter-precision", "bfloat16", "--controller", "tree")
+    assert run(*flags, "--repeats", "1", "--tree-nodes", "3") == 0
+    (group,) = json.loads((out / "summary.json").read_text())["groups"]
+    said = "cpu, openvino, float32, bfloat16 drafts, 1 thread, batch 1, strict"
+    assert group["conditions"] == said
+    _, _, tree = group["systems"]
+    assert tree["same_as_AR"] == tree["sentences"] == 4
+    assert tree["speed_over_AR"]["rounds"] == 1
+
+
 def test_all_controllers(run: Evaluate, out: Path, capfd: pytest.CaptureFixture[str]) -> None:
     flags = ["--confidence-threshold", "0.1", "0.6", "--stop-threshold", "0.9", "--repeats", "2"]
     flags += ["--tree-nodes", "9"]

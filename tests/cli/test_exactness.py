@@ -100,6 +100,27 @@ def test_in_lower_precision(run: Run, capfd: pytest.CaptureFixture[str]) -> None
     ]
 
 
+def test_drafts_in_a_precision_of_their_own(
+    run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
+    flags = ["--drafter-precision", "bfloat16", "--batch", "1"]
+    assert run(TEXT, *flags) == 2
+    assert capfd.readouterr().err.startswith(
+        "exactness.py: --drafter-precision bfloat16: is for --engine openvino"
+    )
+    figures = tmp_path / "figures.json"
+    flags += ["--engine", "openvino", "--precision", "float32", "--json", str(figures)]
+    assert run(TEXT, *flags) == 0
+    assert capfd.readouterr().out.startswith("2 lines, openvino, float32, bfloat16 drafts ")
+    told = json.loads(figures.read_text("utf-8"))
+    assert told["precision"] == "float32, bfloat16 drafts"
+    assert {one["compared"]: one["differ"] for one in told["comparisons"]} == {
+        "strict, constant, batch 1: AR": 0,
+        "AR: AR in eager float32": 0,
+    }
+
+
 @pytest.mark.parametrize(
     ("precision", "exact", "status"),
     [("float64", True, 1), ("float64", False, 0), ("bfloat16", True, 0), ("float32", True, 0)],

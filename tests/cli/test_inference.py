@@ -227,6 +227,21 @@ def test_an_engine_is_chosen_and_reported(
     assert outputs[0] == outputs[1]
 
 
+def test_drafts_in_a_precision_of_their_own(
+    run: RunScript, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
+    stats, outputs = tmp_path / "stats.json", []
+    for flags in ([], ["--drafter-precision", "bfloat16"]):
+        assert run("--stats-json", str(stats), "--engine", "openvino", "--cpu", *flags) == 0
+        outputs.append(lines_of(tmp_path / "out.txt"))
+    assert outputs[0] == outputs[1]
+    assert json.loads(stats.read_text())["precision"] == "float32, bfloat16 drafts"
+    assert "these flags do nothing here" not in caplog.text
+    assert run("--strategy", "AR", "--cpu", *flags) == 0
+    assert "these flags do nothing here: --drafter-precision" in caplog.text
+
+
 @pytest.mark.parametrize(("below", "drafts_anew"), [("inf", True), ("0", False)])
 def test_stats_of_trees(run: RunScript, tmp_path: Path, below: str, drafts_anew: bool) -> None:
     path = tmp_path / "stats.json"

@@ -27,6 +27,7 @@ from specdec_plugins.decoding.drafts import LatticeTrees
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.engines.eager import EagerEngine
 
 K = 4
 CHAIN = Needs(K)
@@ -240,6 +241,8 @@ def test_keys_tell_models_and_drafts_apart() -> None:
     samplers = [make_generator(rule=rule, survival="averages") for rule in (top, half)]
     found = [describe(one, CHAIN) for one in (generator, other, *samplers)]
     found += [describe(generator, needs) for needs in (Needs(K - 1), Needs(K, depth=K))]
+    generator.drafter_engine = EagerEngine("bfloat16")
+    found.append(describe(generator, CHAIN))
     generator.model.float()
     found.append(describe(generator, CHAIN))
     assert found[-1]["dtype"] == "torch.float32"

@@ -6,7 +6,12 @@ import pytest
 import torch
 
 from specdec_plugins.decoding import engine_choice
-from specdec_plugins.decoding.engine_choice import PRECISIONS, check_engine, choose_engine
+from specdec_plugins.decoding.engine_choice import (
+    PRECISIONS,
+    check_engine,
+    choose_engine,
+    choose_engines,
+)
 from specdec_plugins.engines.engine import EngineError
 
 
@@ -47,6 +52,33 @@ def test_what_does_not_go_together(asked: tuple[str, str, str], says: str) -> No
 @pytest.mark.parametrize("precision", [name for name in PRECISIONS if name != "int8"])
 def test_on_a_gpu(precision: str) -> None:
     assert choose_engine("auto", precision, "cuda").name == "eager"
+
+
+@pytest.mark.parametrize("asked", [None, "bfloat16"])
+def test_the_drafter_has_the_verifiers_engine_unless_it_is_to_have_its_own(
+    asked: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
+    monkeypatch.setattr(engine_choice, "has_openvino", lambda: True)
+    engine, of_drafter = choose_engines("auto", "bfloat16", asked, "cpu")
+    assert engine is of_drafter
+    engine, of_drafter = choose_engines("auto", "float32", asked, "cpu")
+    assert engine.precision == "float32"
+    assert (of_drafter.name, of_drafter.precision) == ("openvino", asked or "float32")
+
+
+@pytest.mark.parametrize(
+    ("engine", "precision", "why"),
+    [
+        ("eager", "float32", "eager runs --precision float32 here; leave it out"),
+        ("auto", "float64", "eager runs --precision float64 here; leave it out"),
+        ("auto", "float32", r"OpenVINO is not installed; pip install .*, or leave it out"),
+    ],
+)
+def test_eager_has_one_precision(engine: str, precision: str, why: str) -> None:
+    said = f"--drafter-precision bfloat16: is for --engine openvino, and {why}"
+    with pytest.raises(ValueError, match=said):
+        choose_engines(engine, precision, "bfloat16", "cpu")
 
 
 def test_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ class Benchmark:
     def describe(self) -> JsonObject:
         """All that decides a run and is not told by its own record; files by their content."""
         described = describe_settings(self.base)
-        for name in (*DECIDED_BY_RUN, "rule", "engine", "precision"):
+        for name in (*DECIDED_BY_RUN, "rule", "engine", "precision", "drafter_precision"):
             del described["settings"][name]
         return {
             "versions": dict(self.versions),

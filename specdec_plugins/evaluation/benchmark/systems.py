@@ -8,7 +8,7 @@ from itertools import product
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
 from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
-from specdec_plugins.decoding.engine_choice import check_engine
+from specdec_plugins.decoding.engine_choice import COMPILED, check_engine
 from specdec_plugins.inference.report import counted
 from specdec_plugins.inference.settings import InferenceError, JsonObject, Settings
 
@@ -38,6 +38,8 @@ class BenchmarkSystem:
     rule: AcceptanceRule = field(default_factory=StrictRule)
     controller: ControllerOptions = field(default_factory=ControllerOptions)
     beam: int = 1
+    drafter_precision: str | None = None
+    """As of the settings."""
 
     @property
     def label(self) -> str:
@@ -55,6 +57,7 @@ class BenchmarkSystem:
             ValueError: a setting that cannot be.
         """
         arithmetic: JsonObject = {"engine": self.engine, "precision": self.precision}
+        arithmetic["drafter_precision"] = self.drafter_precision
         segmented: JsonObject = {"tokenizer": None, "bpe": None, "encoder_options": {}}
         return replace(
             base,
@@ -79,6 +82,7 @@ class BenchmarkSystem:
             "controller": self.controller.describe() if self.drafts else None,
             "engine": self.engine,
             "precision": self.precision,
+            "drafter_precision": self.drafter_precision,
             "threads": self.threads,
             "beam": self.beam,
         }
@@ -95,6 +99,8 @@ class Choice:
     """Its precisions."""
     precisions: Sequence[str] = (FLOAT32, "bfloat16")
     """Our own."""
+    drafter_precisions: Sequence[str] = ()
+    """Of drafts, where they go with the verifier's; else they are as that."""
     engines: Sequence[str] = (EAGER,)
     controllers: Sequence[ControllerOptions] = (ControllerOptions("tree"),)
     rules: Sequence[AcceptanceRule] = (StrictRule(),)
@@ -104,14 +110,21 @@ def list_systems(choice: Choice) -> list[BenchmarkSystem]:
     """Each once, those of as many threads together.
 
     Raises:
-        ValueError: none of the engines has any of the precisions.
+        ValueError: none of the engines has any of the precisions, or no system drafts in one that
+            drafts are to have.
     """
     if not any(_goes_together(*pair) for pair in product(choice.engines, choice.precisions)):
         raise ValueError(
             f"--precision {' '.join(choice.precisions)}: is not for --engine "
             f"{' '.join(choice.engines)}"
         )
-    found = (system for threads in choice.threads for system in _systems(choice, threads))
+    found = [system for threads in choice.threads for system in _systems(choice, threads)]
+    drafting = {system.drafter_precision or system.precision for system in found if system.drafts}
+    for own in choice.drafter_precisions:
+        if own not in drafting:
+            raise ValueError(
+                f"--drafter-precision {own}: needs --engine openvino, and a --precision as wide"
+            )
     return list({system.label: system for system in found}.values())
 
 
@@ -131,9 +144,18 @@ def _systems(choice: Choice, threads: int) -> Iterator[BenchmarkSystem]:
         for engine, precision in arithmetic:
             called = _rule_name(rule, choice.rules)
             name = _own_name(f"{called} {controller.controller}", engine, precision)
-            yield BenchmarkSystem(
-                name, rule.name, "specdec", engine, precision, threads, rule, controller
-            )
+            for own in _of_drafts(choice.drafter_precisions, engine, precision):
+                yield BenchmarkSystem(
+                    name if own is None else f"{name}, {own} drafts",
+                    rule.name,
+                    "specdec",
+                    engine,
+                    precision,
+                    threads,
+                    rule,
+                    controller,
+                    drafter_precision=own,
+                )
 
 
 def _goes_together(engine: str, precision: str) -> bool:
@@ -142,6 +164,16 @@ def _goes_together(engine: str, precision: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _of_drafts(asked: Sequence[str], engine: str, precision: str) -> list[str | None]:
+    """Precisions of drafts for a verifier, None for its own: none that is wider, which nobody
+    wants; its own, if there is no other."""
+    narrower: Sequence[str] = ()
+    if engine == OPENVINO and precision in COMPILED:
+        narrower = COMPILED[COMPILED.index(precision) + 1 :]
+    found = [own for own in asked if own in narrower]
+    return [None, *found] if precision in asked or not found else list(found)
 
 
 def _rule_name(rule: AcceptanceRule, beside: Sequence[AcceptanceRule]) -> str:

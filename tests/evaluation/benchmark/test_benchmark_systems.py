@@ -48,6 +48,7 @@ def test_all_combinations_each_once() -> None:
         "controller": {"controller": "constant", "max_draft": None},
         "engine": "other",
         "precision": "float32",
+        "drafter_precision": None,
         "threads": 1,
         "beam": 1,
     }
@@ -61,6 +62,37 @@ def test_rules_of_one_kind_are_told_apart_by_their_values() -> None:
         *("strict tree float32", "relaxed 3 1.0 tree float32", "relaxed 5 3.0 tree float32")
     ]
     assert [system.family for system in drafting] == ["strict", "relaxed", "relaxed"]
+
+
+def test_drafts_in_a_precision_of_their_own() -> None:
+    """Where OpenVINO has it, and none that takes more than the verifier's."""
+    choice = Choice(
+        threads=(1,),
+        beams=(),
+        precisions=("float32", "float64", "int8"),
+        engines=("eager", "openvino"),
+        drafter_precisions=("float32", "int8"),
+    )
+    drafting = [system for system in list_systems(choice) if system.drafts]
+    assert [(system.name, system.drafter_precision) for system in drafting] == [
+        ("strict tree float32", None),
+        ("strict tree float64", None),
+        ("strict tree openvino float32", None),
+        ("strict tree openvino float32, int8 drafts", "int8"),
+        ("strict tree openvino int8", None),
+    ]
+    settings = drafting[3].settings(BASE, 1)
+    assert (settings.precision, settings.drafter_precision) == ("float32", "int8")
+    assert settings.arithmetic == "float32, int8 drafts"
+
+
+@pytest.mark.parametrize(
+    ("engines", "precision"), [(("eager",), "float32"), (("openvino",), "int8")]
+)
+def test_drafts_that_nothing_has(engines: tuple[str, ...], precision: str) -> None:
+    choice = Choice(engines=engines, precisions=(precision,), drafter_precisions=("bfloat16",))
+    with pytest.raises(ValueError, match="--drafter-precision bfloat16: needs --engine openvino"):
+        list_systems(choice)
 
 
 def test_nothing_that_goes_together() -> None:

@@ -65,15 +65,19 @@ def test_a_figure_that_parts_from_its_page_is_found(
 
 
 def test_the_headline_is_what_was_measured() -> None:
-    """Strict over fairseq's beam 1, by one thread and by two, on two processors."""
+    """Strict over fairseq's beam 1, with one thread and, where two help fairseq, with two."""
     headline = " ".join(text(ROOT / "README.md").split("**")[1].split())
     for precision in ("float32", "int8"):
         speeds = set()
-        for name in ("wmt-speed", "wmt-speed1", "wmt-speed-epyc", "wmt-speed1-epyc"):
+        runs = {"wmt-speed": "2", "wmt-speed1": "1", "wmt-speed-epyc": "1", "wmt-speed1-epyc": "1"}
+        for name, threads in runs.items():
             figures = maker().read_figures(name)
             assert figures["baseline"] == "fairseq beam 1"
-            (strict,) = maker()._systems(figures, {"name": f"strict tree openvino {precision}"})
-            speeds.add(strict["speed_over_baseline"]["median"])
+            strict = f"strict tree openvino {precision}"
+            systems = maker()._systems(figures, {"threads": threads})
+            found = [system for system in systems if system["name"].startswith(strict)]
+            assert found
+            speeds |= {system["speed_over_baseline"]["median"] for system in found}
         said, _, after = headline.partition(f"in {precision}")
         assert after
         assert f"{min(speeds):.1f} to {max(speeds):.1f} times" in said

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cache, cached_property
 from io import BytesIO
 from typing import Any
 
@@ -33,6 +33,32 @@ together. In batches its attention takes two to three times as long as plain pro
 not documented, and may be dropped."""
 
 
+@cache
+def _core() -> Any:
+    """The process's one and only, to its end.
+
+    Every core brings a stack for handlers of signals. When it goes, it puts back the one that was
+    there before it, even if that went with another core: of two, the first signal after them, such
+    as that of Ctrl-C, would end the process.
+    """
+    core = installed_openvino().Core()
+    core.get_versions("CPU")  # It brings the stack when it is first asked for something.
+    return core
+
+
+@cache
+def _takes(option: str, value: str) -> bool:
+    """Whether this version of OpenVINO knows an option."""
+    # Another one, since what a core is told holds for all that it compiles.
+    core = installed_openvino().Core()
+    core.get_versions("CPU")  # Before that it takes whatever it is given.
+    try:
+        core.set_property("CPU", {option: value})
+    except RuntimeError:
+        return False
+    return True
+
+
 class OpenVinoEngine:
     """Compiles steps for this machine's processor."""
 
@@ -56,7 +82,7 @@ class OpenVinoEngine:
         self._compress = WeightCompression() if precision == "int8" else None
         self._fall_back = fall_back
         self._threads = torch.get_num_threads()
-        self._core = self._openvino.Core()
+        self._core = _core()
         self._options = {
             # Otherwise OpenVINO may choose bfloat16 by itself.
             "INFERENCE_PRECISION_HINT": HINTS[precision],
@@ -64,22 +90,13 @@ class OpenVinoEngine:
             "NUM_STREAMS": 1,
             "PERFORMANCE_HINT": "LATENCY",
         }
-        self._any_sizes = {**self._options, **(UNFUSED if self._takes(UNFUSED) else {})}
+        unfused = {option: value for option, value in UNFUSED.items() if _takes(option, value)}
+        self._any_sizes = {**self._options, **unfused}
         self.about = {"openvino": self._openvino.__version__, **self._any_sizes}
         if self._compress is not None:
             self.about["compression"] = self._compress.about
         self._files = CompiledFiles({"precision": precision, **self.about})
         self._torch_threads = 1
-
-    def _takes(self, options: dict[str, str]) -> bool:
-        """Whether this version of OpenVINO knows them."""
-        core = self._openvino.Core()  # What one is told holds for all that it compiles.
-        core.get_versions("CPU")  # Before that it takes whatever it is given.
-        try:
-            core.set_property("CPU", options)
-        except RuntimeError:
-            return False
-        return True
 
     @contextmanager
     def running(self) -> Iterator[None]:

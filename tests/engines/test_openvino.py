@@ -374,3 +374,27 @@ print(run(torch.ones(1, 64))[0][0, 0].item(), "openvino_telemetry" in sys.module
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120
     )
     assert done.stdout.split() == ["128.0", "False"]
+
+
+def test_signals_are_handled_when_engines_are_gone() -> None:
+    """The first one to go is the one that was there first."""
+    script = """
+import os, signal, torch
+from specdec_plugins.engines.openvino import OpenVinoEngine
+from specdec_plugins.engines.step import Step
+class Double(Step):
+    def forward(self, x):
+        return (2 * x,)
+    def example(self):
+        return (torch.ones(2, 64),)
+engines = [OpenVinoEngine(), OpenVinoEngine()]
+runs = [engine.prepare(Double()) for engine in engines]
+while engines:
+    del engines[0], runs[0]
+signal.signal(signal.SIGUSR1, lambda *_: print("handled"))
+os.kill(os.getpid(), signal.SIGUSR1)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (0, "handled\n")

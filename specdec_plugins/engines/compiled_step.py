@@ -116,8 +116,8 @@ class CompiledStep:
         return self._requests[tokens]
 
 
-class CompiledCachedStep:
-    """What is called in place of a functional step."""
+class _ByRows:
+    """What is called in place of a step that one row has to itself more often than not."""
 
     def __init__(self, several: CompiledStep, one: CompiledStep) -> None:
         """
@@ -129,9 +129,31 @@ class CompiledCachedStep:
         self._several, self._one = several, one
         self._always_one = True
 
+    def _step(self, rows: int, tokens: int) -> CompiledStep:
+        self._always_one &= rows == 1
+        return self._one if self._always_one and self._one.has_one(tokens) else self._several
+
+
+class CompiledSourceStep(_ByRows):
+    """What is called in place of a step over sources."""
+
+    def __init__(
+        self, several: CompiledStep, one: CompiledStep, rows_at: int, tokens_at: int
+    ) -> None:
+        """``rows_at``, ``tokens_at``: as of the step."""
+        super().__init__(several, one)
+        self._at = rows_at, tokens_at
+
+    def __call__(self, x: Tensor, *inputs: Tensor | None) -> Results:
+        rows, tokens = (x.size(dimension) for dimension in self._at)
+        return self._step(rows, tokens)(x, *inputs, tokens=tokens)
+
+
+class CompiledCachedStep(_ByRows):
+    """What is called in place of a functional step."""
+
     def __call__(self, past: Tensor, mask: Tensor, *inputs: Tensor | None) -> Results:
         tokens = mask.size(2)
-        self._always_one &= past.size(2) == 1
-        step = self._one if self._always_one and self._one.has_one(tokens) else self._several
+        step = self._step(past.size(2), tokens)
         *results, new = step.run(past, mask, *inputs, tokens=tokens)
         return (*step.kept(results), torch.from_numpy(new))

@@ -13,11 +13,16 @@ from typing import Any
 import torch
 
 from specdec_plugins.engines.compiled_files import CompiledFiles
-from specdec_plugins.engines.compiled_step import CompiledCachedStep, CompiledStep, Request
+from specdec_plugins.engines.compiled_step import (
+    CompiledCachedStep,
+    CompiledSourceStep,
+    CompiledStep,
+    Request,
+)
 from specdec_plugins.engines.engine import EngineError
 from specdec_plugins.engines.imports import installed_openvino
 from specdec_plugins.engines.sizes import PaddedSizes
-from specdec_plugins.engines.step import CachedStep, FunctionalStep, Run, Step
+from specdec_plugins.engines.step import CachedStep, FunctionalStep, Run, SourceStep, Step
 from specdec_plugins.engines.traced_step import Shapes, TracedStep
 from specdec_plugins.engines.weight_compression import WeightCompression
 
@@ -135,12 +140,13 @@ class OpenVinoEngine:
         def request(tokens: int) -> Request:
             return first.pop() if first else compilation.request()
 
-        if not isinstance(step, CachedStep):
-            return CompiledStep(request, step.transient, 1)
-        return CompiledCachedStep(
-            CompiledStep(request, step.transient),
-            CompiledStep(compilation.request_for_one_row, step.transient),
-        )
+        one = CompiledStep(compilation.request_for_one_row, step.transient)
+        if isinstance(step, CachedStep):
+            return CompiledCachedStep(CompiledStep(request, step.transient), one)
+        several = CompiledStep(request, step.transient, 1)
+        if isinstance(step, SourceStep):
+            return CompiledSourceStep(several, one, step.rows_at, step.tokens_at)
+        return several
 
     def fingerprint(self, traced: TracedStep) -> str:
         """What its files are named by."""

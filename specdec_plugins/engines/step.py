@@ -31,6 +31,17 @@ class Step(nn.Module):
         raise NotImplementedError
 
 
+class SourceStep(Step):
+    """A step over sources, of which there are a few lengths again and again."""
+
+    rows_at, tokens_at = 0, 1
+    """The dimensions of its first input that count rows and source tokens."""
+
+    def example(self, rows: int = 2, tokens: int = 7) -> tuple[Tensor | None, ...]:
+        """Inputs for so many rows of so many tokens."""
+        raise NotImplementedError
+
+
 class CachedStep(Step):
     """A step over keys and values of the tokens before, which it is handed with room for the new
     ones."""

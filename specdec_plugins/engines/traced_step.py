@@ -9,7 +9,7 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from specdec_plugins.engines.step import CachedStep, FunctionalStep, Results, Step
+from specdec_plugins.engines.step import CachedStep, FunctionalStep, Results, SourceStep, Step
 
 Pairs = list[tuple[Tensor, Tensor]]
 """Keys and values, of each layer."""
@@ -38,7 +38,11 @@ class TracedStep:
             self.graph = _traced(given.eval(), tuple(chain.from_iterable(inputs)))
 
     def shapes(self, rows: int, tokens: int) -> Shapes:
-        """Of the inputs, for so many new tokens in so many rows of a cached step."""
+        """Of the inputs, for so many new tokens in so many rows of a cached step, or so many
+        source tokens."""
+        if isinstance(self._step, SourceStep):
+            inputs = self._split(self._step.example(rows, tokens))
+            return [list(x.shape) for x in chain.from_iterable(inputs)]
         assert isinstance(self._step, CachedStep)
         one, other = (
             chain.from_iterable(self._split(_example(self._step, rows, tokens, others)))

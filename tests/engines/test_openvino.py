@@ -21,6 +21,7 @@ from scripted import DICTIONARY
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.steps.encoder import EncoderStep, MemoryStep
 from specdec_plugins.decoding.steps.verifier import VerifierStep
 from specdec_plugins.engines.compiled_files import CompiledFiles
 from specdec_plugins.engines.eager import EagerEngine
@@ -180,6 +181,24 @@ def test_one_row_of_more_numbers_of_tokens_than_there_are_requests(own_cache: Pa
             for own, ours in zip(FunctionalStep(step)(*given), run(*given), strict=True):
                 torch.testing.assert_close(ours, own, atol=1e-5, rtol=1e-4)
     assert len(list(own_cache.iterdir())) == 5
+
+
+@pytest.mark.parametrize("name", ["encoder", "memory"])
+def test_one_source_after_another(name: str, own_cache: Path) -> None:
+    """Each of the first four lengths of single ones is compiled for; several may have any."""
+    torch.manual_seed(0)
+    verifier, _ = pair("all shared")
+    step = (
+        EncoderStep(verifier.encoder, packed=False)
+        if name == "encoder"
+        else MemoryStep(VerifierStep(verifier, packed=False).layers)
+    )
+    run = OpenVinoEngine().prepare(step)
+    for rows, lengths, files in ((1, (3, 5, 4, 6, 7, 3), 5), (2, (3, 8), 5), (1, (9,), 5)):
+        for tokens in lengths:
+            given = tuple(torch.randn_like(x) for x in step.example(rows, tokens))
+            torch.testing.assert_close(run(*given)[0], step(*given)[0], atol=1e-5, rtol=1e-4)
+        assert len(list(own_cache.iterdir())) == files
 
 
 def test_the_last_row_of_several_is_not_compiled_for(own_cache: Path) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from specdec_plugins.engines.engine import Engine
 from specdec_plugins.engines.sizes import PaddedSizes
-from specdec_plugins.engines.step import Run, Step
+from specdec_plugins.engines.step import Run, SourceStep
 from specdec_plugins.fairseq_types import EncoderOut
 from specdec_plugins.models.layers import (
     DecoderLayerRunner,
@@ -83,7 +83,7 @@ def _padded(tokens: Tensor, sizes: PaddedSizes, padding: int) -> Tensor:
     return torch.cat([tokens, tokens[:1].expand(sizes.rows(rows) - rows, -1)])
 
 
-class EncoderStep(Step):
+class EncoderStep(SourceStep):
     """The layers of a ``TransformerEncoderBase`` that is not in training."""
 
     def __init__(self, encoder: TransformerEncoderBase, packed: bool = True) -> None:
@@ -102,16 +102,17 @@ class EncoderStep(Step):
             x = runner(x, among_themselves(mask, runner.layer.self_attn))
         return (x if self.encoder.layer_norm is None else self.encoder.layer_norm(x),)
 
-    def example(self) -> tuple[Tensor | None, ...]:
+    def example(self, rows: int = 2, tokens: int = 7) -> tuple[Tensor | None, ...]:
         channels = int(self.encoder.layers[0].embed_dim)
-        return torch.ones(2, 7, channels), torch.zeros(2, 1, 1, 7)
+        return torch.ones(rows, tokens, channels), torch.zeros(rows, 1, 1, tokens)
 
 
-class MemoryStep(Step):
+class MemoryStep(SourceStep):
     """What a decoder's cross-attention reads of a source."""
 
     # Until the next batch begins; of a large one it is some 20 MB, which need not be copied.
     transient = 1
+    rows_at, tokens_at = 1, 0
 
     def __init__(self, layers: list[DecoderLayerRunner]) -> None:
         super().__init__()
@@ -122,8 +123,8 @@ class MemoryStep(Step):
         states."""
         return (source_memory(self._layers, states),)
 
-    def example(self) -> tuple[Tensor | None, ...]:
-        return (torch.ones(7, 2, int(self._layers[0].layer.encoder_attn.kdim)),)
+    def example(self, rows: int = 2, tokens: int = 7) -> tuple[Tensor | None, ...]:
+        return (torch.ones(tokens, rows, int(self._layers[0].layer.encoder_attn.kdim)),)
 
 
 def example_tokens(rows: int, tokens: int) -> tuple[Tensor, Tensor]:

@@ -157,7 +157,9 @@ class TokenBans:
             max_lengths: ``(rows,)`` where only EOS may come; None if no position is that far.
             early: False if no position is before the minimum length.
         """
-        scores[..., self.pad] = -math.inf
+        # numpy's way to the same memory is the shorter one.
+        there = scores.numpy() if scores.device.type == "cpu" else scores
+        there[..., self.pad] = -math.inf
         if self.limits.unkpen:
             scores[..., self.unk] -= self.limits.unkpen
         if positions is None:

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.indices import row_starts
+from specdec_plugins.decoding.arrays import Floating
+from specdec_plugins.decoding.indices import row_numbers, row_starts
 from specdec_plugins.models.ragged import RaggedRows
 
 
@@ -34,12 +35,16 @@ class Verification:
     @cached_property
     def best(self) -> Tensor:
         """``(rows, slots)`` the most probable token; of equals the first."""
-        if self.scores.device.type == "cpu":
+        if self._on_host:
             # numpy's is ten times as fast as torch's.
             found = torch.from_numpy(self.scores.numpy().argmax(-1))
         else:
             found = self.scores.argmax(-1)
         return found if self.ragged is None else self.ragged.pad(found)
+
+    @property
+    def _on_host(self) -> bool:
+        return self.scores.device.type == "cpu"
 
     @cached_property
     def log_probabilities(self) -> Tensor:
@@ -58,13 +63,15 @@ class Verification:
         """``(rows, n)`` scores of ``tokens``, each after the ``sources``-th one read."""
         if self.ragged is not None:
             return self.scores[self._places(sources), 0, tokens]
+        if self._on_host:
+            return torch.from_numpy(_at(self.scores, sources, tokens))
         flat = sources * self.scores.size(-1) + tokens
         return self.scores.flatten(1).gather(1, flat)
 
     def among_best(self, count: int, scores: Tensor, sources: Tensor, asked: Tensor) -> Tensor:
         """``(rows, n)`` whether fewer than ``count`` tokens have higher ``scores`` after the
         ``sources``-th one read; False where that is not ``asked``."""
-        if self.scores.device.type != "cpu":
+        if not self._on_host:
             return asked & ((self._after(sources) > scores[..., None]).sum(-1) < count)
         # Few are asked for, and numpy counts several times as fast as torch.
         table, found = self.scores.flatten(0, 1).numpy(), np.zeros(asked.shape, dtype=bool)
@@ -81,10 +88,19 @@ class Verification:
 
     def of(self, tokens: Tensor, sources: Tensor) -> Tensor:
         """``(rows, n)`` log-probabilities of ``tokens``, each after the ``sources``-th one read."""
-        found = self.at(tokens, sources)
         if self.normalisers is None:
-            return found
-        return found - self.normalisers.take(self._places(sources))
+            return self.at(tokens, sources)
+        if self._on_host and self.ragged is None:
+            found = _at(self.scores, sources, tokens) - _at(self.normalisers, sources)
+            return torch.from_numpy(found)
+        return self.at(tokens, sources) - self.normalisers.take(self._places(sources))
+
+
+def _at(table: Tensor, *places: Tensor) -> Floating:
+    """``(rows, n)`` what each row of a table has at some of its places, on the host: for a few,
+    numpy takes a fraction of torch's time."""
+    found: Floating = table.numpy()[(row_numbers(len(table)), *(x.numpy() for x in places))]
+    return found
 
 
 @dataclass(frozen=True)

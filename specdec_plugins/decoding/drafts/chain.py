@@ -43,11 +43,14 @@ class ChainDraft:
     it, a trace is recorded or the tokens were drawn; else empty."""
 
     @classmethod
+    @lru_cache(maxsize=512)
     def empty(cls, rows: int, device: torch.device) -> ChainDraft:
-        """Nothing is drafted: a step then commits the verifier's next token."""
-        lengths = torch.zeros(rows, dtype=torch.long, device=device)
-        nothing = torch.zeros(rows, 0, device=device)
-        return cls(lengths.new_empty(rows, 0), [0] * rows, lengths, nothing[..., None], nothing)
+        """Nothing is drafted: a step then commits the verifier's next token. Not to be changed."""
+        with torch.inference_mode(False):
+            lengths = torch.zeros(rows, dtype=torch.long, device=device)
+            nothing = torch.zeros(rows, 0, device=device)
+            tokens = lengths.new_empty(rows, 0)
+        return cls(tokens, [0] * rows, lengths, nothing[..., None], nothing)
 
     @property
     def called(self) -> list[bool]:

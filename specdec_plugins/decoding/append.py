@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.arrays import Ints
+from specdec_plugins.decoding.arrays import Ints, on_host
 from specdec_plugins.decoding.compiled import compiled
 from specdec_plugins.decoding.indices import indices, row_starts, told
 
@@ -39,12 +40,12 @@ def append(columns: list[Column], lengths: list[int], counts: list[int]) -> None
 
 def _on_host(columns: list[Column], lengths: list[int], counts: list[int]) -> None:
     first, where = np.arange(max(counts))[None], np.array((lengths, counts))
-    end = max(length + count for length, count in zip(lengths, counts))
+    end = max(map(add, lengths, counts))
     for kept, new, before, sources in columns:
         if before + end > kept.size(1):
             raise ValueError(f"{before + end} tokens in a row of {kept.size(1)}")
-        taken = first if sources is None else np.ascontiguousarray(sources.numpy())
-        _copy(_array(kept), _array(new.contiguous()), where, before, taken)
+        taken = first if sources is None else on_host(sources)
+        _copy(_array(kept), _array(new), where, before, taken)
 
 
 def _elsewhere(columns: list[Column], lengths: list[int], counts: list[int]) -> None:
@@ -61,16 +62,15 @@ def _elsewhere(columns: list[Column], lengths: list[int], counts: list[int]) -> 
 
 
 def _array(x: Tensor) -> Any:
-    """``(rows, n, channels)``; numpy has no bfloat16, of which there are whole numbers as wide."""
-    array = (x.view(torch.int16) if x.element_size() == 2 else x).numpy()
-    return array.reshape(*array.shape[:2], -1)
+    """numpy has no bfloat16, of which there are whole numbers as wide."""
+    return on_host(x.view(torch.int16) if x.element_size() == 2 else x)
 
 
 def prepare_append() -> None:
     """Compile it, or load what was compiled, before the first batch is decoded."""
-    for dtype in (torch.long, torch.float32):
-        kept = torch.zeros(1, 1, dtype=dtype)
-        append([Column(kept, kept)], [0], [1])
+    tokens, scores = torch.zeros(1, 1, dtype=torch.long), torch.zeros(1, 1)
+    columns = [Column(kept, kept) for kept in (tokens, scores, scores[..., None])]
+    append(columns, [0], [1])
 
 
 @compiled

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -13,3 +14,8 @@ Scores = NDArray[np.float32]
 Bools = NDArray[np.bool_]
 Floating = NDArray[np.floating[Any]]
 """Of the precision of a model."""
+
+
+def on_host(x: Tensor) -> Any:
+    """A tensor as an array that compiled code knows the layout of; a GPU is waited for."""
+    return np.ascontiguousarray((x if x.device.type == "cpu" else x.cpu()).numpy())

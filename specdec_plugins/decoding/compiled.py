@@ -10,8 +10,9 @@ from typing import Any, TypeVar, cast
 import numba
 from filelock import FileLock
 
-# At DEBUG it tells all that it compiles, line by line.
-logging.getLogger("numba").setLevel(logging.WARNING)
+# At DEBUG they tell all that is compiled, line by line, and all that is locked.
+for _name in ("numba", "filelock"):
+    logging.getLogger(_name).setLevel(logging.WARNING)
 
 
 Function = TypeVar("Function", bound=Callable[..., object])

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-import numpy as np
 import torch
 from torch import Tensor
-
-from specdec_plugins.decoding.arrays import Ints
 
 
 @lru_cache(maxsize=4096)
@@ -25,12 +22,6 @@ def row_starts(rows: int, capacity: int, device: torch.device) -> Tensor:
     be changed."""
     with torch.inference_mode(False):
         return torch.arange(rows, device=device)[:, None] * capacity
-
-
-@lru_cache(maxsize=4096)
-def row_numbers(rows: int) -> Ints:
-    """``(rows, 1)`` 0, 1, 2, …, on the host; not to be changed."""
-    return np.arange(rows)[:, None]
 
 
 def told(counts: list[int] | list[list[int]], device: torch.device) -> Tensor:

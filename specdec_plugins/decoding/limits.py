@@ -8,9 +8,12 @@ from argparse import Namespace
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from specdec_plugins.decoding.arrays import Floating
+from specdec_plugins.decoding.compiled import compiled
 from specdec_plugins.decoding.options import Option
 
 if TYPE_CHECKING:
@@ -157,9 +160,10 @@ class TokenBans:
             max_lengths: ``(rows,)`` where only EOS may come; None if no position is that far.
             early: False if no position is before the minimum length.
         """
-        # numpy's way to the same memory is the shorter one.
-        there = scores.numpy() if scores.device.type == "cpu" else scores
-        there[..., self.pad] = -math.inf
+        if scores.device.type == "cpu":
+            _forbid(scores.numpy(), self.pad)
+        else:
+            scores[..., self.pad] = -math.inf
         if self.limits.unkpen:
             scores[..., self.unk] -= self.limits.unkpen
         if positions is None:
@@ -170,6 +174,13 @@ class TokenBans:
             full = (positions >= max_lengths[:, None])[..., None]
             eos = torch.arange(scores.size(-1), device=scores.device) == self.eos
             scores.masked_fill_(full & ~eos, -math.inf)
+
+
+@compiled
+def _forbid(scores: Floating, token: int) -> None:
+    for row in range(scores.shape[0]):
+        for slot in range(scores.shape[1]):
+            scores[row, slot, token] = -np.inf
 
 
 def penalised(

@@ -38,7 +38,8 @@ class Request:
     def run(self, inputs: Sequence[Tensor]) -> list[Array]:
         """The results, which the next run writes over."""
         for place, x in zip(self._inputs, inputs, strict=True):
-            place.hand(x)
+            if x is not place.last:
+                place.hand(x)
         return list(self._compiled.infer(share_outputs=True).values())
 
 
@@ -49,20 +50,25 @@ class _Input:
         """``places``: among the request's inputs. Of several each is one entry of the input's
         first two dimensions."""
         self._tensor, self._request, self._places = tensor, request, places
-        self._last: Tensor | None = None
+        self.last: Tensor | None = None
+        """What it reads where it lies, and need not be handed again: it may have been filled anew,
+        which costs less than to hand over another tensor."""
+        self._where: tuple[object, ...] = ()
+        """Its memory, which :attr:`_parts` keep from being another's."""
 
     def hand(self, x: Tensor) -> None:
-        """Let the request read ``x``. What it was handed last, it reads again: that may have been
-        filled anew, which costs less than to hand over another tensor."""
-        if x is self._last:
-            return
-        self._last = None
-        entries = x.flatten(0, 1) if len(self._places) > 1 else [x]
-        self._parts = [entry.contiguous() for entry in entries]
-        for place, part in zip(self._places, self._parts):
-            self._request.set_input_tensor(place, self._tensor(part.numpy(), shared_memory=True))
-        if self._parts[0].data_ptr() == x.data_ptr():
-            self._last = x
+        """Let the request read ``x``."""
+        where = x.data_ptr(), x.shape, x.stride()
+        if where != self._where:
+            self.last, self._where = None, ()
+            entries = x.flatten(0, 1) if len(self._places) > 1 else [x]
+            self._parts = [entry.contiguous() for entry in entries]
+            for place, part in zip(self._places, self._parts):
+                shared = self._tensor(part.numpy(), shared_memory=True)
+                self._request.set_input_tensor(place, shared)
+            if self._parts[0].data_ptr() != x.data_ptr():
+                return  # They are copies.
+        self.last, self._where = x, where
 
 
 class CompiledStep:

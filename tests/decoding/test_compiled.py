@@ -93,4 +93,5 @@ def test_without_a_folder_to_keep_it_in(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_the_compiler_is_quiet_whatever_the_level(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    assert logging.getLogger("numba").getEffectiveLevel() == logging.WARNING
+    for name in ("numba", "filelock"):
+        assert logging.getLogger(name).getEffectiveLevel() == logging.WARNING

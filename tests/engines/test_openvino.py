@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from conftest import make_batch, make_task, make_verifier
@@ -167,6 +168,20 @@ def test_what_is_handed_over_again_may_have_been_filled_anew() -> None:
             torch.testing.assert_close(ours, own, atol=1e-5, rtol=1e-4)
         for tensor, own in zip(given, before, strict=True):
             assert tensor.equal(own)
+
+
+def test_another_tensor_in_the_same_memory() -> None:
+    """It need not be handed over again; one of other values has to be."""
+    run, memory = OpenVinoEngine().prepare(TwoMatrices()), np.ones((2, 128), np.float32)
+    for value in (1, 2):
+        memory[:] = value
+        assert run(torch.from_numpy(memory))[0][0, 0] == value
+    assert run(torch.full((2, 128), 3.0))[0][0, 0] == 3
+    # One that is not as it lies is copied, every time.
+    across = torch.from_numpy(np.ones((128, 2), np.float32))
+    for value in (4, 5):
+        across[:] = value
+        assert run(across.T)[0][0, 0] == value
 
 
 def test_one_row_of_more_numbers_of_tokens_than_there_are_requests(own_cache: Path) -> None:

@@ -18,7 +18,7 @@ from specdec_plugins.decoding.acceptance.sampling import (
     speculative_sampling,
 )
 from specdec_plugins.decoding.acceptance.tree_walk import walk_along
-from specdec_plugins.decoding.acceptance.verification import Accepted, Verification
+from specdec_plugins.decoding.acceptance.verification import Accepted, Verification, follow
 from specdec_plugins.decoding.indices import indices
 from specdec_plugins.decoding.limits import LARGEST
 from specdec_plugins.decoding.options import Option, Value, Values, by_name, flags
@@ -93,7 +93,7 @@ class AcceptanceRule:
             after: ``(rows, drafted)`` the slot whose scores judge each of them.
         """
         # Not "no better token": of two tokens that tie, only the one that is taken.
-        return drafted == own.gather(1, after)
+        return follow(drafted, own, after)
 
     def own(self, verification: Verification) -> Tensor:
         """``(rows, slots)`` the token that the verifier commits after each that it read."""

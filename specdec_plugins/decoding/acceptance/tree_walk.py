@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance.verification import Accepted
-from specdec_plugins.decoding.arrays import Bools, Ints
+from specdec_plugins.decoding.arrays import Bools, Ints, on_host
 from specdec_plugins.decoding.compiled import compiled
 
 
@@ -37,19 +39,13 @@ def walk(
         room: how many tokens of each row may come before an EOS is forced on it, which is then not
             its node's; None where no node is as deep.
     """
-    goods, owns = (np.ascontiguousarray(answer.cpu().numpy()) for answer in (good, own))
-    width = good.size(1)
-    nodes, chosen, counts, straight = _walk(
-        parents,
-        tokens,
-        goods,
-        owns,
-        eos,
-        np.array(lengths),
-        np.full(len(good), width) if room is None else np.array(room),
-    )
-    on_device = [torch.from_numpy(array).to(good.device) for array in (chosen, nodes, counts)]
-    return Accepted(on_device[0], on_device[1], on_device[2], counts.tolist(), straight)
+    bounds = np.array((lengths, [good.size(1)] * len(lengths) if room is None else room))
+    given = parents, tokens, on_host(good), on_host(own)
+    nodes, chosen, counts, straight = _walk(*given, eos, bounds)
+    found = torch.from_numpy(chosen), torch.from_numpy(nodes), torch.from_numpy(counts)
+    if good.device.type != "cpu":
+        found = found[0].to(good.device), found[1].to(good.device), found[2].to(good.device)
+    return Accepted(*found, counts.tolist(), straight)
 
 
 def walk_along(
@@ -64,10 +60,15 @@ def walk_along(
         lengths: ``(rows,)`` how many of the tokens are each row's.
     """
     rows, slots = drafted.shape
-    parents = np.tile(np.arange(slots), (rows, 1))
-    tokens = np.ascontiguousarray(drafted.cpu().numpy())
-    own = own.expand(-1, slots + 1)
-    return walk(parents, tokens, good, own, eos, lengths.tolist(), room)
+    if own.size(1) <= slots:
+        own = own.expand(-1, slots + 1)
+    return walk(_chain(rows, slots), on_host(drafted), good, own, eos, lengths.tolist(), room)
+
+
+@lru_cache(maxsize=4096)
+def _chain(rows: int, slots: int) -> Ints:
+    """``(rows, slots)`` the parents of a chain's nodes; not to be changed."""
+    return np.tile(np.arange(slots), (rows, 1))
 
 
 def prepare_walk() -> None:
@@ -94,9 +95,13 @@ def _child(
 
 @compiled
 def _walk(
-    parents: Ints, tokens: Ints, good: Bools, best: Ints, eos: int, lengths: Ints, room: Ints
+    parents: Ints, tokens: Ints, good: Bools, best: Ints, eos: int, bounds: Ints
 ) -> tuple[Ints, Ints, Ints, bool]:
-    """Nodes, tokens and counts of an :class:`Accepted`, and whether it is straight."""
+    """Nodes, tokens and counts of an :class:`Accepted`, and whether it is straight.
+
+    ``bounds``: ``(2, rows)`` lengths and room of :func:`walk`.
+    """
+    lengths, room = bounds
     rows, most = parents.shape
     nodes, chosen = np.zeros((2, rows, most + 1), np.int64)
     counts = np.zeros((5, rows), np.int64)

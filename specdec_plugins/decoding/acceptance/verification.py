@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.arrays import Floating
-from specdec_plugins.decoding.indices import row_numbers, row_starts
+from specdec_plugins.decoding.arrays import Bools, Floating, Ints, on_host
+from specdec_plugins.decoding.compiled import compiled
+from specdec_plugins.decoding.indices import row_starts
 from specdec_plugins.models.ragged import RaggedRows
 
 
@@ -64,7 +65,7 @@ class Verification:
         if self.ragged is not None:
             return self.scores[self._places(sources), 0, tokens]
         if self._on_host:
-            return torch.from_numpy(_at(self.scores, sources, tokens))
+            return torch.from_numpy(_at(self.scores.numpy(), on_host(tokens), on_host(sources)))
         flat = sources * self.scores.size(-1) + tokens
         return self.scores.flatten(1).gather(1, flat)
 
@@ -91,15 +92,46 @@ class Verification:
         if self.normalisers is None:
             return self.at(tokens, sources)
         if self._on_host and self.ragged is None:
-            found = _at(self.scores, sources, tokens) - _at(self.normalisers, sources)
-            return torch.from_numpy(found)
+            given = self.scores.numpy(), on_host(self.normalisers)
+            return torch.from_numpy(_of(*given, on_host(tokens), on_host(sources)))
         return self.at(tokens, sources) - self.normalisers.take(self._places(sources))
 
 
-def _at(table: Tensor, *places: Tensor) -> Floating:
-    """``(rows, n)`` what each row of a table has at some of its places, on the host: for a few,
-    numpy takes a fraction of torch's time."""
-    found: Floating = table.numpy()[(row_numbers(len(table)), *(x.numpy() for x in places))]
+@compiled
+def _at(scores: Floating, tokens: Ints, sources: Ints) -> Floating:
+    """See :meth:`Verification.at`."""
+    found = np.empty(tokens.shape, scores.dtype)
+    for row in range(tokens.shape[0]):
+        for n in range(tokens.shape[1]):
+            found[row, n] = scores[row, sources[row, n], tokens[row, n]]
+    return found
+
+
+@compiled
+def _of(scores: Floating, normalisers: Floating, tokens: Ints, sources: Ints) -> Floating:
+    """See :meth:`Verification.of`."""
+    found = np.empty(tokens.shape, scores.dtype)
+    for row in range(tokens.shape[0]):
+        for n in range(tokens.shape[1]):
+            source = sources[row, n]
+            found[row, n] = scores[row, source, tokens[row, n]] - normalisers[row, source]
+    return found
+
+
+def follow(drafted: Tensor, own: Tensor, after: Tensor) -> Tensor:
+    """``(rows, drafted)`` bool: where drafted tokens are those of ``own`` ``(rows, slots)`` at the
+    places ``after``."""
+    if drafted.device.type == "cpu":
+        return torch.from_numpy(_follow(on_host(drafted), on_host(own), on_host(after)))
+    return drafted == own.gather(1, after)
+
+
+@compiled
+def _follow(drafted: Ints, own: Ints, after: Ints) -> Bools:
+    found = np.empty(drafted.shape, np.bool_)
+    for row in range(drafted.shape[0]):
+        for n in range(drafted.shape[1]):
+            found[row, n] = drafted[row, n] == own[row, after[row, n]]
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import add
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -88,12 +89,12 @@ class PaddedKVCache:
             counts: how many are each row's.
             rows: those that the step had; None: all.
         """
-        end = max(begin + count for begin, count in zip(begins, counts))
+        end = max(map(add, begins, counts))
         if end > self.width:
             before = self._past
             self._hand(self.rows, self._room(self.rows, end))
             self._past[..., : before.size(4), :] = before
-        where = np.array((range(len(counts)) if rows is None else rows, begins, counts))
+        where = np.array((list(range(len(counts))) if rows is None else rows, begins, counts))
         _write(self._store.numpy(), self._new.numpy(), sources, where)
 
     def keep(self, rows: list[int]) -> int:

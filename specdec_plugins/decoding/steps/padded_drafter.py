@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.arrays import Bools, Floating, Ints
+from specdec_plugins.decoding.arrays import Bools, Floating, Ints, on_host
 from specdec_plugins.decoding.compiled import compiled
 from specdec_plugins.decoding.steps.drafter import CachedDrafter, Prefixes
 from specdec_plugins.decoding.steps.padded_cache import PaddedKVCache, Reused
-from specdec_plugins.decoding.steps.padded_verifier import contiguous, some_mask
+from specdec_plugins.decoding.steps.padded_verifier import some_mask
 from specdec_plugins.engines.engine import Engine
 from specdec_plugins.engines.sizes import PaddedSizes
 from specdec_plugins.fairseq_types import EncoderOut
@@ -75,7 +75,7 @@ class PaddedDrafter(CachedDrafter):
         filled: Any = tuple(tensor.numpy() for tensor in inputs)
         _fill(
             filled,
-            (contiguous(prefixes.tokens), contiguous(prefixes.last), contiguous(features)),
+            (on_host(prefixes.tokens), on_host(prefixes.last), on_host(features)),
             np.array((prefixes.cached, prefixes.new, prefixes.own(block_size), rows)),
             self.decoder.padding + 1,
             self.causal,
@@ -88,7 +88,9 @@ class PaddedDrafter(CachedDrafter):
         if self.causal:
             sources = np.tile(np.arange(max(prefixes.new)), (count, 1))
             self._past.write(sources, prefixes.cached, prefixes.new, prefixes.rows)
-        states, *scores = (result[:count] for result in results)
+        if count < most:
+            results = tuple(result[:count] for result in results)
+        states, *scores = results
         return states, self.step.score.read(*scores)
 
     def _keep(self, rows: list[int], width: int) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +11,7 @@ from fairseq.models.transformer import TransformerModelBase
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import Accepted
-from specdec_plugins.decoding.arrays import Bools, Floating, Ints
+from specdec_plugins.decoding.arrays import Bools, Floating, Ints, on_host
 from specdec_plugins.decoding.compiled import compiled
 from specdec_plugins.decoding.drafts import Draft
 from specdec_plugins.decoding.steps.padded_cache import PaddedKVCache, Reused
@@ -60,14 +59,16 @@ class PaddedVerifier(CachedVerifier):
         mask, tokens, positions = self._inputs(self._past.rows, slots, self._past.width)
         _fill(
             (mask.numpy(), tokens.numpy(), positions.numpy()),
-            (contiguous(last), contiguous(draft.tokens), np.array(lengths)),
-            np.atleast_2d(contiguous(draft.depths)),
-            contiguous(draft.ancestors).reshape(-1, new, new),
+            (on_host(last), on_host(draft.tokens), np.array(lengths)),
+            on_host(draft.depths).reshape(-1, new),
+            on_host(draft.ancestors).reshape(-1, new, new),
             self._lowest,
         )
         given = tokens, positions, self._table, self._memory, self._memory_mask
         results = self._past.run(self._run, mask, *given)
-        return Scored(*(result[:rows, :new] for result in results))
+        if (rows, new) != (self._past.rows, slots):
+            results = tuple(result[:rows, :new] for result in results)
+        return Scored(*results)
 
     def commit(self, accepted: Accepted, lengths: list[int]) -> None:
         self._past.write(accepted.sources.numpy(), lengths, accepted.on_host[0])
@@ -80,11 +81,6 @@ def _inputs(dtype: torch.dtype, rows: int, slots: int, width: int) -> tuple[Tens
     """The mask of new tokens, they, and their positions."""
     tokens, positions = torch.zeros(2, rows, slots, dtype=torch.long)
     return torch.zeros(rows, 1, slots, width + slots, dtype=dtype), tokens, positions
-
-
-def contiguous(x: Tensor) -> Any:
-    """As an array that compiled code knows the layout of."""
-    return np.ascontiguousarray(x.numpy())
 
 
 def some_mask(encoder_out: EncoderOut, states: Tensor) -> Tensor:

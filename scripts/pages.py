@@ -28,6 +28,8 @@ FIGURES = ROOT / "docs" / "figures"
 BLOCK = re.compile(r"(<!-- table: (\w[\w.-]*)((?: [\w-]+=[^ ]+)*) -->\n).*?(<!-- end -->)", re.S)
 Json = dict[str, Any]
 SPREADS = "medians (least to most)"
+OTHERS = ("AR", "CTranslate2 float32")
+"""What a benchmark compares output with."""
 
 
 def pages() -> list[Path]:
@@ -76,21 +78,23 @@ def benchmark_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
         yield from whole_table(figures, wanted.pop("timed").split(","), wanted)
         return
     view = wanted.pop("view", None)
-    columns: dict[str, Callable[[Json], str]] = {
-        "system": _named,
+    systems = _systems(figures, wanted)
+    times: dict[str, Callable[[Json], str]] = {
         "ms per sentence": lambda s: spread(s["milliseconds_a_sentence"]),
         f"x {figures['baseline']}": lambda s: spread(s["speed_over_baseline"], 2),
-        **_quality(figures),
-        "verification rate": lambda s: number(s["verification_rate"], 3),
-        "discard rate": lambda s: number(s["discard_rate"], 2),
-        "memory, MiB": lambda s: number(s["peak_memory_mib"], 0),
     }
-    if view is not None:
-        speed = ("ms per sentence", f"x {figures['baseline']}") if view == "short" else ()
-        quality = ("BLEU", "tokenised BLEU") if view == "quality" else ()
-        kept = ("system", *speed, *quality, "acceptance length")
-        columns = {name: columns[name] for name in kept if name in columns}
-    systems = _systems(figures, wanted)
+    columns = {
+        "short": {**times, "acceptance length": _length},
+        "quality": {**_quality(figures), **_unlike(systems)},
+        None: {
+            **times,
+            **_quality(figures),
+            "verification rate": lambda s: number(s["verification_rate"], 3),
+            "discard rate": lambda s: number(s["discard_rate"], 2),
+            "memory, MiB": lambda s: number(s["peak_memory_mib"], 0),
+        },
+    }[view]
+    columns = {"system": _named, **columns}
     yield from rows(columns, systems)
     yield ""
     signed = f"; sacreBLEU `{figures['bleu_signature']}`" if "BLEU" in columns else ""
@@ -153,8 +157,25 @@ def _quality(figures: Json) -> dict[str, Callable[[Json], str]]:
     return {
         "BLEU": lambda s: number(s["bleu"], 1),
         **({"tokenised BLEU": lambda s: number(s["tokenised_bleu"], 1)} if split else {}),
-        "acceptance length": lambda s: number(s["acceptance_length"], 2),
+        "acceptance length": _length,
     }
+
+
+def _length(system: Json) -> str:
+    return number(system["acceptance_length"], 2)
+
+
+def _unlike(systems: list[Json]) -> dict[str, Callable[[Json], str]]:
+    """Columns of how many lines differ from those of others, as far as they are among them."""
+    return {
+        f"lines unlike {other}": partial(_count, f"lines_unlike_{other.replace(' ', '_')}")
+        for other in OTHERS
+        if any(system["name"].startswith(other) for system in systems)
+    }
+
+
+def _count(field: str, system: Json) -> str:
+    return number(system.get(field), 0)
 
 
 def _rounds(figures: Json, systems: list[Json], shown: str = "medians") -> str:

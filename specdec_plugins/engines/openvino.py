@@ -37,6 +37,11 @@ UNFUSED = {"SNIPPETS_MODE": "DISABLE"}
 together. In batches its attention takes two to three times as long as plain products. The option is
 not documented, and may be dropped."""
 
+MISFUSED = ("bfloat16",)
+"""Precisions in which sources are compiled for any length only. On processors with bfloat16 but
+without AMX, what OpenVINO 2026.4 makes of attention in it is wrong where all sizes are known
+(https://github.com/openvinotoolkit/openvino/issues/38256 reports the like)."""
+
 
 @cache
 def _core() -> Any:
@@ -134,8 +139,9 @@ class OpenVinoEngine:
     def _prepared(self, step: Step) -> Run:
         compilation = _Compilation(self, TracedStep(step))
         # The first one is made now: what OpenVINO cannot take is found out when models are loaded,
-        # not when they are used.
-        first = [compilation.request()]
+        # not when they are used. What is kept it has taken, and for sentences one at a time there
+        # may be no need of it.
+        first = [] if compilation.is_kept else [compilation.request()]
 
         def request(tokens: int) -> Request:
             return first.pop() if first else compilation.request()
@@ -144,13 +150,17 @@ class OpenVinoEngine:
         if isinstance(step, CachedStep):
             return CompiledCachedStep(CompiledStep(request, step.transient), one)
         several = CompiledStep(request, step.transient, 1)
-        if isinstance(step, SourceStep):
+        if isinstance(step, SourceStep) and self.precision not in MISFUSED:
             return CompiledSourceStep(several, one, step.rows_at, step.tokens_at)
         return several
 
     def fingerprint(self, traced: TracedStep) -> str:
         """What its files are named by."""
         return self._files.fingerprint(traced.graph)
+
+    def keeps(self, compilation: _Compilation) -> bool:
+        """Whether the step was compiled earlier, for inputs of any sizes."""
+        return self._files.path(compilation.fingerprint).is_file()
 
     def load(self, compilation: _Compilation, shapes: Shapes | None) -> Request:
         """What runs a step, compiled now or earlier.
@@ -218,6 +228,11 @@ class _Compilation:
     def model(self) -> Any:
         """As a model of OpenVINO's: seconds, and only where something has to be compiled."""
         return self._engine.converted(self.traced)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether there is a file of it, for inputs of any sizes."""
+        return self._engine.keeps(self)
 
     def request(self) -> Request:
         """For inputs of any sizes."""

@@ -22,12 +22,13 @@ from scripted import DICTIONARY
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.steps.drafter import DrafterStep
 from specdec_plugins.decoding.steps.encoder import EncoderStep, MemoryStep
 from specdec_plugins.decoding.steps.verifier import VerifierStep
 from specdec_plugins.engines.compiled_files import CompiledFiles
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine, EngineError
-from specdec_plugins.engines.step import FunctionalStep, Step
+from specdec_plugins.engines.step import CachedStep, FunctionalStep, SourceStep, Step
 
 pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
 
@@ -216,6 +217,41 @@ def test_one_source_after_another(name: str, own_cache: Path) -> None:
         assert len(list(own_cache.iterdir())) == files
 
 
+def random_inputs(step: CachedStep | SourceStep, rows: int, tokens: int) -> tuple[Any, ...]:
+    """Of a step over sources, or of what a cached one becomes."""
+    given = step.example(rows, tokens)
+    if isinstance(step, CachedStep):
+        layer, width = step.layers[0], 9
+        past = torch.zeros(len(step.layers), 2, rows, layer.heads, width, layer.head_dim)
+        given = past, torch.zeros(rows, 1, tokens, width + tokens), *given
+    return tuple(
+        torch.randn_like(x) if x is not None and x.is_floating_point() else x for x in given
+    )
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("name", ["encoder", "memory", "verifier", "drafter"])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_every_step_is_right_in_every_precision(name: str, precision: str, rows: int) -> None:
+    """What this processor's kernels make of it is near what torch does in float32."""
+    torch.manual_seed(0)
+    verifier, drafter = pair("all shared")
+    cached = VerifierStep(verifier, packed=False)
+    steps: dict[str, CachedStep | SourceStep] = {
+        "encoder": EncoderStep(verifier.encoder, packed=False),
+        "memory": MemoryStep(cached.layers),
+        "verifier": cached,
+        "drafter": DrafterStep(drafter, packed=False),
+    }
+    step = steps[name]
+    run = OpenVinoEngine(precision).prepare(step)
+    reference = FunctionalStep(step) if isinstance(step, CachedStep) else step
+    for tokens in (3, 5, 8):
+        given = random_inputs(step, rows, tokens)
+        found, expected = run(*given)[0], reference(*given)[0]
+        assert (found - expected).norm() < 0.1 * expected.norm()
+
+
 def test_the_last_row_of_several_is_not_compiled_for(own_cache: Path) -> None:
     step = VerifierStep(pair("all shared")[0], packed=False)
     run = OpenVinoEngine().prepare(step)
@@ -305,12 +341,13 @@ def test_what_was_compiled_is_kept(own_cache: Path, caplog: pytest.LogCaptureFix
         file.write_bytes(damaged)
         assert torch.equal(run(step), first)
         assert "is damaged" in caplog.text
-    # So is what is whole, and OpenVINO's it is not: when it is prepared, not when it is used.
+    # So is what is whole, and OpenVINO's it is not.
     CompiledFiles({}).save(file, b"of another make")
-    OpenVinoEngine().prepare(step)
+    assert torch.equal(run(step), first)
     assert "openvino cannot take it" in caplog.text
     assert file.read_bytes()[32:] != b"of another make"
     assert torch.equal(run(step), first)
+    assert not caplog.text
     # Other weights are another file.
     other = copy.deepcopy(verifier)
     other.decoder.layers[0].fc1.weight.data[0, 0] += 1

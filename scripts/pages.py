@@ -7,6 +7,7 @@
 Between ``<!-- table: NAME key=value ... -->`` and ``<!-- end -->`` a page has a table made of
 ``docs/figures/NAME.json``, which is the ``summary.json`` of specdec-benchmark or specdec-evaluate,
 or what specdec-exactness --json or specdec-calibrate-head --json wrote. Of benchmarks
+``view=short`` and ``view=quality`` show some columns, ``threads=1`` and the like some systems, and
 ``timed=NAME,NAME`` adds the times of other runs of the same systems; of evaluations ``view=texts``
 compares texts, and ``drafters=PART,PART`` compares the drafter with those of the evaluations
 NAME-PART.
@@ -83,7 +84,7 @@ def benchmark_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
         "ms per sentence": lambda s: spread(s["milliseconds_a_sentence"]),
         f"x {figures['baseline']}": lambda s: spread(s["speed_over_baseline"], 2),
     }
-    columns = {
+    views: dict[str | None, dict[str, Callable[[Json], str]]] = {
         "short": {**times, "acceptance length": _length},
         "quality": {**_quality(figures), **_unlike(systems)},
         None: {
@@ -93,8 +94,10 @@ def benchmark_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
             "discard rate": lambda s: number(s["discard_rate"], 2),
             "memory, MiB": lambda s: number(s["peak_memory_mib"], 0),
         },
-    }[view]
-    columns = {"system": _named, **columns}
+    }
+    if view not in views:
+        raise ValueError(f"table {figures['name']}: there is no view={view}")
+    columns = {"system": _named, **views[view]}
     yield from rows(columns, systems)
     yield ""
     signed = f"; sacreBLEU `{figures['bleu_signature']}`" if "BLEU" in columns else ""

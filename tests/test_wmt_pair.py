@@ -53,8 +53,8 @@ def test_acceptance_length_has_not_changed() -> None:
     assert statistics.acceptance_length == pytest.approx(4.528, rel=0.05)
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
-def test_a_precision_changes_few_sentences(precision: str) -> None:
+@pytest.mark.parametrize(("precision", "most"), [("float32", 0), ("bfloat16", 2), ("int8", 3)])
+def test_a_precision_changes_few_sentences(precision: str, most: int) -> None:
     """One at a time, by OpenVINO: as far as this processor's kernels are right."""
     pytest.importorskip("openvino", reason="OpenVINO is not installed")
     if precision == "int8":
@@ -62,4 +62,4 @@ def test_a_precision_changes_few_sentences(precision: str) -> None:
     exact, _ = decoded("fairseq", "constant")
     settings = Settings.of_model(MODEL, engine="openvino", precision=precision)
     found = [t.text for t in load_translator(settings).translate(SOURCES)]
-    assert sum(one != other for one, other in zip(exact, found, strict=True)) <= 3
+    assert sum(one != other for one, other in zip(exact, found, strict=True)) <= most

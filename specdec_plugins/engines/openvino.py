@@ -34,13 +34,14 @@ the processor can."""
 
 UNFUSED = {"SNIPPETS_MODE": "DISABLE"}
 """Of what is compiled for any sizes: no kernels that OpenVINO generates for several operations
-together. In batches its attention takes two to three times as long as plain products. The option is
-not documented, and may be dropped."""
+together. In batches its attention takes longer than plain products. The option is not documented,
+and may be dropped."""
 
 MISFUSED = ("bfloat16",)
-"""Precisions in which sources are compiled for any length only. On processors with bfloat16 but
-without AMX, what OpenVINO 2026.4 makes of attention in it is wrong where all sizes are known
-(https://github.com/openvinotoolkit/openvino/issues/38256 reports the like)."""
+"""Precisions in which sources are compiled for any length only. On a processor with bfloat16 but
+without AMX, what OpenVINO 2026.4 made of attention was wrong where all sizes were known, and right
+where one of them, as that of a cache, was not. Of wrong bfloat16 products in general:
+https://github.com/openvinotoolkit/openvino/issues/38256."""
 
 
 @cache

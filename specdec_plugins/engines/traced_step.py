@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,9 @@ Pairs = list[tuple[Tensor, Tensor]]
 Inputs = tuple[Tensor | None, ...]
 Shapes = list[list[int]]
 """Of all inputs; -1 where a size may be any."""
+TOLERATED = 0.5
+"""Relative error: int8 stays below 0.1, a kernel that is wrong on a processor is near 1 or
+above."""
 
 
 class TracedStep:
@@ -28,7 +32,7 @@ class TracedStep:
         module: nn.Module = step
         if isinstance(step, CachedStep):
             module, by_layer = FunctionalStep(step), (0, 2 + step.memory_at)
-        self._by_layer = by_layer
+        self._by_layer, self._module = by_layer, module
         example = _example(step) if isinstance(step, CachedStep) else step.example()
         inputs = self._split(example)
         self.parts = list(map(len, inputs))
@@ -52,6 +56,32 @@ class TracedStep:
             [size if size == another else -1 for size, another in zip(x.shape, y.shape)]
             for x, y in zip(one, other, strict=True)
         ]
+
+    def is_near(self, run: Callable[[list[Tensor]], Sequence[Any]], rows: int, tokens: int) -> bool:
+        """Whether what was compiled gives about what torch does, of random inputs: of their first
+        results the difference is at most :data:`TOLERATED` of the norm.
+
+        Args:
+            run: takes the inputs that there are, and returns arrays.
+            rows, tokens: as of :meth:`shapes`, where the step has such inputs.
+        """
+        step = self._step
+        if isinstance(step, CachedStep):
+            example = _example(step, rows, tokens)
+        else:
+            example = step.example(rows, tokens) if isinstance(step, SourceStep) else step.example()
+        # Their own, so that what is drawn elsewhere stays what it is.
+        generator = torch.Generator().manual_seed(0)
+        inputs = [
+            torch.randn(x.shape, generator=generator) if x.is_floating_point() else x
+            for x in example
+            if x is not None
+        ]
+        given = iter(inputs)
+        with torch.no_grad():
+            expected = self._module(*(None if x is None else next(given) for x in example))[0]
+        difference = torch.from_numpy(run(inputs)[0]) - expected
+        return bool(difference.norm() <= TOLERATED * expected.norm())  # Not if it is no number.
 
     def _split(self, inputs: Inputs) -> list[list[Tensor]]:
         return [

@@ -288,6 +288,19 @@ def test_one_row_that_cannot_be_compiled_for(
     assert "cannot compile a step of one row (no such sizes)" in caplog.text
 
 
+def test_one_row_that_is_compiled_wrongly(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is run by what was compiled for all sizes, too."""
+    step = VerifierStep(pair("all shared")[0], packed=False)
+    run = OpenVinoEngine().prepare(step)
+    monkeypatch.setattr(TracedStep, "is_near", lambda self, run, rows, tokens: rows > 1)
+    given = inputs(step, 1)
+    found, expected = run(*given)[0], FunctionalStep(step)(*given)[0]
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+    assert "cannot compile a step of one row (what it computes" in caplog.text
+
+
 @pytest.mark.parametrize(("precision", "least"), [("bfloat16", 1e-3), ("int8", 1e-3)])
 def test_a_precision_is_what_is_computed_in(precision: str, least: float) -> None:
     """OpenVINO may choose one by itself."""
@@ -372,6 +385,29 @@ def test_a_folder_that_cannot_be_written(own_cache: Path, caplog: pytest.LogCapt
     step = VerifierStep(pair("all shared")[0], packed=False)
     assert OpenVinoEngine().prepare(step)(*inputs(step))[0].isfinite().all()
     assert "not kept" in caplog.text
+
+
+class Twice(Step):
+    """What is compiled of it computes something else."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        return (x * (2 if torch.jit.is_tracing() else 1),)  # type: ignore[no-untyped-call]
+
+    def example(self) -> tuple[torch.Tensor]:
+        return (torch.ones(2, 3),)
+
+
+def test_what_is_compiled_wrongly_is_not_used(
+    own_cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(EngineError, match=r"Twice \(what it computes is not what PyTorch does\)"):
+        OpenVinoEngine().prepare(Twice())
+    before = torch.get_rng_state()
+    run = OpenVinoEngine(fall_back=True).prepare(Twice())
+    assert torch.equal(torch.get_rng_state(), before)
+    assert run(torch.ones(2, 3))[0].eq(1).all()
+    assert "torch runs it" in caplog.text
+    assert not list(own_cache.glob("*"))
 
 
 class Strange(Step):

@@ -33,7 +33,7 @@ class TracedStep:
         if isinstance(step, CachedStep):
             module, by_layer = FunctionalStep(step), (0, 2 + step.memory_at)
         self._by_layer, self._module = by_layer, module
-        example = _example(step) if isinstance(step, CachedStep) else step.example()
+        example = example_inputs(step)
         inputs = self._split(example)
         self.parts = list(map(len, inputs))
         """For each input of the step that there is, how many the graph has."""
@@ -44,12 +44,8 @@ class TracedStep:
     def shapes(self, rows: int, tokens: int) -> Shapes:
         """Of the inputs, for so many new tokens in so many rows of a cached step, or so many
         source tokens."""
-        if isinstance(self._step, SourceStep):
-            inputs = self._split(self._step.example(rows, tokens))
-            return [list(x.shape) for x in chain.from_iterable(inputs)]
-        assert isinstance(self._step, CachedStep)
         one, other = (
-            chain.from_iterable(self._split(_example(self._step, rows, tokens, others)))
+            chain.from_iterable(self._split(example_inputs(self._step, rows, tokens, others)))
             for others in (7, 8)
         )
         return [
@@ -65,11 +61,7 @@ class TracedStep:
             run: takes the inputs that there are, and returns arrays.
             rows, tokens: as of :meth:`shapes`, where the step has such inputs.
         """
-        step = self._step
-        if isinstance(step, CachedStep):
-            example = _example(step, rows, tokens)
-        else:
-            example = step.example(rows, tokens) if isinstance(step, SourceStep) else step.example()
+        example = example_inputs(self._step, rows, tokens)
         # Their own, so that what is drawn elsewhere stays what it is.
         generator = torch.Generator().manual_seed(0)
         inputs = [
@@ -91,8 +83,12 @@ class TracedStep:
         ]
 
 
-def _example(step: CachedStep, rows: int = 2, tokens: int = 5, others: int = 7) -> Inputs:
-    """Inputs of what a cached step becomes."""
+def example_inputs(step: Step, rows: int = 2, tokens: int = 5, others: int = 7) -> Inputs:
+    """Of a step, or of what a cached one becomes; the sizes are for steps that have such."""
+    if isinstance(step, SourceStep):
+        return step.example(rows, tokens)
+    if not isinstance(step, CachedStep):
+        return step.example()
     layer, count, width = step.layers[0], len(step.layers), others + 2
     past = torch.zeros(count, 2, rows, layer.heads, width, layer.head_dim)
     mask = torch.zeros(rows, 1, tokens, width + tokens)

@@ -28,12 +28,12 @@ from specdec_plugins.decoding.steps.verifier import VerifierStep
 from specdec_plugins.engines.compiled_files import CompiledFiles
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine, EngineError
-from specdec_plugins.engines.step import CachedStep, FunctionalStep, SourceStep, Step
+from specdec_plugins.engines.step import CachedStep, FunctionalStep, Step
 
 pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
 
 from specdec_plugins.engines.openvino import UNFUSED, OpenVinoEngine
-from specdec_plugins.engines.traced_step import TracedStep
+from specdec_plugins.engines.traced_step import TracedStep, example_inputs
 from specdec_plugins.engines.weight_compression import WeightCompression
 
 K = 4
@@ -217,15 +217,10 @@ def test_one_source_after_another(name: str, own_cache: Path) -> None:
         assert len(list(own_cache.iterdir())) == files
 
 
-def random_inputs(step: CachedStep | SourceStep, rows: int, tokens: int) -> tuple[Any, ...]:
-    """Of a step over sources, or of what a cached one becomes."""
-    given = step.example(rows, tokens)
-    if isinstance(step, CachedStep):
-        layer, width = step.layers[0], 9
-        past = torch.zeros(len(step.layers), 2, rows, layer.heads, width, layer.head_dim)
-        given = past, torch.zeros(rows, 1, tokens, width + tokens), *given
+def random_inputs(step: Step, rows: int, tokens: int) -> tuple[Any, ...]:
     return tuple(
-        torch.randn_like(x) if x is not None and x.is_floating_point() else x for x in given
+        torch.randn_like(x) if x is not None and x.is_floating_point() else x
+        for x in example_inputs(step, rows, tokens)
     )
 
 
@@ -237,7 +232,7 @@ def test_every_step_is_right_in_every_precision(name: str, precision: str, rows:
     torch.manual_seed(0)
     verifier, drafter = pair("all shared")
     cached = VerifierStep(verifier, packed=False)
-    steps: dict[str, CachedStep | SourceStep] = {
+    steps: dict[str, Step] = {
         "encoder": EncoderStep(verifier.encoder, packed=False),
         "memory": MemoryStep(cached.layers),
         "verifier": cached,
@@ -391,7 +386,7 @@ class Twice(Step):
     """What is compiled of it computes something else."""
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
-        return (x * (2 if torch.jit.is_tracing() else 1),)  # type: ignore[no-untyped-call]
+        return (x * (2 if torch.jit.is_tracing() else 1),)
 
     def example(self) -> tuple[torch.Tensor]:
         return (torch.ones(2, 3),)

@@ -9,8 +9,8 @@ Between ``<!-- table: NAME key=value ... -->`` and ``<!-- end -->`` a page has a
 or what specdec-exactness --json or specdec-calibrate-head --json wrote. Of benchmarks
 ``view=short`` and ``view=quality`` show some columns, ``threads=1`` and the like some systems, and
 ``timed=NAME,NAME`` adds the times of other runs of the same systems; of evaluations ``view=texts``
-compares texts, and ``drafters=PART,PART`` compares the drafter with those of the evaluations
-NAME-PART.
+compares texts, and ``drafters=PART,PART`` compares the drafter, called as ``own=`` says, with those
+of the evaluations NAME-PART.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def sweep_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
         yield from texts_table(figures)
         return
     if "drafters" in wanted:
-        yield from drafters_table(figures, wanted["drafters"].split(","))
+        yield from drafters_table(figures, wanted)
         return
     names = list(dict.fromkeys(s["system"] for group in groups for s in group["systems"]))
     by_group = [{s["system"]: s for s in group["systems"]} for group in groups]
@@ -260,32 +260,52 @@ def texts_table(figures: Json) -> Iterator[str]:
     yield f"*{lines.pop()} lines; {said.pop()}; {conditions(figures['machine'])}.*"
 
 
-def drafters_table(figures: Json, others: list[str]) -> Iterator[str]:
-    """Acceptance lengths of several drafters, the first of which is the recipe's."""
-    drafters = {"as in the recipe": figures}
+def drafters_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
+    """Of several drafters, one of which is these figures' own: acceptance lengths and, where there
+    were several rounds, speeds; of every text."""
+    own = wanted.get("own", "as-in-the-recipe").replace("-", " ")
+    drafters = {own: figures}
     drafters |= {
-        part.replace("-", " "): read_figures(f"{figures['name']}-{part}") for part in others
+        part.replace("-", " "): read_figures(f"{figures['name']}-{part}")
+        for part in wanted["drafters"].split(",")
     }
-    found = {}
     said = _of_sweep(figures)
-    for name, part in drafters.items():
-        if _of_sweep(part) != said:
-            raise ValueError(f"drafters={name}: has parted from what it is compared with")
-        found[name] = {s["system"]: s for s in part["groups"][0]["systems"] if s["controller"]}
+    parted = [name for name, part in drafters.items() if _of_sweep(part) != said]
+    if parted:
+        raise ValueError(f"drafters={parted[0]}: has parted from what it is compared with")
     columns: dict[str, Callable[[str], str]] = {"drafter": str}
-    for name in found["as in the recipe"]:
-        columns[name] = lambda d, n=name: number(found[d][n]["acceptance_length"], 2)
+    for place, group in enumerate(figures["groups"]):
+        text = f"{group['systems'][0]['text']}, " if len(figures["groups"]) > 1 else ""
+        for system in group["systems"]:
+            if system["controller"]:
+                tell = partial(_system_of, drafters, place, system["system"])
+                name = text + system["system"]
+                columns[name] = lambda d, t=tell: number(t(d)["acceptance_length"], 2)
+                if system["speed_over_AR"]["rounds"] > 1:
+                    columns[f"{name}, x AR"] = lambda d, t=tell: spread(t(d)["speed_over_AR"], 2)
     yield from rows(columns, list(drafters))
     yield ""
-    yield f"*{said[0]} lines; {said[1]}; {conditions(figures['machine'])}.*"
+    how, lines, *_ = said[0]
+    yield f"*{lines} lines; {how.rpartition(': ')[2]}; {conditions(figures['machine'])}.*"
 
 
-def _of_sweep(figures: Json) -> tuple[object, ...]:
-    """How many lines, under what conditions, by what processor and systems."""
-    (group,) = figures["groups"]
-    systems, machine = group["systems"], figures["machine"]
-    names = [system["system"] for system in systems]
-    return systems[0]["sentences"], group["conditions"], machine["processor"], names
+def _system_of(drafters: dict[str, Json], place: int, name: str, drafter: str) -> Json:
+    """A system of a drafter's, of the text at ``place``."""
+    systems: list[Json] = drafters[drafter]["groups"][place]["systems"]
+    return next(system for system in systems if system["system"] == name)
+
+
+def _of_sweep(figures: Json) -> list[tuple[Any, ...]]:
+    """Of every text under what conditions, how many lines, and by what systems and processor."""
+    return [
+        (
+            group["conditions"],
+            group["systems"][0]["sentences"],
+            [system["system"] for system in group["systems"]],
+            figures["machine"]["processor"],
+        )
+        for group in figures["groups"]
+    ]
 
 
 def exactness_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:

@@ -159,31 +159,48 @@ def test_drafters_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     module = maker()
     monkeypatch.setattr(module, "FIGURES", tmp_path)
 
-    def write(name: str, length: float, conditions: str = "cpu, strict") -> None:
-        every = {"sentences": 9, "acceptance_length": length}
-        systems = [
-            {**every, "system": "AR", "controller": None},
-            {**every, "system": "tree 8", "controller": "tree"},
-            {**every, "system": "tree 16", "acceptance_length": length + 1, "controller": "tree"},
-        ]
+    def write(name: str, length: float, rule: str = "strict", *texts: str, rounds: int = 1) -> None:
+        def group(text: str | None, length: float) -> dict[str, Any]:
+            speed = {"median": length / 2, "low": 1.0, "high": length, "rounds": rounds}
+            every = {"text": text, "sentences": 9, "speed_over_AR": speed}
+            systems = [
+                {**every, "system": "AR", "controller": None, "acceptance_length": 1.0},
+                {**every, "system": "tree 8", "controller": "tree", "acceptance_length": length},
+                {**every, "system": "k 8", "controller": "k", "acceptance_length": length + 1},
+            ]
+            how = f"cpu, {rule}"
+            return {"conditions": f"{text}: {how}" if text else how, "systems": systems}
+
+        groups = [group(text, length + i) for i, text in enumerate(texts or [None])]
         machine = {"processor": "P", "cores": 2, "versions": {}, "last_run": "2026-01-02T"}
-        run = {"machine": machine, "groups": [{"conditions": conditions, "systems": systems}]}
+        run = {"machine": machine, "groups": groups}
         (tmp_path / f"{name}.json").write_text(module.json.dumps(run))
 
     write("a", 3)
     write("a-depth-1", 2)
     write("a-no-head", 1)
     head, _, *lines = module.table("a", ["drafters=depth-1,no-head"]).splitlines()
-    assert head == "| drafter | tree 8 | tree 16 |"
+    assert head == "| drafter | tree 8 | k 8 |"
     assert lines[:3] == [
         "| as in the recipe | 3.00 | 4.00 |",
         "| depth 1 | 2.00 | 3.00 |",
         "| no head | 1.00 | 2.00 |",
     ]
     assert lines[-1].startswith("*9 lines; cpu, strict; P, 2 cores; ")
-    write("a-no-head", 1, "cpu, relaxed")
+    write("a-no-head", 1, "relaxed")
     with pytest.raises(ValueError, match="no head: has parted from what it is compared with"):
         module.table("a", ["drafters=depth-1,no-head"])
+    # Of several texts, in several rounds.
+    write("a", 3, "strict", "one", "two", rounds=5)
+    write("a-few", 2, "strict", "one", "two", rounds=5)
+    head, _, *lines = module.table("a", ["drafters=few", "own=all-of-them"]).splitlines()
+    assert head.startswith("| drafter | one, tree 8 | one, tree 8, x AR | one, k 8 |")
+    assert lines[0].startswith("| all of them | 3.00 | 1.50 (1.00 to 3.00) | 4.00 |")
+    assert lines[1].endswith("| 3.00 | 1.50 (1.00 to 3.00) | 4.00 | 1.50 (1.00 to 3.00) |")
+    assert lines[-1].startswith("*9 lines; cpu, strict; P, 2 cores; ")
+    write("a-few", 2, "strict", "one")
+    with pytest.raises(ValueError, match="few: has parted"):
+        module.table("a", ["drafters=few"])
 
 
 def test_quality_of_one_run_stands_beside_the_times_of_others(

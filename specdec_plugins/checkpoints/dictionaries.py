@@ -61,19 +61,28 @@ def noted(
     """
     found = {}
     for side, language in zip(SIDES, languages, strict=True):
-        path = os.path.join(folder, f"dict.{language}.txt")
-        try:
-            found[side] = dictionary_fingerprint(Dictionary.load(path))
-        except Exception as error:  # fairseq raises several kinds
-            raise CheckpointError(
-                f"{path}: cannot be read as a dictionary ({one_line(error)}); name its folder, and "
-                "the languages"
-            ) from error
+        found[side] = dictionary_fingerprint(load_dictionary(folder, language))
     if task_state.get(KEY, found) != found:
         raise CheckpointError(
             f"{name}: was trained with other dictionaries than those in {folder}; name their folder"
         )
     return {**task_state, KEY: found}
+
+
+def load_dictionary(folder: str, language: str | None) -> Dictionary:
+    """A language's dictionary.
+
+    Raises:
+        CheckpointError: the folder has none.
+    """
+    path = os.path.join(folder, f"dict.{language}.txt")
+    try:
+        return Dictionary.load(path)
+    except Exception as error:  # fairseq raises several kinds
+        raise CheckpointError(
+            f"{path}: cannot be read as a dictionary ({one_line(error)}); name its folder, and the "
+            "languages"
+        ) from error
 
 
 def check_dictionaries(task_state: object, task: FairseqTask, name: str) -> None:

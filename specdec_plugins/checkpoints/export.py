@@ -7,14 +7,16 @@ from typing import Any
 
 import torch
 from fairseq.dataclass.configs import FairseqConfig
-from fairseq.models import MODEL_DATACLASS_REGISTRY
+from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from omegaconf import OmegaConf
 from torch import Tensor
 
 from specdec_plugins.checkpoints.archive import CheckpointError
-from specdec_plugins.checkpoints.dictionaries import noted
+from specdec_plugins.checkpoints.dictionaries import load_dictionary, noted
+from specdec_plugins.checkpoints.draft_vocabulary import FrequentTokens
 from specdec_plugins.checkpoints.loading import REDUNDANT, State, load_state, save_state
+from specdec_plugins.models.drafter import VOCABULARY, Drafter
 
 Settings = dict[str, Any]
 """A part of a configuration, by name."""
@@ -29,6 +31,7 @@ def export_checkpoint(
     source_lang: str | None = None,
     target_lang: str | None = None,
     dictionaries: str | None = None,
+    draft_from: FrequentTokens | None = None,
 ) -> int:
     """Write ``source`` to ``target`` with float16 weights and without optimizer state or paths.
 
@@ -37,13 +40,15 @@ def export_checkpoint(
             training was given by flag, and else reads them off its data directory.
         dictionaries: the folder of the dictionaries that it was trained with, whose fingerprints
             are written into the checkpoint; those of the plugin's tasks hold them already.
+        draft_from: the tokens that a drafter is to draft; None: those that it did.
 
     Returns:
         The size of ``target`` in bytes.
 
     Raises:
         CheckpointError: ``source`` cannot be read, a dictionary cannot be or is not the one that it
-            was trained with, or ``target`` cannot be written.
+            was trained with, the draft vocabulary cannot be chosen, or ``target`` cannot be
+            written.
     """
     state = load_state(source)
     if not all(isinstance(tensor, Tensor) for tensor in state["model"].values()):
@@ -58,6 +63,16 @@ def export_checkpoint(
     if dictionaries:
         languages = (getattr(task, "source_lang", None), getattr(task, "target_lang", None))
         state["task_state"] = noted(state["task_state"], dictionaries, languages, source)
+    if draft_from is not None:
+        if not issubclass(ARCH_MODEL_REGISTRY.get(state["cfg"]["model"].arch, object), Drafter):
+            raise CheckpointError(f"--draft-vocabulary {draft_from.count}: {source} is no drafter")
+        if not dictionaries:
+            raise CheckpointError(
+                f"--draft-vocabulary {draft_from.count}: needs --dictionaries, the folder of the "
+                "dictionaries that the drafter was trained with"
+            )
+        dictionary = load_dictionary(dictionaries, task.target_lang)
+        state["model"][VOCABULARY] = draft_from.of(dictionary)
     return save_state(inference_state(state, _half(state["model"])), target)
 
 

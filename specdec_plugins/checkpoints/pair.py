@@ -94,7 +94,8 @@ def check_pair(drafter: Drafter, verifier: TransformerModelBase) -> None:
     """Attach the verifier to the drafter.
 
     Raises:
-        CheckpointError: the two do not speak of the same dictionary or widths.
+        CheckpointError: the two do not speak of the same dictionary or widths, or the drafter's
+            draft vocabulary is none of it.
     """
     ours = drafter.target_vocabulary
     theirs = len(verifier.decoder.dictionary)
@@ -104,6 +105,7 @@ def check_pair(drafter: Drafter, verifier: TransformerModelBase) -> None:
             "the two must be trained with the same dictionaries"
         )
     try:
+        drafter.check_draft_vocabulary(theirs)
         drafter.attach_verifier(verifier)
     except ValueError as error:
         raise CheckpointError(f"drafter and verifier do not fit: {error}") from error

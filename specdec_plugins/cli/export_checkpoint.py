@@ -11,6 +11,7 @@ import argparse
 from collections.abc import Sequence
 
 from specdec_plugins.checkpoints.archive import CheckpointError
+from specdec_plugins.checkpoints.draft_vocabulary import FrequentTokens
 from specdec_plugins.checkpoints.export import export_checkpoint
 from specdec_plugins.cli.terminal import ends_quietly, prepare_terminal, program
 from specdec_plugins.inference import InferenceError
@@ -36,15 +37,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--dictionaries", metavar="DIR", help="folder of the dictionaries that it was trained with"
     )
+    parser.add_argument(
+        "--draft-vocabulary",
+        type=int,
+        metavar="N",
+        help="of a drafter: draft only from the N tokens that --draft-text has most often, which "
+        "makes drafts quicker, and a rare token the verifier's own; needs --dictionaries",
+    )
+    parser.add_argument(
+        "--draft-text",
+        metavar="FILE",
+        help="segmented text of the target language, best what the verifier wrote for training",
+    )
     args = parser.parse_args(argv)
     try:
-        check_paths([("TARGET", args.target)], [("SOURCE", args.source)])
+        inputs = [("SOURCE", args.source), ("--draft-text", args.draft_text)]
+        check_paths([("TARGET", args.target)], inputs)
         check_writable(args.target, "TARGET")
+        languages = args.source_lang, args.target_lang
+        draft_from = _draft_from(args.draft_vocabulary, args.draft_text)
         size = export_checkpoint(
-            args.source, args.target, args.source_lang, args.target_lang, args.dictionaries
+            args.source, args.target, *languages, args.dictionaries, draft_from
         )
         put(f"{args.target}: {size / 1e6:.1f} MB\n")
     except (CheckpointError, InferenceError) as error:
         tell(f"{PROG}: {error}")
         return 1
     return 0
+
+
+def _draft_from(count: int | None, text: str | None) -> FrequentTokens | None:
+    if count is None and text is None:
+        return None
+    if count is None or text is None:
+        raise InferenceError("--draft-vocabulary, --draft-text: give both, or neither")
+    return FrequentTokens(count, text)

@@ -193,15 +193,16 @@ def trial(generator: SpeculativeGenerator, length: int, needs: Needs) -> Control
 def describe(generator: SpeculativeGenerator, needs: Needs) -> dict[str, object]:
     """What costs depend on, apart from the batch size."""
     device = _device(generator)
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
+    runs_on = torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
+    # With buffers: a draft vocabulary is one.
     shapes = [
-        [(parameter, list(tensor.shape)) for parameter, tensor in model.named_parameters()]
+        [(name, list(tensor.shape)) for name, tensor in model.state_dict().items()]
         for model in (generator.model, generator.drafter)
         if model is not None
     ]
     return {
         "method": METHOD,
-        "device": name,
+        "device": runs_on,
         "processor": processor_name(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,

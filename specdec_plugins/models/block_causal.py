@@ -211,7 +211,8 @@ class BlockCausalDecoder(DrafterDecoder):
         tables = self.tables
         embedded = self.embed_scale * tables.embed_tokens.weight
         logits = self.slot_projection(packed)
-        return TokenChain(self.previous, embedded, tables.output_projection.weight, logits, packed)
+        output = tables.output_projection.weight
+        return TokenChain(self.previous, embedded, output, logits, packed, self.draft_vocabulary)
 
     def _embedded(self, tokens: Tensor) -> Tensor:
         return self.embed_scale * self.tables.embed_tokens(tokens)

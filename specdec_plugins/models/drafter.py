@@ -35,6 +35,8 @@ from specdec_plugins.models.layers import (
     with_layers,
 )
 
+VOCABULARY = "decoder.draft_vocabulary"
+"""The name of a drafter's draft vocabulary among its weights."""
 CHUNK = 2**26
 """Logits that are there at once, of whole slots: 256 MiB in float32."""
 
@@ -137,6 +139,21 @@ class Drafter(BaseFairseqModel):
         table = getattr(self.decoder, "embed_tokens", None)
         return None if table is None else int(table.num_embeddings)
 
+    def check_draft_vocabulary(self, entries: int) -> None:
+        """
+        Raises:
+            ValueError: the draft vocabulary is none of a target dictionary with so many entries.
+        """
+        tokens = self.decoder.draft_vocabulary
+        if tokens is None:
+            return
+        if tokens.dtype != torch.long or tokens.dim() != 1 or not len(tokens):
+            raise ValueError(f"{VOCABULARY} is no list of tokens")
+        if int(tokens.min()) < 0 or int(tokens.max()) >= entries:
+            raise ValueError(f"{VOCABULARY} has tokens that a dictionary of {entries} lacks")
+        if len(set(tokens.tolist())) < len(tokens) or self.decoder.padding in tokens:
+            raise ValueError(f"{VOCABULARY} has a token twice, or the padding symbol")
+
     def attach_verifier(self, verifier: TransformerModelBase) -> None:
         """Let the drafter read the verifier's encoder, tables and states; it never changes them.
 
@@ -158,8 +175,13 @@ class Drafter(BaseFairseqModel):
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Accept what another version of fairseq saved, which may be more or less by what holds
-        nothing: a packed copy, or the placeholder of a table of sinusoidal positions."""
+        nothing: a packed copy, or the placeholder of a table of sinusoidal positions. A draft
+        vocabulary is as long as it was saved."""
         super().upgrade_state_dict_named(state_dict, name)
+        saved = state_dict.get(f"{name}.{VOCABULARY}" if name else VOCABULARY)
+        if saved is not None:
+            saved = torch.empty_like(saved, device=next(self.parameters()).device)
+        self.decoder.draft_vocabulary = saved
         own = self.state_dict()
         for key in [key for key in state_dict if key not in own and REDUNDANT.search(key)]:
             del state_dict[key]

@@ -74,15 +74,16 @@ class SlotScorer(Protocol):
 class LogitScorer:
     """Scores every slot alone."""
 
-    def __init__(self, logits: Projection) -> None:
-        self._logits = logits
+    def __init__(self, logits: Projection, vocabulary: Tensor | None = None) -> None:
+        """``vocabulary``: as of a :class:`SlotLogits`."""
+        self._logits, self._vocabulary = logits, vocabulary
 
     def __call__(self, x: Tensor, last: Tensor) -> tuple[Tensor]:
         return (self._logits(x),)
 
     def read(self, *scores: Tensor) -> SlotLogits:
         # In float32: on a CPU, bfloat16's argmax is five times slower.
-        return SlotLogits(scores[0].float())
+        return SlotLogits(scores[0].float(), self._vocabulary)
 
 
 class DrafterDecoder(nn.Module):
@@ -94,9 +95,14 @@ class DrafterDecoder(nn.Module):
     """Whether masks are soft copies of the source."""
     causal: bool
     """True where prefix slots do not see the block, so that their states can be cached."""
+    draft_vocabulary: Tensor | None
+    """``(n,)`` the tokens that drafts are made of, without pad; None: all. The output layer is the
+    larger part of a draft's arithmetic, and most of what is written are frequent tokens (FR-Spec,
+    Zhao et al., ACL 2025). It does not matter in training."""
 
     def __init__(self, embed_positions: Positions, layers: nn.ModuleList, padding: int) -> None:
         super().__init__()
+        self.register_buffer("draft_vocabulary", None)
         self.embed_positions = embed_positions
         self.layers = layers
         self.layer_norm = None
@@ -166,12 +172,16 @@ class DrafterDecoder(nn.Module):
 
     def slot_scorer(self, packed: bool = True) -> SlotScorer:
         """What scores a block's slots, with the present weights; ``packed`` as of a projection."""
-        return LogitScorer(self.slot_projection(packed))
+        return LogitScorer(self.slot_projection(packed), self.draft_vocabulary)
 
     def slot_projection(self, packed: bool) -> Projection:
-        """Logits to choose tokens by: pad's is so low that it is never chosen."""
+        """Logits to choose tokens by, of the draft vocabulary; of all tokens pad's is so low that
+        it is never chosen."""
+        weight = self.tables.output_projection.weight.detach()
+        if self.draft_vocabulary is not None:
+            return projection(weight[self.draft_vocabulary], packed=packed)
         # A copy: beside the same matrix as a table of embeddings, an engine would not pack it.
-        weight = self.tables.output_projection.weight.detach().clone()
+        weight = weight.clone()
         ban = weight.new_zeros(len(weight))
         ban[self.padding] = torch.finfo(ban.dtype).min / 2
         return projection(weight, ban, packed)

@@ -12,16 +12,24 @@ CANDIDATES = 16
 """Of each slot, at most."""
 
 
+def in_vocabulary(places: Tensor, vocabulary: Tensor | None) -> Tensor:
+    """The tokens at ``places`` ``(…)`` of a draft vocabulary ``(n,)``; None: of all tokens."""
+    return places if vocabulary is None else vocabulary[places]
+
+
 @dataclass(frozen=True)
 class SlotLogits:
     """What each slot may hold, whatever the others do."""
 
     logits: Tensor
-    """``(rows, slots, vocab)``, float32; pad's so low that it is never chosen."""
+    """``(rows, slots, n)``, float32, of the draft vocabulary; of all tokens pad's is so low that it
+    is never chosen."""
+    vocabulary: Tensor | None = None
+    """``(n,)`` the draft vocabulary; None: all tokens."""
 
     def choose(self) -> Tensor:
         """``(rows, slots)`` the best tokens."""
-        return self.logits.argmax(-1)
+        return in_vocabulary(self.logits.argmax(-1), self.vocabulary)
 
     def choose_with_confidence(self) -> tuple[Tensor, Tensor]:
         """As :meth:`choose`, and each token's probability ``(rows, slots)``, float32.
@@ -30,14 +38,15 @@ class SlotLogits:
         """
         # Not the best of the softmax, in which two scores may be rounded to the same.
         best = self.logits.max(-1)
-        return best.indices, (best.values - self.logits.logsumexp(-1)).exp()
+        tokens = in_vocabulary(best.indices, self.vocabulary)
+        return tokens, (best.values - self.logits.logsumexp(-1)).exp()
 
     def lattice(self) -> Lattice:
         """A slot's candidates do not depend on those of the slot before."""
-        # Pad is never among them.
-        best, candidates = self.logits.topk(min(CANDIDATES, self.logits.size(-1) - 1))
+        most = self.logits.size(-1) - (self.vocabulary is None)  # Pad is never among them.
+        best, places = self.logits.topk(min(CANDIDATES, most))
         following = best[:, 1:, None].expand(-1, -1, best.size(-1), -1)
-        return Lattice(candidates, best[:, 0], following)
+        return Lattice(in_vocabulary(places, self.vocabulary), best[:, 0], following)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from specdec_plugins.models.lattice import CANDIDATES, Lattice
+from specdec_plugins.models.lattice import CANDIDATES, Lattice, in_vocabulary
 from specdec_plugins.models.layers import Projection, projection
 
 
@@ -49,14 +49,16 @@ class TokenChain:
         output: Tensor,
         logits: Projection,
         packed: bool,
+        vocabulary: Tensor | None = None,
     ) -> None:
         """
         Args:
             embedded: ``(vocab, channels)`` the target tokens' embeddings, scaled.
             output: ``(vocab, channels)`` the output projection's weight.
-            logits: from states ``(rows, slots, channels)`` to ``(rows, slots, vocab)``, pad's the
-                lowest.
+            logits: from states ``(rows, slots, channels)`` to ``(rows, slots, n)``, of the draft
+                vocabulary; of all tokens pad's is the lowest.
             packed: as of a projection.
+            vocabulary: ``(n,)`` the draft vocabulary; None: all tokens.
         """
         self._state = projection(head.state.weight, head.state.bias, packed)
         self._correct = projection(head.out.weight, head.out.bias, packed)
@@ -65,8 +67,10 @@ class TokenChain:
         self._unknown = head.token(head.unknown)
         self._output = output
         self._logits = logits
+        self._vocabulary = vocabulary
         # Pad is never among them.
-        self._count = min(head.CANDIDATES, len(output) - 1)
+        most = len(output) - 1 if vocabulary is None else len(vocabulary)
+        self._count = min(head.CANDIDATES, most)
 
     def __call__(self, x: Tensor, last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The parts of a :class:`Lattice`, in its order, for states ``x`` ``(rows, slots,
@@ -77,7 +81,8 @@ class TokenChain:
         before = torch.cat([F.embedding(last[:, None], self._after), before], dim=1)
         logits = self._logits(x + self._correct(torch.relu(state + before)))
         # In float32: on a CPU, bfloat16 is several times slower to search.
-        best, candidates = logits.float().topk(self._count)
+        best, places = logits.float().topk(self._count)
+        candidates = in_vocabulary(places, self._vocabulary)
         # Lookups as embeddings: on a CPU, three times as fast as indexing.
         after = F.embedding(candidates[:, :-1], self._after)
         pairs = x[:, 1:, None] + self._correct(torch.relu(state[:, 1:, None] + after))

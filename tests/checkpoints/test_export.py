@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,15 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_task, make_verifier, without_copies
+from drafters import make_causal, save_checkpoint
 
 from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.dictionaries import KEY, dictionary_fingerprint
+from specdec_plugins.checkpoints.draft_vocabulary import FrequentTokens
 from specdec_plugins.checkpoints.export import export_checkpoint
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.cli import export_checkpoint as export_script
+from specdec_plugins.models.drafter import VOCABULARY
 
 
 @pytest.fixture
@@ -96,6 +100,76 @@ def test_the_dictionaries_are_noted(trained: Path, tmp_path: Path) -> None:
         export_checkpoint(target, again, dictionaries=str(folder))
     with pytest.raises(CheckpointError, match=r"dict\.fr\.txt: cannot be read as a dictionary"):
         export_checkpoint(target, again, "en", "fr", str(folder))
+
+
+@pytest.fixture
+def drafter(tmp_path: Path) -> Path:
+    """A drafter's checkpoint, beside a folder of its dictionaries and text in its words."""
+    task = make_task()
+    for language in ("en", "de"):
+        task.target_dictionary.save(str(tmp_path / f"dict.{language}.txt"))
+    words = task.target_dictionary.symbols[4:]
+    # The first word twice, the last one thrice, the two in between as often as each other.
+    lines = [f"{words[0]} {words[-1]}", f"{words[0]} {words[-1]} {words[5]}", ""]
+    (tmp_path / "text.de").write_text("\n".join([*lines, f"{words[-1]} {words[3]}\n"]), "utf-8")
+    languages = {"source_lang": "en", "target_lang": "de"}
+    return save_checkpoint(tmp_path / "drafter.pt", make_causal(task), **languages)
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, []), (3, [0, -1]), (4, [0, 3, -1])])
+def test_a_draft_vocabulary_is_what_a_text_has_most(
+    count: int, words: list[int], drafter: Path, tmp_path: Path
+) -> None:
+    target = str(tmp_path / "small.pt")
+    text = str(tmp_path / "text.de")
+    folder = str(tmp_path)
+    export_checkpoint(
+        str(drafter), target, dictionaries=folder, draft_from=FrequentTokens(count, text)
+    )
+    dictionary = make_task().target_dictionary
+    expected = [dictionary.index(dictionary.symbols[4:][word]) for word in words]
+    chosen = load_state(target)["model"][VOCABULARY]
+    assert chosen.tolist() == [dictionary.eos(), *expected]
+    # It stays, and can be chosen anew.
+    again = str(tmp_path / "again.pt")
+    export_checkpoint(target, again)
+    assert torch.equal(load_state(again)["model"][VOCABULARY], chosen)
+    export_checkpoint(target, again, dictionaries=folder, draft_from=FrequentTokens(2, text))
+    assert len(load_state(again)["model"][VOCABULARY]) == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"--draft-vocabulary": "6"}, "6: must be from 1 to the 5 kinds of tokens that .*text.de"),
+        ({"--draft-vocabulary": "0"}, "--draft-vocabulary 0: must be from 1"),
+        ({"--draft-vocabulary": None}, "--draft-text: give both"),
+        ({"--draft-text": None}, "--draft-vocabulary, --draft-text: give both"),
+        ({"--dictionaries": None}, "--draft-vocabulary 2: needs --dictionaries"),
+        ({"--draft-text": "nowhere.de"}, "nowhere.de: cannot be read .No such file"),
+        ({"--target-lang": "fr"}, r"dict\.fr\.txt: cannot be read as a dictionary"),
+        ({"SOURCE": "verifier.pt"}, "verifier.pt is no drafter"),
+        ({"text": b"Die Katze"}, "2 of its tokens are not in the dictionary"),
+        ({"text": b"\xff"}, "cannot be read .*UTF-8"),
+    ],
+)
+def test_a_draft_vocabulary_that_cannot_be_chosen(
+    flags: dict[str, Any],
+    message: str,
+    drafter: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    save_checkpoint(tmp_path / "verifier.pt", make_verifier(make_task()), target_lang="de")
+    text, target = tmp_path / "text.de", tmp_path / "small.pt"
+    text.write_bytes(flags.pop("text", text.read_bytes()))
+    source = tmp_path / flags.pop("SOURCE", drafter.name)
+    given = {"--dictionaries": tmp_path, "--draft-vocabulary": "2", "--draft-text": text}
+    pairs = [(flag, str(value)) for flag, value in {**given, **flags}.items() if value is not None]
+    argv = [str(source), str(target), *(part for pair in pairs for part in pair)]
+    assert export_script.main([*argv, "-s", "en"]) == 1
+    assert re.search(message, capsys.readouterr().err)
+    assert not target.exists()
 
 
 def test_a_heads_checkpoint_is_refused(trained: Path, tmp_path: Path) -> None:

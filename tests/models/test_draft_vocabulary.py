@@ -1,0 +1,156 @@
+"""Drafts of some tokens only: which, what is left as it is, and lists that cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_batch, make_dictionary, make_task, make_verifier
+from drafters import make_block, make_causal, save_checkpoint
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdec_plugins.checkpoints.archive import CheckpointError
+from specdec_plugins.checkpoints.pair import check_pair, load_drafter
+from specdec_plugins.decoding.controllers.constant import Constant
+from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.engines.openvino import OpenVinoEngine
+from specdec_plugins.models.lattice import SlotScores
+from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
+from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
+
+PAD, EOS, ENTRIES = 1, 2, 24
+KINDS = ("block", "plain", "head")
+
+pytestmark = pytest.mark.usefixtures("exact_softmax")
+
+
+def task() -> TranslationSpecdecTask:
+    dictionary = make_dictionary()
+    cfg = TranslationSpecdecConfig(source_lang="en", target_lang="de", block_size=4)
+    return TranslationSpecdecTask(cfg, dictionary, dictionary)
+
+
+def make(kind: str, tokens: list[int] | None = None) -> Any:
+    """A drafter that drafts ``tokens``; None: all."""
+    given = make_task(block_size=4)
+    model = (
+        make_block(given) if kind == "block"
+        else make_causal(given, previous_token_head=kind == "head")
+    )  # fmt: skip
+    if tokens is not None:
+        model.decoder.draft_vocabulary = torch.tensor(tokens)
+    return model
+
+
+def slot_scores(model: Any, x: torch.Tensor, last: torch.Tensor) -> SlotScores:
+    scorer = model.decoder.slot_scorer()
+    return scorer.read(*scorer(x, last))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    tokens=st.sets(st.sampled_from([i for i in range(ENTRIES) if i != PAD]), min_size=1),
+    kind=st.sampled_from(KINDS),
+    seed=st.integers(0, 100),
+)
+@torch.no_grad()
+def test_scores_are_those_of_the_whole_vocabulary(tokens: set[int], kind: str, seed: int) -> None:
+    """Of each slot alone: the best of the tokens that may be drafted, with the scores they had."""
+    few, every = make(kind, sorted(tokens)), make(kind)
+    torch.manual_seed(seed)
+    x = torch.randn(3, 1, 16, dtype=torch.float64)
+    last = torch.tensor([EOS, 4, 9])
+    expected = every.decoder.slot_logits(x, last[:, None])[:, 0]
+    forbidden = [i for i in range(ENTRIES) if i not in tokens]
+    expected[:, forbidden] = -torch.inf
+    found = slot_scores(few, x, last)
+    assert torch.equal(found.choose()[:, 0], expected.argmax(-1))
+    assert torch.equal(found.choose_with_confidence()[0], found.choose())
+    lattice = found.lattice()
+    assert set(lattice.candidates.flatten().tolist()) <= tokens
+    scores = expected.gather(1, lattice.candidates[:, 0]).float()
+    torch.testing.assert_close(lattice.first, scores)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_tokens_are_as_no_list(kind: str) -> None:
+    x = torch.randn(5, 4, 16, dtype=torch.float64)
+    last = torch.tensor([EOS, 4, 9, 3, 20])
+    whole = [token for token in range(ENTRIES) if token != PAD]
+    few, every = (slot_scores(make(kind, tokens), x, last) for tokens in (whole, None))
+    assert torch.equal(few.choose(), every.choose())
+    for ours, theirs in zip(few.choose_with_confidence(), every.choose_with_confidence()):
+        torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(few.lattice().following, every.lattice().following)
+
+
+@pytest.mark.parametrize("tokens", [[EOS], [5, 9, 14], list(range(EOS, ENTRIES, 2))])
+@pytest.mark.parametrize("kind", KINDS)
+def test_strict_output_is_the_verifiers(kind: str, tokens: list[int]) -> None:
+    verifier, dictionary = make_verifier(), make_dictionary()
+    limits = GenerationLimits(max_len_b=14)
+    batch = make_batch([5, 3, 9, 1], seed=3)
+    outputs = []
+    for drafter, k in ((make(kind, tokens), 3), (None, 0)):
+        generator = SpeculativeGenerator(verifier, drafter, dictionary, Constant(k), limits=limits)
+        outputs.append([row["tokens"].tolist() for (row,) in generator.generate([], batch)])
+    assert outputs[0] == outputs[1]
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+@torch.no_grad()
+def test_compiled_steps_draft_the_same(precision: str) -> None:
+    """Candidates of the compiled step are tokens, not places in the list."""
+    pytest.importorskip("openvino", reason="OpenVINO is not installed")
+    if precision == "int8":
+        pytest.importorskip("nncf", reason="NNCF is not installed")
+    from specdec_plugins.decoding.steps.drafter import DrafterStep
+    from specdec_plugins.engines.step import FunctionalStep
+    from specdec_plugins.engines.traced_step import example_inputs
+
+    tokens = [5, 9, 14, 17, 20, 22, 23]
+    step = DrafterStep(make("head", tokens).float(), packed=False).eval()
+    inputs = example_inputs(step)
+    expected = FunctionalStep(step)(*inputs)
+    found = OpenVinoEngine(precision).prepare(step)(*inputs)
+    assert set(found[1].flatten().tolist()) == set(tokens)
+    if precision == "float32":
+        assert torch.equal(found[1], expected[1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_list_is_in_the_file(kind: str, tmp_path: Path) -> None:
+    path = save_checkpoint(tmp_path / "drafter.pt", make(kind, [EOS, 5, 9]))
+    model = load_drafter(path, task())
+    assert model.decoder.draft_vocabulary is not None
+    assert model.decoder.draft_vocabulary.tolist() == [EOS, 5, 9]
+    # And goes where there is none.
+    path = save_checkpoint(path, make(kind))
+    assert load_drafter(path, task()).decoder.draft_vocabulary is None
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        (torch.tensor([5, ENTRIES]), "tokens that a dictionary of 24 lacks"),
+        (torch.tensor([-1, 5]), "tokens that a dictionary of 24 lacks"),
+        (torch.tensor([5, 5]), "a token twice, or the padding symbol"),
+        (torch.tensor([PAD, 5]), "a token twice, or the padding symbol"),
+        (torch.tensor([5.0, 6.0]), "is no list of tokens"),
+        (torch.tensor([[5, 6]]), "is no list of tokens"),
+        (torch.tensor([], dtype=torch.long), "is no list of tokens"),
+    ],
+)
+def test_a_list_that_cannot_be_is_refused(
+    tokens: torch.Tensor, message: str, tmp_path: Path
+) -> None:
+    model = make("head")
+    model.decoder.draft_vocabulary = tokens
+    loaded = load_drafter(save_checkpoint(tmp_path / "drafter.pt", model), task())
+    with pytest.raises(CheckpointError, match=f"draft_vocabulary.* {message}"):
+        check_pair(loaded, make_verifier())

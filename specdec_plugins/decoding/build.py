@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from specdec_plugins.decoding.acceptance import AcceptAll, AcceptanceRule
+from specdec_plugins.decoding.acceptance import AcceptAll, AcceptanceRule, StrictRule
 from specdec_plugins.decoding.controllers import ControllerOptions, Head
 from specdec_plugins.decoding.controllers.constant import Constant
-from specdec_plugins.decoding.controllers.registry import AUTO, COST_PROFILE
+from specdec_plugins.decoding.controllers.registry import AUTO, COST_PROFILE, MAX_ROWS
 from specdec_plugins.decoding.cost_profile import CostProfile
 from specdec_plugins.decoding.generator import Prepare, SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
@@ -36,6 +36,30 @@ def checked_block_size(drafter: Drafter, block_size: int | None) -> int:
             f"--block-size {block_size}: the drafter was trained for blocks of 1 to {trained}"
         )
     return trained if block_size is None else block_size
+
+
+def recommended(
+    options: ControllerOptions, drafter: Drafter, rule: AcceptanceRule, engine: Engine | None
+) -> ControllerOptions:
+    """The same, with what the manual recommends in place of ``auto``.
+
+    On a CPU drafts pay for few rows only (docs/benchmarks.md, "Batches"): by OpenVINO for one, by
+    PyTorch, whose steps have more that does not depend on their rows, for two. Relaxed output is
+    not to depend on the batch, and nothing was measured on a GPU.
+
+    Args:
+        engine: the verifier's; None is PyTorch as it is.
+    """
+    if options.controller != AUTO:
+        return options
+    max_rows = None
+    if rule.lossless and next(drafter.parameters()).device.type == "cpu":
+        max_rows = 2 if engine is None or engine.sizes is None else 1
+    found = options.resolved(drafter.decoder.causal, max_rows)
+    limit = found.given.get(MAX_ROWS.name)
+    limited = "" if limit is None else f" {MAX_ROWS.flag} {limit}"
+    logger.info("--controller %s: %s%s", AUTO, found.controller, limited)
+    return found
 
 
 def build_generator(
@@ -72,9 +96,7 @@ def build_generator(
             verifier, None, tgt_dict, rule=rule, limits=limits, recorder=recorder, engine=engine
         )
     block_size = checked_block_size(drafter, block_size)
-    if options.controller == AUTO:
-        options = options.resolved(drafter.decoder.causal)
-        logger.info("--controller %s: %s", AUTO, options.controller)
+    options = recommended(options, drafter, rule or StrictRule(), engine)
     preparations: dict[str, Prepare] = {"lookahead": look_ahead}
     if options.prepares == "costs":
         preparations["costs"] = CostProfile(options[COST_PROFILE])

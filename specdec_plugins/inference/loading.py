@@ -22,8 +22,9 @@ from specdec_plugins.decoding.build import (
     build_drafter_alone,
     build_generator,
     checked_block_size,
+    recommended,
 )
-from specdec_plugins.decoding.controllers import Head
+from specdec_plugins.decoding.controllers import ControllerOptions, Head
 from specdec_plugins.decoding.controllers.registry import AUTO
 from specdec_plugins.decoding.engine_choice import choose_engines
 from specdec_plugins.decoding.generator import SpeculativeGenerator
@@ -42,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 LARGE_BATCH = 8
 """From so many sentences on, no controller that verifies something was faster than plain AR on a
-CPU (docs/benchmarks.md, the Multi30k pair: at 8 whole blocks and heads, at 16 trees, too)."""
+CPU (docs/benchmarks.md, "Batches")."""
 
 
 def load_translator(settings: Settings) -> Translator:
@@ -67,8 +68,8 @@ def load_translator(settings: Settings) -> Translator:
     engine, _ = engines
     verifier, drafter, head = _load_models(settings, task, engine)
     if drafter is not None and settings.strategy == "specdec":
-        _warn_of_batches(settings)
-        controller = settings.controller.resolved(drafter.decoder.causal)
+        controller = recommended(settings.controller, drafter, settings.rule, engine)
+        _warn_of_batches(settings, controller)
         settings = replace(settings, controller=controller)
     generator = _build_generator(settings, task, engines, verifier, drafter, head)
     readers = (model.encoder for model in (verifier, drafter) if model is not None)
@@ -91,11 +92,11 @@ def load_translator(settings: Settings) -> Translator:
     return Translator(settings, generator, codec, block_size, engine.name)
 
 
-def _warn_of_batches(settings: Settings) -> None:
-    """``auto`` does not look at the batch size, so that output can be repeated: but the user
-    may."""
-    on_cpu = torch.device(settings.device).type == "cpu"
-    if settings.controller.controller == AUTO and on_cpu and settings.batch >= LARGE_BATCH:
+def _warn_of_batches(settings: Settings, taken: ControllerOptions) -> None:
+    """Where ``auto`` has ``taken`` what drafts in large batches, too, so that output can be
+    repeated: relaxed output, or the published drafter's."""
+    large = settings.batch >= LARGE_BATCH and torch.device(settings.device).type == "cpu"
+    if settings.controller.controller == AUTO and large and not taken.looks_around:
         logger.warning(
             "--batch %d: on a CPU speculation mostly takes longer than it saves in such batches; "
             "give --controller cost-aware, which measures it, or --controller none (this is auto)",

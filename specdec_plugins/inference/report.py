@@ -150,6 +150,8 @@ def _title(settings: JsonObject) -> str:
         title += f", {controller['controller']}"
     if "tree_nodes" in controller:
         title += f", {controller['tree_nodes']} nodes"
+    if most := controller.get("max_rows"):
+        title += f", in batches of at most {most}"
     if not POLICIES[controller["controller"]].real:
         title += " (told by a first pass: not a real decoder)"
     return title

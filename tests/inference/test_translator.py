@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from models.test_acceptance_head import make_head
 
 from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.head_file import save_head
-from specdec_plugins.decoding.acceptance import RelaxedRule
+from specdec_plugins.decoding.acceptance import RelaxedRule, StrictRule
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.loading import LARGE_BATCH
@@ -114,11 +115,19 @@ def test_names_in_place_of_objects(name: str, value: object, example: str) -> No
 
 
 def test_a_large_batch_on_a_cpu_is_warned_of(world: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for batch, controller in ((LARGE_BATCH - 1, "auto"), (LARGE_BATCH, "tree")):
+    """Where drafts are made all the same: of strict output auto makes none then."""
+    caplog.set_level(logging.WARNING)
+    relaxed = RelaxedRule(3, 1.0)
+    for batch, controller, rule in (
+        (LARGE_BATCH - 1, "auto", relaxed),
+        (LARGE_BATCH, "tree", relaxed),
+        (LARGE_BATCH, "auto", StrictRule()),
+    ):
         options = ControllerOptions(controller)
-        load_translator(make_settings(world, batch=batch, controller=options))
+        load_translator(make_settings(world, batch=batch, controller=options, rule=rule))
     assert not caplog.records
-    load_translator(make_settings(world, batch=LARGE_BATCH, controller=ControllerOptions("auto")))
+    options = ControllerOptions("auto")
+    load_translator(make_settings(world, batch=LARGE_BATCH, controller=options, rule=relaxed))
     (warning,) = [record.message for record in caplog.records]
     assert warning.startswith(f"--batch {LARGE_BATCH}: on a CPU speculation mostly takes longer")
 

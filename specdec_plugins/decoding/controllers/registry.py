@@ -34,6 +34,12 @@ TREE_NODES = Option(
     "tree_nodes", 8, "tree: how many tokens of a tree to verify; cost-aware: at most", int,
     least=1, most=1024, sweep=(8, 12, 16, 20, 24), axis="nodes",
 )  # fmt: skip
+MAX_ROWS = Option[int | None](
+    "max_rows", None,
+    "tree: larger batches are decoded without drafts (default: no batch is too large; auto sets it "
+    "where drafts cost time, but not for relaxed output, which would depend on it)",
+    int, optional=True, least=1,
+)  # fmt: skip
 ACCEPTANCE_HEAD = Option[str | None](
     "acceptance_head", None,
     "acceptance-head, cost-aware: file of the head (inference.py finds the acceptance_head.pt, or "
@@ -209,17 +215,22 @@ class ControllerOptions:
         """The same with another policy, or with some other values."""
         return ControllerOptions(controller or self.controller, **{**self.given, **given})
 
-    def resolved(self, causal: bool) -> ControllerOptions:
+    def resolved(self, causal: bool, max_rows: int | None = None) -> ControllerOptions:
         """The same, with a policy in place of ``auto``.
 
         The recommended one; but with a drafter of the published kind, which is not ``causal``,
         whole blocks, as published: with relaxed acceptance what is drafted changes the output.
         Whoever wants other trees than those by default has them with any drafter.
+
+        Args:
+            max_rows: how large batches may be for drafts to pay; None: any size.
         """
         if self.controller != AUTO:
             return self
         asked = any(option.name in self.given for option in POLICIES[RECOMMENDED].options)
-        return self.having(RECOMMENDED if causal or asked else PUBLISHED)
+        if not causal and not asked:
+            return self.having(PUBLISHED)
+        return self.having(RECOMMENDED, **{MAX_ROWS.name: max_rows, **self.given})
 
     @classmethod
     def from_config(cls, config: Any) -> ControllerOptions:

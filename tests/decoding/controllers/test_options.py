@@ -11,7 +11,13 @@ from conftest import make_batch
 from controlled import HEAD, drafter, verifier
 from scripted import DICTIONARY, ScriptedHead
 
-from specdec_plugins.decoding.build import build_generator
+from specdec_plugins.decoding.acceptance import (
+    AcceptanceRule,
+    RelaxedRule,
+    SamplingRule,
+    StrictRule,
+)
+from specdec_plugins.decoding.build import build_generator, recommended
 from specdec_plugins.decoding.controllers import (
     POLICIES,
     ControllerOptions,
@@ -21,6 +27,8 @@ from specdec_plugins.decoding.controllers import (
 from specdec_plugins.decoding.controllers.base import NoDrafts
 from specdec_plugins.decoding.controllers.confidence import CONFIDENCE_THRESHOLD
 from specdec_plugins.decoding.controllers.registry import TREE_NODES
+from specdec_plugins.engines.eager import EagerEngine
+from specdec_plugins.engines.sizes import PaddedSizes
 
 NAN = math.nan
 
@@ -204,6 +212,7 @@ def test_from_a_task_or_a_command_line() -> None:
         "remember_draft": True,
         "verify_budget": "8",
         "tree_nodes": 9,
+        "max_rows": 4,
         "redraft_below": 2.5,
         "survival": "confidence",
         "acceptance_head": "head.pt",
@@ -236,6 +245,51 @@ def test_auto(given: dict[str, Any], causal: bool, taken: str) -> None:
     kind = "causal" if causal else "block"
     built = build_generator(verifier(), drafter(kind), DICTIONARY, options=found)
     assert built.controller.name == taken
+
+
+class Padded(EagerEngine):
+    """An engine that wants few sizes."""
+
+    sizes = PaddedSizes()
+
+
+@pytest.mark.parametrize(
+    ("rule", "engine", "given", "most"),
+    [
+        (StrictRule(), None, {}, 2),
+        (StrictRule(), EagerEngine(), {}, 2),
+        (StrictRule(), Padded(), {}, 1),
+        (StrictRule(), Padded(), {"max_rows": 4}, 4),
+        (SamplingRule(), Padded(), {}, 1),
+        (RelaxedRule(3, 1.0), Padded(), {}, None),
+        (RelaxedRule(3, 1.0), Padded(), {"max_rows": 4}, 4),
+    ],
+)
+def test_auto_drafts_for_as_many_rows_as_it_pays(
+    rule: AcceptanceRule, engine: EagerEngine | None, given: dict[str, Any], most: int | None
+) -> None:
+    """But relaxed output does not depend on the batch, unless that is asked for."""
+    found = recommended(ControllerOptions("auto", **given), drafter("causal"), rule, engine)
+    assert found == ControllerOptions("tree", max_rows=most)
+    assert found.looks_around is (most is not None)
+    block = recommended(ControllerOptions("auto"), drafter("block"), rule, engine)
+    assert block == ControllerOptions("constant")
+    named = ControllerOptions("tree")
+    assert recommended(named, drafter("causal"), rule, engine) is named
+
+
+def test_auto_decodes_a_large_batch_without_drafts() -> None:
+    options = ControllerOptions("auto")
+    for rows, drafts in ((2, True), (3, False)):
+        generator = build_generator(verifier(), drafter("causal"), DICTIONARY, options=options)
+        plain = build_generator(verifier(), None, DICTIONARY)
+        batch = make_batch([4] * rows)
+        found, expected = (
+            [row["tokens"].tolist() for (row,) in each.generate([], batch)]
+            for each in (generator, plain)
+        )
+        assert found == expected
+        assert (generator.statistics.drafter_calls > 0) is drafts
 
 
 def test_auto_has_the_bounds_of_what_it_stands_for() -> None:

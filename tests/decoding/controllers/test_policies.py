@@ -44,6 +44,15 @@ def test_a_tree_of_what_is_left() -> None:
     assert Constant(3).reuse_above == math.inf
 
 
+@pytest.mark.parametrize(("rows", "length"), [(1, 9), (2, 9), (3, 0)])
+def test_a_batch_that_is_too_large_for_trees(rows: int, length: int) -> None:
+    """It stays without drafts when rows have been finished; the next one is looked at anew."""
+    tree = Tree(9, 4, 1.5, max_rows=2)
+    assert tree.start(rows) == [length] * rows
+    assert tree.observe(make_result([0], [length])) == [length]
+    assert tree.start(2) == [9] * 2
+
+
 @pytest.mark.parametrize(
     ("bounds", "following"), [((0, 8), [6, 8, 8, 3, 1]), ((4, 6), [6, 6, 6, 4, 4])]
 )

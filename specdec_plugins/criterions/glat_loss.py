@@ -15,7 +15,8 @@ from fairseq.logging import metrics
 from torch import Tensor
 
 from specdec_plugins.fairseq_types import LogOutput, Sample
-from specdec_plugins.models.drafter import Drafter, DrafterOutput, SlotTargets
+from specdec_plugins.models.drafter import Drafter, DrafterOutput
+from specdec_plugins.models.training_pass import SlotTargets
 
 if TYPE_CHECKING:
     from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask

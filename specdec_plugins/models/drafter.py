@@ -1,9 +1,7 @@
 """What all drafters share: blocks in, logits of their slots out.
 
 A drafter's decoder input is a row's prefix ``y_0 … y_{p-1}`` (no BOS) followed by k masks; slot t
-predicts ``y_t`` itself. In training one pass may hold several blocks of a sentence: the slots are
-laid out as ``[target prefix | block 1 | block 2 | …]`` with explicit positions, and the attention
-mask keeps the blocks apart.
+predicts ``y_t`` itself. In training one pass may hold several blocks of a sentence.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from fairseq.data import Dictionary
 from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import (
@@ -22,49 +19,21 @@ from fairseq.models.transformer import (
 )
 from fairseq.tasks import FairseqTask
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from specdec_plugins.checkpoints.loading import REDUNDANT
 from specdec_plugins.data.block_mask import GLANCING, Blocks, glance, sentence_uniforms
 from specdec_plugins.fairseq_types import EncoderOut
-from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory
-from specdec_plugins.models.layers import (
-    DecoderLayerRunner,
-    additive,
-    among_themselves,
-    with_layers,
+from specdec_plugins.models.drafter_decoder import DrafterDecoder
+from specdec_plugins.models.layers import with_layers
+from specdec_plugins.models.training_pass import (
+    SlotReader,
+    TrainingPass,
+    logits_themselves,
+    nothing,
 )
 
 VOCABULARY = "decoder.draft_vocabulary"
 """The name of a drafter's draft vocabulary among its weights."""
-CHUNK = 2**26
-"""Logits that are there at once, of whole slots: 256 MiB in float32."""
-
-
-@dataclass(frozen=True)
-class SlotTargets:
-    """What some scored slots are to predict."""
-
-    gold: Tensor
-    """``(slots,)`` the target's tokens."""
-    verifier_states: Tensor | None
-    """``(places, channels)`` the verifier's states that predict these tokens, each of them once:
-    slots of several blocks may stand for one token of the sentence."""
-    place: Tensor | None
-    """``(slots,)`` which of these is each slot's."""
-
-
-SlotReader = Callable[[Tensor, SlotTargets], tuple[Tensor, ...]]
-"""What is kept of logits ``(slots, vocab)``: tensors over the slots."""
-
-
-def _nothing(logits: Tensor, targets: SlotTargets) -> tuple[Tensor, ...]:
-    return ()
-
-
-def logits_themselves(logits: Tensor, targets: SlotTargets) -> tuple[Tensor, ...]:
-    """Keeps all of them."""
-    return (logits,)
 
 
 def check_shared_embeddings(source: Dictionary, target: Dictionary, cfg: TransformerConfig) -> None:
@@ -246,9 +215,6 @@ class Drafter(BaseFairseqModel):
     ) -> DrafterOutput:
         """Score the blocks of ``target`` ``(batch, length)`` after ``cuts`` ``(batch, blocks)``.
 
-        The logits are made and read some slots at a time. Those of the first slots, as many as
-        there is room for, are kept for the gradient; the others' are made again then.
-
         Args:
             glancing_ratio: part of the wrong slots to reveal; 0 makes a single pass.
             read: what is kept of the logits. It draws nothing, and changes nothing.
@@ -266,110 +232,22 @@ class Drafter(BaseFairseqModel):
             features = (
                 self.decoder.feature_reader()(features) if self.uses_verifier_features else None
             )
-        runners = self.decoder.runners()
-        table = self.decoder.positions(target.size(1) + self.block_size)
-        memory = self.decoder.memory(encoder_out, runners, table)
+        hiding, labels = seeds if self.training else None, states if with_verifier else None
+        passes = TrainingPass(
+            self.decoder, target, blocks, encoder_out, features, self.eos, hiding, labels
+        )
         revealed = torch.zeros_like(blocks.scored)
-        hiding = seeds if self.training else None
-        labels = states if with_verifier else None
-
-        def score(revealed: Tensor, read: SlotReader) -> list[Tensor]:
-            slots = self._states(target, blocks, revealed, runners, table, memory, features)
-            return self._read(slots, target, blocks, hiding, labels, read)
-
         if glancing_ratio > 0:
             with torch.no_grad():
-                (best,) = score(revealed, _nothing)
+                (best,) = passes.score(revealed, nothing)
             # Else older versions of torch give the second pass copies of weights that autocast
             # made in the first, and no gradient reaches the weights.
             torch.clear_autocast_cache()
             predicted = blocks.spread(best)
             uniforms = sentence_uniforms(seeds, GLANCING, *predicted.shape[1:])
             revealed = glance(blocks.gold, predicted, blocks.scored, glancing_ratio, uniforms)
-        best, *values = score(revealed, read)
+        best, *values = passes.score(revealed, read)
         if glancing_ratio <= 0:
             predicted = blocks.spread(best)
         correct = (predicted == blocks.gold) & blocks.scored
         return DrafterOutput(tuple(values), blocks, blocks.scored & ~revealed, correct)
-
-    def _states(
-        self,
-        target: Tensor,
-        blocks: Blocks,
-        revealed: Tensor,
-        runners: list[DecoderLayerRunner],
-        table: Tensor,
-        memory: Memory,
-        features: Tensor | None,
-    ) -> Tensor:
-        """States ``(n, channels)`` of the scored slots, with the ``revealed`` slots given."""
-        batch, length = target.shape
-        prefix = torch.arange(length, device=target.device).expand(batch, -1)
-        positions = torch.cat([prefix, blocks.positions.flatten(1)], dim=1)
-        tokens = torch.cat([target, blocks.gold.flatten(1)], dim=1)
-        is_mask = torch.cat([torch.zeros_like(target).bool(), ~revealed.flatten(1)], dim=1)
-        x = self.decoder.embed(tokens, is_mask, positions, memory, table, features)
-        mask = additive(self._allowed(length, blocks)[:, None], x.dtype)
-        attends = [among_themselves(mask, runner.layer.self_attn) for runner in runners]
-        only = torch.cat([torch.zeros_like(target).bool(), blocks.scored.flatten(1)], dim=1)
-        return self.decoder.run(x, positions, table, runners, attends, memory, only)
-
-    def _read(
-        self,
-        states: Tensor,
-        target: Tensor,
-        blocks: Blocks,
-        hiding: Tensor | None,
-        labels: Tensor | None,
-        read: SlotReader,
-    ) -> list[Tensor]:
-        """Each scored slot's best token ``(n,)``, and what is read of its logits."""
-        scored, gold = blocks.scored, blocks.gold[blocks.scored]
-        row, at = scored.nonzero()[:, 0], blocks.positions[scored]
-        before = torch.cat([torch.full_like(target[:, :1], self.eos), target], dim=1)
-        previous = before[row, at]
-        hidden = None if hiding is None else self.decoder.hidden(hiding, blocks.gold)
-        hidden = None if hidden is None else hidden[scored]
-
-        def chunk(states: Tensor, slots: slice) -> tuple[Tensor, ...]:
-            part = None if hidden is None else hidden[slots]
-            logits = self.decoder.slot_logits(states, previous[slots], part)
-            wanted, place = None, None
-            if labels is not None:
-                pairs = torch.stack([row[slots], at[slots]])
-                (rows, columns), place = torch.unique(pairs, dim=1, return_inverse=True)
-                wanted = labels[rows, columns]
-            targets = SlotTargets(gold[slots], wanted, place)
-            return logits.detach().argmax(-1), *read(logits, targets)
-
-        size = max(1, CHUNK // self.decoder.tables.output_projection.weight.size(0))
-        parts = [chunk(states[:size], slice(size))]
-        for start in range(size, len(states), size):
-            slots = slice(start, start + size)
-            again = checkpoint(
-                chunk, states[slots], slots, use_reentrant=False, preserve_rng_state=False
-            )
-            parts.append(again)
-        return [torch.cat(values) for values in zip(*parts, strict=True)]
-
-    def _allowed(self, length: int, blocks: Blocks) -> Tensor:
-        """``(batch, slots, slots)``: which slot sees which, in the training layout."""
-        batch, count, size = blocks.gold.shape
-        device = blocks.cuts.device
-        prefix = torch.arange(length, device=device)
-        owner = torch.arange(count, device=device).repeat_interleave(size)
-        before_cut = prefix < blocks.cuts[..., None]
-        block_rows = torch.cat(
-            [
-                before_cut.repeat_interleave(size, dim=1),
-                (owner[:, None] == owner).expand(batch, -1, -1),
-            ],
-            dim=2,
-        )
-        if self.decoder.causal:
-            seen = (prefix <= prefix[:, None]).expand(batch, -1, -1)
-            prefix_rows = F.pad(seen, (0, count * size))
-        else:
-            # One block: a bidirectional prefix sees it, and its own tokens before the cut.
-            prefix_rows = F.pad(before_cut, (0, size), value=True).expand(-1, length, -1)
-        return torch.cat([prefix_rows, block_rows], dim=1)

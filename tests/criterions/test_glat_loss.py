@@ -15,8 +15,9 @@ from fairseq.logging import metrics
 from torch import Tensor
 
 from specdec_plugins.criterions.glat_loss import GlatLoss
-from specdec_plugins.models import drafter
-from specdec_plugins.models.drafter import DrafterOutput, SlotReader, SlotTargets
+from specdec_plugins.models import training_pass
+from specdec_plugins.models.drafter import DrafterOutput
+from specdec_plugins.models.training_pass import SlotReader, SlotTargets
 
 PAD, EOS = 1, 2
 
@@ -147,7 +148,7 @@ def test_chunks_of_slots_are_as_all_at_once(name: str, monkeypatch: pytest.Monke
     whole, (logs,) = gradients(model, [sample], loss)
     slots = max(seen)
     seen.clear()
-    monkeypatch.setattr(drafter, "CHUNK", 3 * 24 + 23)
+    monkeypatch.setattr(training_pass, "CHUNK", 3 * 24 + 23)
     torch.manual_seed(5)
     chunked, (chunked_logs,) = gradients(model, [sample], loss)
     assert max(seen) == 3 < slots

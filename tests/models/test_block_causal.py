@@ -18,8 +18,8 @@ from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.decoding.trace import TraceRecorder
-from specdec_plugins.models.drafter import SlotTargets
 from specdec_plugins.models.lattice import SlotScores
+from specdec_plugins.models.training_pass import SlotTargets
 
 PAD, EOS = 1, 2
 

@@ -10,7 +10,7 @@ or what specdec-exactness --json or specdec-calibrate-head --json wrote. Of benc
 ``view=short`` and ``view=quality`` show some columns, ``threads=1`` and the like some systems, and
 ``timed=NAME,NAME`` adds the times of other runs of the same systems; of evaluations ``view=texts``
 compares texts, and ``drafters=PART,PART`` compares the drafter, called as ``own=`` says, with those
-of the evaluations NAME-PART.
+of the evaluations NAME-PART (in both a hyphen stands for a space).
 """
 
 from __future__ import annotations
@@ -195,7 +195,14 @@ def _rounds(figures: Json, systems: list[Json], shown: str = "medians") -> str:
 
 def _differ(one: Json, other: Json) -> bool:
     """Whether systems of one name are not the same."""
-    return any(one.get(part) != other.get(part) for part in ("controller", "rule"))
+    return any(_set(one.get(part)) != _set(other.get(part)) for part in ("controller", "rule"))
+
+
+def _set(settings: Json | None) -> Json | None:
+    """Without options that have no value: older figures lack some."""
+    if settings is None:
+        return None
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _made(make: Callable[[Json], str], by_name: dict[str, Json], system: Json) -> str:
@@ -263,11 +270,11 @@ def texts_table(figures: Json) -> Iterator[str]:
 def drafters_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
     """Of several drafters, one of which is these figures' own: acceptance lengths and, where there
     were several rounds, speeds; of every text."""
-    own = wanted.get("own", "as-in-the-recipe").replace("-", " ")
+    parts = wanted.pop("drafters").split(",")
+    own = wanted.pop("own", "as-in-the-recipe").replace("-", " ")
     drafters = {own: figures}
     drafters |= {
-        part.replace("-", " "): read_figures(f"{figures['name']}-{part}")
-        for part in wanted["drafters"].split(",")
+        part.replace("-", " "): read_figures(f"{figures['name']}-{part}") for part in parts
     }
     said = _of_sweep(figures)
     parted = [name for name, part in drafters.items() if _of_sweep(part) != said]
@@ -277,7 +284,7 @@ def drafters_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
     for place, group in enumerate(figures["groups"]):
         text = f"{group['systems'][0]['text']}, " if len(figures["groups"]) > 1 else ""
         for system in group["systems"]:
-            if system["controller"]:
+            if system["controller"] and _is(system, wanted):
                 tell = partial(_system_of, drafters, place, system["system"])
                 name = text + system["system"]
                 columns[name] = lambda d, t=tell: number(t(d)["acceptance_length"], 2)
@@ -285,8 +292,11 @@ def drafters_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
                     columns[f"{name}, x AR"] = lambda d, t=tell: spread(t(d)["speed_over_AR"], 2)
     yield from rows(columns, list(drafters))
     yield ""
-    how, lines, *_ = said[0]
-    yield f"*{lines} lines; {how.rpartition(': ')[2]}; {conditions(figures['machine'])}.*"
+    every = {(how.rpartition(": ")[2], lines) for how, lines, *_ in said}
+    if len(every) > 1:
+        raise ValueError("drafters: the texts differ in more than their name")
+    how, lines = every.pop()
+    yield f"*{lines} lines; {how}; {conditions(figures['machine'])}.*"
 
 
 def _system_of(drafters: dict[str, Json], place: int, name: str, drafter: str) -> Json:

@@ -197,6 +197,8 @@ def test_drafters_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert head.startswith("| drafter | one, tree 8 | one, tree 8, x AR | one, k 8 |")
     assert lines[0].startswith("| all of them | 3.00 | 1.50 (1.00 to 3.00) | 4.00 |")
     assert lines[1].endswith("| 3.00 | 1.50 (1.00 to 3.00) | 4.00 | 1.50 (1.00 to 3.00) |")
+    head = module.table("a", ["drafters=few", "controller=k"]).splitlines()[0]
+    assert head == "| drafter | one, k 8 | one, k 8, x AR | two, k 8 | two, k 8, x AR |"
     assert lines[-1].startswith("*9 lines; cpu, strict; P, 2 cores; ")
     write("a-few", 2, "strict", "one")
     with pytest.raises(ValueError, match="few: has parted"):

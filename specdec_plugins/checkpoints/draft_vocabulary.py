@@ -11,6 +11,10 @@ from torch import Tensor
 
 from specdec_plugins.checkpoints.archive import CheckpointError, one_line
 
+MOST_UNKNOWN = 0.02
+"""Part of a text's tokens. Of text in whole words a quarter and more are unknown where the
+dictionary has parts of words."""
+
 
 @dataclass(frozen=True)
 class FrequentTokens:
@@ -29,15 +33,16 @@ class FrequentTokens:
                 has fewer kinds of tokens.
         """
         seen = self._counted(dictionary)
-        unknown = seen.pop(dictionary.unk(), 0)
-        if unknown > sum(seen.values()) / 2:
+        total, unknown = sum(seen.values()), seen.pop(dictionary.unk(), 0)
+        seen.pop(dictionary.pad(), None)
+        if unknown > MOST_UNKNOWN * total:
             raise CheckpointError(
-                f"--draft-text {self.path}: {unknown} of its tokens are not in the dictionary; "
-                "give text of the target language, segmented as the drafter's training text"
+                f"--draft-text {self.path}: of {total} tokens {unknown} are not in the dictionary; "
+                "give text that is segmented as the drafter's training text was"
             )
-        if not 0 < self.count <= len(seen):
+        if not 2 <= self.count <= len(seen):
             raise CheckpointError(
-                f"--draft-vocabulary {self.count}: must be from 1 to the {len(seen)} kinds of "
+                f"--draft-vocabulary {self.count}: must be from 2 to the {len(seen)} kinds of "
                 f"tokens that {self.path} has"
             )
         # Of tokens that are equally frequent, those that come first in the dictionary. EOS, which

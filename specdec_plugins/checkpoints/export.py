@@ -64,7 +64,7 @@ def export_checkpoint(
         languages = (getattr(task, "source_lang", None), getattr(task, "target_lang", None))
         state["task_state"] = noted(state["task_state"], dictionaries, languages, source)
     if draft_from is not None:
-        if not issubclass(ARCH_MODEL_REGISTRY.get(state["cfg"]["model"].arch, object), Drafter):
+        if not is_drafter(state):
             raise CheckpointError(f"--draft-vocabulary {draft_from.count}: {source} is no drafter")
         if not dictionaries:
             raise CheckpointError(
@@ -74,6 +74,11 @@ def export_checkpoint(
         dictionary = load_dictionary(dictionaries, task.target_lang)
         state["model"][VOCABULARY] = draft_from.of(dictionary)
     return save_state(inference_state(state, _half(state["model"])), target)
+
+
+def is_drafter(state: State) -> bool:
+    """Whether a checkpoint is a drafter's."""
+    return issubclass(ARCH_MODEL_REGISTRY.get(state["cfg"]["model"].arch, object), Drafter)
 
 
 def inference_state(state: State, weights: dict[str, Tensor]) -> dict[str, object]:

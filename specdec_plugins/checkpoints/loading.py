@@ -165,7 +165,9 @@ def _load_weights(
         # A copy, since pruning takes the layers to keep out of it.
         model.load_state_dict(weights, strict=True, model_cfg=Namespace(**vars(cfg)))
     except Exception as error:  # fairseq's upgrading of old weights can raise anything
-        fault = first_mismatches(wanted, weights) or one_line(error)
+        # Of a ValueError a model of ours has said what is wrong.
+        told = isinstance(error, ValueError)
+        fault = (not told and first_mismatches(wanted, weights)) or one_line(error)
         raise CheckpointError(
             f"{name}: the weights do not fit the model: {fault}; {OTHER_DICTIONARIES}"
         ) from error

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from fairseq.models import ARCH_MODEL_REGISTRY, BaseFairseqModel
+from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import TransformerModelBase
 from fairseq.tasks import FairseqTask
 from fairseq.utils import split_paths
 
 from specdec_plugins.checkpoints.archive import CheckpointError
+from specdec_plugins.checkpoints.export import is_drafter
 from specdec_plugins.checkpoints.loading import load_model, load_state
 from specdec_plugins.decoding.steps.verifier import UnsupportedModelError, check_supported
 from specdec_plugins.models.drafter import Drafter
@@ -35,17 +36,12 @@ def split_pair(path: str, verifier: str | None) -> tuple[str, str | None]:
             f"--path {path}: names {len(parts)} checkpoints; give the drafter's, and the "
             "verifier's with --AR-path, or both as drafter.pt:verifier.pt"
         )
-    roles = [_is_drafter(part) for part in parts]
+    roles = [is_drafter(load_state(part)) for part in parts]
     if sum(roles) != 1:
         both = "drafters" if roles[0] else "verifiers"
         raise CheckpointError(f"--path {path}: both are {both}; give one of each")
     drafter, other = parts if roles[0] else parts[::-1]
     return drafter, other
-
-
-def _is_drafter(path: str) -> bool:
-    architecture = load_state(path)["cfg"]["model"].arch
-    return issubclass(ARCH_MODEL_REGISTRY.get(architecture, object), Drafter)
 
 
 def unwrapped(model: Any) -> BaseFairseqModel:
@@ -94,8 +90,7 @@ def check_pair(drafter: Drafter, verifier: TransformerModelBase) -> None:
     """Attach the verifier to the drafter.
 
     Raises:
-        CheckpointError: the two do not speak of the same dictionary or widths, or the drafter's
-            draft vocabulary is none of it.
+        CheckpointError: the two do not speak of the same dictionary or widths.
     """
     ours = drafter.target_vocabulary
     theirs = len(verifier.decoder.dictionary)
@@ -105,7 +100,6 @@ def check_pair(drafter: Drafter, verifier: TransformerModelBase) -> None:
             "the two must be trained with the same dictionaries"
         )
     try:
-        drafter.check_draft_vocabulary(theirs)
         drafter.attach_verifier(verifier)
     except ValueError as error:
         raise CheckpointError(f"drafter and verifier do not fit: {error}") from error

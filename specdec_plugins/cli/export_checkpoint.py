@@ -42,7 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         type=int,
         metavar="N",
         help="of a drafter: draft only from the N tokens that --draft-text has most often, which "
-        "makes drafts quicker, and a rare token the verifier's own; needs --dictionaries",
+        "makes drafts quicker, and a rare token the verifier's own (needs --dictionaries; train "
+        "heads for what is exported)",
     )
     parser.add_argument(
         "--draft-text",

@@ -43,9 +43,10 @@ def recommended(
 ) -> ControllerOptions:
     """The same, with what the manual recommends in place of ``auto``.
 
-    On a CPU drafts pay for few rows only (docs/benchmarks.md, "Batches"): by OpenVINO for one, by
-    PyTorch, whose steps have more that does not depend on their rows, for two. Relaxed output is
-    not to depend on the batch, and nothing was measured on a GPU.
+    On a CPU drafts pay for few rows only (docs/benchmarks.md, "Batches"): by OpenVINO for one. With
+    two they cost time in int8; by PyTorch, whose steps have more that does not depend on their
+    rows, they do not. Relaxed output is not to depend on the batch, and nothing was measured on a
+    GPU.
 
     Args:
         engine: the verifier's; None is PyTorch as it is.

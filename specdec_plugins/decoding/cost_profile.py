@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import time
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -194,9 +194,12 @@ def describe(generator: SpeculativeGenerator, needs: Needs) -> dict[str, object]
     """What costs depend on, apart from the batch size."""
     device = _device(generator)
     runs_on = torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
-    # With buffers: a draft vocabulary is one.
+    # A draft vocabulary is a buffer.
     shapes = [
-        [(name, list(tensor.shape)) for name, tensor in model.state_dict().items()]
+        [
+            (name, list(tensor.shape))
+            for name, tensor in chain(model.named_parameters(), model.named_buffers())
+        ]
         for model in (generator.model, generator.drafter)
         if model is not None
     ]

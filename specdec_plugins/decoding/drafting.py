@@ -214,6 +214,10 @@ class SelfScoredDrafting(ChainDrafting):
         chosen = scores.choose()
         previous = torch.cat([batch.last[:, None], chosen[:, :-1]], dim=1)
         logits = decoder.slot_logits(states, previous).to(batch.scores.dtype)
+        if decoder.draft_vocabulary is not None:
+            others = torch.full_like(logits[0, 0], -math.inf)
+            others[decoder.draft_vocabulary] = 0
+            logits = logits + others
         depths = indices(chosen.size(1), batch.device)
         normalisers = logits.logsumexp(-1)
         verification = verification_of(logits, normalisers, batch, depths, self._bans)

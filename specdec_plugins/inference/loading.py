@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 LARGE_BATCH = 8
 """From so many sentences on, no controller that verifies something was faster than plain AR on a
-CPU (docs/benchmarks.md, "Batches")."""
+CPU (docs/benchmarks.md: "Batches" has trees, "A budget for the batch" the others)."""
 
 
 def load_translator(settings: Settings) -> Translator:

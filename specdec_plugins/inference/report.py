@@ -151,7 +151,7 @@ def _title(settings: JsonObject) -> str:
     if "tree_nodes" in controller:
         title += f", {controller['tree_nodes']} nodes"
     if most := controller.get("max_rows"):
-        title += f", in batches of at most {most}"
+        title += f", no drafts in batches of more than {most}"
     if not POLICIES[controller["controller"]].real:
         title += " (told by a first pass: not a real decoder)"
     return title

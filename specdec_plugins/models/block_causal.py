@@ -138,7 +138,7 @@ class BlockCausalDecoder(DrafterDecoder):
         layers = nn.ModuleList(
             TransformerDecoderLayerBase(layers_cfg) for _ in range(cfg.decoder_layers)
         )
-        super().__init__(positions, layers, padding)
+        super().__init__(positions, layers, padding, vocabulary)
         self.layer_norm = LayerNorm(dim) if cfg.decoder_normalize_before else None
         self.dropout_module = FairseqDropout(cfg.dropout, module_name="BlockCausalDecoder")
         self.embed_scale = 1.0 if cfg.no_scale_embedding else math.sqrt(dim)

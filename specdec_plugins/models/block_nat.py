@@ -68,7 +68,7 @@ class BlockDecoder(DrafterDecoder):
             cfg.max_target_positions, dim, padding, learned=cfg.decoder.learned_pos
         )
         layers = nn.ModuleList(TransformerDecoderLayerBase(cfg) for _ in range(cfg.decoder.layers))
-        super().__init__(positions, layers, padding)
+        super().__init__(positions, layers, padding, embed_tokens.num_embeddings)
         self.register_buffer("version", torch.Tensor([3]))
         self.layer_norm = LayerNorm(dim) if cfg.decoder.normalize_before else None
         self.dropout_module = FairseqDropout(cfg.dropout, module_name="BlockDecoder")

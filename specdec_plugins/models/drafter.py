@@ -29,7 +29,7 @@ from specdec_plugins.models.training_pass import (
     SlotReader,
     TrainingPass,
     logits_themselves,
-    nothing,
+    no_logits,
 )
 
 VOCABULARY = "decoder.draft_vocabulary"
@@ -108,21 +108,6 @@ class Drafter(BaseFairseqModel):
         table = getattr(self.decoder, "embed_tokens", None)
         return None if table is None else int(table.num_embeddings)
 
-    def check_draft_vocabulary(self, entries: int) -> None:
-        """
-        Raises:
-            ValueError: the draft vocabulary is none of a target dictionary with so many entries.
-        """
-        tokens = self.decoder.draft_vocabulary
-        if tokens is None:
-            return
-        if tokens.dtype != torch.long or tokens.dim() != 1 or not len(tokens):
-            raise ValueError(f"{VOCABULARY} is no list of tokens")
-        if int(tokens.min()) < 0 or int(tokens.max()) >= entries:
-            raise ValueError(f"{VOCABULARY} has tokens that a dictionary of {entries} lacks")
-        if len(set(tokens.tolist())) < len(tokens) or self.decoder.padding in tokens:
-            raise ValueError(f"{VOCABULARY} has a token twice, or the padding symbol")
-
     def attach_verifier(self, verifier: TransformerModelBase) -> None:
         """Let the drafter read the verifier's encoder, tables and states; it never changes them.
 
@@ -149,6 +134,7 @@ class Drafter(BaseFairseqModel):
         super().upgrade_state_dict_named(state_dict, name)
         saved = state_dict.get(f"{name}.{VOCABULARY}" if name else VOCABULARY)
         if saved is not None:
+            self._check_draft_vocabulary(saved)
             saved = torch.empty_like(saved, device=next(self.parameters()).device)
         self.decoder.draft_vocabulary = saved
         own = self.state_dict()
@@ -157,6 +143,20 @@ class Drafter(BaseFairseqModel):
         for key in own:
             if key.endswith("._float_tensor"):
                 state_dict.setdefault(key, own[key])
+
+    def _check_draft_vocabulary(self, tokens: Tensor) -> None:
+        """
+        Raises:
+            ValueError: they are none of the target dictionary.
+        """
+        entries = self.decoder.entries
+        if tokens.dtype != torch.long or tokens.dim() != 1 or not 2 <= len(tokens) <= entries:
+            raise ValueError(f"{VOCABULARY} is no list of 2 to {entries} tokens")
+        found = set(tokens.tolist())
+        if min(found) < 0 or max(found) >= entries or len(found) < len(tokens):
+            raise ValueError(f"{VOCABULARY} has a token twice, or one that the dictionary lacks")
+        if self.decoder.padding in found or self.eos not in found:
+            raise ValueError(f"{VOCABULARY} has the padding symbol, or not the sentence's end")
 
     def _apply(self, fn: Callable[[Tensor], Tensor], *args: object, **kwargs: object) -> Drafter:
         # The verifier follows to every device and dtype.
@@ -232,21 +232,27 @@ class Drafter(BaseFairseqModel):
             features = (
                 self.decoder.feature_reader()(features) if self.uses_verifier_features else None
             )
-        hiding, labels = seeds if self.training else None, states if with_verifier else None
-        passes = TrainingPass(
-            self.decoder, target, blocks, encoder_out, features, self.eos, hiding, labels
+        training_pass = TrainingPass(
+            self.decoder,
+            target,
+            blocks,
+            encoder_out,
+            features,
+            self.eos,
+            hiding=seeds if self.training else None,
+            labels=states if with_verifier else None,
         )
         revealed = torch.zeros_like(blocks.scored)
         if glancing_ratio > 0:
             with torch.no_grad():
-                (best,) = passes.score(revealed, nothing)
+                (best,) = training_pass.score(revealed, no_logits)
             # Else older versions of torch give the second pass copies of weights that autocast
             # made in the first, and no gradient reaches the weights.
             torch.clear_autocast_cache()
             predicted = blocks.spread(best)
             uniforms = sentence_uniforms(seeds, GLANCING, *predicted.shape[1:])
             revealed = glance(blocks.gold, predicted, blocks.scored, glancing_ratio, uniforms)
-        best, *values = passes.score(revealed, read)
+        best, *values = training_pass.score(revealed, read)
         if glancing_ratio <= 0:
             predicted = blocks.spread(best)
         correct = (predicted == blocks.gold) & blocks.scored

@@ -98,10 +98,14 @@ class DrafterDecoder(nn.Module):
     draft_vocabulary: Tensor | None
     """``(n,)`` the tokens that drafts are made of, without pad; None: all. The output layer is the
     larger part of a draft's arithmetic, and most of what is written are frequent tokens (FR-Spec,
-    Zhao et al., ACL 2025). It does not matter in training."""
+    Zhao et al., ACL 2025). What is learnt does not depend on it."""
 
-    def __init__(self, embed_positions: Positions, layers: nn.ModuleList, padding: int) -> None:
+    def __init__(
+        self, embed_positions: Positions, layers: nn.ModuleList, padding: int, entries: int
+    ) -> None:
+        """``entries``: of the target dictionary."""
         super().__init__()
+        self.entries = entries
         self.register_buffer("draft_vocabulary", None)
         self.embed_positions = embed_positions
         self.layers = layers

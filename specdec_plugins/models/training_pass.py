@@ -40,7 +40,7 @@ SlotReader = Callable[[Tensor, SlotTargets], tuple[Tensor, ...]]
 """What is kept of logits ``(slots, vocab)``: tensors over the slots."""
 
 
-def nothing(logits: Tensor, targets: SlotTargets) -> tuple[Tensor, ...]:
+def no_logits(logits: Tensor, targets: SlotTargets) -> tuple[Tensor, ...]:
     """Keeps none of them."""
     return ()
 

@@ -32,8 +32,8 @@ def _config(name: str, options: Mapping[str, Option[object]]) -> type:
 CONTROLLER = Option(
     "controller",
     AUTO,
-    f"what decides how much to draft and verify: {AUTO} ({RECOMMENDED}, but {PUBLISHED} with a "
-    "drafter of --arch block); "
+    f"what decides how much to draft and verify: {AUTO} ({RECOMMENDED}, but in batches on a "
+    f"CPU nothing unless output is relaxed; {PUBLISHED} with a drafter of --arch block); "
     + "; ".join(f"{policy.name} ({policy.help})" for policy in POLICIES.values()),
     str,
     choices=(AUTO, *POLICIES),

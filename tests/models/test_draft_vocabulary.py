@@ -13,10 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec_plugins.checkpoints.archive import CheckpointError
-from specdec_plugins.checkpoints.pair import check_pair, load_drafter
-from specdec_plugins.decoding.controllers.constant import Constant
-from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.checkpoints.pair import load_drafter
+from specdec_plugins.decoding.acceptance import AcceptanceRule, SamplingRule, StrictRule
+from specdec_plugins.decoding.build import build_drafter_alone, build_generator
+from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.trace import TraceRecorder
 from specdec_plugins.engines.openvino import OpenVinoEngine
 from specdec_plugins.models.lattice import SlotScores
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
@@ -89,17 +91,45 @@ def test_all_tokens_are_as_no_list(kind: str) -> None:
     torch.testing.assert_close(few.lattice().following, every.lattice().following)
 
 
-@pytest.mark.parametrize("tokens", [[EOS], [5, 9, 14], list(range(EOS, ENTRIES, 2))])
+@pytest.mark.parametrize("tokens", [[EOS, 5], [EOS, 5, 9, 14], list(range(EOS, ENTRIES, 2))])
 @pytest.mark.parametrize("kind", KINDS)
-def test_strict_output_is_the_verifiers(kind: str, tokens: list[int]) -> None:
+@pytest.mark.parametrize("controller", ["constant", "tree"])
+@pytest.mark.parametrize("rule", [StrictRule(), SamplingRule()])
+def test_drafts_are_of_the_list(
+    rule: AcceptanceRule, controller: str, kind: str, tokens: list[int]
+) -> None:
+    """And strict output is what it is without a drafter."""
+    torch.manual_seed(0)
     verifier, dictionary = make_verifier(), make_dictionary()
-    limits = GenerationLimits(max_len_b=14)
+    given: dict[str, Any] = {"rule": rule, "limits": GenerationLimits(max_len_b=14)}
     batch = make_batch([5, 3, 9, 1], seed=3)
-    outputs = []
-    for drafter, k in ((make(kind, tokens), 3), (None, 0)):
-        generator = SpeculativeGenerator(verifier, drafter, dictionary, Constant(k), limits=limits)
-        outputs.append([row["tokens"].tolist() for (row,) in generator.generate([], batch)])
-    assert outputs[0] == outputs[1]
+    options, recorder = ControllerOptions(controller), TraceRecorder(dictionary)
+    model = make(kind, tokens)
+    speculates = build_generator(
+        verifier, model, dictionary, options=options, recorder=recorder, **given
+    )
+    found = [hypothesis for (hypothesis,) in speculates.generate([], batch)]
+    drafted = {symbol for row in found for step in row["trace"] for symbol in step.drafted}
+    assert drafted
+    assert drafted <= {dictionary[token] for token in (*tokens, PAD)}
+    if not rule.draws:
+        plain = build_generator(verifier, None, dictionary, **given).generate([], batch)
+        assert [row["tokens"].tolist() for row in found] == [
+            row["tokens"].tolist() for (row,) in plain
+        ]
+
+
+@pytest.mark.parametrize("unkpen", [0.0, 0.5])
+@pytest.mark.parametrize("tokens", [[EOS, 5], [EOS, 5, 9, 14], list(range(EOS, ENTRIES, 2))])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_drafter_alone_writes_no_others(kind: str, tokens: list[int], unkpen: float) -> None:
+    limits = GenerationLimits(max_len_b=14, unkpen=unkpen)
+    generator = build_drafter_alone(
+        make(kind, tokens), make_verifier(), make_dictionary(), limits=limits
+    )
+    found = generator.generate([], make_batch([5, 3, 9, 1], seed=3))
+    written = {token for (row,) in found for token in row["tokens"].tolist()}
+    assert written <= {*tokens, EOS}
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])
@@ -113,7 +143,7 @@ def test_compiled_steps_draft_the_same(precision: str) -> None:
     from specdec_plugins.engines.step import FunctionalStep
     from specdec_plugins.engines.traced_step import example_inputs
 
-    tokens = [5, 9, 14, 17, 20, 22, 23]
+    tokens = [EOS, 5, 9, 14, 17, 20, 22]
     step = DrafterStep(make("head", tokens).float(), packed=False).eval()
     inputs = example_inputs(step)
     expected = FunctionalStep(step)(*inputs)
@@ -137,20 +167,25 @@ def test_the_list_is_in_the_file(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tokens", "message"),
     [
-        (torch.tensor([5, ENTRIES]), "tokens that a dictionary of 24 lacks"),
-        (torch.tensor([-1, 5]), "tokens that a dictionary of 24 lacks"),
-        (torch.tensor([5, 5]), "a token twice, or the padding symbol"),
-        (torch.tensor([PAD, 5]), "a token twice, or the padding symbol"),
-        (torch.tensor([5.0, 6.0]), "is no list of tokens"),
-        (torch.tensor([[5, 6]]), "is no list of tokens"),
-        (torch.tensor([], dtype=torch.long), "is no list of tokens"),
+        (torch.tensor([EOS, ENTRIES]), "a token twice, or one that the dictionary lacks"),
+        (torch.tensor([-1, EOS]), "a token twice, or one that the dictionary lacks"),
+        (torch.tensor([EOS, 5, 5]), "a token twice, or one that the dictionary lacks"),
+        (torch.tensor([PAD, EOS]), "the padding symbol, or not the sentence's end"),
+        (torch.tensor([5, 6]), "the padding symbol, or not the sentence's end"),
+        (torch.tensor([EOS, 5.0]), "is no list of 2 to 24 tokens"),
+        (torch.tensor([[EOS, 6]]), "is no list of 2 to 24 tokens"),
+        (torch.tensor([EOS]), "is no list of 2 to 24 tokens"),
+        (torch.arange(EOS, 40), "is no list of 2 to 24 tokens"),
     ],
 )
 def test_a_list_that_cannot_be_is_refused(
     tokens: torch.Tensor, message: str, tmp_path: Path
 ) -> None:
+    """By us, and where fairseq loads a model."""
     model = make("head")
     model.decoder.draft_vocabulary = tokens
-    loaded = load_drafter(save_checkpoint(tmp_path / "drafter.pt", model), task())
+    path = save_checkpoint(tmp_path / "drafter.pt", model)
     with pytest.raises(CheckpointError, match=f"draft_vocabulary.* {message}"):
-        check_pair(loaded, make_verifier())
+        load_drafter(path, task())
+    with pytest.raises(ValueError, match=message):
+        make("head").load_state_dict(model.state_dict(), strict=True, model_cfg=model.cfg)

@@ -17,7 +17,7 @@ from specdec_plugins.decoding.options import Option, Value, by_name
 T = TypeVar("T")
 
 AUTO = "auto"
-"""In place of a policy's name: the one that the manual recommends for the drafter."""
+"""In place of a policy's name: what the manual recommends."""
 RECOMMENDED, PUBLISHED = "tree", "constant"
 """What that is; of a drafter that is the published one's kind, what was published with it."""
 
@@ -227,8 +227,8 @@ class ControllerOptions:
         """
         if self.controller != AUTO:
             return self
-        asked = any(option.name in self.given for option in POLICIES[RECOMMENDED].options)
-        if not causal and not asked:
+        trees = {option.name for option in POLICIES[RECOMMENDED].options} - {MAX_ROWS.name}
+        if not causal and not trees & self.given.keys():
             return self.having(PUBLISHED)
         return self.having(RECOMMENDED, **{MAX_ROWS.name: max_rows, **self.given})
 

@@ -232,6 +232,8 @@ def test_from_a_task_or_a_command_line() -> None:
         ({"max_draft": 3}, False, "constant"),
         ({"tree_nodes": 5}, False, "tree"),
         ({"redraft_below": 3.0}, False, "tree"),
+        ({"max_rows": 4}, False, "constant"),
+        ({"max_rows": 4}, True, "tree"),
     ],
 )
 def test_auto(given: dict[str, Any], causal: bool, taken: str) -> None:

@@ -56,11 +56,7 @@ def recommended(
     max_rows = None
     if rule.lossless and next(drafter.parameters()).device.type == "cpu":
         max_rows = 2 if engine is None or engine.sizes is None else 1
-    found = options.resolved(drafter.decoder.causal, max_rows)
-    limit = found.given.get(MAX_ROWS.name)
-    limited = "" if limit is None else f" {MAX_ROWS.flag} {limit}"
-    logger.info("--controller %s: %s%s", AUTO, found.controller, limited)
-    return found
+    return options.resolved(drafter.decoder.causal, max_rows)
 
 
 def build_generator(
@@ -97,7 +93,11 @@ def build_generator(
             verifier, None, tgt_dict, rule=rule, limits=limits, recorder=recorder, engine=engine
         )
     block_size = checked_block_size(drafter, block_size)
-    options = recommended(options, drafter, rule or StrictRule(), engine)
+    if options.controller == AUTO:
+        options = recommended(options, drafter, rule or StrictRule(), engine)
+        limit = options.given.get(MAX_ROWS.name)
+        limited = "" if limit is None else f" {MAX_ROWS.flag} {limit}"
+        logger.info("--controller %s: %s%s", AUTO, options.controller, limited)
     preparations: dict[str, Prepare] = {"lookahead": look_ahead}
     if options.prepares == "costs":
         preparations["costs"] = CostProfile(options[COST_PROFILE])

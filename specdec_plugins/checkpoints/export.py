@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from fairseq.dataclass.configs import FairseqConfig
@@ -31,7 +31,7 @@ def export_checkpoint(
     source_lang: str | None = None,
     target_lang: str | None = None,
     dictionaries: str | None = None,
-    draft_from: FrequentTokens | None = None,
+    draft_from: FrequentTokens | Literal["all"] | None = None,
 ) -> int:
     """Write ``source`` to ``target`` with float16 weights and without optimizer state or paths.
 
@@ -40,7 +40,7 @@ def export_checkpoint(
             training was given by flag, and else reads them off its data directory.
         dictionaries: the folder of the dictionaries that it was trained with, whose fingerprints
             are written into the checkpoint; those of the plugin's tasks hold them already.
-        draft_from: the tokens that a drafter is to draft; None: those that it did.
+        draft_from: the tokens that a drafter is to draft, ``all`` or some; None: those that it did.
 
     Returns:
         The size of ``target`` in bytes.
@@ -65,7 +65,9 @@ def export_checkpoint(
         state["task_state"] = noted(state["task_state"], dictionaries, languages, source)
     if draft_from is not None:
         if not is_drafter(state):
-            raise CheckpointError(f"--draft-vocabulary {draft_from.count}: {source} is no drafter")
+            raise CheckpointError(f"--draft-vocabulary: {source} is no drafter")
+        state["model"].pop(VOCABULARY, None)
+    if isinstance(draft_from, FrequentTokens):
         if not dictionaries:
             raise CheckpointError(
                 f"--draft-vocabulary {draft_from.count}: needs --dictionaries, the folder of the "

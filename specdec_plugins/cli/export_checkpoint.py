@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import Literal
 
 from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.draft_vocabulary import FrequentTokens
@@ -39,11 +40,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument(
         "--draft-vocabulary",
-        type=int,
+        type=_count,
         metavar="N",
         help="of a drafter: draft only from the N tokens that --draft-text has most often, which "
         "makes drafts quicker, and a rare token the verifier's own (needs --dictionaries; train "
-        "heads for what is exported)",
+        "heads for what is exported); or all: draft from all tokens again",
     )
     parser.add_argument(
         "--draft-text",
@@ -67,7 +68,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _draft_from(count: int | None, text: str | None) -> FrequentTokens | None:
+def _count(value: str) -> int | Literal["all"]:
+    """What argparse makes of ``--draft-vocabulary``."""
+    try:
+        return "all" if value == "all" else int(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{value}: must be a number of tokens, or all") from None
+
+
+def _draft_from(
+    count: int | Literal["all"] | None, text: str | None
+) -> FrequentTokens | Literal["all"] | None:
+    if count == "all":
+        if text is not None:
+            raise InferenceError(f"--draft-text {text}: --draft-vocabulary all reads no text")
+        return count
     if count is None and text is None:
         return None
     if count is None or text is None:

@@ -136,6 +136,9 @@ def test_a_draft_vocabulary_is_what_a_text_has_most(
     assert torch.equal(load_state(again)["model"][VOCABULARY], chosen)
     export_checkpoint(target, again, dictionaries=folder, draft_from=FrequentTokens(2, text))
     assert len(load_state(again)["model"][VOCABULARY]) == 2
+    # Or all tokens are drafted again.
+    assert export_script.main([target, again, "--draft-vocabulary", "all"]) == 0
+    assert VOCABULARY not in load_state(again)["model"]
 
 
 @pytest.mark.parametrize(
@@ -145,6 +148,7 @@ def test_a_draft_vocabulary_is_what_a_text_has_most(
         ({"--draft-vocabulary": "0"}, "--draft-vocabulary 0: must be from 2"),
         ({"--draft-vocabulary": None}, "--draft-text: give both"),
         ({"--draft-text": None}, "--draft-vocabulary, --draft-text: give both"),
+        ({"--draft-vocabulary": "all"}, "text.de: --draft-vocabulary all reads no text"),
         ({"--dictionaries": None}, "--draft-vocabulary 2: needs --dictionaries"),
         ({"--draft-text": "nowhere.de"}, "nowhere.de: cannot be read .No such file"),
         ({"--target-lang": "fr"}, r"dict\.fr\.txt: cannot be read as a dictionary"),
@@ -170,6 +174,12 @@ def test_a_draft_vocabulary_that_cannot_be_chosen(
     assert export_script.main([*argv, "-s", "en"]) == 1
     assert re.search(message, capsys.readouterr().err)
     assert not target.exists()
+
+
+def test_a_draft_vocabulary_is_a_number_or_all(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        export_script.main(["drafter.pt", "small.pt", "--draft-vocabulary", "many"])
+    assert "many: must be a number of tokens, or all" in capsys.readouterr().err
 
 
 def test_a_heads_checkpoint_is_refused(trained: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 import torch
+import torch.nn.functional as F
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import register_model
 from fairseq.models.transformer import (
@@ -261,6 +262,19 @@ class BlockCausalDrafter(Drafter):
         if cfg.init_encoder_from and encoder is not None:
             init_encoder_from(encoder, cfg.init_encoder_from, task)
         return model
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
+        """See the base class. Weights that read the verifier's last states only are taken where
+        those of other layers are read, too (``--finetune-from-model``): these count for nothing, at
+        first."""
+        super().upgrade_state_dict_named(state_dict, name)
+        key, own = "decoder.feature_projection.weight", self.decoder.feature_projection
+        key = f"{name}.{key}" if name else key
+        saved = state_dict.get(key)
+        if own is None or saved is None or saved.size(1) != self.cfg.verifier_embed_dim:
+            return
+        # The last states come last: with_layers().
+        state_dict[key] = F.pad(saved, (own.in_features - saved.size(1), 0))
 
     def attach_verifier(self, verifier: TransformerModelBase) -> None:
         """See the base class.

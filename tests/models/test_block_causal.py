@@ -255,6 +255,19 @@ def test_features_of_several_layers() -> None:
     torch.testing.assert_close(features, torch.cat([*expected, states], dim=-1))
 
 
+def test_a_drafter_goes_on_with_features_of_more_layers() -> None:
+    """As it was, until it has learnt to use them."""
+    task = task_with_verifier()
+    before = make_causal(task, verifier_features=True)
+    after = make_causal(task, verifier_features=True, verifier_feature_layers="1,2")
+    after.load_state_dict(before.state_dict(), strict=True, model_cfg=after.cfg)
+    arguments = inputs([9, 7], [[4], [0]])
+    found = slot_logits(after(*arguments))
+    torch.testing.assert_close(found, slot_logits(before(*arguments)))
+    after.load_state_dict(after.state_dict(), strict=True, model_cfg=after.cfg)
+    assert torch.equal(slot_logits(after(*arguments)), found)
+
+
 def test_verifier_states_are_those_that_predict_the_target() -> None:
     model = drafter_of("features")
     source, lengths, target, _ = inputs([9, 7], [[4], [0]])

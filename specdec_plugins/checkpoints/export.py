@@ -64,18 +64,29 @@ def export_checkpoint(
         languages = (getattr(task, "source_lang", None), getattr(task, "target_lang", None))
         state["task_state"] = noted(state["task_state"], dictionaries, languages, source)
     if draft_from is not None:
-        if not is_drafter(state):
-            raise CheckpointError(f"--draft-vocabulary: {source} is no drafter")
-        state["model"].pop(VOCABULARY, None)
-    if isinstance(draft_from, FrequentTokens):
-        if not dictionaries:
-            raise CheckpointError(
-                f"--draft-vocabulary {draft_from.count}: needs --dictionaries, the folder of the "
-                "dictionaries that the drafter was trained with"
-            )
-        dictionary = load_dictionary(dictionaries, task.target_lang)
-        state["model"][VOCABULARY] = draft_from.of(dictionary)
+        _choose_drafts(state, draft_from, dictionaries, source)
     return save_state(inference_state(state, _half(state["model"])), target)
+
+
+def _choose_drafts(
+    state: State,
+    draft_from: FrequentTokens | Literal["all"],
+    dictionaries: str | None,
+    source: str,
+) -> None:
+    """Set the draft vocabulary of a drafter; see :func:`export_checkpoint`."""
+    if not is_drafter(state):
+        raise CheckpointError(f"--draft-vocabulary: {source} is no drafter")
+    state["model"].pop(VOCABULARY, None)
+    if draft_from == "all":
+        return
+    if not dictionaries:
+        raise CheckpointError(
+            f"--draft-vocabulary {draft_from.count}: needs --dictionaries, the folder of the "
+            "dictionaries that the drafter was trained with"
+        )
+    dictionary = load_dictionary(dictionaries, state["cfg"]["task"].target_lang)
+    state["model"][VOCABULARY] = draft_from.of(dictionary)
 
 
 def is_drafter(state: State) -> bool:

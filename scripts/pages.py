@@ -16,11 +16,13 @@ of the evaluations NAME-PART (in both a hyphen stands for a space).
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,8 @@ Json = dict[str, Any]
 SPREADS = "medians (least to most)"
 OTHERS = ("AR", "CTranslate2 float32")
 """What a benchmark compares output with."""
+SHIPPED = {"verifier": "--AR-path", "drafter": "--path"}
+"""Models of a pair, and the flags that name them; without a flag, it is the pair's own."""
 
 
 def pages() -> list[Path]:
@@ -101,7 +105,7 @@ def benchmark_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
     yield from rows(columns, systems)
     yield ""
     signed = f"; sacreBLEU `{figures['bleu_signature']}`" if "BLEU" in columns else ""
-    about = f"{_rounds(figures, systems, SPREADS)}; {conditions(figures['machine'])}"
+    about = f"{_rounds(figures, systems, SPREADS)}; {made_with(figures)}"
     yield f"*{about}{signed}.*"
 
 
@@ -113,7 +117,6 @@ def whole_table(figures: Json, timed: list[str], wanted: dict[str, str]) -> Iter
     for name, make in _quality(figures).items():
         columns[name] = partial(_made, make, measured)
     systems: dict[str, Json] = {}
-    machine = figures["machine"]
     notes = [f"BLEU and acceptance length: {_rounds(figures, list(measured.values()))}"]
     for name in timed:
         one = read_figures(name)
@@ -132,13 +135,12 @@ def whole_table(figures: Json, timed: list[str], wanted: dict[str, str]) -> Iter
         }
         columns.setdefault("MiB", partial(_memory, by_name))
         notes.append(
-            f"time: {_rounds(one, beside)}, x: over {one['baseline']}"
-            f"{_elsewhere(one['machine'], machine)}"
+            f"time: {_rounds(one, beside)}, x: over {one['baseline']}{_elsewhere(one, figures)}"
         )
     yield from rows(columns, list(systems.values()))
     yield ""
     signed = f"sacreBLEU `{figures['bleu_signature']}`"
-    yield f"*{'; '.join(notes)}; {conditions(machine)}; {signed}.*"
+    yield f"*{'; '.join(notes)}; {made_with(figures)}; {signed}.*"
 
 
 def _systems(figures: Json, wanted: dict[str, str]) -> list[Json]:
@@ -246,7 +248,7 @@ def sweep_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
     yield from rows(columns, [n for n in names if _is(_first(by_group, n), wanted)])
     yield ""
     lines = max(s["sentences"] for s in by_group[0].values())
-    yield f"*{lines} lines; {', '.join(shared)}; {conditions(figures['machine'])}.*"
+    yield f"*{lines} lines; {', '.join(shared)}; {made_with(figures)}.*"
 
 
 def texts_table(figures: Json) -> Iterator[str]:
@@ -264,7 +266,7 @@ def texts_table(figures: Json) -> Iterator[str]:
     lines = {group["AR"]["sentences"] for group in groups}
     if len(said) > 1 or len(lines) > 1:
         raise ValueError("view=texts: the texts differ in more than their name")
-    yield f"*{lines.pop()} lines; {said.pop()}; {conditions(figures['machine'])}.*"
+    yield f"*{lines.pop()} lines; {said.pop()}; {made_with(figures)}.*"
 
 
 def drafters_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
@@ -296,7 +298,7 @@ def drafters_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
     if len(every) > 1:
         raise ValueError("drafters: the texts differ in more than their name")
     how, lines = every.pop()
-    yield f"*{lines} lines; {how}; {conditions(figures['machine'])}.*"
+    yield f"*{lines} lines; {how}; {made_with(figures)}.*"
 
 
 def _system_of(drafters: dict[str, Json], place: int, name: str, drafter: str) -> Json:
@@ -328,10 +330,7 @@ def exactness_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
     }
     yield from rows(columns, figures["comparisons"])
     yield ""
-    yield (
-        f"*Engine {figures['engine']}, precision {figures['precision']}; "
-        f"{conditions(figures['machine'])}.*"
-    )
+    yield (f"*Engine {figures['engine']}, precision {figures['precision']}; {made_with(figures)}.*")
 
 
 def calibration_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
@@ -400,17 +399,40 @@ def spread(value: Json | None, digits: int | None = None) -> str:
     return f"{value['median']:.{places}f} ({value['low']:.{places}f} to {value['high']:.{places}f})"
 
 
-def conditions(machine: Json) -> str:
-    """Where and when."""
+def made_with(figures: Json) -> str:
+    """Where, when and with what; and of which models, unless of those that are shipped."""
+    machine = figures["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     day = machine["last_run"][:10]
-    return f"{machine['processor']}, {counted(machine['cores'], 'core')}; {versions}; {day}"
+    parts = [f"{machine['processor']}, {counted(machine['cores'], 'core')}", versions, day]
+    earlier = [name for name, flag in SHIPPED.items() if _is_earlier(figures, name, flag)]
+    if earlier:
+        parts.append(f"of an earlier {' and '.join(earlier)}")
+    return "; ".join(parts)
 
 
-def _elsewhere(machine: Json, usual: Json) -> str:
+def _is_earlier(figures: Json, name: str, flag: str) -> bool:
+    """Whether the model was a shipped one, and another has taken its place since.
+
+    Figures that do not tell their models, as older ones do, count as new ones.
+    """
+    digest = figures.get("models", {}).get(name)
+    words = shlex.split(figures.get("command", ""))
+    if digest is None or len(words) < 2:
+        return False
+    path = words[words.index(flag) + 1] if flag in words else f"{words[1]}/{name}.pt"
+    return path.startswith("checkpoints/") and digest != _digest(ROOT / path)
+
+
+@cache
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+
+
+def _elsewhere(one: Json, usual: Json) -> str:
     """What is not as usual."""
-    parts = zip(conditions(machine).split("; "), conditions(usual).split("; "), strict=True)
-    own = [part for part, other in parts if part != other]
+    parts = made_with(usual).split("; ")
+    own = [part for part in made_with(one).split("; ") if part not in parts]
     return f" ({'; '.join(own)})" if own else ""
 
 

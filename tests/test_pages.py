@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import re
 import shlex
@@ -62,6 +63,35 @@ def test_a_figure_that_parts_from_its_page_is_found(
     monkeypatch.setattr(module, "ROOT", tmp_path)
     with pytest.raises(ValueError, match="there is no"):
         module.render(page.replace("some", "none"))
+
+
+def test_figures_of_models_that_were_replaced_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of shipped ones; not those of another drafter, which was meant to be another."""
+    module = maker()
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    pair = tmp_path / "checkpoints" / "pair"
+    pair.mkdir(parents=True)
+    digests = {}
+    for name in ("verifier", "drafter"):
+        (pair / f"{name}.pt").write_bytes(name.encode())
+        digests[name] = hashlib.sha256(name.encode()).hexdigest()
+    machine = {"processor": "P", "cores": 2, "versions": {"v": "1"}, "last_run": "2026-01-02T"}
+    named = "--AR-path checkpoints/pair/verifier.pt --path "
+    for changed, path, said in (
+        ((), "checkpoints/pair/drafter.pt", ""),
+        (("drafter",), "checkpoints/pair/drafter.pt", "; of an earlier drafter"),
+        (("drafter",), "runs/part/checkpoint_last.pt", ""),
+        (("verifier",), "runs/part/checkpoint_last.pt", "; of an earlier verifier"),
+        (("drafter", "verifier"), None, "; of an earlier verifier and drafter"),
+    ):
+        flags = named + path if path else ""
+        models = {**digests, **dict.fromkeys(changed, "0" * 64)}
+        figures = {"machine": machine, "models": models}
+        made = module.made_with({**figures, "command": f"x.py checkpoints/pair {flags}"})
+        assert made == f"P, 2 cores; v 1; 2026-01-02{said}"
+    assert module.made_with({"machine": machine}) == "P, 2 cores; v 1; 2026-01-02"
 
 
 def test_the_headline_is_what_was_measured() -> None:

@@ -22,7 +22,7 @@ import json
 import shlex
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -44,6 +44,7 @@ from specdec_plugins.inference import (
     load_translator,
 )
 from specdec_plugins.inference.help import documented
+from specdec_plugins.inference.job import describe_settings
 from specdec_plugins.inference.output import write_whole
 from specdec_plugins.inference.paths import check_paths, check_writable, model_files
 from specdec_plugins.inference.report import where_and_when
@@ -85,6 +86,7 @@ def main() -> int:
             inexact += exact * len(gaps)
         if args.json is not None:
             about = {"machine": where_and_when(), "command": shlex.join([PROG, *sys.argv[1:]])}
+            about |= describe_models(settings)
             about |= {"engine": engine, "precision": precision}
             content = json.dumps({**about, "comparisons": told}, indent=1)
             write_whole(args.json, [content.encode(), b"\n"])
@@ -217,6 +219,14 @@ def load(
 
 def settings_of(model: Path, **given: Any) -> Settings:
     return Settings.of_model(model, beam=1, keep_bpe=True, **given)
+
+
+def describe_models(settings: Sequence[Settings]) -> JsonObject:
+    """The digests of all files that some of the settings name."""
+    models: JsonObject = {}
+    for one in settings:
+        models |= describe_settings(one)["models"]
+    return {"models": models}
 
 
 def figures(title: str, gaps: list[float], lines: int) -> JsonObject:

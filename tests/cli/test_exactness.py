@@ -62,6 +62,7 @@ def test_in_float64_all_are_the_same(
     ]
     assert {(one["lines"], one["differ"]) for one in told["comparisons"][:-1]} == {(2, 0)}
     assert told["command"].startswith("exactness.py ")
+    assert {"verifier", "drafter", "dict.de.txt", "codes"} <= set(told["models"])
     assert {"processor", "cores", "versions", "last_run"} == set(told["machine"])
 
 

@@ -2,7 +2,7 @@
 # Sequence-level distillation: the verifier translates the training source, and what it says
 # becomes the target that a drafter is trained on.
 #
-#   scripts/distill.sh [--keep-valid] [--workers N] VERIFIER DICT_DIR BPE_DIR OUT_DIR SRC TGT \
+#   scripts/distill.sh [--keep-valid] [--interpolate] [--workers N] VERIFIER DICT_DIR BPE_DIR OUT_DIR SRC TGT \
 #       [inference.py flags ...]
 #
 # DICT_DIR holds the dictionaries that VERIFIER was trained with, BPE_DIR the segmented text
@@ -13,29 +13,36 @@
 #
 # The verifier translates greedily, 64 sentences at a time (--strategy AR --batch 64), since that is
 # what strict acceptance compares drafts with. Flags change that: for beam search, with which the
-# paper's verifier and drafter were distilled, give --strategy fairseq --beam 5.
+# paper's verifier and drafter were distilled, give --strategy fairseq --beam 5. With --interpolate
+# too, the target is that output of the beam which is most like the reference (--closest-to).
 #
 # With --workers translate_corpus.py does it, in N processes, one a GPU if any, and takes its flags
 # too (--shard-lines, --threads); its shards stay in OUT_DIR/shards. Needs Ray: its page says how.
 set -euo pipefail
 die() { echo "distill.sh: $1" >&2; exit 1; }
-splits=(train valid) workers=
+splits=(train valid) workers='' interpolate=''
 while :; do
   case ${1:-} in
     --keep-valid) splits=(train); shift ;;
+    --interpolate) interpolate=yes; shift ;;
     --workers) workers=${2:-}; shift $(($# > 1 ? 2 : 1))
       [[ $workers =~ ^[1-9][0-9]*$ ]] || die "--workers $workers: give a whole number from 1 on" ;;
     *) break ;;
   esac
 done
-if [ $# -lt 6 ]; then sed -n '2,21s/^# \{0,1\}//p' "$0" >&2; exit 2; fi
+if [ $# -lt 6 ]; then sed -n '2,22s/^# \{0,1\}//p' "$0" >&2; exit 2; fi
 verifier=$1 dict=$2 text=$3 out=$4 src=$5 tgt=$6
 shift 6
 root=$(cd "$(dirname "$0")/.." && pwd)
 if ! command -v fairseq-preprocess >/dev/null && [ -x "$root/.venv/bin/fairseq-preprocess" ]; then
   PATH=$root/.venv/bin:$PATH
 fi
-for file in "$verifier" "$dict/dict.$src.txt" "$dict/dict.$tgt.txt" "$text/train.$src" "$text/valid.$src" "$text/valid.$tgt"; do
+needed=("$verifier" "$dict/dict.$src.txt" "$dict/dict.$tgt.txt" "$text/train.$src" "$text/valid.$src" "$text/valid.$tgt")
+references=()
+if [ -n "$interpolate" ]; then
+  for split in "${splits[@]}"; do references+=("$text/$split.$tgt"); done
+fi
+for file in "${needed[@]}" ${references[@]+"${references[@]}"}; do
   [ -s "$file" ] || die "$file is missing or empty"
 done
 # Nothing that is read may be among what is written or removed, by whatever name.
@@ -53,8 +60,9 @@ mkdir -p "$out/bpe" || die "cannot write to $out: give another OUT_DIR"
 
 # Lines made by another verifier, of another text or in another way are not gone on with. Where there
 # are no lines yet, the flags may have been wrong.
-made_with=$(cat "$verifier" "$dict"/dict.* "$text/train.$src" "$text/valid.$src" | cksum &&
-  printf '%s\n' "${splits[*]}${workers:+ shards} $*")
+made_with=$(cat "$verifier" "$dict"/dict.* "$text/train.$src" "$text/valid.$src" \
+  ${references[@]+"${references[@]}"} | cksum &&
+  printf '%s\n' "${splits[*]}${workers:+ shards}${interpolate:+ interpolated} $*")
 if [ -s "$out/bpe/train.$tgt" ] && [ "$(cat "$out/made_with" 2>/dev/null)" != "$made_with" ]; then
   die "$out was begun with another verifier, text or flags: remove it, or give another OUT_DIR"
 fi
@@ -71,6 +79,7 @@ for split in "${splits[@]}"; do
   echo "distill.sh: translating $split" >&2
   command=("$dict" --AR-path "$verifier" -s "$src" -t "$tgt" --keep-bpe --strategy AR --batch 64 "$@"
     --input-path "$text/$split.$src")
+  if [ -n "$interpolate" ]; then command+=(--closest-to "$text/$split.$tgt"); fi
   if [ -n "$workers" ]; then
     python3 "$root/scripts/translate_corpus.py" "${command[@]}" --workers "$workers" \
       --output-path "$out/shards/$split"

@@ -70,6 +70,11 @@ def translate(args: argparse.Namespace) -> None:
         raise InferenceError(f"{error}; pip install 'specdec-plugins[ray]' brings it") from error
     settings = make_settings(args)
     files = find_files(args.input_path)
+    if settings.closest_to and len(files) > 1:
+        raise InferenceError(
+            f"--closest-to {settings.closest_to}: is of one file, and --input-path "
+            f"{args.input_path} holds {len(files)}; give one of them"
+        )
     check_outside(args.input_path, args.output_path)
     own = [*(args.output_path / name for name in files)]
     own += files_below(args.output_path / FOLDER, "**/*")

@@ -168,6 +168,12 @@ class TranslationParser(argparse.ArgumentParser):
         add("--batch", metavar="N", type=int, default=1, help="sentences at a time (1)")
         add("--beam", metavar="N", type=int, default=5, help="for --strategy fairseq (5)")
         add(
+            "--closest-to",
+            metavar="FILE",
+            help="of the beam's outputs put out the one that is most like its line of FILE "
+            "(sentence BLEU), in the form of the output",
+        )
+        add(
             "--block-size", metavar="K", type=int, help="slots drafted in a pass (what was trained)"
         )
         gen_parser_from_dataclass(rules, RuleConfig())
@@ -286,6 +292,7 @@ def make_settings(args: Namespace) -> Settings:
         strategy=args.strategy,
         batch=args.batch,
         beam=args.beam,
+        closest_to=args.closest_to,
         block_size=args.block_size,
         rule=StrictRule() if stock else rule,
         controller=ControllerOptions.from_config(args),

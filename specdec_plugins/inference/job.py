@@ -41,7 +41,7 @@ def describe_settings(settings: Settings, seed: int | None = None) -> JsonObject
     described = settings.describe()
     models = model_files(settings)
     options = described.pop("encoder_options")
-    for name in ("data", "path", "ar_path"):
+    for name in ("data", "path", "ar_path", "closest_to"):
         del described[name]
     if "acceptance_head" in models:
         del described["controller"]["acceptance_head"]

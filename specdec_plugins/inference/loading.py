@@ -32,6 +32,7 @@ from specdec_plugins.decoding.trace import TraceRecorder
 from specdec_plugins.decoding.warm_up import warm_up
 from specdec_plugins.engines.engine import Engine
 from specdec_plugins.inference.beam_search import BeamSearchGenerator
+from specdec_plugins.inference.references import LineReferences
 from specdec_plugins.inference.settings import InferenceError, Settings
 from specdec_plugins.inference.text import Segmenter, TextCodec
 from specdec_plugins.inference.translator import Generator, Translator
@@ -89,7 +90,8 @@ def load_translator(settings: Settings) -> Translator:
         settings.keep_bpe,
     )
     block_size = None if drafter is None else checked_block_size(drafter, settings.block_size)
-    return Translator(settings, generator, codec, block_size, engine.name)
+    references = LineReferences(settings.closest_to) if settings.closest_to else None
+    return Translator(settings, generator, codec, block_size, engine.name, references)
 
 
 def _warn_of_batches(settings: Settings, taken: ControllerOptions) -> None:

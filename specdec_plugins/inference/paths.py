@@ -55,24 +55,27 @@ def check_run(settings: Settings, outputs: NamedPaths, inputs: NamedPaths) -> No
         InferenceError: two are the same file.
     """
     options = settings.controller
-    models = {
+    given = {
         "--path": settings.path,
         "--AR-path": settings.ar_path,
         "--acceptance-head": options[ACCEPTANCE_HEAD],
+        "--closest-to": settings.closest_to,
     }
     named = [(f"the model's {name}", path) for name, path in model_files(settings).items()]
     check_paths(
-        [*outputs, ("--cost-profile", options[COST_PROFILE])], [*inputs, *named, *models.items()]
+        [*outputs, ("--cost-profile", options[COST_PROFILE])], [*inputs, *named, *given.items()]
     )
 
 
 def model_files(settings: Settings) -> dict[str, str]:
-    """The files that the output depends on, by what they are: models, dictionaries, codes."""
+    """The files that the output depends on, by what they are: models, dictionaries, codes,
+    references."""
     head = acceptance_head(settings)
     files = {
         "drafter": settings.path if settings.drafts else None,
         "verifier": settings.ar_path,
         "acceptance_head": None if head is None else str(head),
+        "closest_to": settings.closest_to,
     }
     found = {name: path for name, path in files.items() if path}
     for path in sorted(Path(settings.data).glob("dict.*.txt")):

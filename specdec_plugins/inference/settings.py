@@ -63,6 +63,8 @@ class Settings:
     """Sentences decoded together."""
     beam: int = 5
     """Beam size of the strategy ``fairseq``."""
+    closest_to: str | None = None
+    """A file of references: of a beam's outputs the one that is most like its line is taken."""
     block_size: int | None = None
     """k; None is what the drafter was trained for."""
     rule: AcceptanceRule = field(default_factory=StrictRule)
@@ -107,6 +109,11 @@ class Settings:
         for flag, value in (("--batch", self.batch), ("--beam", self.beam)):
             if value < 1:
                 raise ValueError(f"{flag} {value}: must be at least 1")
+        if self.closest_to and (self.strategy != "fairseq" or self.beam == 1):
+            raise ValueError(
+                f"--closest-to {self.closest_to}: chooses among the outputs of a beam; give "
+                "--strategy fairseq, and --beam 2 or more"
+            )
         if self.block_size is not None and self.block_size < 1:
             raise ValueError(f"--block-size {self.block_size}: must be at least 1")
         name = self.controller.controller

@@ -17,6 +17,7 @@ from specdec_plugins.decoding.hypothesis import Hypothesis
 from specdec_plugins.decoding.limits import SHORTEST
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.fairseq_types import Sample
+from specdec_plugins.inference.references import LineReferences
 from specdec_plugins.inference.settings import InferenceError, Settings
 from specdec_plugins.inference.text import InputLines, Line, TextCodec
 from specdec_plugins.inference.trace_file import SentenceTrace
@@ -67,17 +68,20 @@ class Translator:
         codec: TextCodec,
         block_size: int | None = None,
         engine: str = "eager",
+        references: LineReferences | None = None,
     ) -> None:
         """
         Args:
             block_size: the k in use; None without a drafter.
             engine: the name of what runs the models.
+            references: choose among the hypotheses of a line; None takes the first.
         """
         self.block_size = block_size
         self.engine = engine
         self.settings = settings
         self.generator = generator
         self.codec = codec
+        self.references = references
 
     @property
     def statistics(self) -> DecodingStatistics:
@@ -127,12 +131,15 @@ class Translator:
             known = 0
 
     def check_input(self, lines: InputLines) -> None:
-        """Look for lines that ``--min-len`` cannot hold for, where that may be and where the input
-        can be read twice.
+        """Where the input can be read twice, see to it that there are as many references as lines,
+        if there are any, and that ``--min-len`` can hold for every line.
 
         Raises:
-            InferenceError: the first one.
+            InferenceError: names the first line for which it cannot, or the references.
         """
+        total = lines.total()
+        if self.references is not None and total is not None:
+            self.references.check(total, lines.name)
         limits, positions = self.settings.limits, self.generator.positions
         if not lines.is_file or limits.fault(SHORTEST, positions) is None:
             return
@@ -185,8 +192,7 @@ class Translator:
             if rows and max(rows) >= following:
                 if seed is not None and self.settings.draws:
                     torch.manual_seed(Random(f"{seed} {lines[rows[0]].number}").getrandbits(63))
-                texts = [lines[i].text for i in rows]
-                results = self._decode(texts, [sources[i] for i in rows])
+                results = self._decode([lines[i] for i in rows], [sources[i] for i in rows])
                 known.update(zip(rows, results, strict=True))
             while following in known:
                 yield known.pop(following)
@@ -198,7 +204,7 @@ class Translator:
             "", trace=SentenceTrace(line.text, "", []) if self.settings.trace else None
         )
 
-    def _decode(self, texts: list[str], sources: list[Tensor]) -> list[Translation]:
+    def _decode(self, lines: list[Line], sources: list[Tensor]) -> list[Translation]:
         dictionary = self.codec.source
         tokens = collate_tokens(sources, dictionary.pad(), left_pad=True)
         lengths = torch.tensor([len(ids) for ids in sources])
@@ -207,15 +213,18 @@ class Translator:
             "id": torch.arange(len(sources), device=device),
             "net_input": {"src_tokens": tokens.to(device), "src_lengths": lengths.to(device)},
         }
-        best = [hypotheses[0] for hypotheses in self.generator.generate([], sample)]
-        return [self._translation(*pair) for pair in zip(texts, best, strict=True)]
+        rows = self.generator.generate([], sample)
+        return [self._translation(*pair) for pair in zip(lines, rows, strict=True)]
 
-    def _translation(self, source: str, hypothesis: Hypothesis) -> Translation:
-        text = self.codec.decode(hypothesis["tokens"])
+    def _translation(self, line: Line, hypotheses: list[Hypothesis]) -> Translation:
+        taken = hypotheses if self.references else hypotheses[:1]
+        texts = [self.codec.decode(hypothesis["tokens"]) for hypothesis in taken]
+        best = self.references.closest(line.number, texts) if self.references else 0
+        text, hypothesis = texts[best], hypotheses[best]
         steps = hypothesis.get("trace")
         return Translation(
             text,
             len(hypothesis["tokens"]),
             hypothesis.get("accepted", []),
-            None if steps is None else SentenceTrace(source, text, steps),
+            None if steps is None else SentenceTrace(line.text, text, steps),
         )

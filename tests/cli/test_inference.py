@@ -820,6 +820,62 @@ def test_a_reader_that_has_had_enough(
     assert capfd.readouterr().err == ""
 
 
+def test_interpolation(run: RunScript, world: Path, tmp_path: Path, greedy: list[str]) -> None:
+    """``distill.sh --interpolate`` chooses as ``--closest-to`` does, and by those references."""
+    text, out, chosen = tmp_path / "bpe", tmp_path / "distilled", tmp_path / "chosen.txt"
+    text.mkdir()
+    for split in ("train", "valid"):
+        (text / f"{split}.en").write_text("\n".join(SENTENCES) + "\n")
+        (text / f"{split}.de").write_text("\n".join(greedy) + "\n")
+    stock = ("--keep-bpe", "--strategy", "fairseq", "--beam", "4", "--batch", "2")
+    first = tmp_path / "out.txt"
+    assert run(*stock) == 0
+    assert run(*stock, "--closest-to", str(text / "train.de"), output_path=str(chosen)) == 0
+    assert lines_of(chosen) != lines_of(first)
+
+    def distill() -> subprocess.CompletedProcess[str]:
+        arguments = [
+            world / "verifier.pt",
+            world,
+            text,
+            out,
+            "en",
+            "de",
+            *stock,
+            "--max-len-b",
+            "15",
+        ]
+        return subprocess.run(
+            [SCRIPTS / "distill.sh", "--keep-valid", "--interpolate", *arguments],
+            env={**environment(), "PATH": f"{TOOLS}:{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    done = distill()
+    assert done.returncode == 0, done.stderr
+    assert lines_of(out / "bpe" / "train.de") == lines_of(chosen)
+    assert lines_of(out / "bpe" / "valid.de") == greedy
+    (text / "train.de").write_text("\n".join(SENTENCES) + "\n")
+    assert "was begun with another verifier, text or flags" in distill().stderr
+    (text / "train.de").unlink()
+    assert f"{text}/train.de is missing or empty" in distill().stderr
+
+
+def test_references_of_another_number(
+    run: RunScript, world: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Are found before anything is translated."""
+    (tmp_path / "short.txt").write_text("w1\nw2\n")
+    flags = ("--strategy", "fairseq", "--closest-to", str(tmp_path / "short.txt"))
+    assert run(*flags) == 1
+    assert f"short.txt: has 2 lines, {world}/in.txt has 9; give a ref" in one_error(capfd)
+    assert not (tmp_path / "out.txt").exists()
+    assert run("--closest-to", str(tmp_path / "short.txt")) == 2
+    assert "chooses among the outputs of a beam" in one_error(capfd)
+
+
 def test_distillation(world: Path, tmp_path: Path, greedy: list[str]) -> None:
     text, out = tmp_path / "bpe", tmp_path / "distilled"
     text.mkdir()

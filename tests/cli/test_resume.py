@@ -103,6 +103,11 @@ def test_batches_of_a_resumed_run_are_those_of_the_first(
         ({"AR_path": "nameless.pt"}, "was begun with other models.verifier", True),
         ({"path": "block.pt", "beta": "3"}, "other models.drafter, settings.rule.beta", True),
         ({"seed": "3"}, "was begun with other settings.seed", True),
+        (
+            {"strategy": "fairseq", "closest_to": "other.txt"},
+            "was begun with other models.drafter, models.closest_to, settings.strategy",
+            True,
+        ),
         ({"input_path": "other.txt"}, "was begun with another line 3 of other.txt", True),
         ({"input_path": "short.txt"}, "has 5 lines, short.txt only 4", True),
         ({"trace": "trace.jsonl"}, "trace.jsonl: has 0 lines", True),

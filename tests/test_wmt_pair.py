@@ -50,7 +50,7 @@ def test_strict_output_is_beam_1(controller: str) -> None:
 def test_acceptance_length_has_not_changed() -> None:
     """As measured on these sentences with this pair."""
     _, statistics = decoded("specdec", "tree")
-    assert statistics.acceptance_length == pytest.approx(4.939, rel=0.05)
+    assert statistics.acceptance_length == pytest.approx(5.290, rel=0.05)
 
 
 @pytest.mark.parametrize(("precision", "most"), [("float32", 0), ("bfloat16", 2), ("int8", 3)])

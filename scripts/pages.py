@@ -117,7 +117,9 @@ def whole_table(figures: Json, timed: list[str], wanted: dict[str, str]) -> Iter
     for name, make in _quality(figures).items():
         columns[name] = partial(_made, make, measured)
     systems: dict[str, Json] = {}
-    notes = [f"BLEU and acceptance length: {_rounds(figures, list(measured.values()))}"]
+    machine = figures["machine"]
+    quality = f"{_rounds(figures, list(measured.values()))}{earlier(figures)}"
+    notes = [f"BLEU and acceptance length: {quality}"]
     for name in timed:
         one = read_figures(name)
         beside = _systems(one, wanted)
@@ -135,12 +137,13 @@ def whole_table(figures: Json, timed: list[str], wanted: dict[str, str]) -> Iter
         }
         columns.setdefault("MiB", partial(_memory, by_name))
         notes.append(
-            f"time: {_rounds(one, beside)}, x: over {one['baseline']}{_elsewhere(one, figures)}"
+            f"time: {_rounds(one, beside)}, x: over {one['baseline']}"
+            f"{_elsewhere(one['machine'], machine)}{earlier(one)}"
         )
     yield from rows(columns, list(systems.values()))
     yield ""
     signed = f"sacreBLEU `{figures['bleu_signature']}`"
-    yield f"*{'; '.join(notes)}; {made_with(figures)}; {signed}.*"
+    yield f"*{'; '.join(notes)}; {conditions(machine)}; {signed}.*"
 
 
 def _systems(figures: Json, wanted: dict[str, str]) -> list[Json]:
@@ -330,7 +333,7 @@ def exactness_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
     }
     yield from rows(columns, figures["comparisons"])
     yield ""
-    yield (f"*Engine {figures['engine']}, precision {figures['precision']}; {made_with(figures)}.*")
+    yield f"*Engine {figures['engine']}, precision {figures['precision']}; {made_with(figures)}.*"
 
 
 def calibration_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
@@ -400,15 +403,21 @@ def spread(value: Json | None, digits: int | None = None) -> str:
 
 
 def made_with(figures: Json) -> str:
-    """Where, when and with what; and of which models, unless of those that are shipped."""
-    machine = figures["machine"]
+    """Where, when and with what, and of which models."""
+    return conditions(figures["machine"]) + earlier(figures)
+
+
+def conditions(machine: Json) -> str:
+    """Where and when."""
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     day = machine["last_run"][:10]
-    parts = [f"{machine['processor']}, {counted(machine['cores'], 'core')}", versions, day]
-    earlier = [name for name, flag in SHIPPED.items() if _is_earlier(figures, name, flag)]
-    if earlier:
-        parts.append(f"of an earlier {' and '.join(earlier)}")
-    return "; ".join(parts)
+    return f"{machine['processor']}, {counted(machine['cores'], 'core')}; {versions}; {day}"
+
+
+def earlier(figures: Json) -> str:
+    """Of which shipped models figures are that have been replaced since; else nothing."""
+    replaced = [name for name, flag in SHIPPED.items() if _is_earlier(figures, name, flag)]
+    return f"; of an earlier {' and '.join(replaced)}" if replaced else ""
 
 
 def _is_earlier(figures: Json, name: str, flag: str) -> bool:
@@ -429,10 +438,10 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
-def _elsewhere(one: Json, usual: Json) -> str:
+def _elsewhere(machine: Json, usual: Json) -> str:
     """What is not as usual."""
-    parts = made_with(usual).split("; ")
-    own = [part for part in made_with(one).split("; ") if part not in parts]
+    parts = zip(conditions(machine).split("; "), conditions(usual).split("; "), strict=True)
+    own = [part for part, other in parts if part != other]
     return f" ({'; '.join(own)})" if own else ""
 
 

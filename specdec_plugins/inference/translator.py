@@ -137,8 +137,7 @@ class Translator:
         Raises:
             InferenceError: names the first line for which it cannot, or the references.
         """
-        total = lines.total()
-        if self.references is not None and total is not None:
+        if self.references is not None and (total := lines.total()) is not None:
             self.references.check(total, lines.name)
         limits, positions = self.settings.limits, self.generator.positions
         if not lines.is_file or limits.fault(SHORTEST, positions) is None:

@@ -258,6 +258,12 @@ def test_quality_of_one_run_stands_beside_the_times_of_others(
     runs["many"]["machine"]["last_run"] = "2026-01-03T"
     (tmp_path / "many.json").write_text(module.json.dumps(runs["many"]))
     assert "x: over slow (2026-01-03); P, 2 " in module.table("whole", ["timed=many"])
+    # Of which models is said of every run by itself.
+    old = {"models": {"drafter": "0" * 64}, "command": "x.py checkpoints/gone"}
+    (tmp_path / "many.json").write_text(module.json.dumps({**runs["many"], **old}))
+    made = module.table("whole", ["timed=one,many"])
+    assert made.count("of an earlier drafter") == 1
+    assert "x: over slow (2026-01-03); of an earlier drafter; P, 2 " in made
     with pytest.raises(ValueError, match="table many: has a system or a batch size that is there"):
         module.table("whole", ["timed=many,many"])
     monkeypatch.setattr(module, "ROOT", tmp_path)

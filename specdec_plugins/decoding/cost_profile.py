@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import time
+from collections.abc import Callable
 from itertools import chain, pairwise
 from pathlib import Path
 from statistics import median
@@ -30,7 +31,7 @@ from specdec_plugins.whole_file import whole_file
 
 logger = logging.getLogger(__name__)
 
-METHOD = 7
+METHOD = 8
 """Of measuring; another one's figures mean something else."""
 
 
@@ -101,7 +102,8 @@ class CostProfile:
             # Another process may have measured other sizes meanwhile.
             measured = {**self._load(path, key, again=True), **measured}
             self._save(path, key, measured)
-        return StepCosts.between({size: measured[str(size)] for size in sizes}, rows, needs.most)
+        wanted = {size: measured[str(size)] for size in sizes}
+        return StepCosts.between(wanted, rows, needs.most, _padded(generator, needs))
 
     def _measure(
         self, generator: SpeculativeGenerator, sample: Sample, rows: int, needs: Needs
@@ -109,15 +111,18 @@ class CostProfile:
         """Medians of steps of batches of ``rows`` rows, some of them the same ones."""
         index = torch.arange(rows) % len(sample["net_input"]["src_tokens"])
         inputs = {name: tensor[index] for name, tensor in sample["net_input"].items()}
-        lengths = sorted({0, 1, (needs.most + 1) // 2, needs.most})
-        found: dict[int, list[tuple[float, float]]] = {length: [] for length in lengths}
+        lengths = {0, 1, (needs.most + 1) // 2, needs.most}
+        padded = _padded(generator, needs)
+        if padded is not None:
+            lengths |= {min(padded(length), needs.most) for length in range(needs.most)}
+        found: dict[int, list[tuple[float, float]]] = {length: [] for length in sorted(lengths)}
         end = 0.0
         for number in range(-self.WARM_UP, self.MOST):
             if number == 0:
                 end = time.perf_counter() + self.SECONDS
             if number >= self.LEAST and time.perf_counter() > end:
                 break
-            for length in lengths:
+            for length in found:
                 # Twice: the first time, the processor's caches hold what other lengths took.
                 for _ in range(2):
                     seconds = _step_seconds(generator, {"net_input": inputs}, length, needs, rows)
@@ -166,6 +171,16 @@ class CostProfile:
                     "file"
                 ) from error
             logger.warning("%s: cannot be written (%s); not kept", path, error.strerror)
+
+
+def _padded(generator: SpeculativeGenerator, needs: Needs) -> Callable[[int], int] | None:
+    """How many slots are verified in place of so many, where engines pad them and the rows have as
+    many as each other."""
+    sizes = generator.engine.sizes
+    if sizes is None or needs.unpadded:
+        return None
+    # Before the slots goes the last committed token.
+    return lambda slots: sizes.slots(slots + 1) - 1
 
 
 def _step_seconds(

@@ -13,7 +13,6 @@ from specdec_plugins.decoding.arrays import Floats
 from specdec_plugins.decoding.controllers.averages import (
     CalibratedConfidence,
     NodeAverages,
-    RunningRates,
     SlotAverages,
 )
 from specdec_plugins.decoding.controllers.base import Bounds, Controller, Needs
@@ -69,9 +68,13 @@ class CostAware(Controller):
     acceptance head, verify lengths follow from its probabilities in the same way. A batch that
     begins without drafts stays so: to start late a drafter must read the whole prefix.
 
-    What is not drafted teaches nothing, so a small share of the time goes into batches of whole
-    blocks. What is left of a tree is verified without drafting anew where that commits more tokens
-    a second, by what the drafter promises and which part of such promises was kept.
+    What is left of a tree is verified without drafting anew where that commits more tokens a
+    second, by what the drafter promises and which part of such promises was kept. How often that
+    is, and so how much a step commits and costs, depends on the length: for one that was tried
+    lately, experience counts for more than the sum over its slots.
+
+    What is not drafted teaches nothing, so some time at the beginning, and a small share of it
+    later, goes into batches of whole blocks: often where they are nearly the best, else seldom.
     """
 
     name = "cost-aware"
@@ -80,14 +83,17 @@ class CostAware(Controller):
     """Steps from one choice to the next: averages move slowly."""
     EXPLORATION = 0.005
     """Share of the time that may go into looking whether more should be drafted."""
+    CREDIT = 1.0
+    """As much may go into it at the beginning as so many batches take."""
     KEPT = (0.7, 200.0)
     """Before anything is known: of what was promised of reused drafts this part is accepted, as if
     it had been promised so many tokens."""
-    STEPS = 50.0
-    """Before anything is known, every step has a new draft, as if seen so many times."""
+    STEPS = 20.0
+    """Before a length is tried, every step has a new draft, of which its slots' averages tell how
+    much is accepted, as if seen so many times."""
     FADING = 0.98
-    """What of its own experience with them remains after a period: after bad luck they are tried
-    again."""
+    """What of its experience with reused drafts, and with each length, remains after a period:
+    after bad luck they are tried again."""
 
     def __init__(self, bounds: Bounds, head: Head | None = None, depth: int = 0) -> None:
         """
@@ -102,45 +108,45 @@ class CostAware(Controller):
         self._averages = (NodeAverages if depth else SlotAverages)(bounds.most)
         # Of reused drafts: tokens accepted, and tokens promised.
         self._kept, self._promised = self.KEPT[0] * self.KEPT[1], self.KEPT[1]
-        # How many of the steps with a draft have a new one; and what is accepted of the others'.
-        self._renewed = RunningRates(np.ones(1), self.STEPS)
-        self._reused = RunningRates(np.zeros(1), 1.0)
+        # By lengths: steps that had it, how many of them had a new draft, and what was accepted.
+        self._tried, self._renewed, self._accepted = np.zeros((3, bounds.most + 1))
         self._steps = 0
-        self._saved = 0.0
+        self._saved = math.nan
         self._sentence = 20.0  # tokens, of the sentences so far on average
 
     def tell(self, costs: StepCosts) -> None:
         """What steps cost, for as many rows as the next batch has, and more."""
         self._costs = costs
         self._choose()
+        if math.isnan(self._saved):
+            self._saved = self.CREDIT * self._sentence / self._best[-1]
 
     def _choose(self) -> None:
         """For every number of rows the best length, and what follows from it."""
-        rates, least = self._rates(*self._renewed.rates), self._bounds.least
+        rates, seconds = self._rates()
+        least = self._bounds.least
         choices = rates[:, least:].argmax(1) + least
         rows = np.arange(len(rates))
-        best, verify = rates[rows, choices], self._costs.verify[rows, choices]
+        best = rates[rows, choices]
         # As lists: a step asks for single numbers.
-        self._choices = choices.tolist()
-        self._chosen_seconds = self._seconds(*self._renewed.rates)[rows, choices].tolist()
-        # What whole blocks, all of them new, cost above the best, a token.
-        self._extra = (1 / self._rates(1.0)[:, -1] - 1 / best).tolist()
+        self._choices, self._best = choices.tolist(), best.tolist()
+        self._chosen_seconds = seconds[rows, choices].tolist()
+        # What whole blocks cost above the best, a token.
+        self._extra = (1 / rates[:, -1] - 1 / best).tolist()
         # A reused draft is only verified, and commits one token of the verifier's besides: it must
         # commit what steps commit on average in that time.
-        self._worth = ((best * verify - 1) * (self._promised / self._kept)).tolist()
+        worth = (best[:, None] * self._costs.verify - 1) * (self._promised / self._kept)
+        self._worth = worth.tolist()
 
-    def _seconds(self, renewed: float) -> Floats:
-        """``(rows, lengths)`` of a step, where such a part of all steps has a new draft."""
+    def _rates(self) -> tuple[Floats, Floats]:
+        """``(rows, lengths)`` tokens a second, and the seconds of a step: :func:`expected_rates`,
+        but for what is known of each length."""
+        sums = np.concatenate([[0.0], self._averages.survival().cumsum()])
+        seen = self.STEPS + self._tried
+        renewed = (self.STEPS + self._renewed) / seen
+        accepted = (self.STEPS * sums + self._accepted) / seen
         seconds: Floats = renewed * self._costs.draft + self._costs.verify
-        return seconds
-
-    def _rates(self, renewed: float) -> Floats:
-        """``(rows, lengths)`` tokens a second: :func:`expected_rates`, where such a part of all
-        steps has a new draft, and the others verify what is left of one."""
-        (reused,) = self._reused.rates
-        accepted = renewed * self._averages.survival().cumsum() + (1 - renewed) * reused
-        rates: Floats = (1 + np.concatenate([[0.0], accepted])) / self._seconds(renewed)
-        return rates
+        return (1 + accepted) / seconds, seconds
 
     def start(self, rows: int) -> list[int]:
         """The best length; or the most, where enough time has been saved to look."""
@@ -154,10 +160,9 @@ class CostAware(Controller):
 
     def _lengths(self, rows: int, count: int) -> list[int]:
         """For ``count`` rows, of which the next step has ``rows``."""
-        # To learn, all is drafted anew.
-        self.reuse_above = math.inf if self._exploring else self._worth[rows]
         self._saved += self.EXPLORATION * self._chosen_seconds[rows]
         length = self._bounds.most if self._exploring else self._choices[rows]
+        self.reuse_above = self._worth[rows][length]
         return [length if self._drafts else 0] * count
 
     def verify_lengths(self, draft: Draft) -> Tensor | None:
@@ -195,12 +200,14 @@ class CostAware(Controller):
             if not called:
                 self._kept += accepted - ended
                 self._promised += expected
-                self._reused.note(np.array([accepted - ended]), np.ones(1))
-            if not self._exploring:
-                self._renewed.note(np.array([float(called)]), np.ones(1))
+            self._tried[drafted] += 1
+            self._renewed[drafted] += called
+            self._accepted[drafted] += accepted - ended
         self._steps += 1
         if self._steps % self.PERIOD == 0:
             self._averages.learn()
+            for counts in (self._tried, self._renewed, self._accepted):
+                counts *= self.FADING
             prior = self.KEPT[1]
             self._promised = prior + self.FADING * (self._promised - prior)
             prior *= self.KEPT[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,18 +26,27 @@ class StepCosts:
     """Scoring and committing m slots and the bonus token: all else that a step does."""
 
     @classmethod
-    def between(cls, measured: Mapping[int, Points], rows: int, most: int) -> StepCosts:
+    def between(
+        cls,
+        measured: Mapping[int, Points],
+        rows: int,
+        most: int,
+        padded: Callable[[int], int] | None = None,
+    ) -> StepCosts:
         """Interpolate linearly, between slots and between batch sizes.
 
         Args:
             measured: by batch size.
             rows: the largest batch size to be known.
             most: the most slots.
+            padded: where an engine verifies more slots than it is asked to, how many: they cost
+                what so many cost.
         """
-        slots, sizes = np.arange(most + 1), sorted(measured)
+        slots, sizes = list(range(most + 1)), sorted(measured)
+        verified = slots if padded is None else list(map(padded, slots))
         tables = []
-        for part in ("draft", "verify"):
-            lines = [np.interp(slots, *np.array(measured[size][part]).T) for size in sizes]
+        for part, counts in (("draft", slots), ("verify", verified)):
+            lines = [np.interp(counts, *np.array(measured[size][part]).T) for size in sizes]
             wanted = np.maximum(1, np.arange(rows + 1))
             table = np.stack(
                 [np.interp(wanted, sizes, column) for column in np.transpose(lines)], 1

@@ -20,6 +20,15 @@ def test_between_what_was_measured() -> None:
     assert costs.verify[0].tolist() == costs.verify[1].tolist()
 
 
+def test_what_is_padded_costs_what_it_is_padded_to() -> None:
+    """A fourth slot costs nothing more where a second one brings a third and a fourth."""
+    measured = {1: {"draft": [[0, 0.0], [5, 5.0]], "verify": [[0, 1.0], [4, 3.0], [5, 6.0]]}}
+    costs = StepCosts.between(measured, 1, 5, lambda slots: 4 * -(-slots // 4))
+    assert costs.draft[1].tolist() == [0, 1, 2, 3, 4, 5]
+    # The most is measured itself, padding included.
+    assert costs.verify[1].tolist() == [1, 3, 3, 3, 3, 6]
+
+
 def test_what_was_disturbed_costs_no_more_than_more() -> None:
     measured = {1: {"draft": [[0, 0.0], [1, 9.0], [2, 3.0]], "verify": [[0, 5.0], [2, 4.0]]}}
     costs = StepCosts.between(measured, 1, 2)

@@ -83,8 +83,9 @@ class CostAware(Controller):
     """Steps from one choice to the next: averages move slowly."""
     EXPLORATION = 0.005
     """Share of the time that may go into looking whether more should be drafted."""
-    CREDIT = 1.0
-    """As much may go into it at the beginning as so many batches take."""
+    CREDIT = 0.25
+    """At the beginning, this part of a batch's time may go into it: so batches for which whole
+    blocks are far from the best do not begin with them."""
     KEPT = (0.7, 200.0)
     """Before anything is known: of what was promised of reused drafts this part is accepted, as if
     it had been promised so many tokens."""

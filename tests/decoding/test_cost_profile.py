@@ -13,6 +13,7 @@ import torch
 from conftest import make_batch, make_dictionary, make_task, make_verifier
 from controlled import HEAD
 from drafters import make_causal
+from padded import PADDED
 
 from specdec_plugins.decoding import cost_profile
 from specdec_plugins.decoding.acceptance import SamplingRule
@@ -43,6 +44,7 @@ def make_generator(
     rule: Any = None,
     controller: str = "cost-aware",
     head: Any = None,
+    engine: EagerEngine | None = None,
     **options: Any,
 ) -> SpeculativeGenerator:
     task = make_task(block_size=K)
@@ -55,6 +57,7 @@ def make_generator(
         limits=limits or GenerationLimits(max_len_b=12),
         options=ControllerOptions(controller, **options),
         head=head,
+        engine=engine,
     )
 
 
@@ -191,6 +194,18 @@ def test_trees_have_costs_of_their_own(tmp_path: Path, monkeypatch: pytest.Monke
     costs = measure(tmp_path / "costs.json", make_generator(), needs=Needs(12, depth=K))
     assert costs.verify.shape == (2, 13)
     assert grown == {1, 6, 12}
+
+
+def test_what_is_padded_is_measured_as_such(tmp_path: Path) -> None:
+    """Of steps of 5, 9 and 17 slots, one of them the last token's, each is measured full."""
+    path = tmp_path / "costs.json"
+    costs = measure(path, make_generator(engine=PADDED), needs=Needs(12, depth=K))
+    (stored,) = json.loads(path.read_text())["costs"].values()
+    assert [slots for slots, _ in stored["verify"]] == [0, 1, 4, 6, 8, 12]
+    parts = costs.verify[1, 1:5], costs.verify[1, 5:9], costs.verify[1, 9:]
+    assert all(len(set(part)) == 1 for part in parts)
+    one, two, three = (part[0] for part in parts)
+    assert one <= two <= three
 
 
 def test_rows_that_compete_have_costs_of_their_own(

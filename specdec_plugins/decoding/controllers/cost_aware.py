@@ -118,19 +118,20 @@ class CostAware(Controller):
     def tell(self, costs: StepCosts) -> None:
         """What steps cost, for as many rows as the next batch has, and more."""
         self._costs = costs
-        self._choose()
+        best = self._choose()
         if math.isnan(self._saved):
-            self._saved = self.CREDIT * self._sentence / self._best[-1]
+            self._saved = self.CREDIT * self._sentence / float(best[-1])
 
-    def _choose(self) -> None:
-        """For every number of rows the best length, and what follows from it."""
+    def _choose(self) -> Floats:
+        """For every number of rows the best length, and what follows from it; returns the tokens a
+        second that it commits."""
         rates, seconds = self._rates()
         least = self._bounds.least
         choices = rates[:, least:].argmax(1) + least
         rows = np.arange(len(rates))
         best = rates[rows, choices]
         # As lists: a step asks for single numbers.
-        self._choices, self._best = choices.tolist(), best.tolist()
+        self._choices = choices.tolist()
         self._chosen_seconds = seconds[rows, choices].tolist()
         # What whole blocks cost above the best, a token.
         self._extra = (1 / rates[:, -1] - 1 / best).tolist()
@@ -138,6 +139,7 @@ class CostAware(Controller):
         # commit what steps commit on average in that time.
         worth = (best[:, None] * self._costs.verify - 1) * (self._promised / self._kept)
         self._worth = worth.tolist()
+        return best
 
     def _rates(self) -> tuple[Floats, Floats]:
         """``(rows, lengths)`` tokens a second, and the seconds of a step: :func:`expected_rates`,

@@ -32,21 +32,20 @@ import sacrebleu  # noqa: E402
 import torch  # noqa: E402
 from tqdm import tqdm  # noqa: E402
 
-from specdec_plugins.checkpoints.archive import CheckpointError  # noqa: E402
-from specdec_plugins.cli.terminal import prepare_terminal  # noqa: E402
 from specdec_plugins.decoding.acceptance import RelaxedRule  # noqa: E402
 from specdec_plugins.decoding.controllers import ControllerOptions  # noqa: E402
 from specdec_plugins.decoding.controllers.registry import TREE_NODES  # noqa: E402
 from specdec_plugins.decoding.engine_choice import ENGINE, PRECISION  # noqa: E402
 from specdec_plugins.evaluation.texts import read_references, read_text  # noqa: E402
+from specdec_plugins.files.errors import CheckpointError, InferenceError  # noqa: E402
+from specdec_plugins.files.help import documented  # noqa: E402
+from specdec_plugins.files.terminal import prepare_terminal  # noqa: E402
 from specdec_plugins.inference import (  # noqa: E402
-    InferenceError,
     Settings,
     Translation,
     Translator,
     load_translator,
 )
-from specdec_plugins.inference.help import documented  # noqa: E402
 from specdec_plugins.inference.report import counted  # noqa: E402
 
 WIDTH = min(80, shutil.get_terminal_size().columns)

@@ -21,13 +21,13 @@ def register() -> None:
     Also tell torch which types checkpoints may hold, and fairseq that BPE codes are UTF-8. A second
     call does nothing.
     """
-    from specdec_plugins.quiet import quiet_import
+    from specdec_plugins.host.quiet import quiet_import
 
     with quiet_import():
         import fairseq
 
         from specdec_plugins.checkpoints.safe_globals import register_safe_globals
-        from specdec_plugins.data.subword_codes import read_codes_as_utf8
+        from specdec_plugins.host.subword_codes import read_codes_as_utf8
 
         register_safe_globals()
         read_codes_as_utf8()

@@ -16,8 +16,8 @@ from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerModel, base_architecture
 
 from specdec_plugins import register
-from specdec_plugins.checkpoints.loading import REDUNDANT, use_plain_encoder
 from specdec_plugins.decoding import engine_choice
+from specdec_plugins.host.packed_encoder import REDUNDANT, use_plain_encoder
 
 register()
 # To compile a model takes longer than most tests: OpenVINO runs where a test asks for it.

@@ -13,7 +13,6 @@ from scripted import DICTIONARY, ScriptedHead
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.controllers import POLICIES, Bounds, Controller, ControllerOptions
-from specdec_plugins.decoding.controllers.averages import CalibratedConfidence
 from specdec_plugins.decoding.controllers.cost_aware import CostAware
 from specdec_plugins.decoding.controllers.costs import StepCosts
 from specdec_plugins.decoding.generator import SpeculativeGenerator
@@ -85,11 +84,8 @@ def make_policy(
 ) -> tuple[Controller, Prepare]:
     """One of ``VARIANTS``, and how to prepare it."""
     slope = (0.0, 0.05, 0.4)[seed % 3]
-    if name.startswith("cost-aware"):
-        heads = {"head": HEAD, "confidence": CalibratedConfidence()}
-        part = name.partition(", ")[2]
-        bounds = Bounds(least, 3 * k if part == "tree" else k)
-        policy = CostAware(bounds, heads.get(part), depth=k if part == "tree" else 0)
+    if name == "cost-aware":
+        policy = CostAware(Bounds(least, 3 * k), depth=k)
         policy.PERIOD = 2  # type: ignore[misc]
         return policy, tell_costs(slope)
     plain, _, switch = name.partition(", ")
@@ -102,13 +98,10 @@ def make_policy(
     return controller, prepares.get(options.prepares)
 
 
-PARTS = ("head", "confidence", "tree")
 SWITCHES: dict[str, dict[str, Any]] = {
     "refit": {"refit_threshold": True},
     "remember": {"remember_draft": True},
     "auto": {"auto_stop_threshold": True},
-    "budget": {"verify_budget": "5"},
-    "auto budget": {"verify_budget": "auto"},
 }
 VARIANTS = sorted(
     {
@@ -116,9 +109,6 @@ VARIANTS = sorted(
         "confidence, refit",
         "heuristic, remember",
         "acceptance-head, auto",
-        "acceptance-head, budget",
-        "acceptance-head, auto budget",
-        *(f"cost-aware, {part}" for part in PARTS),
     }
     - {"none"}
 )

@@ -17,9 +17,9 @@ from conftest import make_dictionary, make_task, make_verifier, randomise, vary_
 from fairseq.data import Dictionary
 
 from specdec_plugins.checkpoints.dictionaries import KEY, fingerprints
-from specdec_plugins.checkpoints.loading import use_plain_encoder
 from specdec_plugins.checkpoints.pair import load_drafter
 from specdec_plugins.data.block_mask import Blocks
+from specdec_plugins.host.packed_encoder import use_plain_encoder
 from specdec_plugins.models.block_causal import BlockCausalConfig, BlockCausalDrafter
 from specdec_plugins.models.block_nat import BlockDrafter
 from specdec_plugins.models.drafter import Drafter, DrafterOutput

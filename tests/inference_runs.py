@@ -13,7 +13,7 @@ from drafters import make_block, make_causal, save_checkpoint
 from specdec_plugins.cli import inference as script
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.inference import Settings, load_translator
-from specdec_plugins.inference.resume import ResumeFile
+from specdec_plugins.jobs.resume import ResumeFile
 
 SENTENCES = [
     "w3 w4 w5 w6",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from specdec_plugins.files.input import Line
 from specdec_plugins.inference import Translation
-from specdec_plugins.inference.text import Line
 
 
 class Numberer:

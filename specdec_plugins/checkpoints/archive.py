@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.checkpoints.safe_globals import register_safe_globals
+from specdec_plugins.files.errors import CheckpointError
 
 AGAIN = "copy or download it again"
 ZIP_MAGIC = b"PK\x03\x04"
@@ -30,10 +31,6 @@ DTYPES = (
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
 )
-
-
-class CheckpointError(RuntimeError):
-    """A checkpoint that cannot be used: one line that names the file, the fault, the remedy."""
 
 
 def load_archive(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -9,16 +9,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.dictionaries import KEY
 from specdec_plugins.checkpoints.export import inference_state
-from specdec_plugins.checkpoints.loading import (
-    REDUNDANT,
-    State,
-    first_mismatches,
-    load_state,
-    save_state,
-)
+from specdec_plugins.checkpoints.loading import State, first_mismatches, load_state, save_state
+from specdec_plugins.files.errors import CheckpointError
+from specdec_plugins.host.packed_encoder import REDUNDANT
 
 EPOCHS = re.compile(r"checkpoint(\d+)\.pt")
 UPDATES = re.compile(r"checkpoint_\d+_(\d+)\.pt")

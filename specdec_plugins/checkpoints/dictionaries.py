@@ -16,7 +16,8 @@ from functools import cache
 from fairseq.data import Dictionary
 from fairseq.tasks import FairseqTask
 
-from specdec_plugins.checkpoints.archive import CheckpointError, one_line
+from specdec_plugins.checkpoints.archive import one_line
+from specdec_plugins.files.errors import CheckpointError
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,8 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from specdec_plugins.checkpoints.archive import CheckpointError, one_line
+from specdec_plugins.checkpoints.archive import one_line
+from specdec_plugins.files.errors import CheckpointError
 
 MOST_UNKNOWN = 0.02
 """Part of a text's tokens. Of text in whole words a quarter and more are unknown where the

@@ -12,10 +12,11 @@ from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.dictionaries import load_dictionary, noted
 from specdec_plugins.checkpoints.draft_vocabulary import FrequentTokens
-from specdec_plugins.checkpoints.loading import REDUNDANT, State, load_state, save_state
+from specdec_plugins.checkpoints.loading import State, load_state, save_state
+from specdec_plugins.files.errors import CheckpointError
+from specdec_plugins.host.packed_encoder import REDUNDANT
 from specdec_plugins.models.drafter import VOCABULARY, Drafter
 
 Settings = dict[str, Any]

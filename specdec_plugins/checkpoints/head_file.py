@@ -8,13 +8,14 @@ from pathlib import Path
 
 import torch
 
-from specdec_plugins.checkpoints.archive import CheckpointError, check_weights, load_archive
+from specdec_plugins.checkpoints.archive import check_weights, load_archive
 from specdec_plugins.checkpoints.loading import load_state, save_state
-from specdec_plugins.checkpoints.saved_config import ConfigError, saved_fields
+from specdec_plugins.checkpoints.saved_config import saved_fields
 from specdec_plugins.decoding.acceptance import RULE_OPTIONS, AcceptanceRule, choose_rule
 from specdec_plugins.decoding.controllers import ControllerOptions, Head
 from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD
 from specdec_plugins.decoding.limits import REPETITION_PENALTY
+from specdec_plugins.files.errors import CheckpointError, ConfigError
 from specdec_plugins.models.acceptance_head import AcceptanceHead, HeadSettings, fingerprint
 from specdec_plugins.models.drafter import Drafter
 
@@ -130,7 +131,7 @@ def controller_head(
     path: Location | None = options[ACCEPTANCE_HEAD]
     if path is None and options.needs_head and drafter_path:
         path = find_head(drafter_path, rule)
-    if path is None or not options.reads_head:
+    if path is None or not options.needs_head:
         return None
     k = block_size or drafter.block_size
     head = load_head(path, drafter, rule, k, temperature, repetition_penalty).to(device)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import re
 import warnings
 from argparse import Namespace
 from collections.abc import Mapping
@@ -17,23 +16,17 @@ from typing import TYPE_CHECKING, TypedDict
 
 import torch
 
-from specdec_plugins.checkpoints.archive import (
-    CheckpointError,
-    check_weights,
-    load_archive,
-    one_line,
-)
+from specdec_plugins.checkpoints.archive import check_weights, load_archive, one_line
 from specdec_plugins.checkpoints.dictionaries import check_dictionaries
-from specdec_plugins.checkpoints.saved_config import ConfigError, saved_model, saved_task
-from specdec_plugins.whole_file import whole_file
+from specdec_plugins.checkpoints.saved_config import saved_model, saved_task
+from specdec_plugins.files.errors import CheckpointError, ConfigError
+from specdec_plugins.files.whole_file import whole_file
+from specdec_plugins.host.packed_encoder import REDUNDANT, use_plain_encoder
 
 if TYPE_CHECKING:
     from fairseq.models import BaseFairseqModel
     from fairseq.tasks import FairseqTask
 
-# fairseq 0.12.2, and it alone, also stores the encoder's weights in a second, packed form, and
-# older ones a placeholder of the table of sinusoidal positions.
-REDUNDANT = re.compile(r"\.((in_proj|out_proj|fc1|fc2)_(weight|bias)|_float_tensor)$")
 
 SAVED = "give a checkpoint that fairseq-train has saved"
 OTHER_DICTIONARIES = "check that the data directory holds the dictionaries it was trained with"
@@ -171,21 +164,6 @@ def _load_weights(
         raise CheckpointError(
             f"{name}: the weights do not fit the model: {fault}; {OTHER_DICTIONARIES}"
         ) from error
-
-
-def use_plain_encoder(model: torch.nn.Module) -> None:
-    """Keep fairseq 0.12.2 from its packed encoder, which fails on padding since torch 2.
-
-    The packed weights are frozen, too: they would never get a gradient, and data-parallel training
-    fails where a parameter that is not frozen gets none. Other versions of fairseq have nothing to
-    keep from.
-    """
-    for module in model.modules():
-        if "can_use_fastpath" in vars(module):
-            vars(module)["can_use_fastpath"] = False
-    for name, parameter in model.named_parameters():
-        if REDUNDANT.search(name):
-            parameter.requires_grad_(False)
 
 
 def _build_model(name: str, task: FairseqTask, cfg: Namespace) -> BaseFairseqModel:

@@ -26,6 +26,8 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import DictConfig
 from omegaconf.nodes import ValueNode
 
+from specdec_plugins.files.errors import ConfigError
+
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -52,10 +54,6 @@ LIMITS = {"layers": 1024, "heads": 1024, "positions": 1 << 16, "block_size": 102
 LIMITS["min_params_to_wrap"] = 1 << 62
 OTHERWISE = 1 << 20
 LONGEST = 4096
-
-
-class ConfigError(ValueError):
-    """A configuration that cannot be used: the fault and the remedy, without the file's name."""
 
 
 def saved_model(config: object) -> Namespace:

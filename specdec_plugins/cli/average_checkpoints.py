@@ -13,18 +13,17 @@ import argparse
 import os
 from collections.abc import Sequence
 
-from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.average import (
     EPOCHS,
     UPDATES,
     average_checkpoints,
     last_checkpoints,
 )
-from specdec_plugins.cli.terminal import ends_quietly, prepare_terminal, program
-from specdec_plugins.inference import InferenceError
-from specdec_plugins.inference.help import documented
-from specdec_plugins.inference.paths import check_paths, check_writable
-from specdec_plugins.inference.streams import put, tell
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.help import documented
+from specdec_plugins.files.paths import check_paths, check_writable
+from specdec_plugins.files.streams import put
+from specdec_plugins.files.terminal import command, program
 
 PROG = program("average_checkpoints.py")
 
@@ -73,17 +72,12 @@ def find_inputs(args: argparse.Namespace) -> list[str]:
     return list(args.inputs)
 
 
-@ends_quietly(PROG)
+@command(PROG)
 def main(argv: Sequence[str] | None = None) -> int:
-    prepare_terminal(PROG)
     args = parse(argv)
-    try:
-        inputs = find_inputs(args)
-        check_paths([("--output", args.output)], [("--inputs", path) for path in inputs])
-        check_writable(args.output, "--output")
-        size = average_checkpoints(inputs, args.output)
-        put(f"{args.output}: {len(inputs)} checkpoints, {size / 1e6:.1f} MB\n")
-    except (CheckpointError, InferenceError) as error:
-        tell(f"{PROG}: {error}")
-        return 1
+    inputs = find_inputs(args)
+    check_paths([("--output", args.output)], [("--inputs", path) for path in inputs])
+    check_writable(args.output, "--output")
+    size = average_checkpoints(inputs, args.output)
+    put(f"{args.output}: {len(inputs)} checkpoints, {size / 1e6:.1f} MB\n")
     return 0

@@ -32,8 +32,6 @@ from typing import Any
 
 from tqdm import tqdm
 
-from specdec_plugins.checkpoints.archive import CheckpointError
-from specdec_plugins.cli.terminal import prepare_terminal, program
 from specdec_plugins.decoding.acceptance import AcceptanceRule, RelaxedRule, StrictRule
 from specdec_plugins.decoding.acceptance.rules import BETA, TAU
 from specdec_plugins.decoding.controllers import ControllerOptions
@@ -60,12 +58,13 @@ from specdec_plugins.evaluation.benchmark.systems import (
 from specdec_plugins.evaluation.bleu import References
 from specdec_plugins.evaluation.plots import check_plotting
 from specdec_plugins.evaluation.texts import read_references, read_text
-from specdec_plugins.inference import InferenceError, Settings, load_translator
-from specdec_plugins.inference.flags import TranslationParser, fail, make_settings
-from specdec_plugins.inference.paths import check_run
+from specdec_plugins.files.input import Line
+from specdec_plugins.files.streams import put
+from specdec_plugins.files.terminal import command, program
+from specdec_plugins.inference import Settings, load_translator
+from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.report import versions
-from specdec_plugins.inference.streams import put
-from specdec_plugins.inference.text import Line
+from specdec_plugins.inference.run_files import check_run
 from specdec_plugins.machine import cores
 
 PROG = program("benchmark.py")
@@ -305,19 +304,10 @@ def all_versions(converted: bool) -> dict[str, str]:
     return {**versions(), **({"ctranslate2": version("ctranslate2")} if converted else {})}
 
 
+@command(PROG, "interrupted; finished runs are kept, the same command goes on")
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0, 1 for what the run met with, 2 for the command line."""
-    prepare_terminal(PROG)
     given = sys.argv[1:] if argv is None else argv
     args = parse(given)
-    try:
-        benchmark(args, given)
-    except BrokenPipeError:
-        return 0
-    except KeyboardInterrupt:
-        return fail(PROG, 130, "interrupted; finished runs are kept, the same command goes on")
-    except (CheckpointError, InferenceError) as error:
-        return fail(PROG, 1, str(error))
-    except ValueError as error:
-        return fail(PROG, 2, str(error))
+    benchmark(args, given)
     return 0

@@ -14,9 +14,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.head_file import save_head
-from specdec_plugins.cli.terminal import ends_quietly, prepare_terminal, program
 from specdec_plugins.evaluation.calibration import (
     check_plotting,
     fit_calibration,
@@ -24,20 +22,19 @@ from specdec_plugins.evaluation.calibration import (
     report,
 )
 from specdec_plugins.evaluation.head_predictions import TrainedHead
-from specdec_plugins.inference import InferenceError
-from specdec_plugins.inference.help import documented
-from specdec_plugins.inference.output import write_whole
-from specdec_plugins.inference.paths import check_paths, check_writable
+from specdec_plugins.files.help import documented
+from specdec_plugins.files.json_object import JsonObject
+from specdec_plugins.files.output import write_whole
+from specdec_plugins.files.paths import check_paths, check_writable
+from specdec_plugins.files.streams import put
+from specdec_plugins.files.terminal import command, program
 from specdec_plugins.inference.report import plain
-from specdec_plugins.inference.settings import JsonObject
-from specdec_plugins.inference.streams import put, tell
 
 PROG = program("calibrate_head.py")
 
 
-@ends_quietly(PROG)
+@command(PROG, failed=1)
 def main(argv: Sequence[str] | None = None) -> int:
-    prepare_terminal(PROG)
     parser = argparse.ArgumentParser(prog=PROG, **documented(__doc__))
     parser.add_argument("checkpoint", help="a checkpoint of scripts/train_head.sh")
     parser.add_argument("output", help="the file to write: acceptance_head.pt beside its drafter")
@@ -51,38 +48,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     outputs = [("OUTPUT", args.output), ("--json", args.json), ("--plot", args.plot)]
     given = {"CHECKPOINT": args.checkpoint, "--AR-path": args.AR_path, "--drafter": args.drafter}
-    try:
-        if args.plot:
-            check_plotting()
-        check_paths(outputs, given.items())
-        for flag, path in outputs:
-            if path:
-                check_writable(path, flag)
-        trained = TrainedHead(
-            args.checkpoint, data=args.data, AR_path=args.AR_path, drafter=args.drafter
-        )
-        check_paths(outputs, trained.files)
-        predictions = trained.predict(args.subset)
-        temperature, bias = (1.0, 0.0) if args.no_fit else fit_calibration(predictions)
-        size = save_head(args.output, trained.calibrated(temperature, bias))
-        calibrated = predictions.at(temperature, bias)
-        results = {
-            "temperature": temperature,
-            "bias": bias,
-            "uncalibrated": report(predictions),
-            "calibrated": report(calibrated),
-        }
-        if args.json:
-            write_whole(Path(args.json), [json.dumps(plain(results), indent=1).encode(), b"\n"])
-        if args.plot:
-            plot_reliability(calibrated, args.plot, args.output)
-        show(results)
-        put(f"{args.output}: {size / 1e3:.0f} kB, temperature {temperature:.3f}, bias {bias:.3f}\n")
-    except BrokenPipeError:
-        raise  # nobody reads it any more, which is no fault
-    except (CheckpointError, InferenceError, OSError, ValueError) as error:
-        tell(f"{PROG}: {error}")
-        return 1
+    if args.plot:
+        check_plotting()
+    check_paths(outputs, given.items())
+    for flag, path in outputs:
+        if path:
+            check_writable(path, flag)
+    trained = TrainedHead(
+        args.checkpoint, data=args.data, AR_path=args.AR_path, drafter=args.drafter
+    )
+    check_paths(outputs, trained.files)
+    predictions = trained.predict(args.subset)
+    temperature, bias = (1.0, 0.0) if args.no_fit else fit_calibration(predictions)
+    size = save_head(args.output, trained.calibrated(temperature, bias))
+    calibrated = predictions.at(temperature, bias)
+    results = {
+        "temperature": temperature,
+        "bias": bias,
+        "uncalibrated": report(predictions),
+        "calibrated": report(calibrated),
+    }
+    if args.json:
+        write_whole(Path(args.json), [json.dumps(plain(results), indent=1).encode(), b"\n"])
+    if args.plot:
+        plot_reliability(calibrated, args.plot, args.output)
+    show(results)
+    put(f"{args.output}: {size / 1e3:.0f} kB, temperature {temperature:.3f}, bias {bias:.3f}\n")
     return 0
 
 

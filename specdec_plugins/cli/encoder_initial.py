@@ -14,30 +14,23 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from specdec_plugins.checkpoints.archive import CheckpointError
-from specdec_plugins.cli.terminal import ends_quietly, prepare_terminal, program
-from specdec_plugins.inference import InferenceError
-from specdec_plugins.inference.help import documented
-from specdec_plugins.inference.paths import check_paths, check_writable
-from specdec_plugins.inference.streams import put, tell
-from specdec_plugins.models.encoder_init import write_initial_checkpoint
+from specdec_plugins.checkpoints.encoder_init import write_initial_checkpoint
+from specdec_plugins.files.help import documented
+from specdec_plugins.files.paths import check_paths, check_writable
+from specdec_plugins.files.streams import put
+from specdec_plugins.files.terminal import command, program
 
 PROG = program("encoder_initial.py")
 
 
-@ends_quietly(PROG)
+@command(PROG)
 def main(argv: Sequence[str] | None = None) -> int:
-    prepare_terminal(PROG)
     parser = argparse.ArgumentParser(prog=PROG, **documented(__doc__))
     parser.add_argument("verifier", metavar="VERIFIER", help="a checkpoint of fairseq-train")
     parser.add_argument("output", metavar="OUTPUT", help="the file to write")
     args = parser.parse_args(argv)
-    try:
-        check_paths([("OUTPUT", args.output)], [("VERIFIER", args.verifier)])
-        check_writable(args.output, "OUTPUT")
-        names = write_initial_checkpoint(args.verifier, args.output)
-        put(f"{args.output}: {len(names)} entries of the encoder, none of the decoder\n")
-    except (CheckpointError, InferenceError) as error:
-        tell(f"{PROG}: {error}")
-        return 1
+    check_paths([("OUTPUT", args.output)], [("VERIFIER", args.verifier)])
+    check_writable(args.output, "OUTPUT")
+    names = write_initial_checkpoint(args.verifier, args.output)
+    put(f"{args.output}: {len(names)} entries of the encoder, none of the decoder\n")
     return 0

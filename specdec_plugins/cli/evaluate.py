@@ -40,9 +40,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.head_file import find_head
-from specdec_plugins.cli.terminal import prepare_terminal, program
 from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD, POLICIES
 from specdec_plugins.evaluation.folder import SweepFolder
 from specdec_plugins.evaluation.outputs import own_files, write_outputs
@@ -56,11 +54,12 @@ from specdec_plugins.evaluation.systems import (
     list_systems,
 )
 from specdec_plugins.evaluation.texts import open_texts
-from specdec_plugins.inference import InferenceError, Settings, load_translator
-from specdec_plugins.inference.flags import TranslationParser, fail, make_settings
-from specdec_plugins.inference.paths import check_run
+from specdec_plugins.files.streams import put
+from specdec_plugins.files.terminal import command, program
+from specdec_plugins.inference import Settings, load_translator
+from specdec_plugins.inference.flags import TranslationParser, make_settings
+from specdec_plugins.inference.run_files import check_run
 from specdec_plugins.inference.settings import PLAIN
-from specdec_plugins.inference.streams import put
 
 PROG = program("evaluate.py")
 REPEATS, SEEDS = 5, (1, 2, 3, 4, 5)
@@ -215,26 +214,10 @@ def choose_systems(args: argparse.Namespace, base: Settings) -> list[System]:
     return list_systems(base, choice, trained)
 
 
+@command(PROG, "interrupted; finished runs are kept, the same command goes on")
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0, 1 for what the run met with, 2 for the command line."""
-    prepare_terminal(PROG)
     argv = sys.argv[1:] if argv is None else argv
     args = parse(argv)
-    try:
-        evaluate(args, shlex.join([PROG, *argv]))
-    except BrokenPipeError:
-        return 0
-    except KeyboardInterrupt:
-        return fail(PROG, 130, "interrupted; finished runs are kept, the same command goes on")
-    except torch.cuda.OutOfMemoryError:
-        return fail(
-            PROG,
-            1,
-            f"--batch {max(args.batch)}: the GPU's memory does not suffice; give fewer "
-            "(finished runs are kept)",
-        )
-    except (CheckpointError, InferenceError) as error:
-        return fail(PROG, 1, str(error))
-    except ValueError as error:
-        return fail(PROG, 2, str(error))
+    evaluate(args, shlex.join([PROG, *argv]))
     return 0

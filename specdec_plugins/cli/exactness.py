@@ -31,26 +31,21 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from specdec_plugins.checkpoints.archive import CheckpointError
-from specdec_plugins.cli.terminal import ends_quietly, prepare_terminal, program
 from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
 from specdec_plugins.decoding.engine_choice import ENGINE, OF_DRAFTER, PRECISION, engine_name
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import REPETITION_PENALTY, GenerationLimits, penalised
-from specdec_plugins.inference import (
-    InferenceError,
-    Settings,
-    Translator,
-    load_translator,
-)
-from specdec_plugins.inference.help import documented
-from specdec_plugins.inference.job import describe_settings
-from specdec_plugins.inference.output import write_whole
-from specdec_plugins.inference.paths import check_paths, check_writable, model_files
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.help import documented
+from specdec_plugins.files.input import InputLines, Line
+from specdec_plugins.files.json_object import JsonObject
+from specdec_plugins.files.output import write_whole
+from specdec_plugins.files.paths import check_paths, check_writable
+from specdec_plugins.files.streams import put
+from specdec_plugins.files.terminal import command, program
+from specdec_plugins.inference import Settings, Translator, load_translator
 from specdec_plugins.inference.report import where_and_when
-from specdec_plugins.inference.settings import JsonObject
-from specdec_plugins.inference.streams import put, tell
-from specdec_plugins.inference.text import InputLines, Line
+from specdec_plugins.inference.run_files import describe_settings, model_files
 
 PROG = program("exactness.py")
 
@@ -59,42 +54,35 @@ WIDTH = 48
 Tokens = list[str]
 
 
-@ends_quietly(PROG)
+@command(PROG, failed=2)
 def main() -> int:
-    prepare_terminal(PROG)
     args = parse()
-    try:
-        engine = engine_name(args.engine, args.precision, "cpu")
-        given = {"precision": args.precision, "drafter_precision": args.drafter_precision}
-        precision = settings_of(args.model, engine=args.engine, **given).arithmetic
-        if args.json is not None:
-            options = map(ControllerOptions, args.controller)
-            settings = [settings_of(args.model, controller=option) for option in options]
-            files = [pair for one in settings for pair in model_files(one).items()]
-            check_paths([("--json", args.json)], [("--input-path", args.input_path), *files])
-            check_writable(str(args.json), "--json")
-        lines = read_lines(args.input_path)
-        limits = GenerationLimits(repetition_penalty=args.repetition_penalty)
-        reference = load(args.model, "AR", "eager", "float64", limits=limits)
-        title = f"{len(lines)} lines, {engine}, {precision}"
-        put(f"{title:{WIDTH}} | lines that differ | gap: max | median\n")
-        inexact, told = 0, []
-        for title, found, expected, exact in comparisons(args, limits, lines):
-            gaps = [gap(reference, *of) for of in zip(lines, found, expected) if of[1] != of[2]]
-            put(f"{row(title, gaps, len(lines))}\n")
-            told.append(figures(title, gaps, len(lines)))
-            inexact += exact * len(gaps)
-        if args.json is not None:
-            about = {"machine": where_and_when(), "command": shlex.join([PROG, *sys.argv[1:]])}
-            about |= describe_models(settings)
-            about |= {"engine": engine, "precision": precision}
-            content = json.dumps({**about, "comparisons": told}, indent=1)
-            write_whole(args.json, [content.encode(), b"\n"])
-    except BrokenPipeError:
-        raise  # nobody reads it any more, which is no fault
-    except (CheckpointError, InferenceError, OSError, ValueError) as error:
-        tell(f"{PROG}: {error}")
-        return 2
+    engine = engine_name(args.engine, args.precision, "cpu")
+    given = {"precision": args.precision, "drafter_precision": args.drafter_precision}
+    precision = settings_of(args.model, engine=args.engine, **given).arithmetic
+    if args.json is not None:
+        options = map(ControllerOptions, args.controller)
+        settings = [settings_of(args.model, controller=option) for option in options]
+        files = [pair for one in settings for pair in model_files(one).items()]
+        check_paths([("--json", args.json)], [("--input-path", args.input_path), *files])
+        check_writable(str(args.json), "--json")
+    lines = read_lines(args.input_path)
+    limits = GenerationLimits(repetition_penalty=args.repetition_penalty)
+    reference = load(args.model, "AR", "eager", "float64", limits=limits)
+    title = f"{len(lines)} lines, {engine}, {precision}"
+    put(f"{title:{WIDTH}} | lines that differ | gap: max | median\n")
+    inexact, told = 0, []
+    for title, found, expected, exact in comparisons(args, limits, lines):
+        gaps = [gap(reference, *of) for of in zip(lines, found, expected) if of[1] != of[2]]
+        put(f"{row(title, gaps, len(lines))}\n")
+        told.append(figures(title, gaps, len(lines)))
+        inexact += exact * len(gaps)
+    if args.json is not None:
+        about = {"machine": where_and_when(), "command": shlex.join([PROG, *sys.argv[1:]])}
+        about |= describe_models(settings)
+        about |= {"engine": engine, "precision": precision}
+        content = json.dumps({**about, "comparisons": told}, indent=1)
+        write_whole(args.json, [content.encode(), b"\n"])
     return int(inexact > 0 and args.precision == "float64")
 
 

@@ -11,21 +11,19 @@ import argparse
 from collections.abc import Sequence
 from typing import Literal
 
-from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.draft_vocabulary import FrequentTokens
 from specdec_plugins.checkpoints.export import export_checkpoint
-from specdec_plugins.cli.terminal import ends_quietly, prepare_terminal, program
-from specdec_plugins.inference import InferenceError
-from specdec_plugins.inference.help import documented
-from specdec_plugins.inference.paths import check_paths, check_writable
-from specdec_plugins.inference.streams import put, tell
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.help import documented
+from specdec_plugins.files.paths import check_paths, check_writable
+from specdec_plugins.files.streams import put
+from specdec_plugins.files.terminal import command, program
 
 PROG = program("export_checkpoint.py")
 
 
-@ends_quietly(PROG)
+@command(PROG)
 def main(argv: Sequence[str] | None = None) -> int:
-    prepare_terminal(PROG)
     parser = argparse.ArgumentParser(prog=PROG, **documented(__doc__))
     parser.add_argument("source", metavar="SOURCE", help="a checkpoint of fairseq-train")
     parser.add_argument("target", metavar="TARGET", help="the file to write")
@@ -52,19 +50,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="segmented text of the target language, best what the verifier wrote for training",
     )
     args = parser.parse_args(argv)
-    try:
-        inputs = [("SOURCE", args.source), ("--draft-text", args.draft_text)]
-        check_paths([("TARGET", args.target)], inputs)
-        check_writable(args.target, "TARGET")
-        languages = args.source_lang, args.target_lang
-        draft_from = _draft_from(args.draft_vocabulary, args.draft_text)
-        size = export_checkpoint(
-            args.source, args.target, *languages, args.dictionaries, draft_from
-        )
-        put(f"{args.target}: {size / 1e6:.1f} MB\n")
-    except (CheckpointError, InferenceError) as error:
-        tell(f"{PROG}: {error}")
-        return 1
+    inputs = [("SOURCE", args.source), ("--draft-text", args.draft_text)]
+    check_paths([("TARGET", args.target)], inputs)
+    check_writable(args.target, "TARGET")
+    languages = args.source_lang, args.target_lang
+    draft_from = _draft_from(args.draft_vocabulary, args.draft_text)
+    size = export_checkpoint(args.source, args.target, *languages, args.dictionaries, draft_from)
+    put(f"{args.target}: {size / 1e6:.1f} MB\n")
     return 0
 
 

@@ -26,25 +26,20 @@ from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain, islice
 
-import torch
 from tqdm import tqdm
 
-from specdec_plugins.checkpoints.archive import CheckpointError
-from specdec_plugins.cli.terminal import prepare_terminal, program
-from specdec_plugins.inference import (
-    InferenceError,
-    Settings,
-    Translation,
-    load_translator,
-)
-from specdec_plugins.inference.flags import TranslationParser, fail, make_settings
-from specdec_plugins.inference.output import OutputLines
-from specdec_plugins.inference.paths import check_run, check_writable
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.input import STANDARD, InputLines
+from specdec_plugins.files.output import OutputLines
+from specdec_plugins.files.paths import check_writable
+from specdec_plugins.files.streams import tell
+from specdec_plugins.files.terminal import command, program
+from specdec_plugins.inference import Settings, Translation, load_translator
+from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.report import format_report, full_report, write_json
-from specdec_plugins.inference.resume import ResumeFile, resume_path
-from specdec_plugins.inference.streams import tell
-from specdec_plugins.inference.text import STANDARD, InputLines
+from specdec_plugins.inference.run_files import check_run
 from specdec_plugins.inference.trace_file import open_trace
+from specdec_plugins.jobs.resume import ResumeFile, resume_path
 
 PROG = program("inference.py")
 
@@ -142,20 +137,9 @@ def progress(
     return tqdm(results, unit="line", initial=done, total=lines.total())
 
 
+@command(PROG, "interrupted; the lines written so far are complete (see --resume)")
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0, 1 for what the run met with, 2 for the command line."""
-    prepare_terminal(PROG)
     args = parse(sys.argv[1:] if argv is None else argv)
-    try:
-        translate(args, replace(make_settings(args), trace=bool(args.trace)))
-    except BrokenPipeError:
-        return 0
-    except KeyboardInterrupt:
-        return fail(PROG, 130, "interrupted; the lines written so far are complete (see --resume)")
-    except torch.cuda.OutOfMemoryError:
-        return fail(PROG, 1, f"--batch {args.batch}: the GPU's memory does not suffice; give fewer")
-    except (CheckpointError, InferenceError) as error:
-        return fail(PROG, 1, str(error))
-    except ValueError as error:
-        return fail(PROG, 2, str(error))
+    translate(args, replace(make_settings(args), trace=bool(args.trace)))
     return 0

@@ -15,6 +15,8 @@ from pathlib import Path
 import yaml
 from omegaconf import OmegaConf
 
+from specdec_plugins.files.errors import RecipeError
+
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 """The project's own recipes, in a clone of it."""
 
@@ -31,10 +33,6 @@ MISSING = "???"
 REFERENCE = re.compile(r"\$\{(\w+)\.(\w+)\}")
 
 Groups = dict[str, dict[str, object]]
-
-
-class RecipeError(ValueError):
-    """A recipe that cannot be used: one line that names the file, the fault and the remedy."""
 
 
 def with_recipe(argv: Sequence[str]) -> list[str]:

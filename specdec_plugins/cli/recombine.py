@@ -13,51 +13,38 @@ Memory: about 9 bytes a word of SOURCE and 8 a sentence of SOURCE and NEW.
 
 from __future__ import annotations
 
-import os
 import sys
 
-from specdec_plugins.cli.terminal import ends_quietly, prepare_terminal, program
 from specdec_plugins.data.recombination import Text, recombine
-from specdec_plugins.inference.streams import tell
+from specdec_plugins.files.errors import InferenceError, UsageError
+from specdec_plugins.files.streams import put, tell
+from specdec_plugins.files.terminal import command, program
 
 PROG = program("recombine.py")
 MOST_DIGITS = 18
 
 
-@ends_quietly(PROG)
+@command(PROG)
 def main() -> int:
-    prepare_terminal(PROG)
+    """Returns the exit status: 0, 1 for what cannot be read or written, 2 for the command line."""
     if len(sys.argv) != 3:
         tell(str(__doc__))
         return 2
-    count = sys.argv[2]
+    path, count = sys.argv[1:]
     if not count.isdecimal() or len(count) > MOST_DIGITS or int(count) == 0:
-        tell(f"{PROG}: COUNT {count}: must be a whole number from 1 to {10**MOST_DIGITS - 1}")
-        return 2
+        raise UsageError(f"COUNT {count}: must be a whole number from 1 to {10**MOST_DIGITS - 1}")
     try:
         # A line ends at a line feed and nowhere else.
-        with open(sys.argv[1], encoding="utf-8", newline="\n") as file:
+        with open(path, encoding="utf-8", newline="\n") as file:
             text = Text.of(file)
     except (OSError, UnicodeDecodeError) as error:
-        tell(f"{PROG}: {sys.argv[1]}: cannot be read ({error})")
-        return 1
+        raise InferenceError(f"{path}: cannot be read ({error})") from error
     if not text.words:
-        tell(f"{PROG}: {sys.argv[1]}: holds no sentence; name a text")
-        return 1
-    try:
-        made = 0
-        for line in recombine(text, int(count)):
-            print(line)
-            made += 1
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except OSError as error:
-        # Or Python would try again when it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        fault = f"cannot be written to ({error.strerror}); make room"
-        tell(f"{PROG}: standard output: {fault}")
-        return 1
+        raise InferenceError(f"{path}: holds no sentence; name a text")
+    made = 0
+    for line in recombine(text, int(count)):
+        put(f"{line}\n")
+        made += 1
     if made < int(count):
         tell(f"{PROG}: {made} of {count} were made, and no others found; give more text")
     return 0

@@ -17,22 +17,21 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from specdec_plugins.cli.terminal import prepare_terminal, program
-from specdec_plugins.inference import InferenceError
-from specdec_plugins.inference.help import documented
-from specdec_plugins.inference.paths import check_paths, check_writable
-from specdec_plugins.inference.streams import tell
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.help import documented
+from specdec_plugins.files.output import write_whole
+from specdec_plugins.files.paths import check_paths, check_writable
+from specdec_plugins.files.terminal import command, program
 from specdec_plugins.inference.trace_file import SentenceTrace, read_trace
 from specdec_plugins.inference.trace_picture import draw_sentence
 from specdec_plugins.inference.trace_report import build_report
-from specdec_plugins.whole_file import whole_file
 
 PROG = program("trace_report.py")
 
 
+@command(PROG, "interrupted; nothing was written")
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0, or 1 for files that cannot be read or written."""
-    prepare_terminal(PROG)
     parser = argparse.ArgumentParser(prog=PROG, **documented(__doc__))
     parser.add_argument("trace", metavar="TRACE", help="what inference.py --trace wrote")
     parser.add_argument(
@@ -50,30 +49,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.line < 1:
         parser.error(f"--line {args.line}: must be 1 or more")
     kind = Path(args.output).suffix.lower()
-    try:
-        check_writable(args.output, "OUTPUT")
-        check_paths([("OUTPUT", args.output)], [("TRACE", args.trace)])
-        if kind not in ("", ".html", ".htm", ".svg"):
-            raise InferenceError(
-                f"OUTPUT {args.output}: name it .html, the page, or .svg, the picture"
-            )
-        sentences = tqdm(read_trace(args.trace), unit="line", disable=None)
-        if kind == ".svg":
-            made = _picture(sentences, args.line)
-        else:
-            made = build_report(sentences, args.limit, Path(args.trace).name)
-        with whole_file(args.output) as file:
-            file.write(made.encode("utf-8", errors="xmlcharrefreplace"))
-    except InferenceError as error:
-        tell(f"{PROG}: {error}")
-        return 1
-    except OSError as error:
-        fault = f"cannot be written to ({error.strerror}); name another file"
-        tell(f"{PROG}: OUTPUT {args.output}: {fault}")
-        return 1
-    except KeyboardInterrupt:
-        tell(f"{PROG}: interrupted; nothing was written")
-        return 130
+    check_writable(args.output, "OUTPUT")
+    check_paths([("OUTPUT", args.output)], [("TRACE", args.trace)])
+    if kind not in ("", ".html", ".htm", ".svg"):
+        raise InferenceError(f"OUTPUT {args.output}: name it .html, the page, or .svg, the picture")
+    sentences = tqdm(read_trace(args.trace), unit="line", disable=None)
+    if kind == ".svg":
+        made = _picture(sentences, args.line)
+    else:
+        made = build_report(sentences, args.limit, Path(args.trace).name)
+    write_whole(Path(args.output), [made.encode("utf-8", errors="xmlcharrefreplace")])
     return 0
 
 

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from specdec_plugins.checkpoints.archive import CheckpointError, one_line
-from specdec_plugins.cli.recipe import RecipeError, with_recipe
-from specdec_plugins.cli.terminal import ends_quietly, log_level, program
-from specdec_plugins.inference.streams import tell
+from specdec_plugins.checkpoints.archive import one_line
+from specdec_plugins.cli.recipe import with_recipe
+from specdec_plugins.files.errors import CheckpointError, InferenceError, UsageError
+from specdec_plugins.files.terminal import command, program
 
 PROG = program("train.py")
 logger = logging.getLogger(PROG)
@@ -34,18 +34,12 @@ def with_plugin(argv: Sequence[str]) -> list[str]:
     return [*others, "--user-dir", str(folder), "--task", given.task]
 
 
-@ends_quietly(PROG)
+@command(PROG, logs=False)
 def main() -> int:
     """Train; fairseq reads the command line itself. Returns the exit status."""
-    log_level(PROG)
     if not sys.argv[1:]:
-        tell(f"{PROG}: give a folder of binarised text, and --recipe or --arch; see --help")
-        return 2
-    try:
-        argv = with_plugin(with_recipe(sys.argv[1:]))
-    except RecipeError as error:
-        tell(f"{PROG}: {error}")
-        return 2
+        raise UsageError("give a folder of binarised text, and --recipe or --arch; see --help")
+    argv = with_plugin(with_recipe(sys.argv[1:]))
     # Here, since this sets up the logging of a training.
     from fairseq_cli.train import cli_main
 
@@ -53,26 +47,18 @@ def main() -> int:
     try:
         cli_main()
     except FileNotFoundError as error:
-        logger.debug("traceback:", exc_info=True)
         fault = f"{error.filename}: no such file or folder" if error.filename else str(error)
-        tell(f"{PROG}: {fault}; check the path")
-        return 1
-    except CheckpointError as error:
-        logger.debug("traceback:", exc_info=True)
-        tell(f"{PROG}: {error}")
-        return 1
+        raise InferenceError(f"{fault}; check the path") from error
     except ValueError as error:
-        if not str(error).startswith("--"):
-            raise  # of no flag: where it came from is of use
-        logger.debug("traceback:", exc_info=True)
-        tell(f"{PROG}: {error}")
-        return 2
+        if str(error).startswith("--"):
+            raise UsageError(str(error)) from error
+        raise  # of no flag: where it came from is of use
     except Exception as error:
         # What fairseq raises, and what it was that it puts into these words.
         if not str(error).startswith("Cannot load model parameters from checkpoint"):
             raise
-        logger.debug("traceback:", exc_info=True)
         reason = one_line(error.__context__ or error)
-        tell(f"{PROG}: {one_line(error)} ({reason}); give another --save-dir to begin anew")
-        return 1
+        raise CheckpointError(
+            f"{one_line(error)} ({reason}); give another --save-dir to begin anew"
+        ) from error
     return 0

@@ -26,16 +26,17 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from specdec_plugins.checkpoints.archive import CheckpointError
-from specdec_plugins.cli.terminal import prepare_terminal, program
-from specdec_plugins.inference import InferenceError, load_translator
-from specdec_plugins.inference.corpus import FOLDER, find_files, read_corpus
-from specdec_plugins.inference.flags import TranslationParser, fail, make_settings
-from specdec_plugins.inference.job import Job, describe_job
-from specdec_plugins.inference.paths import check_outside, check_run, files_below
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.input import InputLines
+from specdec_plugins.files.paths import check_outside, files_below
+from specdec_plugins.files.streams import tell
+from specdec_plugins.files.terminal import command, program
+from specdec_plugins.inference import load_translator
+from specdec_plugins.inference.flags import TranslationParser, make_settings
+from specdec_plugins.inference.run_files import check_run
 from specdec_plugins.inference.settings import PLAIN
-from specdec_plugins.inference.streams import tell
-from specdec_plugins.inference.text import InputLines
+from specdec_plugins.jobs.corpus import FOLDER, find_files, read_corpus
+from specdec_plugins.jobs.corpus_job import Job, describe_job
 
 PROG = program("translate_corpus.py")
 
@@ -65,7 +66,7 @@ def translate(args: argparse.Namespace) -> None:
         ValueError: a setting that cannot be.
     """
     try:
-        from specdec_plugins.inference.pool import translate_shards
+        from specdec_plugins.jobs.pool import translate_shards
     except ImportError as error:
         raise InferenceError(f"{error}; pip install 'specdec-plugins[ray]' brings it") from error
     settings = make_settings(args)
@@ -108,16 +109,9 @@ def translate(args: argparse.Namespace) -> None:
         )
 
 
+@command(PROG, "interrupted; what is done is kept, the same command goes on")
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0, 1 for what the run met with, 2 for the command line."""
-    prepare_terminal(PROG)
     args = parse(sys.argv[1:] if argv is None else argv)
-    try:
-        translate(args)
-    except KeyboardInterrupt:
-        return fail(PROG, 130, "interrupted; what is done is kept, the same command goes on")
-    except (CheckpointError, InferenceError) as error:
-        return fail(PROG, 1, str(error))
-    except ValueError as error:
-        return fail(PROG, 2, str(error))
+    translate(args)
     return 0

@@ -25,7 +25,7 @@ from specdec_plugins.decoding.drafts import ChainDraft, DrawnDraft
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans, penalised
 from specdec_plugins.decoding.steps.drafter import CachedDrafter, Prefixes
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
-from specdec_plugins.fairseq_types import NetInput
+from specdec_plugins.host.fairseq_types import NetInput
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.models.lattice import SlotScores
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specdec_plugins.checkpoints.pair import unwrapped
 from specdec_plugins.criterions.acceptance_labels import AcceptanceLabeller
-from specdec_plugins.fairseq_types import LogOutput, Sample
+from specdec_plugins.host.fairseq_types import LogOutput, Sample
 from specdec_plugins.models.acceptance_head import AcceptanceHeadModel
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from torch import Tensor
 
-from specdec_plugins.fairseq_types import LogOutput, Sample
+from specdec_plugins.host.fairseq_types import LogOutput, Sample
 from specdec_plugins.models.drafter import Drafter, DrafterOutput
 from specdec_plugins.models.training_pass import SlotTargets
 

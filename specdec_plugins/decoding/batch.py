@@ -12,7 +12,7 @@ from specdec_plugins.decoding.append import Column, append
 from specdec_plugins.decoding.drafts import Draft
 from specdec_plugins.decoding.indices import told
 from specdec_plugins.decoding.step_result import StepResult
-from specdec_plugins.fairseq_types import EncoderOut, NetInput
+from specdec_plugins.host.fairseq_types import EncoderOut, NetInput
 from specdec_plugins.models.rows import keep_rows
 
 

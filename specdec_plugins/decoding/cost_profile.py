@@ -19,19 +19,18 @@ from tqdm import tqdm
 
 from specdec_plugins.decoding.controllers.acceptance_head import CostStopping
 from specdec_plugins.decoding.controllers.base import Controller, Needs
-from specdec_plugins.decoding.controllers.budget import CostBudget
 from specdec_plugins.decoding.controllers.constant import Constant
 from specdec_plugins.decoding.controllers.cost_aware import CostAware
 from specdec_plugins.decoding.controllers.costs import Points, StepCosts
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.statistics import DecodingStatistics
-from specdec_plugins.fairseq_types import Sample
+from specdec_plugins.files.whole_file import whole_file
+from specdec_plugins.host.fairseq_types import Sample
 from specdec_plugins.machine import cache_folder, processor_name
-from specdec_plugins.whole_file import whole_file
 
 logger = logging.getLogger(__name__)
 
-METHOD = 8
+METHOD = 9
 """Of measuring; another one's figures mean something else."""
 
 
@@ -76,7 +75,7 @@ class CostProfile:
         rows = len(sample["net_input"]["src_tokens"])
         if rows > self._known:
             controller = generator.controller
-            assert isinstance(controller, (CostAware, CostStopping, CostBudget))
+            assert isinstance(controller, (CostAware, CostStopping))
             controller.tell(self.costs(generator, sample, controller.needs))
             self._known = rows
 
@@ -103,7 +102,7 @@ class CostProfile:
             measured = {**self._load(path, key, again=True), **measured}
             self._save(path, key, measured)
         wanted = {size: measured[str(size)] for size in sizes}
-        return StepCosts.between(wanted, rows, needs.most, _padded(generator, needs))
+        return StepCosts.between(wanted, rows, needs.most, _padded(generator))
 
     def _measure(
         self, generator: SpeculativeGenerator, sample: Sample, rows: int, needs: Needs
@@ -112,7 +111,7 @@ class CostProfile:
         index = torch.arange(rows) % len(sample["net_input"]["src_tokens"])
         inputs = {name: tensor[index] for name, tensor in sample["net_input"].items()}
         lengths = {0, 1, (needs.most + 1) // 2, needs.most}
-        padded = _padded(generator, needs)
+        padded = _padded(generator)
         if padded is not None:
             lengths |= {min(padded(length), needs.most) for length in range(needs.most)}
         found: dict[int, list[tuple[float, float]]] = {length: [] for length in sorted(lengths)}
@@ -173,11 +172,10 @@ class CostProfile:
             logger.warning("%s: cannot be written (%s); not kept", path, error.strerror)
 
 
-def _padded(generator: SpeculativeGenerator, needs: Needs) -> Callable[[int], int] | None:
-    """How many slots are verified in place of so many, where engines pad them and the rows have as
-    many as each other."""
+def _padded(generator: SpeculativeGenerator) -> Callable[[int], int] | None:
+    """How many slots are verified in place of so many, where engines pad them."""
     sizes = generator.engine.sizes
-    if sizes is None or needs.unpadded:
+    if sizes is None:
         return None
     # Before the slots goes the last committed token.
     return lambda slots: sizes.slots(slots + 1) - 1
@@ -187,21 +185,17 @@ def _step_seconds(
     generator: SpeculativeGenerator, sample: Sample, length: int, needs: Needs, rows: int
 ) -> tuple[float, float]:
     """Seconds of drafting, and of all else but the encoders, of a step of all rows in which each
-    drafts so many slots or nodes anew, or, where rows compete, verifies so many of a whole draft on
-    average."""
+    drafts so many slots or nodes anew."""
     statistics = DecodingStatistics()
-    generator.decode(sample, trial(generator, length, needs), statistics)
+    generator.decode(sample, trial(length, needs), statistics)
     seconds = statistics.stopwatch.seconds()
     draft = seconds.get("draft", 0.0)
     steps = statistics.steps / rows
     return draft / steps, (statistics.total_seconds - seconds["encode"] - draft) / steps
 
 
-def trial(generator: SpeculativeGenerator, length: int, needs: Needs) -> Controller:
-    """What has every row draft so many slots or nodes at every step, or, where rows compete, verify
-    so many on average."""
-    if isinstance(generator.controller, CostBudget):
-        return generator.controller.trial(length)
+def trial(length: int, needs: Needs) -> Controller:
+    """What has every row draft so many slots or nodes at every step."""
     return Constant(length, Needs(length, needs.depth, needs.confidences))
 
 
@@ -232,7 +226,6 @@ def describe(generator: SpeculativeGenerator, needs: Needs) -> dict[str, object]
         "models": hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:16],
         "longest draft": needs.most,
         "tree depth": needs.depth,
-        "rows compete": needs.unpadded,
         "sampling": str(generator.rule) if generator.rule.draws else None,
         "repetition penalty": generator.limits.repetition_penalty != 1,
     }

@@ -6,8 +6,9 @@ import torch
 
 from specdec_plugins.decoding.options import Option
 from specdec_plugins.engines.eager import EagerEngine
-from specdec_plugins.engines.engine import Engine, EngineError
+from specdec_plugins.engines.engine import Engine
 from specdec_plugins.engines.imports import has_openvino
+from specdec_plugins.files.errors import EngineError
 
 COMPILED = ("float32", "bfloat16", "int8")
 """Precisions that OpenVINO has, the widest first."""

@@ -30,7 +30,7 @@ from specdec_plugins.decoding.steps.cached import cached_drafter, cached_verifie
 from specdec_plugins.decoding.trace import TraceRecorder
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine
-from specdec_plugins.fairseq_types import NetInput, Sample
+from specdec_plugins.host.fairseq_types import NetInput, Sample
 from specdec_plugins.models.drafter import Drafter
 
 if TYPE_CHECKING:
@@ -106,9 +106,8 @@ class SpeculativeGenerator:
         if self.rule.draws and self.controller.needs.whole_draft:
             raise ValueError(
                 f"--controller {self.controller.name}: looks at drafted tokens that are then not "
-                "verified, which --sampling must not depend on; use tree, constant, "
-                "cost-aware with --survival tree or averages, or acceptance-head without "
-                "--verify-budget"
+                "verified, which --sampling must not depend on; use tree, constant, cost-aware or "
+                "acceptance-head"
             )
         self._bans = TokenBans(self.limits, self.pad, tgt_dict.unk(), self.eos)
         self.positions, self._scorer = self._build_scorer(verifier)
@@ -124,8 +123,7 @@ class SpeculativeGenerator:
             layers = () if self.drafter is None else self.drafter.feature_layers
             cached = cached_verifier(verifier, self.pad, self.engine, layers)
             positions = int(cached.model.max_decoder_positions())
-            unpadded = self.controller.needs.unpadded
-            return positions, VerifierScorer(cached, self.limits, self._bans, unpadded)
+            return positions, VerifierScorer(cached, self.limits, self._bans)
         drafter = self.drafter
         assert drafter is not None
         shared = features = None

@@ -6,13 +6,11 @@ Flags, the task's configuration, checks, head files and reports are made from th
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 T_co = TypeVar("T_co", covariant=True)
-_COUNT = re.compile("[0-9]{1,9}")
 Value = bool | int | float | str | None
 Values = Mapping[str, Any]
 """Of options, by name, each of its option's type."""
@@ -38,10 +36,11 @@ class Option(Generic[T_co]):
     """What a sweep compares if nothing is said; options that have this are swept."""
     axis: str = ""
     """Of swept ones, what a plot has them as: ``threshold`` (0 to 1) or ``nodes``."""
-    word: str = ""
-    """If given, values are text: this word, or a whole number from ``least`` on."""
     remedy: str = ""
     """What to do instead of a value that is too small."""
+    gone: str = ""
+    """Of an option that was taken away: why, and what to use instead. For one version every value
+    of it is refused by this."""
 
     @property
     def flag(self) -> str:
@@ -56,14 +55,10 @@ class Option(Generic[T_co]):
         """
         if value is None and self.optional:
             return self.default
+        if self.gone:
+            raise ValueError(f"{self.flag}: was taken away; {self.gone}")
         if self.choices and str(value) not in self.choices:
             raise ValueError(f"{self.flag} {value}: must be one of {', '.join(self.choices)}")
-        if self.word:
-            text = str(value)
-            if text != self.word and not (_COUNT.fullmatch(text) and int(text) >= self.least):
-                whole = f"a whole number from {self.least:g} on"
-                raise ValueError(f"{self.flag} {value}: must be {self.word} or {whole}")
-            return text  # type: ignore[return-value]
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if number and not self.least <= value <= self.most:  # type: ignore[operator]
             # Ten digits: the largest of any count is told whole.

@@ -6,7 +6,7 @@ from specdec_plugins.decoding.controllers.constant import Constant
 from specdec_plugins.decoding.controllers.oracle import Oracle
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.statistics import DecodingStatistics
-from specdec_plugins.fairseq_types import Sample
+from specdec_plugins.host.fairseq_types import Sample
 
 
 def look_ahead(generator: SpeculativeGenerator, sample: Sample) -> None:

@@ -9,11 +9,10 @@ from torch import Tensor
 from specdec_plugins.decoding.acceptance import Accepted, Verification
 from specdec_plugins.decoding.acceptance.sampling import tempered
 from specdec_plugins.decoding.batch import Batch
-from specdec_plugins.decoding.drafts import ChainDraft, Draft, SelfScoredDraft
+from specdec_plugins.decoding.drafts import Draft, SelfScoredDraft
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans, penalised
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
-from specdec_plugins.fairseq_types import EncoderOut, NetInput
-from specdec_plugins.models.ragged import RaggedRows
+from specdec_plugins.host.fairseq_types import EncoderOut, NetInput
 
 
 class VerifierScorer:
@@ -22,18 +21,10 @@ class VerifierScorer:
     calls = 1
     """Passes of the verifier a step and row."""
 
-    def __init__(
-        self,
-        verifier: CachedVerifier,
-        limits: GenerationLimits,
-        bans: TokenBans,
-        unpadded: bool = False,
-    ) -> None:
-        """``unpadded``: chains are scored without padding, if the verifier can."""
+    def __init__(self, verifier: CachedVerifier, limits: GenerationLimits, bans: TokenBans) -> None:
         self.verifier = verifier
         self.limits = limits
         self._bans = bans
-        self._unpadded = unpadded and verifier.joins
 
     def encode(self, net_input: NetInput) -> EncoderOut:
         """The verifier's encoder output."""
@@ -54,41 +45,26 @@ class VerifierScorer:
 
     def score(self, batch: Batch, draft: Draft) -> tuple[Verification, Tensor]:
         """Scores of a draft, and the verifier's states ``(rows, slots, channels)``."""
-        ragged = None
-        if self._unpadded and isinstance(draft, ChainDraft):
-            ragged = RaggedRows.of(draft.lengths + 1, draft.tokens.size(1) + 1)
-        scored = self.verifier.score(batch.last, draft, batch.lengths, ragged)
+        scored = self.verifier.score(batch.last, draft, batch.lengths)
         scores, normalisers, limits = scored.logits, scored.normalisers, self.limits
         if limits.repetition_penalty != 1 or limits.temperature != 1:
             if limits.repetition_penalty != 1:
-                scores = self._penalised(scores, batch, draft, ragged)
+                scores = penalised(
+                    scores,
+                    limits.repetition_penalty,
+                    batch.tokens[:, 1 : max(batch.lengths) + 1],
+                    batch.on_device.lengths,
+                    draft.tokens,
+                    draft.ancestors,
+                )
             scores = tempered(scores, limits.temperature)
             normalisers = scores.logsumexp(-1)
-        given = batch, draft.depths, self._bans, ragged
-        return verification_of(scores, normalisers, *given), scored.states
-
-    def _penalised(
-        self, logits: Tensor, batch: Batch, draft: Draft, ragged: RaggedRows | None
-    ) -> Tensor:
-        """As :func:`penalised`, of rows as they are scored."""
-        scores = penalised(
-            logits if ragged is None else ragged.pad(logits),
-            self.limits.repetition_penalty,
-            batch.tokens[:, 1 : max(batch.lengths) + 1],
-            batch.on_device.lengths,
-            draft.tokens,
-            draft.ancestors,
-        )
-        return scores if ragged is None else ragged.join(scores)
+        verification = verification_of(scores, normalisers, batch, draft.depths, self._bans)
+        return verification, scored.states
 
 
 def verification_of(
-    scores: Tensor,
-    normalisers: Tensor,
-    batch: Batch,
-    depths: Tensor,
-    bans: TokenBans,
-    ragged: RaggedRows | None = None,
+    scores: Tensor, normalisers: Tensor, batch: Batch, depths: Tensor, bans: TokenBans
 ) -> Verification:
     """What is said by scores ``(rows, slots, vocab)``, in which what fairseq's options forbid is
     changed in place.
@@ -96,7 +72,6 @@ def verification_of(
     Args:
         normalisers: as of a :class:`Verification`.
         depths: ``(slots,)`` or ``(rows, slots)`` how far from the last committed token each stands.
-        ragged: where scores are those of joined rows.
     """
     early = min(batch.lengths) < bans.limits.min_len
     full = batch.room(depths.size(-1)) is not None
@@ -104,11 +79,8 @@ def verification_of(
     if early or full:
         there = batch.on_device
         positions, most = there.lengths[:, None] + depths, there.max_lengths if full else None
-        if ragged is not None:
-            most = None if most is None else ragged.join(most[:, None].expand_as(positions))[:, 0]
-            positions = ragged.join(positions)
     bans.apply(scores, positions, most, early)
-    return Verification(scores, bans.eos, ragged, normalisers)
+    return Verification(scores, bans.eos, normalisers)
 
 
 class NoScorer:

@@ -14,7 +14,7 @@ from specdec_plugins.decoding.cost_profile import CostProfile, trial
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.engines.sizes import PaddedSizes
-from specdec_plugins.fairseq_types import Sample
+from specdec_plugins.host.fairseq_types import Sample
 
 if TYPE_CHECKING:
     from fairseq.data import Dictionary
@@ -66,7 +66,7 @@ def _of_all_sizes(generator: SpeculativeGenerator, sizes: PaddedSizes) -> list[C
     size that an engine is handed."""
     needs = generator.controller.needs
     lengths = {sizes.slots(length + 1): length for length in range(needs.most + 1)}
-    return [trial(generator, length, needs) for length in lengths.values()]
+    return [trial(length, needs) for length in lengths.values()]
 
 
 def _made_up(source: Dictionary, rows: int, length: int) -> Sample:

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specdec_plugins.files.whole_file import whole_file
 from specdec_plugins.machine import cache_folder, processor_name
-from specdec_plugins.whole_file import whole_file
 
 logger = logging.getLogger(__name__)
 

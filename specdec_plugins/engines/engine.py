@@ -12,10 +12,6 @@ from specdec_plugins.engines.sizes import PaddedSizes
 from specdec_plugins.engines.step import Run, Step
 
 
-class EngineError(ValueError):
-    """An engine that cannot be had, or cannot do what it is asked to: one line."""
-
-
 class Engine(Protocol):
     """Runs pure steps fast."""
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
-from specdec_plugins.engines.engine import EngineError
+from specdec_plugins.files.errors import EngineError
 
 TELEMETRY = "openvino_telemetry"
 

@@ -19,12 +19,12 @@ from specdec_plugins.engines.compiled_step import (
     CompiledStep,
     Request,
 )
-from specdec_plugins.engines.engine import EngineError
 from specdec_plugins.engines.imports import installed_openvino
 from specdec_plugins.engines.sizes import PaddedSizes
 from specdec_plugins.engines.step import CachedStep, FunctionalStep, Run, SourceStep, Step
 from specdec_plugins.engines.traced_step import TracedStep
 from specdec_plugins.engines.weight_compression import WeightCompression
+from specdec_plugins.files.errors import EngineError
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from specdec_plugins.engines.engine import EngineError
 from specdec_plugins.engines.imports import without_telemetry
+from specdec_plugins.files.errors import EngineError
 
 
 class WeightCompression:

@@ -13,8 +13,8 @@ from sklearn.metrics import brier_score_loss, roc_auc_score
 from torch import Tensor
 
 from specdec_plugins.decoding.arrays import Floats
-from specdec_plugins.inference.settings import JsonObject
-from specdec_plugins.whole_file import whole_file
+from specdec_plugins.files.json_object import JsonObject
+from specdec_plugins.files.whole_file import whole_file
 
 BINS = 15
 HOTTEST = 1e9

@@ -10,7 +10,7 @@ import numpy as np
 
 from specdec_plugins.evaluation.summary import Group, SystemSummary, speed_ratio
 from specdec_plugins.evaluation.systems import AR, DRAFTER
-from specdec_plugins.inference.settings import JsonObject
+from specdec_plugins.files.json_object import JsonObject
 
 DISCARD_RATES = ("verified_discard_rate", "discard_rate")
 Comparison = JsonObject

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import IO, Generic, Protocol, TypeVar
 
 from specdec_plugins.evaluation.runs import Run
-from specdec_plugins.inference.settings import InferenceError, JsonObject
-from specdec_plugins.inference.text import complete_lines
-from specdec_plugins.inference.work_folder import WorkFolder
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.input import complete_lines
+from specdec_plugins.files.json_object import JsonObject
+from specdec_plugins.files.work_folder import WorkFolder
 
 RUNS = "runs.jsonl"
 DESCRIPTION = "sweep.json"

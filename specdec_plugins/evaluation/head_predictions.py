@@ -12,12 +12,11 @@ from omegaconf import OmegaConf
 from torch import Tensor
 from tqdm import tqdm
 
-from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.head_file import head_rule, load_trained_head
 from specdec_plugins.criterions.acceptance_labels import AcceptanceLabeller, LabelledBlocks
 from specdec_plugins.evaluation.calibration import Predictions
-from specdec_plugins.fairseq_types import Sample
-from specdec_plugins.inference.settings import InferenceError
+from specdec_plugins.files.errors import CheckpointError, InferenceError
+from specdec_plugins.host.fairseq_types import Sample
 from specdec_plugins.models.acceptance_head import AcceptanceHead, fingerprint
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
 from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask

@@ -14,10 +14,10 @@ from specdec_plugins.evaluation.records import file_name, sentence_records
 from specdec_plugins.evaluation.summary import Group, summarize, system_figures
 from specdec_plugins.evaluation.table import format_group, format_texts
 from specdec_plugins.evaluation.texts import Text
-from specdec_plugins.inference.output import write_whole
-from specdec_plugins.inference.paths import files_below
+from specdec_plugins.files.output import write_whole
+from specdec_plugins.files.paths import files_below
+from specdec_plugins.files.work_folder import LOCK
 from specdec_plugins.inference.report import plain
-from specdec_plugins.inference.work_folder import LOCK
 
 SUMMARY, TABLE, SENTENCES = "summary.json", "table.md", "sentences"
 PICTURES = {"pareto": draw_pareto, "speed": draw_speed, "oracle": draw_oracle}

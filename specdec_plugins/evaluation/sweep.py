@@ -17,10 +17,12 @@ from specdec_plugins.evaluation.runs import Run
 from specdec_plugins.evaluation.systems import System
 from specdec_plugins.evaluation.texts import Text
 from specdec_plugins.evaluation.timing import Batches, plan_batches, timed_run, warm_up
-from specdec_plugins.inference.job import describe_settings, file_digest
+from specdec_plugins.files.json_object import JsonObject
+from specdec_plugins.files.paths import file_digest
 from specdec_plugins.inference.loading import load_translator
 from specdec_plugins.inference.report import device_name, versions
-from specdec_plugins.inference.settings import JsonObject, Settings
+from specdec_plugins.inference.run_files import describe_settings
+from specdec_plugins.inference.settings import Settings
 from specdec_plugins.inference.translator import Translator
 from specdec_plugins.machine import cores, processor_name
 

@@ -56,7 +56,7 @@ class System:
     @property
     def asks_head(self) -> bool:
         """Whether an acceptance head is asked about drafts."""
-        return self._options is not None and self._options.reads_head
+        return self._options is not None and self._options.needs_head
 
     @property
     def _options(self) -> ControllerOptions | None:

@@ -8,7 +8,7 @@ from functools import partial
 from specdec_plugins.evaluation.comparisons import Comparison
 from specdec_plugins.evaluation.summary import Group, Spread, SystemSummary, is_real, speed_ratio
 from specdec_plugins.evaluation.systems import AR, DRAFTER
-from specdec_plugins.inference.settings import JsonObject
+from specdec_plugins.files.json_object import JsonObject
 
 RATES = {
     "acceptance_length": ("acceptance length", 2),

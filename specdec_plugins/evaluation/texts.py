@@ -11,8 +11,9 @@ from pathlib import Path
 
 from sacrebleu.metrics.bleu import BLEU
 
-from specdec_plugins.inference.settings import InferenceError, JsonObject
-from specdec_plugins.inference.text import InputLines, Line
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.input import InputLines, Line
+from specdec_plugins.files.json_object import JsonObject
 
 
 @dataclass(frozen=True)

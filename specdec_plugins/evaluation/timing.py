@@ -14,9 +14,11 @@ from specdec_plugins.decoding.trace import StepTrace, TraceRecorder
 from specdec_plugins.evaluation.memory import MemoryGrowth
 from specdec_plugins.evaluation.runs import Run, SentenceColumns
 from specdec_plugins.evaluation.systems import System
+from specdec_plugins.files.input import Line
+from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.inference.report import device_name
-from specdec_plugins.inference.settings import TRACED, JsonObject
-from specdec_plugins.inference.text import Line, TextCodec
+from specdec_plugins.inference.settings import TRACED
+from specdec_plugins.inference.text import TextCodec
 from specdec_plugins.inference.translator import Translation, Translator
 from specdec_plugins.models.rows import unfinished
 

@@ -6,8 +6,9 @@ from specdec_plugins import register
 
 register()
 
+from specdec_plugins.files.errors import InferenceError  # noqa: E402
 from specdec_plugins.inference.loading import load_translator  # noqa: E402
-from specdec_plugins.inference.settings import InferenceError, Settings  # noqa: E402
+from specdec_plugins.inference.settings import Settings  # noqa: E402
 from specdec_plugins.inference.translator import Translation, Translator  # noqa: E402
 
 __all__ = ["InferenceError", "Settings", "Translation", "Translator", "load_translator"]

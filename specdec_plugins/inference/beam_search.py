@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specdec_plugins.decoding.hypothesis import Hypothesis
 from specdec_plugins.decoding.statistics import DecodingStatistics
-from specdec_plugins.fairseq_types import EncoderOut, NetInput, Sample
+from specdec_plugins.host.fairseq_types import EncoderOut, NetInput, Sample
 
 
 class BeamSearchGenerator:

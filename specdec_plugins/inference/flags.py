@@ -21,9 +21,8 @@ from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD
 from specdec_plugins.decoding.engine_choice import ENGINE, OF_DRAFTER, PRECISION
 from specdec_plugins.decoding.limits import LARGEST, REFUSED, REPETITION_PENALTY, GenerationLimits
-from specdec_plugins.inference.help import documented
+from specdec_plugins.files.help import documented
 from specdec_plugins.inference.settings import STRATEGIES, Settings
-from specdec_plugins.inference.streams import tell
 from specdec_plugins.tasks.decoding_config import ControllerConfig, LimitsConfig, RuleConfig
 
 logger = logging.getLogger(__name__)
@@ -226,13 +225,6 @@ def _idle(args: Namespace) -> set[str]:
         return idle | ControllerOptions.from_config(args).idle
     except ValueError:
         return set()  # which is said when the settings are made
-
-
-def fail(prog: str, status: int, message: str) -> int:
-    """Say in one line why a script ends, and return its status; with LOGLEVEL=DEBUG, also where."""
-    logger.debug("traceback:", exc_info=True)
-    tell(f"{prog}: {' '.join(message.split())}")
-    return status
 
 
 def _precision(args: Namespace) -> str:

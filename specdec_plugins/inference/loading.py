@@ -31,9 +31,10 @@ from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.trace import TraceRecorder
 from specdec_plugins.decoding.warm_up import warm_up
 from specdec_plugins.engines.engine import Engine
+from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference.beam_search import BeamSearchGenerator
 from specdec_plugins.inference.references import LineReferences
-from specdec_plugins.inference.settings import InferenceError, Settings
+from specdec_plugins.inference.settings import Settings
 from specdec_plugins.inference.text import Segmenter, TextCodec
 from specdec_plugins.inference.translator import Generator, Translator
 from specdec_plugins.models.drafter import Drafter
@@ -44,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 LARGE_BATCH = 8
 """From so many sentences on, no controller that verifies something was faster than plain AR on a
-CPU (docs/benchmarks.md: "Batches" has trees, "A budget for the batch" the others)."""
+CPU (docs/benchmarks.md, "Batches")."""
 
 
 def load_translator(settings: Settings) -> Translator:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from sacrebleu.metrics.bleu import BLEU
 
-from specdec_plugins.inference.settings import InferenceError
-from specdec_plugins.inference.text import InputLines
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.input import InputLines
 
 MARKER = "@@ "
 FLAG = "--closest-to"

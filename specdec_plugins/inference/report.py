@@ -18,12 +18,14 @@ from specdec_plugins.decoding.acceptance import choose_rule
 from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
 from specdec_plugins.decoding.controllers.registry import COST_PROFILE
-from specdec_plugins.inference.job import file_digest
-from specdec_plugins.inference.paths import model_files
-from specdec_plugins.inference.settings import InferenceError, JsonObject, Settings
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.json_object import JsonObject
+from specdec_plugins.files.paths import file_digest
+from specdec_plugins.files.whole_file import whole_file
+from specdec_plugins.inference.run_files import model_files
+from specdec_plugins.inference.settings import Settings
 from specdec_plugins.inference.translator import Translator
 from specdec_plugins.machine import cores, processor_name
-from specdec_plugins.whole_file import whole_file
 
 # Nothing is accepted where nothing judges the drafts, and nothing drafted without a drafter.
 UNJUDGED = (

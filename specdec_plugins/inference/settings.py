@@ -19,7 +19,8 @@ from specdec_plugins.decoding.engine_choice import (
     check_engine,
 )
 from specdec_plugins.decoding.limits import REPETITION_PENALTY, GenerationLimits
-from specdec_plugins.decoding.stock_search import check_stock_search
+from specdec_plugins.files.json_object import JsonObject
+from specdec_plugins.host.stock_search import check_stock_search
 
 STRATEGIES = ("specdec", "AR", "fairseq", "drafter")
 TRACED = ("specdec", "AR")
@@ -38,13 +39,6 @@ TYPED: tuple[tuple[str, type, str], ...] = (
     ("limits", GenerationLimits, "GenerationLimits(max_len_b=100)"),
 )
 """Settings that are objects, which somebody may give by a name."""
-
-JsonObject = dict[str, Any]
-"""Settings, figures and the like by name, as JSON has them: nested, each of its own kind."""
-
-
-class InferenceError(RuntimeError):
-    """What stops a run: one line that names the file or flag, the fault, the remedy."""
 
 
 @dataclass(frozen=True)

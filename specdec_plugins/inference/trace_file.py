@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 import msgspec
 
 from specdec_plugins.decoding.trace import StepTrace
-from specdec_plugins.inference.output import OutputLines
-from specdec_plugins.inference.settings import InferenceError
-from specdec_plugins.inference.text import STANDARD
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.input import STANDARD
+from specdec_plugins.files.output import OutputLines
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,12 @@ from torch import Tensor
 from specdec_plugins.decoding.hypothesis import Hypothesis
 from specdec_plugins.decoding.limits import SHORTEST
 from specdec_plugins.decoding.statistics import DecodingStatistics
-from specdec_plugins.fairseq_types import Sample
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.input import InputLines, Line
+from specdec_plugins.host.fairseq_types import Sample
 from specdec_plugins.inference.references import LineReferences
-from specdec_plugins.inference.settings import InferenceError, Settings
-from specdec_plugins.inference.text import InputLines, Line, TextCodec
+from specdec_plugins.inference.settings import Settings
+from specdec_plugins.inference.text import TextCodec
 from specdec_plugins.inference.trace_file import SentenceTrace
 
 

@@ -19,7 +19,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.models import BaseFairseqModel, register_model
 from torch import Tensor, nn
 
-from specdec_plugins.checkpoints.loading import REDUNDANT
+from specdec_plugins.host.packed_encoder import REDUNDANT
 from specdec_plugins.models.drafter import Drafter
 
 DOUBT = 1e-6

@@ -33,10 +33,10 @@ from fairseq.utils import get_available_activation_fns
 from omegaconf import II
 from torch import Tensor, nn
 
+from specdec_plugins.checkpoints.encoder_init import init_encoder_from
 from specdec_plugins.data.block_mask import HIDING, sentence_uniforms
 from specdec_plugins.models.drafter import Drafter, check_shared_embeddings
 from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory, SlotScorer
-from specdec_plugins.models.encoder_init import init_encoder_from
 from specdec_plugins.models.layers import Projection, positioned, projection
 from specdec_plugins.models.previous_token_head import PreviousTokenHead, TokenChain
 

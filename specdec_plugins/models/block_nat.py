@@ -25,10 +25,10 @@ from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
-from specdec_plugins.fairseq_types import EncoderOut
+from specdec_plugins.checkpoints.encoder_init import init_encoder_from
+from specdec_plugins.host.fairseq_types import EncoderOut
 from specdec_plugins.models.drafter import Drafter, check_shared_embeddings
 from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory
-from specdec_plugins.models.encoder_init import init_encoder_from
 from specdec_plugins.models.layers import positioned
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from specdec_plugins.fairseq_types import EncoderOut
+from specdec_plugins.host.fairseq_types import EncoderOut
 from specdec_plugins.models.lattice import SlotLogits, SlotScores
 from specdec_plugins.models.layers import (
     Attend,

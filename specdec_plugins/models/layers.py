@@ -15,8 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from specdec_plugins.fairseq_types import EncoderOut
-from specdec_plugins.models.ragged import RaggedRows
+from specdec_plugins.host.fairseq_types import EncoderOut
 
 if TYPE_CHECKING:
     from fairseq.modules import (
@@ -175,22 +174,18 @@ class DecoderLayerRunner(LayerRunner):
         memory: Tensor,
         memory_mask: Tensor | None,
         only: Tensor | None = None,
-        ragged: RaggedRows | None = None,
     ) -> Tensor:
         """One layer over ``x`` ``(batch, slots, channels)``; ``memory`` is :meth:`project`'s.
 
         ``only`` ``(batch, slots)``: True where the result is wanted. Then it is ``(n, channels)``
         of these n slots, and the FFN, a layer's larger half, is spared all others.
-        ``ragged``: where ``x`` is joined, and ``attend`` is of what is joined.
         """
         x = self._attend(x, attend)
         normed = self.cross_norm(x) if self.norms_before else x
         batch, slots, _ = normed.shape
         query = self.query(normed).view(batch, slots, self.heads, -1)
-        query = query if ragged is None else ragged.pad(query)
         keys, values = memory
-        y = attended(query, keys, values, memory_mask, self._dropout())
-        y = self.cross_output(y if ragged is None else ragged.join(y))
+        y = self.cross_output(attended(query, keys, values, memory_mask, self._dropout()))
         x = self._residual(x, y, self.cross_norm)
         return self._feed_forward(x if only is None else x[only])
 
@@ -270,15 +265,6 @@ def with_layers(states: Tensor, inner: Sequence[Tensor]) -> Tensor:
     # Not of a traced size: normalisation is over a fixed number of channels.
     normed = [F.layer_norm(x, [int(x.size(-1))]) for x in inner]
     return torch.cat([*normed, states], dim=-1)
-
-
-def ragged_attention(attend: Attend, ragged: RaggedRows) -> Attend:
-    """The same of queries, keys and values that are joined."""
-
-    def joined(query: Tensor, key_value: Tensor) -> Tensor:
-        return ragged.join(attend(ragged.pad(query), ragged.pad(key_value)))
-
-    return joined
 
 
 def dropout(attention: MultiheadAttention) -> float:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from specdec_plugins.data.block_mask import Blocks
-from specdec_plugins.fairseq_types import EncoderOut
+from specdec_plugins.host.fairseq_types import EncoderOut
 from specdec_plugins.models.drafter_decoder import DrafterDecoder
 from specdec_plugins.models.layers import additive, among_themselves
 

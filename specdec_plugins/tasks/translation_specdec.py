@@ -24,7 +24,6 @@ from fairseq.tasks.translation import TranslationTask
 from torch import Tensor
 
 from specdec_plugins.checkpoints.dictionaries import KEY, check_dictionaries, fingerprints
-from specdec_plugins.checkpoints.loading import use_plain_encoder
 from specdec_plugins.checkpoints.pair import check_pair, load_drafter, load_verifier, unwrapped
 from specdec_plugins.checkpoints.safe_globals import force_weights_only
 from specdec_plugins.checkpoints.saved_config import saved_model
@@ -35,15 +34,17 @@ from specdec_plugins.data.block_mask import (
     sentence_seeds,
     sentence_uniforms,
 )
-from specdec_plugins.data.whole_pairs import WholePairs
 from specdec_plugins.decoding.acceptance import RULE_OPTIONS, choose_rule
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.decoding.stock_search import check_stock_search
-from specdec_plugins.fairseq_types import LogOutput, Sample
+from specdec_plugins.host.autocast import autocast
+from specdec_plugins.host.fairseq_types import LogOutput, Sample
+from specdec_plugins.host.packed_encoder import use_plain_encoder
+from specdec_plugins.host.stock_search import check_stock_search
+from specdec_plugins.host.surroundings import refuse_precision, warn_of_locale
+from specdec_plugins.host.whole_pairs import WholePairs
 from specdec_plugins.models.acceptance_head import AcceptanceHeadModel
 from specdec_plugins.models.drafter import Drafter
-from specdec_plugins.tasks.autocast import autocast
 from specdec_plugins.tasks.generation import (
     check_sources,
     generation_options,
@@ -52,7 +53,6 @@ from specdec_plugins.tasks.generation import (
     warn_of_beam,
 )
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
-from specdec_plugins.tasks.surroundings import refuse_precision, warn_of_locale
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,9 @@ import pytest
 import torch
 from test_loading import complaint, make_state, make_task, save_changed
 
-from specdec_plugins.checkpoints.archive import CheckpointError, check_weights
+from specdec_plugins.checkpoints.archive import check_weights
 from specdec_plugins.checkpoints.loading import load_model, load_state
+from specdec_plugins.files.errors import CheckpointError
 
 
 @pytest.fixture

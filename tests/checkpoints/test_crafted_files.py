@@ -25,7 +25,6 @@ from sweeps import make_run, read_runs
 from test_head_file import DRAFTER, RULE
 from test_loading import make_model_args, make_state, make_task
 
-from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.head_file import load_head, save_head
 from specdec_plugins.decoding import cost_profile
 from specdec_plugins.decoding.build import build_generator
@@ -35,7 +34,7 @@ from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.trace import StepTrace
 from specdec_plugins.evaluation.folder import SweepFolder
 from specdec_plugins.evaluation.summary import summarize
-from specdec_plugins.inference.settings import InferenceError
+from specdec_plugins.files.errors import CheckpointError, InferenceError
 from specdec_plugins.inference.trace_file import SentenceTrace, read_trace
 from specdec_plugins.inference.trace_report import build_report
 from specdec_plugins.models.acceptance_head import fingerprint

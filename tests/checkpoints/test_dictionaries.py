@@ -12,9 +12,9 @@ from fairseq.data import Dictionary
 from test_loading import make_state, make_task
 
 from specdec_plugins.checkpoints import dictionaries
-from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.dictionaries import KEY, dictionary_fingerprint, fingerprints
 from specdec_plugins.checkpoints.loading import load_model
+from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
 from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
 

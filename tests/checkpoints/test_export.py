@@ -12,12 +12,12 @@ import torch
 from conftest import make_task, make_verifier, without_copies
 from drafters import make_causal, save_checkpoint
 
-from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.dictionaries import KEY, dictionary_fingerprint
 from specdec_plugins.checkpoints.draft_vocabulary import FrequentTokens
 from specdec_plugins.checkpoints.export import export_checkpoint
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.cli import export_checkpoint as export_script
+from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.models.drafter import VOCABULARY
 
 

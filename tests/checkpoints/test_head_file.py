@@ -10,7 +10,6 @@ import torch
 from drafters import make_causal
 from models.test_acceptance_head import inputs, make_head
 
-from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.head_file import controller_head, find_head, load_head, save_head
 from specdec_plugins.decoding.acceptance import (
     AcceptanceRule,
@@ -20,6 +19,7 @@ from specdec_plugins.decoding.acceptance import (
 )
 from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.models.acceptance_head import AcceptanceHead, fingerprint
 
 DRAFTER = make_causal().float()

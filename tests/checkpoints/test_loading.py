@@ -22,8 +22,8 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import OmegaConf
 
 from specdec_plugins.checkpoints import loading, safe_globals
-from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.loading import load_model, load_state
+from specdec_plugins.files.errors import CheckpointError
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ROOT.parent / "shared" / "fixtures" / "specdec_reference"

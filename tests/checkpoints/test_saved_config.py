@@ -19,14 +19,9 @@ from omegaconf import OmegaConf
 from test_loading import make_model_args, make_state, make_task
 
 from specdec_plugins.checkpoints import saved_config
-from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.loading import load_model, load_state
-from specdec_plugins.checkpoints.saved_config import (
-    ConfigError,
-    saved_fields,
-    saved_model,
-    saved_task,
-)
+from specdec_plugins.checkpoints.saved_config import saved_fields, saved_model, saved_task
+from specdec_plugins.files.errors import CheckpointError, ConfigError
 from specdec_plugins.models.block_causal import BlockCausalConfig
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
 from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask

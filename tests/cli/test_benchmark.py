@@ -18,7 +18,7 @@ from specdec_plugins.decoding.acceptance import RelaxedRule, StrictRule
 from specdec_plugins.evaluation import plots
 from specdec_plugins.evaluation.benchmark import conversion, ctranslate2_system, rounds
 from specdec_plugins.evaluation.benchmark.measurements import BenchmarkFolder, Measurement
-from specdec_plugins.inference import InferenceError
+from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference.report import versions
 
 TEXT = "w3 w4 w5 w6\n\nw7\nw1 w2 w3 w4 w5 w6 w7\nw11 w12\n"

@@ -9,12 +9,12 @@ import pytest
 import torch
 from trained import Trained
 
-from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.export import export_checkpoint
 from specdec_plugins.checkpoints.head_file import find_head, load_head
 from specdec_plugins.cli import calibrate_head
 from specdec_plugins.decoding.acceptance import RelaxedRule, StrictRule
 from specdec_plugins.evaluation.head_predictions import TrainedHead
+from specdec_plugins.files.errors import CheckpointError
 
 
 def calibrate(*arguments: object) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from specdec_plugins.cli import exactness as script
-from specdec_plugins.inference.text import Line
+from specdec_plugins.files.input import Line
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "checkpoints" / "multi30k.en-de"

@@ -554,7 +554,7 @@ def test_a_line_too_short_for_the_minimum(
         (["--temperature", "nan"], 2, "--temperature nan: must be a number from 1e-06 on"),
         (["--sampling", "--strategy", "drafter"], 2, "--sampling: the drafter alone takes"),
         (["--sampling", "--controller", "oracle"], 2, "--controller oracle: looks at drafted"),
-        (["--verify-budget", "some"], 2, "--verify-budget some: must be auto or a whole number"),
+        (["--verify-budget", "8"], 2, "--verify-budget: was taken away; "),
         (["--no-repeat-ngram-size", "3"], 2, "--no-repeat-ngram-size 3: not supported"),
         (["-s", "de", "-t", "en"], 1, "translates from en to de; give -s en -t de, or neither"),
         (["--nbest", "2"], 2, "--nbest 2"),

@@ -12,7 +12,8 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 
 from specdec_plugins.cli import train
-from specdec_plugins.cli.recipe import CONFIG, REFERENCE, RecipeError, flag_of, with_recipe
+from specdec_plugins.cli.recipe import CONFIG, REFERENCE, flag_of, with_recipe
+from specdec_plugins.files.errors import RecipeError
 
 RECIPES = sorted(CONFIG.glob("*.yaml"))
 GIVEN = ["bin", "--AR-path", "verifier.pt", "--drafter", "drafter.pt", "--save-dir", "out"]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from inference_runs import SENTENCES, RunScript, lines_of, one_error
 
-from specdec_plugins.inference.output import OutputLines
+from specdec_plugins.files.output import OutputLines
 from specdec_plugins.inference.trace_file import SentenceTrace, read_trace
 from specdec_plugins.inference.translator import Translator
 

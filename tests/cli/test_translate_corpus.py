@@ -17,8 +17,8 @@ from drafters import save_pair
 
 from specdec_plugins.cli import translate_corpus as script
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.files.input import InputLines
 from specdec_plugins.inference import Settings, load_translator
-from specdec_plugins.inference.text import InputLines
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "translate_corpus.py"
 needs_ray = pytest.mark.skipif(
@@ -271,7 +271,7 @@ def test_without_ray_its_extra_is_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.delitem(sys.modules, "specdec_plugins.inference.pool", raising=False)
+    monkeypatch.delitem(sys.modules, "specdec_plugins.jobs.pool", raising=False)
     assert script.main(command(model, tmp_path, tmp_path / "out")[2:]) == 1
     error = capsys.readouterr().err
     assert re.fullmatch(r"translate_corpus.py: .*\bray\b.*; .*\[ray\].*\n", error)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_batch, make_dictionary, make_task, make_verifier
-from controlled import HEAD
 from drafters import make_causal
 from padded import PADDED
 
@@ -20,7 +19,6 @@ from specdec_plugins.decoding.acceptance import SamplingRule
 from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers import ControllerOptions, Needs
-from specdec_plugins.decoding.controllers.budget import CostBudget
 from specdec_plugins.decoding.controllers.costs import StepCosts
 from specdec_plugins.decoding.controllers.registry import TREE_NODES
 from specdec_plugins.decoding.cost_profile import CostProfile, default_path, describe
@@ -176,7 +174,7 @@ def test_measuring_leaves_no_trace(tmp_path: Path) -> None:
     for (ours,), (theirs,) in zip(found, plain.generate([], batch)):
         assert ours["tokens"].tolist() == theirs["tokens"].tolist()
     assert generator.statistics.sentences == 3
-    sampler = make_generator(rule=SamplingRule(), survival="averages")
+    sampler = make_generator(rule=SamplingRule())
     torch.manual_seed(1)
     measure(tmp_path / "sampled", sampler)
     assert torch.equal(torch.rand(3), expected)
@@ -208,30 +206,6 @@ def test_what_is_padded_is_measured_as_such(tmp_path: Path) -> None:
     assert one <= two <= three
 
 
-def test_rows_that_compete_have_costs_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whole blocks are drafted, of which the rows have so many slots verified on average."""
-    tried: list[int] = []
-    trial = CostBudget.trial
-    monkeypatch.setattr(
-        CostBudget, "trial", lambda *given: (tried.append(given[1]), trial(*given))[1]
-    )
-    path = tmp_path / "costs.json"
-    options = {"verify_budget": "auto", "cost_profile": str(path)}
-    generator = make_generator(None, None, "acceptance-head", HEAD, **options)
-    generator.generate([], sample(3))
-    assert generator.statistics.sentences == 3
-    assert set(tried) == {0, 1, 2, K}
-    key, costs = json.loads(path.read_text()).values()
-    assert key == describe(generator, generator.controller.needs)
-    assert key != describe(generator, Needs(K, confidences=True))
-    assert all(seconds > 0 for _, seconds in costs["4"]["draft"])
-    monkeypatch.setattr(CostProfile, "_measure", refuse)
-    again = make_generator(None, None, "acceptance-head", HEAD, **options)
-    again.generate([], sample(3))
-
-
 def test_another_machines_is_measured_anew(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -253,7 +227,7 @@ def test_keys_tell_models_and_drafts_apart() -> None:
     assert describe(generator, CHAIN) == describe(other, CHAIN)
     other.model = make_verifier(decoder_layers=1)
     top, half = (SamplingRule(Sampling(topp=p)) for p in (0.9, 0.5))
-    samplers = [make_generator(rule=rule, survival="averages") for rule in (top, half)]
+    samplers = [make_generator(rule=rule) for rule in (top, half)]
     found = [describe(one, CHAIN) for one in (generator, other, *samplers)]
     found += [describe(generator, needs) for needs in (Needs(K - 1), Needs(K, depth=K))]
     generator.drafter_engine = EagerEngine("bfloat16")

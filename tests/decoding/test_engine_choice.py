@@ -12,7 +12,7 @@ from specdec_plugins.decoding.engine_choice import (
     choose_engine,
     choose_engines,
 )
-from specdec_plugins.engines.engine import EngineError
+from specdec_plugins.files.errors import EngineError
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64", "bfloat16"])

@@ -9,8 +9,8 @@ import pytest
 from sweeps import make_run, read_runs
 
 from specdec_plugins.evaluation.folder import SweepFolder
-from specdec_plugins.inference import InferenceError
-from specdec_plugins.inference.work_folder import LOCK
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.work_folder import LOCK
 
 ABOUT = {"threads": 2, "models": {"verifier": "abc"}, "systems": {"AR": {}}}
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from sweeps import make_columns, make_run
 
-from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.evaluation import plots
 from specdec_plugins.evaluation.labels import Label, place_labels
 from specdec_plugins.evaluation.plots import STYLES, check_plotting, draw_pareto, draw_speed
@@ -64,8 +63,7 @@ def texts(svg: bytes) -> list[str]:
 
 
 def test_every_kind_has_a_style_of_its_own() -> None:
-    options = ControllerOptions("cost-aware", survival="averages", acceptance_head="head.pt")
-    base = Settings(data="d", path="d.pt", ar_path="v.pt", controller=options)
+    base = Settings(data="d", path="d.pt", ar_path="v.pt")
     kinds = {system.kind for system in list_systems(base, Choice(), 4)}
     assert set(STYLES) == kinds - {"AR", "drafter"}
     looks = {(style.color, style.marker) for style in STYLES.values()}
@@ -84,8 +82,6 @@ def test_pictures_show_every_policy(pictures: Pictures, draw: object) -> None:
     for name in ("confidence, by threshold, k 3", "acceptance-head, by threshold, k 3"):
         assert name in shown
     for name in ("heuristic, k 3", "tree, by nodes, k 3", "cost-aware, k 3", "AR"):
-        assert name in shown
-    for name in ("cost-aware, chains, k 3", "cost-aware with a head, k 3"):
         assert name in shown
     for k in (2, 3, 5):
         assert f"oracle (the bound of chains, not a real decoder), k {k}" in shown

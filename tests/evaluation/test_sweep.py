@@ -14,9 +14,9 @@ from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule
 from specdec_plugins.evaluation.sweep import Sweep
 from specdec_plugins.evaluation.systems import Choice, list_systems
 from specdec_plugins.evaluation.texts import Text
+from specdec_plugins.files.input import Line
+from specdec_plugins.files.json_object import differences
 from specdec_plugins.inference import Settings
-from specdec_plugins.inference.text import Line
-from specdec_plugins.inference.work_folder import differences
 
 
 @pytest.fixture

@@ -67,53 +67,21 @@ def test_every_value_for_every_k() -> None:
         "max_draft": None,
         "stop_threshold": 0.6,
         "auto_stop_threshold": False,
-        "verify_budget": None,
         "acceptance_head": None,
     }
     assert [found[name].asks_head for name in every[5:]] == [False, False, True, False, False]
 
 
 def test_a_threshold_that_is_not_looked_at_is_not_swept() -> None:
-    found = systems(controllers=("acceptance-head",), options={"verify_budget": "8"})
-    assert list(found) == ["AR", "drafter", "acceptance-head k 6"]
-    assert found["acceptance-head k 6"].threshold is None
+    found = systems(controllers=("acceptance-head",), options={"auto_stop_threshold": True})
+    assert list(found) == ["AR", "drafter", "acceptance-head auto k 6"]
+    assert found["acceptance-head auto k 6"].threshold is None
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({}, {"": ("cost-aware", 24, False)}),
-        (
-            {"acceptance_head": "head.pt"},
-            {"": ("cost-aware", 24, False), "head": ("cost-aware with a head", None, True)},
-        ),
-        (
-            {"acceptance_head": "head.pt", "survival": "confidence"},
-            {
-                "": ("cost-aware", 24, False),
-                "confidence": ("cost-aware, chains", None, False),
-                "head": ("cost-aware with a head", None, True),
-            },
-        ),
-        (
-            {"survival": "head"},
-            {"": ("cost-aware", 24, False), "head": ("cost-aware with a head", None, True)},
-        ),
-    ],
-)
-def test_cost_aware_is_there_with_trees_and_with_what_is_asked_for(
-    options: dict[str, str], expected: dict[str, Any]
-) -> None:
-    found = list(systems(options=options, controllers=("cost-aware",)).values())[2:]
-    names = [" ".join(f"cost-aware {label} k 6".split()) for label in expected]
-    assert [system.name for system in found] == names
-    assert [(s.kind, s.tree_nodes, s.asks_head) for s in found] == list(expected.values())
-    for system in found:
-        assert ("acceptance_head" in settings(system)) == (
-            system.asks_head and "acceptance_head" in options
-        )
-        # A head is known by its content, not by the name of its file.
-        assert "acceptance_head" not in system.describe()
+def test_cost_aware_has_as_many_nodes_as_the_largest_tree() -> None:
+    (system,) = list(systems(controllers=("cost-aware",)).values())[2:]
+    assert (system.name, system.kind, system.tree_nodes) == ("cost-aware k 6", "cost-aware", 24)
+    assert not system.asks_head
 
 
 def test_bounds_are_for_all_but_constant() -> None:

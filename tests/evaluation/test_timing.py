@@ -11,8 +11,8 @@ from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.evaluation.systems import Choice, System, list_systems
 from specdec_plugins.evaluation.timing import StepLog, plan_batches, timed_run, warm_up
+from specdec_plugins.files.input import Line
 from specdec_plugins.inference import Settings, Translator, load_translator
-from specdec_plugins.inference.text import Line
 
 TEXTS = ["w3 w4 w5", "", "w7", "w1 w2 w3 w4 w5 w6 w7", " ", "w9 w8 w7 w6", "w2 w2"]
 LINES = [Line(number, text) for number, text in enumerate(TEXTS, start=1)]

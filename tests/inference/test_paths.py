@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from specdec_plugins.decoding.controllers import ControllerOptions
-from specdec_plugins.inference import InferenceError, Settings
-from specdec_plugins.inference.paths import check_paths, check_run, check_writable, model_files
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.paths import check_paths, check_writable
+from specdec_plugins.inference import Settings
+from specdec_plugins.inference.run_files import check_run, model_files
 
 
 def same(path: Path) -> Path:

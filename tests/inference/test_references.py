@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inference_runs import SENTENCES, make_settings
 
-from specdec_plugins.inference import InferenceError, load_translator
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.input import Line
+from specdec_plugins.inference import load_translator
 from specdec_plugins.inference.references import LineReferences
-from specdec_plugins.inference.text import Line
 
 pytest_plugins = ["inference_runs"]
 

@@ -36,15 +36,14 @@ def settings(tmp_path: Path) -> Settings:
         block_size=4,
         rule=RelaxedRule(3, 1.5),
         controller=ControllerOptions(
-            "cost-aware",
+            "acceptance-head",
             min_draft=1,
             max_draft=3,
             confidence_threshold=0.25,
             refit_threshold=True,
-            stop_threshold=0.75,
+            auto_stop_threshold=True,
             tree_nodes=9,
             redraft_below=float("inf"),
-            survival="head",
             acceptance_head=str(tmp_path / "head.pt"),
             cost_profile=str(tmp_path / "costs"),
         ),
@@ -101,7 +100,7 @@ def test_every_setting_is_reported(settings: Settings, tmp_path: Path) -> None:
     controller = settings.controller
     values = {option.name: controller[option] for option in controller.used}
     assert found["controller"] == {
-        "controller": "cost-aware",
+        "controller": "acceptance-head",
         **{name: "inf" if value == float("inf") else value for name, value in values.items()},
     }
     for option in controller.used:

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from conftest import make_dictionary
 
-from specdec_plugins.inference import InferenceError
-from specdec_plugins.inference.output import OutputLines
-from specdec_plugins.inference.text import InputLines, Line, TextCodec
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.input import InputLines, Line
+from specdec_plugins.files.output import OutputLines
+from specdec_plugins.inference.text import TextCodec
 
 
 class Brackets:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec_plugins.decoding.trace import StepTrace
-from specdec_plugins.inference import InferenceError
+from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference.trace_file import SentenceTrace, read_trace
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

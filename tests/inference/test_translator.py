@@ -11,13 +11,13 @@ import pytest
 from inference_runs import SENTENCES, make_settings
 from models.test_acceptance_head import make_head
 
-from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.head_file import save_head
 from specdec_plugins.decoding.acceptance import RelaxedRule, StrictRule
 from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.files.errors import CheckpointError
+from specdec_plugins.files.input import Line
 from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.loading import LARGE_BATCH
-from specdec_plugins.inference.text import Line
 from specdec_plugins.models.acceptance_head import fingerprint
 
 pytest_plugins = ["inference_runs"]

@@ -12,7 +12,6 @@ from drafters import make_block, make_causal, save_checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.pair import load_drafter
 from specdec_plugins.decoding.acceptance import AcceptanceRule, SamplingRule, StrictRule
 from specdec_plugins.decoding.build import build_drafter_alone, build_generator
@@ -20,6 +19,7 @@ from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.trace import TraceRecorder
 from specdec_plugins.engines.openvino import OpenVinoEngine
+from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.models.lattice import SlotScores
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
 from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask

@@ -10,13 +10,13 @@ import torch
 from dummy_data import Logs, run_train
 from trained import Trained
 
-from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.head_file import load_head
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.cli import calibrate_head
 from specdec_plugins.decoding.acceptance import SamplingRule
 from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.evaluation.head_predictions import TrainedHead
+from specdec_plugins.files.errors import CheckpointError
 
 
 def test_the_loss_falls_and_only_the_head_is_saved(trained: Trained) -> None:

@@ -23,13 +23,13 @@ from fairseq_cli import train as fairseq_train
 from omegaconf import OmegaConf
 from trained import DRAFTER, Trained, made_once
 
-from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.checkpoints.pair import load_drafter, load_verifier
 from specdec_plugins.criterions.glat_loss import GlatLoss
 from specdec_plugins.decoding.acceptance import StrictRule
 from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.tasks.specdec_config import NOISES, TranslationSpecdecConfig
 from specdec_plugins.tasks.translation_lev_modified import TranslationLevModifiedTask
 from specdec_plugins.tasks.translation_specdec import (

@@ -12,7 +12,6 @@ from torch import Tensor
 from specdec_plugins.decoding.arrays import Bools, Floating, Ints, on_host
 from specdec_plugins.decoding.compiled import compiled
 from specdec_plugins.decoding.indices import row_starts
-from specdec_plugins.models.ragged import RaggedRows
 
 
 @dataclass(frozen=True)
@@ -26,22 +25,18 @@ class Verification:
     """``(rows, slots, vocab)`` log-probabilities, those of a slot up to a number of its own; minus
     infinity where a token is forbidden."""
     eos: int
-    ragged: RaggedRows | None = None
-    """Where rows are joined; scores are then ``(tokens, 1, vocab)``."""
     normalisers: Tensor | None = None
-    """``(rows, slots)``, or ``(tokens, 1)``: what to take off, the logarithm of the summed
-    exponentials of scores before any were forbidden: as in fairseq, what is left need not add up to
-    one. None where scores are log-probabilities as they are."""
+    """``(rows, slots)`` what to take off, the logarithm of the summed exponentials of scores before
+    any were forbidden: as in fairseq, what is left need not add up to one. None where scores are
+    log-probabilities as they are."""
 
     @cached_property
     def best(self) -> Tensor:
         """``(rows, slots)`` the most probable token; of equals the first."""
         if self._on_host:
             # numpy's is ten times as fast as torch's.
-            found = torch.from_numpy(self.scores.numpy().argmax(-1))
-        else:
-            found = self.scores.argmax(-1)
-        return found if self.ragged is None else self.ragged.pad(found)
+            return torch.from_numpy(self.scores.numpy().argmax(-1))
+        return self.scores.argmax(-1)
 
     @property
     def _on_host(self) -> bool:
@@ -62,8 +57,6 @@ class Verification:
 
     def at(self, tokens: Tensor, sources: Tensor) -> Tensor:
         """``(rows, n)`` scores of ``tokens``, each after the ``sources``-th one read."""
-        if self.ragged is not None:
-            return self.scores[self._places(sources), 0, tokens]
         if self._on_host:
             return torch.from_numpy(_at(self.scores.numpy(), on_host(tokens), on_host(sources)))
         flat = sources * self.scores.size(-1) + tokens
@@ -83,15 +76,13 @@ class Verification:
 
     def _places(self, sources: Tensor) -> Tensor:
         """``(rows, n)`` where all slots one after another have the ``sources``-th token read."""
-        if self.ragged is not None:
-            return self.ragged.places.gather(1, sources)
         return row_starts(*self.scores.shape[:2], sources.device) + sources
 
     def of(self, tokens: Tensor, sources: Tensor) -> Tensor:
         """``(rows, n)`` log-probabilities of ``tokens``, each after the ``sources``-th one read."""
         if self.normalisers is None:
             return self.at(tokens, sources)
-        if self._on_host and self.ragged is None:
+        if self._on_host:
             given = self.scores.numpy(), on_host(self.normalisers)
             return torch.from_numpy(_of(*given, on_host(tokens), on_host(sources)))
         return self.at(tokens, sources) - self.normalisers.take(self._places(sources))

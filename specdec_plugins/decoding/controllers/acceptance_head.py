@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from argparse import SUPPRESS
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.controllers.averages import RunningRates
 from specdec_plugins.decoding.controllers.base import Bounds, Controller, Needs
-from specdec_plugins.decoding.controllers.budget import CostBudget, VerifyBudget
 from specdec_plugins.decoding.controllers.costs import StepCosts
 from specdec_plugins.decoding.controllers.registry import (
     ACCEPTANCE_HEAD,
@@ -35,11 +36,8 @@ AUTO_STOP_THRESHOLD = Option(
     bool,
 )  # fmt: skip
 VERIFY_BUDGET = Option[str | None](
-    "verify_budget", None,
-    "acceptance-head: in place of a threshold, so many slots are verified a step of a whole batch, "
-    "those that most probably survive; auto: as many as commit most tokens a second on this "
-    "machine. Relaxed output then depends on the batch",
-    str, optional=True, least=1, word="auto",
+    "verify_budget", None, SUPPRESS, str, optional=True,
+    gone="it was slower than no drafts in every batch measured; use --stop-threshold",
 )  # fmt: skip
 
 
@@ -137,27 +135,9 @@ class CostStopping(AcceptanceHead):
 
 def _build(options: ControllerOptions, parts: Parts) -> Controller:
     assert parts.head is not None
-    budget = options[VERIFY_BUDGET]
-    if budget == VERIFY_BUDGET.word:
-        return CostBudget(parts.bounds, parts.head)
-    if budget is not None:
-        slots = int(budget)
-        return VerifyBudget(parts.bounds, parts.head, lambda survival: slots)
     if options[AUTO_STOP_THRESHOLD]:
         return CostStopping(parts.bounds, parts.head)
     return AcceptanceHead(parts.bounds, parts.head, options[STOP_THRESHOLD])
-
-
-def _by_costs(options: ControllerOptions) -> bool:
-    budget = options[VERIFY_BUDGET]
-    return options[AUTO_STOP_THRESHOLD] if budget is None else budget == VERIFY_BUDGET.word
-
-
-def _idle(options: ControllerOptions) -> set[str]:
-    idle = set() if _by_costs(options) else {COST_PROFILE.name}
-    if options[VERIFY_BUDGET] is not None:
-        return {*idle, STOP_THRESHOLD.name, AUTO_STOP_THRESHOLD.name}
-    return {*idle, STOP_THRESHOLD.name} if options[AUTO_STOP_THRESHOLD] else idle
 
 
 register_policy(
@@ -172,12 +152,12 @@ register_policy(
             ACCEPTANCE_HEAD,
             COST_PROFILE,
         ),
-        head=lambda options: "needed",
-        looks_around=lambda options: (
-            options[AUTO_STOP_THRESHOLD] or options[VERIFY_BUDGET] is not None
-        ),
-        prepares=lambda options: "costs" if _by_costs(options) else "",
-        idle=_idle,
+        needs_head=True,
+        looks_around=lambda options: options[AUTO_STOP_THRESHOLD],
+        prepares=lambda options: "costs" if options[AUTO_STOP_THRESHOLD] else "",
+        idle=lambda options: {
+            (STOP_THRESHOLD if options[AUTO_STOP_THRESHOLD] else COST_PROFILE).name
+        },
         styles={"acceptance-head": Style("#D55E00", "^")},
         rank=40,
     )

@@ -24,9 +24,6 @@ class Needs:
     whole_draft: bool = False
     """Whether verify lengths depend on more of the draft than the tokens that are then verified and
     the one after them."""
-    unpadded: bool = False
-    """Whether rows that verify less than others are to be scored without padding, where the engine
-    can."""
 
 
 @dataclass(frozen=True)

@@ -3,78 +3,51 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from argparse import SUPPRESS
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from specdec_plugins.decoding.arrays import Floats
-from specdec_plugins.decoding.controllers.averages import (
-    CalibratedConfidence,
-    NodeAverages,
-    SlotAverages,
-)
+from specdec_plugins.decoding.controllers.averages import NodeAverages
 from specdec_plugins.decoding.controllers.base import Bounds, Controller, Needs
 from specdec_plugins.decoding.controllers.costs import StepCosts
 from specdec_plugins.decoding.controllers.registry import (
-    ACCEPTANCE_HEAD,
     COST_PROFILE,
     TREE_NODES,
-    ControllerOptions,
-    Head,
-    Parts,
     Policy,
     Style,
     register_policy,
 )
-from specdec_plugins.decoding.drafts import ChainDraft, Draft
 from specdec_plugins.decoding.options import Option
 from specdec_plugins.decoding.step_result import StepResult
 
 SURVIVAL = Option[str | None](
-    "survival", None,
-    "cost-aware: what tells how much will be accepted: of trees, averages by node (tree); or of "
-    "chains, averages by slot (averages), the drafter's confidence, corrected by what happened, or "
-    "the acceptance head (default: the head if --acceptance-head names one, else tree)",
-    str, optional=True, choices=("tree", "averages", "confidence", "head"),
+    "survival", None, SUPPRESS, str, optional=True,
+    gone="cost-aware drafts trees, which committed more than its chains; for chains use "
+    "--controller acceptance-head",
 )  # fmt: skip
 
 
-def expected_rates(survival: Floats, seconds: Floats) -> Floats:
-    """``(…, k + 1)`` tokens a second of steps that draft and verify 0 … k slots.
-
-    A row whose slot j is reached and accepted with probability ``S_j`` commits
-    ``1 + S_1 + … + S_m`` tokens on average of m verified slots, the bonus token included. With
-    ``S_j = a**j`` and seconds that grow linearly, this over that of m = 0 is the walltime
-    improvement of Leviathan et al., *Fast Inference from Transformers via Speculative Decoding*,
-    ICML 2023, theorem 3.8; here every slot has its own estimate and the seconds are measured. More
-    slots never cost less, so that without knowledge of the draft it is best to verify all that is
-    drafted.
-
-    Args:
-        survival: ``(k,)`` S_1 … S_k; of a tree, of its nodes, the most probable first: each that is
-            accepted commits one token more.
-        seconds: ``(…, k + 1)`` of a step with 0 … k slots.
-    """
-    return (1 + np.concatenate([[0.0], survival.cumsum()])) / seconds
-
-
 class CostAware(Controller):
-    """Draft lengths by a table of what steps cost and running averages of what is accepted.
+    """Trees as large as commits most tokens a second, by a table of what steps cost and running
+    averages of what is accepted.
 
-    The choice is the length of the highest of :func:`expected_rates`, over steps with a new draft
-    and those that verify what an earlier one left; 0 is plain AR. Given an
-    acceptance head, verify lengths follow from its probabilities in the same way. A batch that
-    begins without drafts stays so: to start late a drafter must read the whole prefix.
+    A row whose node j is accepted with probability ``S_j`` commits ``1 + S_1 + … + S_m`` tokens on
+    average of m verified nodes, the bonus token included; m is the number for which this over the
+    seconds of such a step is highest, over steps with a new draft and those that verify what an
+    earlier one left; 0 is plain AR. (For chains with ``S_j = a**j`` and seconds that grow linearly
+    this over that of m = 0 is the walltime improvement of Leviathan et al., *Fast Inference from
+    Transformers via Speculative Decoding*, ICML 2023, theorem 3.8.) A batch that begins without
+    drafts stays so: to start late a drafter must read the whole prefix.
 
     What is left of a tree is verified without drafting anew where that commits more tokens a
     second, by what the drafter promises and which part of such promises was kept. How often that
     is, and so how much a step commits and costs, depends on the length: for one that was tried
-    lately, experience counts for more than the sum over its slots.
+    lately, experience counts for more than the sum over its nodes.
 
     What is not drafted teaches nothing, so some time at the beginning, and a small share of it
-    later, goes into batches of whole blocks: often where they are nearly the best, else seldom.
+    later, goes into batches of the largest trees: often where they are nearly the best, else
+    seldom.
     """
 
     name = "cost-aware"
@@ -84,29 +57,23 @@ class CostAware(Controller):
     EXPLORATION = 0.005
     """Share of the time that may go into looking whether more should be drafted."""
     CREDIT = 0.25
-    """At the beginning, this part of a batch's time may go into it: so batches for which whole
-    blocks are far from the best do not begin with them."""
+    """At the beginning, this part of a batch's time may go into it: so batches for which the
+    largest trees are far from the best do not begin with them."""
     KEPT = (0.7, 200.0)
     """Before anything is known: of what was promised of reused drafts this part is accepted, as if
     it had been promised so many tokens."""
     STEPS = 20.0
-    """Before a length is tried, every step has a new draft, of which its slots' averages tell how
+    """Before a length is tried, every step has a new draft, of which its nodes' averages tell how
     much is accepted, as if seen so many times."""
     FADING = 0.98
     """What of its experience with reused drafts, and with each length, remains after a period:
     after bad luck they are tried again."""
 
-    def __init__(self, bounds: Bounds, head: Head | None = None, depth: int = 0) -> None:
-        """
-        Args:
-            head: what is asked about the slots of each draft.
-            depth: if not 0, drafts are trees, so many tokens deep at most, and ``bounds`` are those
-                of their nodes; then there is no ``head``.
-        """
-        asks = head is not None
-        self.needs = Needs(bounds.most, depth, confidences=asks, whole_draft=asks)
-        self._bounds, self._head = bounds, head
-        self._averages = (NodeAverages if depth else SlotAverages)(bounds.most)
+    def __init__(self, bounds: Bounds, depth: int) -> None:
+        """``bounds``: of a tree's nodes; ``depth``: how many tokens deep it is at most."""
+        self.needs = Needs(bounds.most, depth)
+        self._bounds = bounds
+        self._averages = NodeAverages(bounds.most)
         # Of reused drafts: tokens accepted, and tokens promised.
         self._kept, self._promised = self.KEPT[0] * self.KEPT[1], self.KEPT[1]
         # By lengths: steps that had it, how many of them had a new draft, and what was accepted.
@@ -133,7 +100,7 @@ class CostAware(Controller):
         # As lists: a step asks for single numbers.
         self._choices = choices.tolist()
         self._chosen_seconds = seconds[rows, choices].tolist()
-        # What whole blocks cost above the best, a token.
+        # What the largest trees cost above the best, a token.
         self._extra = (1 / rates[:, -1] - 1 / best).tolist()
         # A reused draft is only verified, and commits one token of the verifier's besides: it must
         # commit what steps commit on average in that time.
@@ -142,8 +109,8 @@ class CostAware(Controller):
         return best
 
     def _rates(self) -> tuple[Floats, Floats]:
-        """``(rows, lengths)`` tokens a second, and the seconds of a step: :func:`expected_rates`,
-        but for what is known of each length."""
+        """``(rows, lengths)`` tokens a second, and the seconds of a step, with what is known of
+        each length."""
         sums = np.concatenate([[0.0], self._averages.survival().cumsum()])
         seen = self.STEPS + self._tried
         renewed = (self.STEPS + self._renewed) / seen
@@ -168,20 +135,6 @@ class CostAware(Controller):
         self.reuse_above = self._worth[rows][length]
         return [length if self._drafts else 0] * count
 
-    def verify_lengths(self, draft: Draft) -> Tensor | None:
-        """The best cut, with the head's probabilities; one for all rows, since they share it."""
-        self.predicted = None
-        # There may be none in a batch that began with some.
-        if self._head is None or not draft.tokens.size(1):
-            return None
-        assert isinstance(draft, ChainDraft)
-        rows, width = draft.tokens.shape
-        self.predicted = self._head(draft.states, draft.confidences)
-        survival = self.predicted.cumprod(-1).mean(0)
-        seconds = self._costs.draft[rows, width] + self._costs.verify[rows, : width + 1]
-        best = int(expected_rates(survival.double().cpu().numpy(), seconds).argmax())
-        return torch.full((rows,), self._bounds.clamp(best), device=draft.tokens.device)
-
     def observe(self, result: StepResult) -> list[int]:
         """As in the step before, or what a new look at the averages says."""
         if self._drafts:
@@ -192,8 +145,6 @@ class CostAware(Controller):
         return self._lengths(max(1, len(result.rows) - len(done)), len(result.rows))
 
     def _learn(self, result: StepResult) -> None:
-        if isinstance(self._head, CalibratedConfidence):
-            self._head.learn(result)
         self._averages.note(result)
         for drafted, called, accepted, ended, expected in zip(
             result.drafted, result.called, result.accepted, result.ended, result.expected
@@ -218,64 +169,18 @@ class CostAware(Controller):
             self._choose()
 
 
-def _survival(options: ControllerOptions) -> str:
-    """What is drafted and tells how much will be accepted, where nothing is said too."""
-    return options[SURVIVAL] or ("head" if options[ACCEPTANCE_HEAD] else "tree")
-
-
-def _build(options: ControllerOptions, parts: Parts) -> CostAware:
-    survival = _survival(options)
-    if survival == "tree":
-        return CostAware(parts.bounds, depth=parts.depth)
-    heads = {"confidence": CalibratedConfidence(), "head": parts.head, "averages": None}
-    return CostAware(parts.bounds, heads[survival])
-
-
-def _idle(options: ControllerOptions) -> set[str]:
-    idle = set() if _survival(options) == "tree" else {TREE_NODES.name}
-    return idle if _survival(options) == "head" else {*idle, ACCEPTANCE_HEAD.name}
-
-
-def _head(options: ControllerOptions) -> str:
-    if _survival(options) != "head":
-        return ""
-    return "needed" if options[SURVIVAL] == "head" else "used"
-
-
-def _kind(options: ControllerOptions) -> str:
-    kinds = {"tree": "cost-aware", "head": "cost-aware with a head"}
-    return kinds.get(_survival(options), "cost-aware, chains")
-
-
-def _variants(options: ControllerOptions) -> Any:
-    """With trees; and also with whatever else ``options`` ask for."""
-    plain = options.having(survival="tree", acceptance_head=None)
-    yield "", plain
-    if options[SURVIVAL] in ("averages", "confidence"):
-        yield str(options[SURVIVAL]), plain.having(survival=options[SURVIVAL])
-    if options[ACCEPTANCE_HEAD] or options[SURVIVAL] == "head":
-        yield "head", options.having(survival="head")
-
-
 register_policy(
     Policy(
         "cost-aware",
         "most tokens a second on this machine, so that relaxed output depends on timings and on "
         "the batch",
-        build=_build,
-        options=(TREE_NODES, SURVIVAL, ACCEPTANCE_HEAD, COST_PROFILE),
-        trees=lambda options: _survival(options) == "tree",
-        head=_head,
+        build=lambda options, parts: CostAware(parts.bounds, parts.depth),
+        options=(TREE_NODES, SURVIVAL, COST_PROFILE),
+        trees=lambda options: True,
         looks_around=lambda options: True,
         prepares=lambda options: "costs",
-        variants=_variants,
-        idle=_idle,
-        kind=_kind,
-        styles={
-            "cost-aware": Style("#E69F00", "P", 10),
-            "cost-aware, chains": Style("#A6761D", "p", 10),
-            "cost-aware with a head": Style("#6E4A00", "X", 10),
-        },
+        variants=lambda options: iter([("", options)]),
+        styles={"cost-aware": Style("#E69F00", "P", 10)},
         rank=60,
     )
 )

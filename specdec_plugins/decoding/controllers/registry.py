@@ -42,16 +42,15 @@ MAX_ROWS = Option[int | None](
 )  # fmt: skip
 ACCEPTANCE_HEAD = Option[str | None](
     "acceptance_head", None,
-    "acceptance-head, cost-aware: file of the head (inference.py finds the acceptance_head.pt, or "
-    "for relaxed acceptance or sampling acceptance_head.relaxed.pt or .sampling.pt, that lies "
-    "beside the drafter, where one is needed)",
+    "acceptance-head: file of the head (inference.py finds the acceptance_head.pt, or for relaxed "
+    "acceptance or sampling acceptance_head.relaxed.pt or .sampling.pt, that lies beside the "
+    "drafter)",
     str, optional=True,
 )  # fmt: skip
 COST_PROFILE = Option[str | None](
     "cost_profile", None,
-    "cost-aware, and acceptance-head with --auto-stop-threshold or --verify-budget auto: file of "
-    "what steps cost here; measured and written if it is not there (default: one in "
-    "~/.cache/specdec)",
+    "cost-aware, and acceptance-head with --auto-stop-threshold: file of what steps cost here; "
+    "measured and written if it is not there (default: one in ~/.cache/specdec)",
     str, optional=True,
 )  # fmt: skip
 BOUNDS = (MIN_DRAFT, MAX_DRAFT)
@@ -105,13 +104,11 @@ class Policy:
     options: tuple[Option[Any], ...] = ()
     """Those that it looks at, beside the bounds."""
     styles: Mapping[str, Style] = field(default_factory=dict)
-    """Of each kind of system that a sweep makes of it."""
-    kind: Callable[[ControllerOptions], str] | None = None
-    """The kind; None: the policy's name."""
+    """By its name, or the names of the kinds of system that a sweep makes of it."""
     trees: Callable[[ControllerOptions], bool] = lambda options: False
     """Whether drafts branch."""
-    head: Callable[[ControllerOptions], str] = lambda options: ""
-    """``needed``, ``used`` where a file is given, or nothing."""
+    needs_head: bool = False
+    """Whether it asks an acceptance head."""
     looks_around: Callable[[ControllerOptions], bool] = lambda options: False
     """Whether it decides for a row by other rows, those before it or timings too: relaxed output
     then depends on them, also in float64."""
@@ -269,26 +266,21 @@ class ControllerOptions:
         return self.policy.prepares(self)
 
     @property
-    def reads_head(self) -> bool:
-        """Whether it makes use of an acceptance head."""
-        return bool(self.policy.head(self))
-
-    @property
     def needs_head(self) -> bool:
-        """Whether it cannot do without one."""
-        return self.policy.head(self) == "needed"
+        """Whether it asks an acceptance head."""
+        return self.policy.needs_head
 
     @property
     def kind(self) -> str:
         """The kind of system it is, which has a curve of its own in plots."""
-        return self.controller if self.policy.kind is None else self.policy.kind(self)
+        return self.controller
 
     @property
     def used(self) -> tuple[Option[Any], ...]:
         """The options that it looks at."""
         own = (*(BOUNDS if self.policy.bounded else ()), *self.policy.options)
         idle = self.policy.idle(self)
-        return tuple(option for option in own if option.name not in idle)
+        return tuple(option for option in own if option.name not in idle and not option.gone)
 
     @property
     def idle(self) -> set[str]:
@@ -318,7 +310,7 @@ class ControllerOptions:
         """The controller for blocks of ``block_size``.
 
         Args:
-            head: an acceptance head, for those that make use of one.
+            head: an acceptance head, for those that ask one.
 
         Raises:
             ValueError: bounds outside the block, or no head where one is needed.
@@ -327,11 +319,8 @@ class ControllerOptions:
         slots = self[MAX_DRAFT] or block_size
         bounds = Bounds(self[MIN_DRAFT], self[TREE_NODES] if self.trees else slots)
         if self.needs_head and head is None:
-            asked = f"--controller {self.controller}"
-            if "survival" in self.given:
-                asked = f"--survival {self.given['survival']}"
             raise ValueError(
-                f"{asked}: there is no acceptance head beside the drafter; give its file with "
-                "--acceptance-head"
+                f"--controller {self.controller}: there is no acceptance head beside the drafter; "
+                "give its file with --acceptance-head"
             )
         return self.policy.build(self, Parts(bounds, slots, head))

@@ -22,7 +22,7 @@ from specdec_plugins.decoding.steps.encoder import (
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine
 from specdec_plugins.engines.step import CachedStep, Results
-from specdec_plugins.fairseq_types import EncoderOut, NetInput
+from specdec_plugins.host.fairseq_types import EncoderOut, NetInput
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.models.drafter_decoder import Memory
 from specdec_plugins.models.lattice import SlotScores

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from specdec_plugins.engines.engine import Engine
 from specdec_plugins.engines.sizes import PaddedSizes
 from specdec_plugins.engines.step import Run, SourceStep
-from specdec_plugins.fairseq_types import EncoderOut
+from specdec_plugins.host.fairseq_types import EncoderOut
 from specdec_plugins.models.layers import (
     DecoderLayerRunner,
     EncoderLayerRunner,

@@ -16,7 +16,7 @@ from specdec_plugins.decoding.steps.padded_cache import PaddedKVCache, Reused
 from specdec_plugins.decoding.steps.padded_verifier import some_mask
 from specdec_plugins.engines.engine import Engine
 from specdec_plugins.engines.sizes import PaddedSizes
-from specdec_plugins.fairseq_types import EncoderOut
+from specdec_plugins.host.fairseq_types import EncoderOut
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.models.lattice import SlotScores
 from specdec_plugins.models.layers import lowest

@@ -18,16 +18,13 @@ from specdec_plugins.decoding.steps.padded_cache import PaddedKVCache, Reused
 from specdec_plugins.decoding.steps.verifier import CachedVerifier, Scored
 from specdec_plugins.engines.engine import Engine
 from specdec_plugins.engines.sizes import PaddedSizes
-from specdec_plugins.fairseq_types import EncoderOut
+from specdec_plugins.host.fairseq_types import EncoderOut
 from specdec_plugins.models.layers import lowest, source_mask
-from specdec_plugins.models.ragged import RaggedRows
 
 
 class PaddedVerifier(CachedVerifier):
     """Steps are handed more rows, tokens and positions than there are, and a mask that says so: in
     tensors that compiled code fills anew."""
-
-    joins = False
 
     def __init__(
         self,
@@ -51,9 +48,7 @@ class PaddedVerifier(CachedVerifier):
         self._past.begin(states.size(1))
         self._tell_positions(self._sizes.cached(capacity), states.dtype)
 
-    def score(
-        self, last: Tensor, draft: Draft, lengths: list[int], ragged: RaggedRows | None = None
-    ) -> Scored:
+    def score(self, last: Tensor, draft: Draft, lengths: list[int]) -> Scored:
         rows, new = len(lengths), draft.tokens.size(1) + 1
         slots = self._sizes.slots(new)
         mask, tokens, positions = self._inputs(self._past.rows, slots, self._past.width)

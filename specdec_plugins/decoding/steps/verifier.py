@@ -26,7 +26,8 @@ from specdec_plugins.decoding.steps.encoder import (
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine
 from specdec_plugins.engines.step import CachedStep
-from specdec_plugins.fairseq_types import EncoderOut
+from specdec_plugins.files.errors import UnsupportedModelError
+from specdec_plugins.host.fairseq_types import EncoderOut
 from specdec_plugins.models.layers import (
     Attend,
     DecoderLayerRunner,
@@ -34,16 +35,10 @@ from specdec_plugins.models.layers import (
     position_table,
     positioned,
     projection,
-    ragged_attention,
     source_mask,
     with_layers,
 )
-from specdec_plugins.models.ragged import RaggedRows
 from specdec_plugins.models.rows import keep_rows
-
-
-class UnsupportedModelError(ValueError):
-    """The model is not one that this decoder can run."""
 
 
 def check_supported(model: BaseFairseqModel) -> None:
@@ -120,8 +115,6 @@ class VerifierStep(CachedStep):
         table: Tensor | None,
         memory: KeysValues,
         memory_mask: Tensor | None,
-        taken: Tensor | None = None,
-        places: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Logits after each token, what a drafter reads (the states they are computed from, and
         those after some layers before them), and normalisers.
@@ -132,18 +125,12 @@ class VerifierStep(CachedStep):
             table: ``(length, channels)`` what stands for a position; None for nothing.
             memory: as :class:`MemoryStep` made it, or the same as a pair of each layer.
             memory_mask: to be added to the scores of cross-attention.
-            taken, places: of :class:`RaggedRows`, where tokens and positions are joined. Attention
-                is of padded rows all the same.
 
         Returns:
             ``(rows, slots, vocab)`` in float32 at least; ``(rows, slots, channels)``; and
             ``(rows, slots)``, what to take off a slot's logits to make them log-probabilities.
-            Joined, as the tokens are.
         """
-        decoder, ragged = self.decoder, None
-        if taken is not None and places is not None:
-            ragged = RaggedRows(taken, places)
-            attends = [ragged_attention(attend, ragged) for attend in attends]
+        decoder = self.decoder
         x = decoder.embed_scale * decoder.embed_tokens(tokens)
         if decoder.quant_noise is not None:
             x = decoder.quant_noise(x)
@@ -155,7 +142,7 @@ class VerifierStep(CachedStep):
             x = decoder.layernorm_embedding(x)
         inner = []
         for number, (layer, attend, source) in enumerate(zip(self.layers, attends, memory), 1):
-            x = layer(x, attend, source, memory_mask, ragged=ragged)
+            x = layer(x, attend, source, memory_mask)
             if number in self._feature_layers:
                 inner.append(x)
         if decoder.layer_norm is not None:
@@ -174,7 +161,7 @@ class VerifierStep(CachedStep):
 
 
 class Scored(NamedTuple):
-    """What a verifier says: as :class:`VerifierStep`, but states are never joined."""
+    """What a verifier says, as :class:`VerifierStep` gives it."""
 
     logits: Tensor
     states: Tensor
@@ -186,9 +173,6 @@ class CachedVerifier:
 
     Built once for a model; :meth:`start` begins a batch.
     """
-
-    joins = True
-    """Whether rows can be joined."""
 
     def __init__(
         self,
@@ -239,16 +223,13 @@ class CachedVerifier:
         if table is None or len(table) < count or table.dtype != dtype:
             self._table = position_table(self.step.decoder.embed_positions, count, self.padding)
 
-    def score(
-        self, last: Tensor, draft: Draft, lengths: list[int], ragged: RaggedRows | None = None
-    ) -> Scored:
+    def score(self, last: Tensor, draft: Draft, lengths: list[int]) -> Scored:
         """What the verifier says after each of a row's tokens.
 
         Args:
             last: ``(rows,)`` the last committed token (EOS at the start), which comes before the
                 draft.
             lengths: committed tokens of each row: as many are cached.
-            ragged: which of the tokens there are, where the verifier ``joins`` rows; None: all.
 
         Returns:
             what is to be read before the next call.
@@ -260,13 +241,8 @@ class CachedVerifier:
         self._new = self._cache.reserve(self._width, tokens.size(1))
         dtype = self._new.dtype
         mask = attention_mask(lengths, self._lengths, draft.attention(dtype), dtype)
-        rest = [self._table, self._memory, self._memory_mask]
-        if ragged is None:
-            return Scored(*self._run(self._new, mask, tokens, positions, *rest))
-        tokens, positions = ragged.join(tokens), ragged.join(positions)
-        rest += [ragged.taken, ragged.places]
-        logits, states, normalisers = self._run(self._new, mask, tokens, positions, *rest)
-        return Scored(logits, ragged.pad(states), normalisers)
+        rest = self._table, self._memory, self._memory_mask
+        return Scored(*self._run(self._new, mask, tokens, positions, *rest))
 
     def commit(self, accepted: Accepted, lengths: list[int]) -> None:
         """Cache what was accepted of the draft scored last; ``lengths``: as they were when it

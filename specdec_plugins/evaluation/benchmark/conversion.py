@@ -16,7 +16,8 @@ from fairseq.models.transformer import TransformerModelBase
 from specdec_plugins.checkpoints.archive import one_line
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.evaluation.benchmark.systems import CTRANSLATE2, BenchmarkSystem
-from specdec_plugins.inference import InferenceError, Translator
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.inference import Translator
 
 logger = logging.getLogger(__name__)
 

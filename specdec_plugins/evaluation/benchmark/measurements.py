@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from specdec_plugins.evaluation.folder import RunFolder
-from specdec_plugins.inference.settings import JsonObject
+from specdec_plugins.files.json_object import JsonObject
 
 DESCRIPTION = "benchmark.json"
 

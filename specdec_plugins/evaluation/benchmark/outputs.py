@@ -19,10 +19,10 @@ from specdec_plugins.evaluation.bleu import References
 from specdec_plugins.evaluation.folder import RUNS, provenance
 from specdec_plugins.evaluation.outputs import SUMMARY, TABLE
 from specdec_plugins.evaluation.plots import FORMATS
-from specdec_plugins.inference.output import write_whole
+from specdec_plugins.files.json_object import JsonObject
+from specdec_plugins.files.output import write_whole
+from specdec_plugins.files.work_folder import LOCK
 from specdec_plugins.inference.report import plain
-from specdec_plugins.inference.settings import JsonObject
-from specdec_plugins.inference.work_folder import LOCK
 
 PICTURE = "speed"
 

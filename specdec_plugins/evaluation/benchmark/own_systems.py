@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.evaluation.benchmark.worker import Batches, Decoded
+from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.inference import Settings, Translator, load_translator
-from specdec_plugins.inference.settings import JsonObject
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from types import TracebackType
 
 import specdec_plugins
 from specdec_plugins.evaluation.benchmark.worker import Answer, Failure, Job
-from specdec_plugins.inference.settings import InferenceError
+from specdec_plugins.files.errors import InferenceError
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from specdec_plugins.evaluation.benchmark.systems import (
 )
 from specdec_plugins.evaluation.bleu import References, Scores
 from specdec_plugins.evaluation.summary import Spread
-from specdec_plugins.inference.settings import JsonObject
+from specdec_plugins.files.json_object import JsonObject
 
 
 @dataclass(frozen=True)

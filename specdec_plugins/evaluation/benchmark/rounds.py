@@ -17,9 +17,10 @@ from specdec_plugins.evaluation.benchmark.sentences import Sentences
 from specdec_plugins.evaluation.benchmark.systems import CTRANSLATE2, BenchmarkSystem
 from specdec_plugins.evaluation.benchmark.worker import Answer, Job
 from specdec_plugins.evaluation.sweep import DECIDED_BY_RUN, check_counts
-from specdec_plugins.inference.job import describe_settings, file_digest
-from specdec_plugins.inference.paths import acceptance_head
-from specdec_plugins.inference.settings import JsonObject, Settings
+from specdec_plugins.files.json_object import JsonObject
+from specdec_plugins.files.paths import file_digest
+from specdec_plugins.inference.run_files import acceptance_head, describe_settings
+from specdec_plugins.inference.settings import Settings
 from specdec_plugins.machine import cores, processor_name
 
 Note = Callable[[str], object]
@@ -76,7 +77,7 @@ class Benchmark:
 
     def _describe(self, system: BenchmarkSystem) -> JsonObject:
         described = system.describe()
-        if system.drafts and system.controller.reads_head:
+        if system.drafts and system.controller.needs_head:
             head = acceptance_head(system.settings(self.base, 1))
             described["controller"]["acceptance_head"] = head and file_digest(head)
         return described

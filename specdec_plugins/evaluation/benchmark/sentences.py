@@ -12,8 +12,9 @@ from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.evaluation.benchmark.worker import Tokens
 from specdec_plugins.evaluation.bleu import References
 from specdec_plugins.evaluation.timing import split_by_length
-from specdec_plugins.inference.settings import JsonObject
-from specdec_plugins.inference.text import Line, TextCodec
+from specdec_plugins.files.input import Line
+from specdec_plugins.files.json_object import JsonObject
+from specdec_plugins.inference.text import TextCodec
 
 
 @dataclass(frozen=True)

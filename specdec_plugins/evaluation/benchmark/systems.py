@@ -9,8 +9,10 @@ from itertools import product
 from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
 from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
 from specdec_plugins.decoding.engine_choice import COMPILED, check_engine
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.inference.report import counted
-from specdec_plugins.inference.settings import InferenceError, JsonObject, Settings
+from specdec_plugins.inference.settings import Settings
 
 CTRANSLATE2 = "CTranslate2"
 FAIRSEQ = "fairseq"

@@ -185,7 +185,7 @@ def enumerate_outputs(
         GenerationLimits(max_len_b=length, temperature=temperature, repetition_penalty=penalty),
         SamplingRule(how),
     )
-    head, statistics = HEAD if options.reads_head else None, DecodingStatistics()
+    head, statistics = HEAD if options.needs_head else None, DecodingStatistics()
     found: dict[Output, float] = defaultdict(float)
     with pytest.MonkeyPatch.context() as patches:
         if not options.trees:

@@ -115,9 +115,6 @@ def test_cost_aware_lengths_do_not_skew_it(depth: int) -> None:
     ("options", "refused"),
     [
         (ControllerOptions("oracle"), True),
-        (ControllerOptions("cost-aware", survival="head"), True),
-        (ControllerOptions("cost-aware", survival="confidence"), True),
-        (ControllerOptions("cost-aware", survival="averages"), False),
         (ControllerOptions("cost-aware"), False),
     ],
 )

@@ -42,17 +42,14 @@ NAN = math.nan
         ({"confidence_threshold": NAN}, "--confidence-threshold nan"),
         ({"stop_threshold": -0.1}, "--stop-threshold -0.1: must be between 0 and 1"),
         ({"min_draft": 3, "max_draft": 2}, "--min-draft 3: is above --max-draft 2"),
-        ({"survival": "hope"}, "--survival hope: must be one of tree, averages, confidence"),
+        ({"survival": "tree"}, "--survival: was taken away; .*use --controller acceptance-head"),
+        ({"verify_budget": "8"}, "--verify-budget: was taken away; .*use --stop-threshold"),
         ({"min_draft": -1}, "--min-draft -1: must be 0 or more"),
         ({"controller": "cost-aware", "min_draft": 9}, "--min-draft 9: is above --tree-nodes 8"),
         ({"max_draft": 0}, "--max-draft 0: must be at least 1.*--controller none"),
         ({"controller": "none", "min_draft": 1}, "--controller none drafts nothing"),
         ({"redraft_below": -0.5}, "--redraft-below -0.5: must be 0 or more"),
         ({"redraft_below": NAN}, "--redraft-below nan: must be 0 or more"),
-        ({"verify_budget": 0}, "--verify-budget 0: must be auto or a whole number from 1 on"),
-        ({"verify_budget": "all"}, "--verify-budget all: must be auto or a whole number from 1 on"),
-        ({"verify_budget": "1.5"}, "--verify-budget 1.5: must be auto or"),
-        ({"verify_budget": "9" * 5000}, "--verify-budget 9+: must be auto or"),
         ({"tree_nodes": 0}, "--tree-nodes 0: must be between 1 and 1024"),
         ({"tree_nodes": 1025}, "--tree-nodes 1025: must be between 1 and 1024"),
         ({"controller": "tree", "min_draft": 3, "tree_nodes": 2}, "--min-draft 3: is above --tree"),
@@ -70,7 +67,6 @@ def test_what_cannot_be_is_named(given: dict[str, Any], message: str) -> None:
         ({"min_draft": 5}, "--min-draft 5: is above the block size, 4"),
         ({"controller": "tree", "max_draft": 5}, "--max-draft 5: is above the block size, 4"),
         ({"controller": "acceptance-head"}, "acceptance-head: there is no acceptance head"),
-        ({"controller": "cost-aware", "survival": "head"}, "--survival head: there is no"),
     ],
 )
 def test_what_does_not_go_with_the_drafter_is_named(given: dict[str, Any], message: str) -> None:
@@ -93,64 +89,15 @@ def test_every_name_has_its_controller(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "reads", "kind", "needs"),
-    [
-        ({}, "", "cost-aware", Needs(8, 4)),
-        (
-            {"acceptance_head": "head.pt"},
-            "used",
-            "cost-aware with a head",
-            Needs(4, confidences=True, whole_draft=True),
-        ),
-        (
-            {"acceptance_head": "head.pt", "survival": "averages"},
-            "",
-            "cost-aware, chains",
-            Needs(4),
-        ),
-        (
-            {"acceptance_head": "head.pt", "survival": "confidence"},
-            "",
-            "cost-aware, chains",
-            Needs(4, confidences=True, whole_draft=True),
-        ),
-        (
-            {"survival": "head"},
-            "needed",
-            "cost-aware with a head",
-            Needs(4, confidences=True, whole_draft=True),
-        ),
-    ],
+    ("by_costs", "prepares", "read"),
+    [(False, "", "stop_threshold"), (True, "costs", "cost_profile")],
 )
-def test_what_survival_is_told_by(
-    given: dict[str, Any], reads: str, kind: str, needs: Needs
-) -> None:
-    options = ControllerOptions("cost-aware", **given)
-    assert (options.reads_head, options.needs_head) == (bool(reads), reads == "needed")
-    assert ("acceptance_head" in options.idle) == (not reads)
-    assert ("tree_nodes" in options.idle) == (not options.trees)
-    assert options.kind == kind
-    assert options.build(4, HEAD if reads else None).needs == needs
-
-
-@pytest.mark.parametrize(
-    ("budget", "prepares", "used"),
-    [
-        (None, "", {"stop_threshold", "auto_stop_threshold", "verify_budget"}),
-        ("8", "", {"verify_budget"}),
-        (8, "", {"verify_budget"}),
-        ("auto", "costs", {"verify_budget", "cost_profile"}),
-    ],
-)
-def test_what_a_budget_looks_at(budget: Any, prepares: str, used: set[str]) -> None:
-    """Instead of a threshold; and what may be a number is one, from wherever it comes."""
-    options = ControllerOptions("acceptance-head", verify_budget=budget)
-    competes = budget is not None
-    assert (options.prepares, options.looks_around) == (prepares, competes)
-    bounds = {"min_draft", "max_draft", "acceptance_head"}
-    assert {option.name for option in options.used} == used | bounds
-    expected = Needs(4, confidences=True, whole_draft=competes, unpadded=competes)
-    assert options.build(4, HEAD).needs == expected
+def test_what_a_threshold_follows_from(by_costs: bool, prepares: str, read: str) -> None:
+    options = ControllerOptions("acceptance-head", auto_stop_threshold=by_costs)
+    assert (options.prepares, options.looks_around) == (prepares, by_costs)
+    always = {"min_draft", "max_draft", "acceptance_head", "auto_stop_threshold"}
+    assert {option.name for option in options.used} == {read, *always}
+    assert options.build(4, HEAD).needs == Needs(4, confidences=True)
 
 
 def test_a_head_is_asked() -> None:
@@ -210,16 +157,16 @@ def test_from_a_task_or_a_command_line() -> None:
         "auto_stop_threshold": True,
         "initial_draft": 2,
         "remember_draft": True,
-        "verify_budget": "8",
         "tree_nodes": 9,
         "max_rows": 4,
         "redraft_below": 2.5,
-        "survival": "confidence",
         "acceptance_head": "head.pt",
         "cost_profile": "costs.json",
     }
-    assert {*given} == {*controller_options()}
-    found = ControllerOptions.from_config(Namespace(controller="confidence", **given, other=1))
+    gone = {name for name, option in controller_options().items() if option.gone}
+    assert {*given} | gone == {*controller_options()}
+    config = Namespace(controller="confidence", **given, **dict.fromkeys(gone), other=1)
+    found = ControllerOptions.from_config(config)
     assert found == ControllerOptions("confidence", **given)
     assert found.given == given
 

@@ -50,7 +50,7 @@ def assert_apart(generator: Any, lengths: list[int], seed: int) -> None:
 def test_who_says_that_rows_matter_to_each_other() -> None:
     assert {*POLICIES} - {*CONTROLLERS} == {"cost-aware"}
     assert ControllerOptions("confidence", refit_threshold=True).looks_around
-    assert ControllerOptions("acceptance-head", verify_budget="8").looks_around
+    assert ControllerOptions("acceptance-head", auto_stop_threshold=True).looks_around
 
 
 @pytest.mark.parametrize("controller", CONTROLLERS)

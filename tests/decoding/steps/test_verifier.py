@@ -18,13 +18,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import Accepted
-from specdec_plugins.decoding.steps.verifier import (
-    CachedVerifier,
-    UnsupportedModelError,
-    check_supported,
-)
+from specdec_plugins.decoding.steps.verifier import CachedVerifier, check_supported
+from specdec_plugins.files.errors import UnsupportedModelError
 from specdec_plugins.models.layers import additive
-from specdec_plugins.models.ragged import RaggedRows
 from specdec_plugins.models.rows import unfinished
 
 PAD, EOS = 1, 2
@@ -107,7 +103,7 @@ def leaves(ways: list[list[int]]) -> list[list[int]]:
     name=st.sampled_from(sorted(VARIANTS)),
     lengths=st.lists(st.integers(1, 7), min_size=1, max_size=4),
     steps=st.lists(
-        st.tuples(st.integers(0, 4), st.sampled_from(["chains", "trees", "joined"])),
+        st.tuples(st.integers(0, 4), st.sampled_from(["chains", "trees"])),
         min_size=1,
         max_size=5,
     ),
@@ -117,9 +113,8 @@ def leaves(ways: list[list[int]]) -> list[list[int]]:
 def test_ragged_scoring_is_the_full_forward(
     name: str, lengths: list[int], steps: list[tuple[int, str]], together: bool, seed: int
 ) -> None:
-    """Of chains and trees, and of chains of unequal lengths without padding. Rows commit one way of
-    what was scored, or all together the first tokens of a chain; what they did not commit leaves no
-    trace; and rows drop out at random."""
+    """Of chains and trees. Rows commit one way of what was scored, or all together the first tokens
+    of a chain; what they did not commit leaves no trace; and rows drop out at random."""
     model = verifier(name)
     encoder_out = encode(model, lengths, seed)
     torch.manual_seed(seed)
@@ -137,17 +132,9 @@ def test_ragged_scoring_is_the_full_forward(
         depths = torch.tensor([[len(way) - 1 for way in own] for own in ways])
         if not branching:
             depths, seen = depths[0], seen[0]
-        ragged = None
-        if kind == "joined":
-            there = torch.randint(nodes + 1, (len(rows),)) + 1
-            ragged = RaggedRows.of(there, nodes + 1)
-            ways = [own[:count] for own, count in zip(ways, there.tolist())]
         scored = draft_of(draft, depths, seen)
-        logits, states, normalisers = cached.score(last, scored, counts, ragged)
+        logits, states, normalisers = cached.score(last, scored, counts)
         torch.testing.assert_close(normalisers, logits.logsumexp(-1))
-        if ragged is not None:
-            assert len(logits) == sum(map(len, ways))
-            logits = ragged.pad(logits)
         for i, row in enumerate(rows):
             for way in leaves(ways[i]):
                 tokens = committed[row] + inputs[i, way[1:]].tolist()

@@ -21,8 +21,9 @@ from specdec_plugins.evaluation.benchmark.ctranslate2_system import (
 )
 from specdec_plugins.evaluation.benchmark.processes import SystemProcess
 from specdec_plugins.evaluation.benchmark.sentences import Sentences
-from specdec_plugins.inference import InferenceError, Settings, Translator, load_translator
-from specdec_plugins.inference.text import Line
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.input import Line
+from specdec_plugins.inference import Settings, Translator, load_translator
 
 ROOT = Path(__file__).resolve().parents[3]
 KINDS: dict[str, dict[str, Any]] = {

@@ -15,7 +15,8 @@ from specdec_plugins.evaluation.benchmark import worker
 from specdec_plugins.evaluation.benchmark.own_systems import TranslatorJob
 from specdec_plugins.evaluation.benchmark.processes import SystemProcess
 from specdec_plugins.evaluation.benchmark.systems import BenchmarkSystem
-from specdec_plugins.inference import InferenceError, Settings
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.inference import Settings
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from specdec_plugins.evaluation.benchmark.plots import draw_speed
 from specdec_plugins.evaluation.benchmark.results import BatchResult, collect
 from specdec_plugins.evaluation.benchmark.table import format_results
 from specdec_plugins.evaluation.bleu import References
-from specdec_plugins.inference import InferenceError
+from specdec_plugins.files.errors import InferenceError
 
 BASELINE = "CTranslate2 float32"
 

@@ -12,7 +12,8 @@ from specdec_plugins.evaluation.benchmark.systems import (
     choose_baseline,
     list_systems,
 )
-from specdec_plugins.inference import InferenceError, Settings
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.inference import Settings
 
 BASE = Settings(
     "data", path="d.pt", ar_path="v.pt", tokenizer="moses", bpe="subword_nmt", block_size=3

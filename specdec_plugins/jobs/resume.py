@@ -17,13 +17,14 @@ from contextlib import suppress
 from itertools import islice
 
 import specdec_plugins
-from specdec_plugins.inference.job import describe_settings
-from specdec_plugins.inference.output import OutputLines
-from specdec_plugins.inference.paths import check_writable
-from specdec_plugins.inference.settings import InferenceError, JsonObject, Settings
-from specdec_plugins.inference.text import InputLines, Line
-from specdec_plugins.inference.work_folder import as_read, differing
-from specdec_plugins.whole_file import whole_file
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.input import InputLines, Line
+from specdec_plugins.files.json_object import JsonObject, as_read, differing
+from specdec_plugins.files.output import OutputLines
+from specdec_plugins.files.paths import check_writable
+from specdec_plugins.files.whole_file import whole_file
+from specdec_plugins.inference.run_files import describe_settings
+from specdec_plugins.inference.settings import Settings
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import torch
 from fairseq.models import BaseFairseqModel
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from specdec_plugins.fairseq_types import Sample
+from specdec_plugins.host.fairseq_types import Sample
 
 SHORT = 128
 """Sentences of up to so many tokens are attended to by plain matrix products. Forward and backward

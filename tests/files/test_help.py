@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec_plugins.inference.help import command_of, documented
+from specdec_plugins.files.help import command_of, documented
 
 SETUP = Path(__file__).resolve().parents[2] / "setup.py"
 DOORS = [

@@ -12,9 +12,9 @@ pytest.importorskip("ray", reason="Ray is not installed (extra [ray])")
 
 from dataclasses import asdict
 
-from specdec_plugins.inference import InferenceError
-from specdec_plugins.inference.corpus import Shard, find_files, read_corpus
-from specdec_plugins.inference.pool import MOST_TRIES, ShardTranslator, _reason, count_try
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.jobs.corpus import Shard, find_files, read_corpus
+from specdec_plugins.jobs.pool import MOST_TRIES, ShardTranslator, _reason, count_try
 
 
 @pytest.fixture

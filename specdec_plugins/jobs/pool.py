@@ -20,9 +20,10 @@ import ray.data
 import torch
 
 import specdec_plugins
-from specdec_plugins.inference.corpus import Shard, translate_shard
+from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference.loading import load_translator
-from specdec_plugins.inference.settings import InferenceError, Settings
+from specdec_plugins.inference.settings import Settings
+from specdec_plugins.jobs.corpus import Shard, translate_shard
 
 logger = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from specdec_plugins.inference.paths import check_writable
-from specdec_plugins.inference.settings import InferenceError
-from specdec_plugins.inference.text import STANDARD, complete_lines
-from specdec_plugins.whole_file import whole_file
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.input import STANDARD, complete_lines
+from specdec_plugins.files.paths import check_writable
+from specdec_plugins.files.whole_file import whole_file
 
 
 def write_whole(path: Path, chunks: Iterable[bytes], partial: Path | None = None) -> None:

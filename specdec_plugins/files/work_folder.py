@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
 from filelock import FileLock, Timeout
 
-from specdec_plugins.inference.output import write_whole
-from specdec_plugins.inference.settings import InferenceError, JsonObject
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.json_object import JsonObject, as_read, differing
+from specdec_plugins.files.output import write_whole
 
 LOCK = ".lock"
 Own = TypeVar("Own", bound="WorkFolder")
@@ -99,25 +99,3 @@ class WorkFolder:
         """
         text = json.dumps(self.description, indent=1, ensure_ascii=False)
         write_whole(self._file, [text.encode("utf-8"), b"\n"])
-
-
-def as_read(description: JsonObject) -> JsonObject:
-    """A description as it is when read again: tuples are lists, keys are strings."""
-    read: JsonObject = json.loads(json.dumps(description))
-    return read
-
-
-def differing(one: object, other: object) -> str:
-    """Where two descriptions differ, as messages say it; empty if nowhere."""
-    names = list(differences(one, other))
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
-
-
-def differences(one: object, other: object, name: str = "") -> Iterator[str]:
-    """Where two descriptions differ, as dotted names."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        for key in dict.fromkeys([*one, *other]):
-            yield from differences(one.get(key), other.get(key), f"{name}.{key}" if name else key)
-    elif one != other:
-        yield name

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec_plugins.cli.terminal import prepare_terminal
+from specdec_plugins.files.terminal import prepare_terminal
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TextIO
 
-from specdec_plugins.inference.settings import InferenceError
+from specdec_plugins.files.errors import InferenceError
 
 OUTPUT, ERROR = 1, 2
 """Descriptors."""

@@ -11,11 +11,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jobs import Numberer
 
-from specdec_plugins.inference import InferenceError
-from specdec_plugins.inference.corpus import CorpusFile, find_files, read_corpus, translate_shard
-from specdec_plugins.inference.output import write_whole
-from specdec_plugins.inference.paths import check_outside
-from specdec_plugins.inference.text import InputLines
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.input import InputLines
+from specdec_plugins.files.output import write_whole
+from specdec_plugins.files.paths import check_outside
+from specdec_plugins.jobs.corpus import CorpusFile, find_files, read_corpus, translate_shard
 
 
 def read(path: Path, output: Path, shard_lines: int = 2) -> list[CorpusFile]:

@@ -7,18 +7,18 @@ are put together, in order, as a file of the same name.
 
 from __future__ import annotations
 
-import hashlib
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import specdec_plugins
-from specdec_plugins.inference.corpus import FOLDER, CorpusFile, Shard, shard_folder
-from specdec_plugins.inference.output import write_whole
-from specdec_plugins.inference.paths import model_files
-from specdec_plugins.inference.settings import InferenceError, JsonObject, Settings
-from specdec_plugins.inference.work_folder import WorkFolder
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.json_object import JsonObject
+from specdec_plugins.files.output import write_whole
+from specdec_plugins.files.work_folder import WorkFolder
+from specdec_plugins.inference.run_files import describe_settings
+from specdec_plugins.inference.settings import Settings
+from specdec_plugins.jobs.corpus import FOLDER, CorpusFile, Shard, shard_folder
 
 
 def describe_job(
@@ -31,46 +31,6 @@ def describe_job(
         **describe_settings(settings, seed),
         "shard_lines": shard_lines,
     }
-
-
-def describe_settings(settings: Settings, seed: int | None = None) -> JsonObject:
-    """``models``: the digests of the files that settings name; ``settings``: all else.
-
-    ``seed``: None where it decides nothing.
-    """
-    described = settings.describe()
-    models = model_files(settings)
-    options = described.pop("encoder_options")
-    for name in ("data", "path", "ar_path", "closest_to"):
-        del described[name]
-    if "acceptance_head" in models:
-        del described["controller"]["acceptance_head"]
-    return {
-        "models": {name: file_digest(path) for name, path in models.items()},
-        "settings": {
-            **described,
-            "encoder_options": {k: v for k, v in options.items() if k not in models},
-            **({} if seed is None else {"seed": seed}),
-        },
-    }
-
-
-def file_digest(path: str | os.PathLike[str]) -> str:
-    """The SHA-256 of a file.
-
-    Raises:
-        InferenceError: it cannot be read.
-    """
-    digest = hashlib.sha256()
-    try:
-        with open(path, "rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-    except OSError as error:
-        raise InferenceError(
-            f"{path}: cannot be read ({error.strerror}); check the path"
-        ) from error
-    return digest.hexdigest()
 
 
 class Job(WorkFolder):

@@ -17,17 +17,16 @@ from conftest import make_task, make_verifier
 from drafters import save_checkpoint
 from models.test_acceptance_head import make_head
 
-from specdec_plugins.checkpoints.archive import CheckpointError
+from specdec_plugins.checkpoints.encoder_init import write_initial_checkpoint
 from specdec_plugins.checkpoints.export import export_checkpoint
 from specdec_plugins.checkpoints.head_file import save_head
 from specdec_plugins.checkpoints.loading import save_state
 from specdec_plugins.decoding.cost_profile import CostProfile
 from specdec_plugins.evaluation.calibration import Predictions, plot_reliability
-from specdec_plugins.inference import InferenceError
-from specdec_plugins.inference.output import write_whole
+from specdec_plugins.files.errors import CheckpointError, InferenceError
+from specdec_plugins.files.output import write_whole
+from specdec_plugins.files.whole_file import whole_file
 from specdec_plugins.inference.report import write_json
-from specdec_plugins.models.encoder_init import write_initial_checkpoint
-from specdec_plugins.whole_file import whole_file
 
 Write = Callable[[Path], object]
 

@@ -10,9 +10,9 @@ import torch
 from conftest import make_batch, make_dictionary, make_task, make_verifier, without_copies
 from drafters import block_args, make_block, make_causal, save_checkpoint
 
-from specdec_plugins.checkpoints.archive import CheckpointError
+from specdec_plugins.checkpoints.encoder_init import init_encoder_from
+from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.models.block_nat import BlockDrafter
-from specdec_plugins.models.encoder_init import init_encoder_from
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "post-norm": {},

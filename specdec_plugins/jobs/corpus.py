@@ -20,9 +20,9 @@ from typing import IO
 
 from fairseq import utils
 
-from specdec_plugins.inference.output import write_whole
-from specdec_plugins.inference.settings import InferenceError
-from specdec_plugins.inference.text import InputLines
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.input import InputLines
+from specdec_plugins.files.output import write_whole
 from specdec_plugins.inference.translator import Translator
 
 FOLDER = ".job"

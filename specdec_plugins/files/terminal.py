@@ -11,7 +11,12 @@ from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 
-from specdec_plugins.inference.streams import open_standard_streams, tell
+import torch
+
+from specdec_plugins.files.errors import SpecdecError
+from specdec_plugins.files.streams import open_standard_streams, tell
+
+logger = logging.getLogger(__name__)
 
 Main = Callable[..., int]
 
@@ -42,24 +47,54 @@ def prepare_terminal(prog: str) -> None:
         warnings.simplefilter("ignore")
 
 
-def ends_quietly(prog: str) -> Callable[[Main], Main]:
-    """For a command's main function: what is interrupted ends by one line and with status 130, and
-    where nobody reads the output any more it just ends."""
+def command(
+    prog: str,
+    interrupted: str = "interrupted",
+    failed: int | None = None,
+    logs: bool = True,
+) -> Callable[[Main], Main]:
+    """Make a command of its main function: the terminal is prepared, and what stops it is told.
+
+    What a user can mend ends in one line on standard error; with ``LOGLEVEL=DEBUG`` the traceback
+    stands before it. Where nobody reads the output any more, the command just ends.
+
+    Args:
+        interrupted: what is said after an interruption, whose status is 130.
+        failed: the status after an error; by default 2 for a ``ValueError``, which is about the
+            command line, and else 1.
+        logs: whether the terminal is prepared; fairseq's trainer sets up its own logging.
+    """
 
     def decorate(main: Main) -> Main:
         @wraps(main)
         def run(*arguments: object) -> int:
+            if logs:
+                prepare_terminal(prog)
+            else:
+                log_level(prog)
             try:
                 return main(*arguments)
             except BrokenPipeError:
                 return 0
             except KeyboardInterrupt:
-                tell(f"{prog}: interrupted")
-                return 130
+                return _fail(prog, 130, interrupted)
+            except torch.cuda.OutOfMemoryError:
+                return _fail(prog, 1, "the GPU's memory does not suffice; give a smaller --batch")
+            except (SpecdecError, OSError, ValueError) as error:
+                if not logs and not isinstance(error, SpecdecError):
+                    raise  # of fairseq: where it came from is of use
+                of_usage = isinstance(error, ValueError)
+                return _fail(prog, failed or (2 if of_usage else 1), str(error))
 
         return run
 
     return decorate
+
+
+def _fail(prog: str, status: int, message: str) -> int:
+    logger.debug("traceback:", exc_info=True)
+    tell(f"{prog}: {' '.join(message.split())}")
+    return status
 
 
 def log_level(prog: str) -> str:

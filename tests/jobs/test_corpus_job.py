@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from jobs import Numberer
 
 from specdec_plugins.decoding.controllers import ControllerOptions
-from specdec_plugins.inference import InferenceError, Settings
-from specdec_plugins.inference.corpus import CorpusFile, find_files, read_corpus, translate_shard
-from specdec_plugins.inference.job import FOLDER, Job, describe_job
-from specdec_plugins.inference.work_folder import LOCK, differences
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.json_object import differences
+from specdec_plugins.files.work_folder import LOCK
+from specdec_plugins.inference import Settings
+from specdec_plugins.jobs.corpus import CorpusFile, find_files, read_corpus, translate_shard
+from specdec_plugins.jobs.corpus_job import FOLDER, Job, describe_job
 
 NOTHING: dict[str, Any] = {}
 

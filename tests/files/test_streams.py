@@ -9,20 +9,16 @@ from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).resolve().parents[2] / "specdec_plugins" / "inference"
+PACKAGE = Path(__file__).resolve().parents[2] / "specdec_plugins"
 PROGRAM = """
 import os, sys, types
 
-# The module alone: to import all of the package takes seconds.
-for name in ("specdec_plugins", "specdec_plugins.inference", "specdec_plugins.inference.settings"):
-    sys.modules[name] = types.ModuleType(name)
-sys.modules["specdec_plugins.inference"].__path__ = [sys.argv[1]]
+# The room alone: to import all of the package takes seconds.
+sys.modules["specdec_plugins"] = types.ModuleType("specdec_plugins")
+sys.modules["specdec_plugins"].__path__ = [sys.argv[1]]
 
-class InferenceError(Exception): pass
-
-sys.modules["specdec_plugins.inference.settings"].InferenceError = InferenceError
-
-from specdec_plugins.inference.streams import open_standard_streams, put, tell
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.streams import open_standard_streams, put, tell
 open_standard_streams()
 file = os.open(os.devnull, os.O_RDONLY)
 tell("told")
@@ -39,7 +35,7 @@ sys.exit(0 if file > 2 else 9)
 
 def run(redirections: str) -> subprocess.CompletedProcess[str]:
     command = ["sh", "-c", f'"$0" -c "$1" "$2" {redirections}']
-    command += [sys.executable, PROGRAM, str(FOLDER)]
+    command += [sys.executable, PROGRAM, str(PACKAGE)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from specdec_plugins.checkpoints.head_file import find_head
-from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD, COST_PROFILE
-from specdec_plugins.inference.settings import InferenceError, Settings
-from specdec_plugins.inference.streams import ERROR, OUTPUT
-from specdec_plugins.inference.text import STANDARD
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.input import STANDARD
+from specdec_plugins.files.streams import ERROR, OUTPUT
 
 Location = str | os.PathLike[str]
 NamedPaths = Iterable[tuple[str, Location | None]]
@@ -46,55 +45,6 @@ def check_paths(outputs: NamedPaths, inputs: NamedPaths) -> None:
                     f"{label}: is the same file as {taken[identity]}; name another file"
                 )
         taken.update((identity, label) for label, identity in group)
-
-
-def check_run(settings: Settings, outputs: NamedPaths, inputs: NamedPaths) -> None:
-    """:func:`check_paths` of a run, whose models are inputs, and whose cost profile is an output.
-
-    Raises:
-        InferenceError: two are the same file.
-    """
-    options = settings.controller
-    given = {
-        "--path": settings.path,
-        "--AR-path": settings.ar_path,
-        "--acceptance-head": options[ACCEPTANCE_HEAD],
-        "--closest-to": settings.closest_to,
-    }
-    named = [(f"the model's {name}", path) for name, path in model_files(settings).items()]
-    check_paths(
-        [*outputs, ("--cost-profile", options[COST_PROFILE])], [*inputs, *named, *given.items()]
-    )
-
-
-def model_files(settings: Settings) -> dict[str, str]:
-    """The files that the output depends on, by what they are: models, dictionaries, codes,
-    references."""
-    head = acceptance_head(settings)
-    files = {
-        "drafter": settings.path if settings.drafts else None,
-        "verifier": settings.ar_path,
-        "acceptance_head": None if head is None else str(head),
-        "closest_to": settings.closest_to,
-    }
-    found = {name: path for name, path in files.items() if path}
-    for path in sorted(Path(settings.data).glob("dict.*.txt")):
-        found[path.name] = str(path)
-    options = {"codes": os.path.join(settings.data, "codes"), **settings.encoder_options}
-    for name, value in options.items():
-        if isinstance(value, str) and os.path.isfile(value):
-            found[name] = value
-    return found
-
-
-def acceptance_head(settings: Settings) -> Location | None:
-    """The file of the head that a run asks: the one given, or the one beside the drafter."""
-    options = settings.controller
-    if settings.strategy != "specdec" or not options.reads_head:
-        return None
-    if options[ACCEPTANCE_HEAD] is not None or settings.path is None:
-        return options[ACCEPTANCE_HEAD]
-    return find_head(settings.path, settings.rule)
 
 
 def files_below(folder: Path, *patterns: str) -> Iterator[Path]:
@@ -143,3 +93,21 @@ def _identity(path: Location | int) -> object:
 
 def _label(role: str, path: Location) -> str:
     return "standard input" if path == STANDARD else f"{role} {os.fspath(path)}"
+
+
+def file_digest(path: str | os.PathLike[str]) -> str:
+    """The SHA-256 of a file.
+
+    Raises:
+        InferenceError: it cannot be read.
+    """
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    except OSError as error:
+        raise InferenceError(
+            f"{path}: cannot be read ({error.strerror}); check the path"
+        ) from error
+    return digest.hexdigest()

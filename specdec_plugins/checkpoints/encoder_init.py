@@ -10,9 +10,10 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.models.transformer import TransformerEncoderBase
 from fairseq.tasks import FairseqTask
 
-from specdec_plugins.checkpoints.archive import CheckpointError
 from specdec_plugins.checkpoints.dictionaries import check_dictionaries
-from specdec_plugins.checkpoints.loading import REDUNDANT, State, load_state, save_state
+from specdec_plugins.checkpoints.loading import State, load_state, save_state
+from specdec_plugins.files.errors import CheckpointError
+from specdec_plugins.host.packed_encoder import REDUNDANT
 from specdec_plugins.models.drafter import Drafter
 
 logger = logging.getLogger(__name__)

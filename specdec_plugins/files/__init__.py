@@ -1,0 +1,1 @@
+"""Files, streams and errors, as every command treats them."""

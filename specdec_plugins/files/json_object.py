@@ -1,0 +1,32 @@
+"""Records as JSON has them, and where two of them differ."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+JsonObject = dict[str, Any]
+"""Settings, figures and the like by name, as JSON has them: nested, each of its own kind."""
+
+
+def as_read(description: JsonObject) -> JsonObject:
+    """A description as it is when read again: tuples are lists, keys are strings."""
+    read: JsonObject = json.loads(json.dumps(description))
+    return read
+
+
+def differing(one: object, other: object) -> str:
+    """Where two descriptions differ, as messages say it; empty if nowhere."""
+    names = list(differences(one, other))
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
+def differences(one: object, other: object, name: str = "") -> Iterator[str]:
+    """Where two descriptions differ, as dotted names."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in dict.fromkeys([*one, *other]):
+            yield from differences(one.get(key), other.get(key), f"{name}.{key}" if name else key)
+    elif one != other:
+        yield name

@@ -1,0 +1,83 @@
+"""The files that a run's output depends on, and what records say of them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from specdec_plugins.checkpoints.head_file import find_head
+from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD, COST_PROFILE
+from specdec_plugins.files.json_object import JsonObject
+from specdec_plugins.files.paths import Location, NamedPaths, check_paths, file_digest
+from specdec_plugins.inference.settings import Settings
+
+
+def check_run(settings: Settings, outputs: NamedPaths, inputs: NamedPaths) -> None:
+    """:func:`check_paths` of a run, whose models are inputs, and whose cost profile is an output.
+
+    Raises:
+        InferenceError: two are the same file.
+    """
+    options = settings.controller
+    given = {
+        "--path": settings.path,
+        "--AR-path": settings.ar_path,
+        "--acceptance-head": options[ACCEPTANCE_HEAD],
+        "--closest-to": settings.closest_to,
+    }
+    named = [(f"the model's {name}", path) for name, path in model_files(settings).items()]
+    check_paths(
+        [*outputs, ("--cost-profile", options[COST_PROFILE])], [*inputs, *named, *given.items()]
+    )
+
+
+def model_files(settings: Settings) -> dict[str, str]:
+    """The files that the output depends on, by what they are: models, dictionaries, codes,
+    references."""
+    head = acceptance_head(settings)
+    files = {
+        "drafter": settings.path if settings.drafts else None,
+        "verifier": settings.ar_path,
+        "acceptance_head": None if head is None else str(head),
+        "closest_to": settings.closest_to,
+    }
+    found = {name: path for name, path in files.items() if path}
+    for path in sorted(Path(settings.data).glob("dict.*.txt")):
+        found[path.name] = str(path)
+    options = {"codes": os.path.join(settings.data, "codes"), **settings.encoder_options}
+    for name, value in options.items():
+        if isinstance(value, str) and os.path.isfile(value):
+            found[name] = value
+    return found
+
+
+def acceptance_head(settings: Settings) -> Location | None:
+    """The file of the head that a run asks: the one given, or the one beside the drafter."""
+    options = settings.controller
+    if settings.strategy != "specdec" or not options.needs_head:
+        return None
+    if options[ACCEPTANCE_HEAD] is not None or settings.path is None:
+        return options[ACCEPTANCE_HEAD]
+    return find_head(settings.path, settings.rule)
+
+
+def describe_settings(settings: Settings, seed: int | None = None) -> JsonObject:
+    """``models``: the digests of the files that settings name; ``settings``: all else.
+
+    ``seed``: None where it decides nothing.
+    """
+    described = settings.describe()
+    models = model_files(settings)
+    options = described.pop("encoder_options")
+    for name in ("data", "path", "ar_path", "closest_to"):
+        del described[name]
+    if "acceptance_head" in models:
+        del described["controller"]["acceptance_head"]
+    return {
+        "models": {name: file_digest(path) for name, path in models.items()},
+        "settings": {
+            **described,
+            "encoder_options": {k: v for k, v in options.items() if k not in models},
+            **({} if seed is None else {"seed": seed}),
+        },
+    }

@@ -31,6 +31,7 @@ with open(__file__, encoding="utf-8") as _file:
 COMMANDS = {
     "specdec-average-checkpoints": "average_checkpoints",
     "specdec-benchmark": "benchmark",
+    "specdec-cache": "cache",
     "specdec-calibrate-head": "calibrate_head",
     "specdec-encoder-initial": "encoder_initial",
     "specdec-evaluate": "evaluate",

@@ -4,17 +4,55 @@ from __future__ import annotations
 
 import os
 import platform
+import re
+from functools import cache
 from pathlib import Path
 
+ABILITIES = (
+    ("amx_tile",),
+    ("avx512_vnni", "avx512f", "avx2", "sve", "asimd"),
+    ("avx512_bf16",),
+)
+"""What kernels are chosen by, under Linux's names: of each group the first that there is, which is
+the fastest, counts."""
+OURS = {"amx_tile": "amx", "avx512f": "avx512", "asimd": "neon"}
+BRAND = re.compile(r"\((?:R|TM)\)|\b(?:CPU|Processor)\b|@.*|\d+-Core")
+"""In a processor's name, what tells nothing of its kind."""
 
+
+@cache
 def processor_name() -> str:
-    """The processor's name, as far as the system tells it."""
+    """The processor, named by what it can do: ``AMD EPYC (avx2, L3 8 MiB)``.
+
+    What its brand alone says is no help: of one brand some processors have units that multiply
+    matrices, and others wait for arithmetic. Where the system does not tell, parts are missing.
+    """
     try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+        info = Path("/proc/cpuinfo").read_text("utf-8")
     except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+        info = ""
+    try:
+        size = Path("/sys/devices/system/cpu/cpu0/cache/index3/size").read_text("utf-8")
+    except OSError:
+        size = ""
+    return _describe(info, size.strip()) or platform.processor() or platform.machine()
+
+
+def _describe(info: str, size: str) -> str:
+    """The name.
+
+    Args:
+        info: what Linux says of its processors; may be empty.
+        size: of the cache of the third level, as Linux writes it (``8192K``); may be empty.
+    """
+    entries = dict(re.findall(r"^([^:\n]*\S)\s*: *(.*)$", info, re.M))
+    brand = " ".join(BRAND.sub(" ", entries.get("model name", platform.machine())).split())
+    flags = set((entries.get("flags") or entries.get("Features") or "").split())
+    fastest = (next((name for name in group if name in flags), None) for group in ABILITIES)
+    abilities = [OURS.get(name, name) for name in fastest if name]
+    if kib := re.fullmatch(r"(\d+)K", size):
+        abilities.append(f"L3 {int(kib[1]) / 1024:g} MiB")
+    return f"{brand} ({', '.join(abilities)})" if abilities else brand
 
 
 def cores() -> int:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from specdec_plugins.files.cache import trim
 from specdec_plugins.files.whole_file import whole_file
 from specdec_plugins.machine import cache_folder, processor_name
 
@@ -62,14 +65,18 @@ class CompiledFiles:
         if hashlib.sha256(compiled).digest() != digest:
             logger.warning("%s: is damaged; compiling anew", path)
             return None
+        with suppress(OSError):
+            os.utime(path)  # What is used is kept for longer.
         return compiled
 
     def save(self, path: Path, compiled: bytes) -> None:
-        """Keep it, whole or not at all; where that cannot be, a warning says so."""
+        """Keep it, whole or not at all, in place of what was not used for longest if that is much;
+        where it cannot be, a warning says so."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with whole_file(path) as file:
                 file.write(hashlib.sha256(compiled).digest() + compiled)
+            trim(self._folder)
         except OSError as error:
             logger.warning("%s: cannot be written (%s); not kept", path, error.strerror)
 

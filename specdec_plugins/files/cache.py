@@ -1,0 +1,58 @@
+"""The cache folder: how much it holds, and how it is emptied."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+MOST = 4 * 2**30
+"""Bytes that are kept of what was compiled: several pairs, in a few precisions each."""
+
+
+def size(path: Path) -> int:
+    """Bytes of a file, or of all files of a folder; 0 where there is nothing any more."""
+    return sum(file.lstat().st_size for file in _files(path))
+
+
+def trim(folder: Path, most: int = MOST) -> None:
+    """Remove entries, files or folders, until the folder holds at most so many bytes: first those
+    that were not used for longest, whose time of change is the oldest. The newest one stays.
+
+    What is being written, hidden until it is whole, is left alone. Other processes may remove
+    entries at the same time.
+    """
+    entries = []
+    for path in folder.iterdir():
+        with suppress(FileNotFoundError):
+            if not path.name.startswith("."):
+                entries.append((path.lstat().st_mtime, path, size(path)))
+    entries.sort()
+    total = sum(bytes_of for *_, bytes_of in entries)
+    for _, path, bytes_of in entries[:-1]:
+        if total <= most:
+            return
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+        total -= bytes_of
+
+
+def empty(folder: Path) -> None:
+    """Remove the folder with all that is in it.
+
+    Raises:
+        OSError: something cannot be removed.
+    """
+    with suppress(FileNotFoundError):
+        shutil.rmtree(folder)
+
+
+def _files(path: Path) -> Iterator[Path]:
+    with suppress(FileNotFoundError):
+        if path.is_dir():
+            yield from (file for file in path.rglob("*") if file.is_file())
+        elif path.exists():
+            yield path

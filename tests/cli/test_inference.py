@@ -743,7 +743,7 @@ def test_memory_of_the_gpu(
 
     monkeypatch.setattr(script, "load_translator", fail)
     assert run("--batch", "7") == 1
-    assert "--batch 7" in one_error(capfd)
+    assert "give a smaller --batch" in one_error(capfd)
 
 
 def test_nobody_listens(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from conftest import make_task, make_verifier
 from drafters import make_block, make_causal
-from scripted import DICTIONARY, ScriptedHead
+from scripted import DICTIONARY, ScriptedHead, traced
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.controllers import POLICIES, Bounds, Controller, ControllerOptions
@@ -18,7 +18,8 @@ from specdec_plugins.decoding.controllers.costs import StepCosts
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.prepare import look_ahead
-from specdec_plugins.decoding.trace import TraceRecorder
+from specdec_plugins.decoding.steps.cached import cached_drafter
+from specdec_plugins.engines.eager import EagerEngine
 
 K = 4
 DRAFTERS: dict[str, dict[str, Any]] = {
@@ -60,10 +61,11 @@ def make_generator(
     prepare: Prepare = None,
     rule: AcceptanceRule | None = None,
 ) -> SpeculativeGenerator:
-    """Of the pair, with a recorder."""
-    limits, recorder = GenerationLimits(max_len_b=max_len_b), TraceRecorder(DICTIONARY)
-    return SpeculativeGenerator(
-        verifier(), drafter(kind), DICTIONARY, controller, rule, limits, recorder, prepare
+    """Of the pair, traced."""
+    cached = cached_drafter(drafter(kind), EagerEngine(), verifier())
+    limits = GenerationLimits(max_len_b=max_len_b)
+    return traced(
+        SpeculativeGenerator(verifier(), cached, DICTIONARY, controller, rule, limits, prepare)
     )
 
 

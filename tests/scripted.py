@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from conftest import make_dictionary
 from torch import Tensor
 
-from specdec_plugins.decoding import generator as generator_module
 from specdec_plugins.decoding.controllers import Controller
 from specdec_plugins.decoding.controllers.constant import Constant
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.decoding.steps.drafter import Prefixes
+from specdec_plugins.decoding.trace import TraceRecorder
+from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.models.lattice import Lattice
 
 DICTIONARY = make_dictionary()
@@ -58,17 +58,12 @@ class ScriptedDrafter:
     reads_features = False
     feature_layers = ()
     eos, padding = DICTIONARY.eos(), DICTIONARY.pad()
+    engine = EagerEngine()
 
     def __init__(self, script: Tensor) -> None:
         """``script``: ``(rows, positions)`` tokens."""
         self.script = script
         self.model = self.decoder = self
-
-    def eval(self) -> None:
-        pass
-
-    def attach_verifier(self, verifier: Any) -> None:
-        pass
 
     def start(self, net_input: Any, verifier_out: Any, capacity: int) -> None:
         self.rows = torch.arange(len(self.script))
@@ -100,9 +95,14 @@ def scripted_generator(
     """
     if isinstance(controller, int):
         controller = Constant(controller)
-    with patch.object(generator_module, "cached_drafter", lambda model, engine: model):
-        drafter: Any = ScriptedDrafter(script) if isinstance(script, Tensor) else script
-        return SpeculativeGenerator(verifier, drafter, DICTIONARY, controller, **given)
+    drafter: Any = ScriptedDrafter(script) if isinstance(script, Tensor) else script
+    return SpeculativeGenerator(verifier, drafter, DICTIONARY, controller, **given)
+
+
+def traced(generator: SpeculativeGenerator) -> SpeculativeGenerator:
+    """The generator, whose hypotheses will have their steps."""
+    generator.observers.append(TraceRecorder(DICTIONARY))
+    return generator
 
 
 def make_lattice(tokens: Tensor, others: tuple[int, ...] = (1, 2)) -> Lattice:
@@ -153,6 +153,7 @@ def make_result(
         accepted=accepted,
         committed=committed,
         finished=done,
+        verifier_called=True,
         last=[DICTIONARY.eos() if end else 5 for end in done],
         lengths=committed if lengths is None else lengths,
         limited=[row in limited for row in range(rows)],

@@ -92,7 +92,12 @@ class Batch:
         return room if min(room) < slots else None
 
     def commit(
-        self, draft: Draft, accepted: Accepted, scores: Tensor, states: Tensor | None
+        self,
+        draft: Draft,
+        accepted: Accepted,
+        scores: Tensor,
+        states: Tensor | None,
+        verifier_called: bool,
     ) -> StepResult:
         """Append what was accepted of a draft.
 
@@ -100,6 +105,7 @@ class Batch:
             scores: ``(rows, n)`` the accepted tokens' log-probabilities; n holds all that is
                 committed.
             states: ``(rows, slots, channels)`` the verifier's, for a drafter that reads them.
+            verifier_called: whether the verifier had a pass.
         """
         committed, count, finished, verified, last = accepted.on_host
         # Behind the EOS that every row begins with.
@@ -127,6 +133,7 @@ class Batch:
             last=last,
             lengths=self.lengths,
             limited=[length > most for length, most in zip(self.lengths, self.max_lengths)],
+            verifier_called=verifier_called,
             sources=accepted.sources,
         )
 

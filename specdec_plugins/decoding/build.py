@@ -13,7 +13,8 @@ from specdec_plugins.decoding.cost_profile import CostProfile
 from specdec_plugins.decoding.generator import Prepare, SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.prepare import look_ahead
-from specdec_plugins.decoding.trace import TraceRecorder
+from specdec_plugins.decoding.steps.cached import cached_drafter
+from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine
 from specdec_plugins.models.drafter import Drafter
 
@@ -66,7 +67,6 @@ def build_generator(
     block_size: int | None = None,
     rule: AcceptanceRule | None = None,
     limits: GenerationLimits | None = None,
-    recorder: TraceRecorder | None = None,
     options: ControllerOptions | None = None,
     head: Head | None = None,
     engine: Engine | None = None,
@@ -90,7 +90,7 @@ def build_generator(
     options = options or ControllerOptions()
     if drafter is None or not options.drafts:
         return SpeculativeGenerator(
-            verifier, None, tgt_dict, rule=rule, limits=limits, recorder=recorder, engine=engine
+            verifier, None, tgt_dict, rule=rule, limits=limits, engine=engine
         )
     block_size = checked_block_size(drafter, block_size)
     if options.controller == AUTO:
@@ -101,17 +101,16 @@ def build_generator(
     preparations: dict[str, Prepare] = {"lookahead": look_ahead}
     if options.prepares == "costs":
         preparations["costs"] = CostProfile(options[COST_PROFILE])
+    engine = engine or EagerEngine()
     return SpeculativeGenerator(
         verifier,
-        drafter,
+        cached_drafter(drafter, drafter_engine or engine, verifier),
         tgt_dict,
         options.build(block_size, head),
         rule,
         limits,
-        recorder,
         preparations.get(options.prepares),
         engine,
-        drafter_engine,
     )
 
 
@@ -139,14 +138,15 @@ def build_drafter_alone(
             verifier and has none.
     """
     controller = Constant(checked_block_size(drafter, block_size))
-    rule = AcceptAll()
+    engine = engine or EagerEngine()
+    if verifier is not None:
+        drafter.attach_verifier(verifier)
     return SpeculativeGenerator(
-        verifier,
-        drafter,
+        drafter.verifier if drafter.reads_verifier else None,
+        cached_drafter(drafter, drafter_engine or engine),
         tgt_dict,
         controller,
-        rule,
+        AcceptAll(),
         limits,
         engine=engine,
-        drafter_engine=drafter_engine,
     )

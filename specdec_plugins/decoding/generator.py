@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,17 +20,18 @@ from specdec_plugins.decoding.drafting import (
     TreeDrafting,
 )
 from specdec_plugins.decoding.drafts import Draft
-from specdec_plugins.decoding.hypothesis import Hypothesis, Results
+from specdec_plugins.decoding.hypothesis import Hypothesis
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
+from specdec_plugins.decoding.observers import Judge, Observer
+from specdec_plugins.decoding.results import Results
 from specdec_plugins.decoding.scorers import NoScorer, Scorer, VerifierScorer
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import StepResult
-from specdec_plugins.decoding.steps.cached import cached_drafter, cached_verifier
-from specdec_plugins.decoding.trace import TraceRecorder
+from specdec_plugins.decoding.steps.cached import cached_verifier
+from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine
 from specdec_plugins.host.fairseq_types import NetInput, Sample
-from specdec_plugins.models.drafter import Drafter
 
 if TYPE_CHECKING:
     from fairseq.data import Dictionary
@@ -53,30 +53,27 @@ class SpeculativeGenerator:
     The contract is that of fairseq's ``SequenceGenerator``: :meth:`generate` returns, for every
     sentence, a list with one hypothesis: ``tokens`` (EOS included), ``score``,
     ``positional_scores``, ``attention`` and ``alignment`` (empty), ``steps``, ``history``, and
-    ``accepted``, the number of drafted tokens that each step committed; with a recorder also
-    ``trace``, its steps.
+    ``accepted``, the number of drafted tokens that each step committed. ``statistics`` and the
+    ``observers`` are called after every step.
     """
 
     def __init__(
         self,
         verifier: TransformerModelBase | None,
-        drafter: Drafter | None,
+        drafter: CachedDrafter | None,
         tgt_dict: Dictionary,
         controller: Controller | None = None,
         rule: AcceptanceRule | None = None,
         limits: GenerationLimits | None = None,
-        recorder: TraceRecorder | None = None,
         prepare: Prepare | None = None,
         engine: Engine | None = None,
-        drafter_engine: Engine | None = None,
     ) -> None:
         """
         Args:
             verifier: a fairseq Transformer; None for a drafter alone that reads nothing of one.
             controller: needed with a drafter, whose blocks are as long as it asks for.
             prepare: is called before each batch is decoded and timed.
-            engine: runs the models' steps; None is PyTorch as it is.
-            drafter_engine: runs the drafter's; None is the same one.
+            engine: runs the verifier's steps; None is PyTorch as it is.
 
         Raises:
             ValueError: a controller or rule that does not go with the others, or limits that leave
@@ -88,21 +85,17 @@ class SpeculativeGenerator:
         self.limits = limits or GenerationLimits()
         self.rule = rule or StrictRule()
         self.controller = controller or NoDrafts()
-        self.recorder = recorder
         self.statistics = DecodingStatistics()
+        self.observers: list[Observer] = []
         self.model = verifier
-        self.drafter = drafter
+        self.drafter = None if drafter is None else drafter.model
         self.engine = engine or EagerEngine()
-        self.drafter_engine = drafter_engine or self.engine
+        self.drafter_engine = self.engine if drafter is None else drafter.engine
         self.prepare = prepare
         if verifier is not None:
             # As a statement: of a model that fairseq has prepared for inference, eval() returns
             # None.
             verifier.eval()
-        if drafter is not None:
-            drafter.eval()
-            if verifier is not None:
-                drafter.attach_verifier(verifier)
         if self.rule.draws and self.controller.needs.whole_draft:
             raise ValueError(
                 f"--controller {self.controller.name}: looks at drafted tokens that are then not "
@@ -113,9 +106,9 @@ class SpeculativeGenerator:
         self.positions, self._scorer = self._build_scorer(verifier)
         """Most target tokens, EOS included, of the model that limits them."""
         self.limits.check_positions(self.positions)
-        self._cached = None if drafter is None else cached_drafter(drafter, self.drafter_engine)
+        self._cached = drafter
         self._draftings: dict[object, Drafting] = {}
-        self._drafting_for(self.controller, recorder is not None)
+        self._drafting_for(self.controller)
 
     def _build_scorer(self, verifier: TransformerModelBase | None) -> tuple[int, Scorer]:
         """Who scores drafts, and the target positions that there are."""
@@ -127,17 +120,16 @@ class SpeculativeGenerator:
         drafter = self.drafter
         assert drafter is not None
         shared = features = None
-        if drafter.encoder is None or drafter.uses_verifier_features:
-            layers = drafter.feature_layers
-            shared = cached_verifier(drafter.verifier, self.pad, self.engine, layers)
+        if verifier is not None:
+            shared = cached_verifier(verifier, self.pad, self.engine, drafter.feature_layers)
             features = shared if drafter.uses_verifier_features else None
         return int(drafter.decoder.embed_positions.max_positions), NoScorer(shared, features)
 
-    def _drafting_for(self, controller: Controller, traced: bool) -> Drafting:
-        """What makes the drafts that a controller wants, or a trace of them; kept for the next
-        batch."""
+    def _drafting_for(self, controller: Controller, observers: Sequence[Observer] = ()) -> Drafting:
+        """What makes the drafts that a controller and observers want; kept for the next batch."""
         needs = controller.needs
-        key = (needs.most > 0, needs.depth, needs.confidences or traced)
+        confidences = needs.confidences or any(one.asks_chances for one in observers)
+        key = (needs.most > 0, needs.depth, confidences)
         if key not in self._draftings:
             self._draftings[key] = self._new_drafting(*key)
         return self._draftings[key]
@@ -171,7 +163,7 @@ class SpeculativeGenerator:
             raise ValueError("prefix tokens and constraints: not supported by speculative decoding")
         if self.prepare is not None:
             self.prepare(self, sample)
-        return self.decode(sample, self.controller, self.statistics, self.recorder)
+        return self.decode(sample, self.controller, self.statistics, self.observers)
 
     @torch.inference_mode()
     def decode(
@@ -179,7 +171,7 @@ class SpeculativeGenerator:
         sample: Sample,
         controller: Controller,
         statistics: DecodingStatistics,
-        recorder: TraceRecorder | None = None,
+        observers: Sequence[Observer] = (),
     ) -> list[list[Hypothesis]]:
         """Translate a batch under a controller; what it takes is counted in ``statistics``.
 
@@ -190,22 +182,23 @@ class SpeculativeGenerator:
         same = self.drafter_engine is self.engine
         others = nullcontext() if same else self.drafter_engine.running()
         with others, self.engine.running():
-            return self._decode(sample, controller, statistics, recorder)
+            return self._decode(sample, controller, statistics, observers)
 
     def _decode(
         self,
         sample: Sample,
         controller: Controller,
         statistics: DecodingStatistics,
-        recorder: TraceRecorder | None,
+        observers: Sequence[Observer],
     ) -> list[list[Hypothesis]]:
         net_input = sample["net_input"]
         results = Results(len(net_input["src_tokens"]), self.limits, statistics)
-        drafting = self._drafting_for(controller, recorder is not None)
+        observers = (results, statistics, *observers)
+        drafting = self._drafting_for(controller, observers)
         drafting.start(statistics.stopwatch)
         batch = self._start(net_input, controller, statistics)
-        if recorder is not None:
-            recorder.begin(len(batch.rows))
+        for observer in observers:
+            observer.begin(len(batch.rows))
         while batch.rows:
             draft = drafting.draft(batch, controller.reuse_above, controller.reuse_together)
             with statistics.stopwatch("control", HOST):
@@ -219,23 +212,14 @@ class SpeculativeGenerator:
             drafting.note(result)
             with statistics.stopwatch("control", HOST):
                 batch.plan(controller.observe(result))
-            statistics.count_step(
-                result.accepted,
-                result.committed,
-                result.drafted,
-                result.verified,
-                sum(result.called),
-                self._scorer.calls * len(result.rows),
-            )
-            results.step(result)
-            if recorder is not None:
-                judge = partial(self.rule.probabilities_of, verification)
-                recorder.record(draft, verified, result, judge, controller.predicted)
+            judge = Judge(self.rule, verification, controller.predicted)
+            for observer in observers:
+                observer(draft, verified, result, judge)
             if any(result.finished):
                 self._finish(batch, result, results, drafting)
-        if recorder is not None:
-            recorder.attach(results.hypotheses)
-        return results.end()
+        for observer in observers:
+            observer.end(results.hypotheses)
+        return results.hypotheses
 
     def _start(
         self, net_input: NetInput, controller: Controller, statistics: DecodingStatistics
@@ -275,9 +259,11 @@ class SpeculativeGenerator:
         new = max(accepted.on_host[0])
         sources = accepted.sources[:, :new]
         self._scorer.commit(accepted, batch)
+        called = states is not None
         if self._cached is None or not self._cached.reads_features:
             states = None
-        return batch.commit(draft, accepted, scores(accepted.tokens[:, :new], sources), states)
+        log_probabilities = scores(accepted.tokens[:, :new], sources)
+        return batch.commit(draft, accepted, log_probabilities, states, called)
 
     def _finish(
         self, batch: Batch, result: StepResult, results: Results, drafting: Drafting

@@ -18,9 +18,6 @@ from specdec_plugins.host.fairseq_types import EncoderOut, NetInput
 class VerifierScorer:
     """The verifier, with what fairseq's options forbid."""
 
-    calls = 1
-    """Passes of the verifier a step and row."""
-
     def __init__(self, verifier: CachedVerifier, limits: GenerationLimits, bans: TokenBans) -> None:
         self.verifier = verifier
         self.limits = limits
@@ -97,7 +94,6 @@ class NoScorer:
         """
         self._encoder = encoder or features
         self._features = features
-        self.calls = int(features is not None)
 
     def encode(self, net_input: NetInput) -> EncoderOut | None:
         if self._encoder is None:

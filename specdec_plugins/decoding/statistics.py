@@ -10,6 +10,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from specdec_plugins.decoding.drafts import Draft
+from specdec_plugins.decoding.observers import Judge, Observer
+from specdec_plugins.decoding.step_result import StepResult
+
 PHASES = ("encode", "draft", "control", "verify")
 """Of a run's time; what is left is reported as "other". On a GPU they are the device's seconds, but
 for "control", the controller's answers, which is always the host's: to answer, it launches work and
@@ -75,7 +79,7 @@ class _OnHost:
 
 
 @dataclass
-class DecodingStatistics:
+class DecodingStatistics(Observer):
     """What a run did. Every count is over rows: a batched step of 8 rows is 8 steps.
 
     EOS is a token like any other: it is drafted, accepted and committed.
@@ -105,27 +109,18 @@ class DecodingStatistics:
     """Wall seconds of decoding, without what is prepared before a batch."""
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
 
-    def count_step(
-        self,
-        accepted: list[int],
-        committed: list[int],
-        drafted: list[int],
-        verified: list[int],
-        drafter_calls: int,
-        verifier_calls: int,
-    ) -> None:
-        """Count one step of a batch, given each row's tokens accepted and committed, draft length
-        and verify length, and for how many rows the models had a pass."""
-        self.steps += len(accepted)
-        self.drafter_calls += drafter_calls
-        self.verifier_calls += verifier_calls
-        self.drafted_tokens += sum(drafted)
-        self.verified_tokens += sum(verified)
-        self.accepted_tokens += sum(accepted)
-        self.committed_tokens += sum(committed)
-        missing = max(drafted) + 1 - len(self.acceptance_histogram)
+    def __call__(self, draft: Draft, verified: Draft, result: StepResult, judge: Judge) -> None:
+        """Count a step of every row."""
+        self.steps += len(result.rows)
+        self.drafter_calls += sum(result.called)
+        self.verifier_calls += result.verifier_called * len(result.rows)
+        self.drafted_tokens += sum(result.drafted)
+        self.verified_tokens += sum(result.verified)
+        self.accepted_tokens += sum(result.accepted)
+        self.committed_tokens += sum(result.committed)
+        missing = max(result.drafted) + 1 - len(self.acceptance_histogram)
         self.acceptance_histogram.extend([0] * missing)
-        for count in accepted:
+        for count in result.accepted:
             self.acceptance_histogram[count] += 1
 
     @property

@@ -3,69 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from torch import Tensor
 
 from specdec_plugins.decoding.drafts import Draft
 from specdec_plugins.decoding.hypothesis import Hypothesis
-from specdec_plugins.decoding.step_result import StepResult
+from specdec_plugins.decoding.observers import Judge, Observer
+from specdec_plugins.decoding.step_result import StepResult, StepTrace
 
 if TYPE_CHECKING:
     from fairseq.data import Dictionary
 
-Judge = Callable[[Tensor, Tensor], Tensor]
-"""Of ``(rows, slots)`` drafted tokens and what they come after, their probabilities ``(rows,
-slots)`` to the verifier."""
 
+class TraceRecorder(Observer):
+    """Gives every hypothesis its steps, as ``trace``. It costs some copies to the host a step."""
 
-@dataclass(frozen=True)
-class StepTrace:
-    """One step of one row. Tokens are symbols of the target dictionary, EOS (``</s>``) included.
-
-    What the step committed is ``drafted[:accepted]``, then ``bonus``. The other drafted tokens were
-    rejected: those up to ``verify_length`` since the verifier did not want them or one before
-    them, or since they come after the sentence's EOS; those from it on since they were not even
-    sent to the verifier.
-    """
-
-    drafted: list[str]
-    """The drafted tokens, one a slot or node: there are as many as the draft length."""
-    verify_length: int
-    """How many of them, from the first, were sent to the verifier."""
-    accepted: int
-    """How many of those, from the first, were committed."""
-    bonus: str | None
-    """The verifier's own token after them; None where they end in the sentence's EOS."""
-    milliseconds: float
-    """Wall time of the step of the whole batch that the row was in, the same for all its rows: from
-    the end of the verifier's encoder, or of the step before, until its tokens are on the host."""
-    parents: list[int] | None = None
-    """Of a tree: the place in ``drafted`` of the token before each, -1 where that is the last one
-    of the step before (and for ``<pad>``, which only fills up). The accepted tokens come first,
-    then the others by probability. None where each token follows the one before it."""
-    p: list[float | None] | None = None
-    """Of each drafted token: how probable it is to the verifier after the one that it comes after,
-    as the acceptance rule judges it; when sampling, what the verifier draws it by. None of what was
-    not verified; 0 where a limit forbids it. Traces of earlier versions have none of these."""
-    q: list[float] | None = None
-    """How probable it is to the drafter, among all that it chose or drew it from."""
-    p_acc: list[float | None] | None = None
-    """min(1, p / q): with sampling, of a chain, the probability with which it is accepted if all
-    before it are (Leviathan et al., ICML 2023, algorithm 1; the name is SpecDec++'s)."""
-    head: list[float] | None = None
-    """What an acceptance head said of that; None where none was asked."""
-
-    @property
-    def committed(self) -> int:
-        """Tokens that the step committed, bonus token included."""
-        return self.accepted + (self.bonus is not None)
-
-
-class TraceRecorder:
-    """Writes down the steps of one batch after another. It costs some copies to the host a step."""
+    asks_chances = True
 
     def __init__(self, tgt_dict: Dictionary) -> None:
         self._symbols = tgt_dict
@@ -73,28 +25,16 @@ class TraceRecorder:
         self._clock = 0.0
 
     def begin(self, rows: int) -> None:
-        """A batch of so many rows takes its first step now."""
+        """See the base class; the first step begins now."""
         self._steps = [[] for _ in range(rows)]
         self._clock = time.perf_counter()
 
-    def record(
-        self,
-        draft: Draft,
-        verified: Draft,
-        result: StepResult,
-        judge: Judge,
-        predicted: Tensor | None,
-    ) -> None:
-        """Note a step that has just committed its tokens.
-
-        Args:
-            verified: the part of the draft that was.
-            predicted: ``(rows, slots)`` what an acceptance head said of the draft.
-        """
+    def __call__(self, draft: Draft, verified: Draft, result: StepResult, judge: Judge) -> None:
+        """See the base class."""
         milliseconds = round(1000 * (time.perf_counter() - self._clock), 3)
         tokens, q = draft.tokens.tolist(), draft.chances()
-        p = judge(verified.tokens, verified.after).tolist()
-        said = None if predicted is None else predicted.tolist()
+        p = judge.probabilities(verified).tolist()
+        said = None if judge.predicted is None else judge.predicted.tolist()
         for i, row in enumerate(result.rows):
             size, judged = result.drafted[i], result.verified[i]
             places, parents = list(range(size)), draft.parents_of(i)
@@ -119,8 +59,8 @@ class TraceRecorder:
             )
         self._clock = time.perf_counter()
 
-    def attach(self, hypotheses: list[list[Hypothesis]]) -> None:
-        """Give every hypothesis of the batch its steps, as ``trace``."""
+    def end(self, hypotheses: list[list[Hypothesis]]) -> None:
+        """See the base class."""
         for (hypothesis,), steps in zip(hypotheses, self._steps, strict=True):
             hypothesis["trace"] = steps
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 import msgspec
 
 from specdec_plugins.decoding.acceptance.rules import SAMPLING
-from specdec_plugins.decoding.trace import StepTrace
+from specdec_plugins.decoding.step_result import StepTrace
 from specdec_plugins.evaluation.systems import AR, DRAFTER
 
 MOST = 1e18

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
 import torch
 
+from specdec_plugins.decoding.drafts import Draft
 from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.decoding.observers import Judge, Observer
 from specdec_plugins.decoding.statistics import DecodingStatistics
-from specdec_plugins.decoding.trace import StepTrace, TraceRecorder
+from specdec_plugins.decoding.step_result import StepResult, StepTrace
+from specdec_plugins.decoding.trace import TraceRecorder
 from specdec_plugins.evaluation.memory import MemoryGrowth
 from specdec_plugins.evaluation.runs import Run, SentenceColumns
 from specdec_plugins.evaluation.systems import System
@@ -20,46 +22,20 @@ from specdec_plugins.inference.report import device_name
 from specdec_plugins.inference.settings import TRACED
 from specdec_plugins.inference.text import TextCodec
 from specdec_plugins.inference.translator import Translation, Translator
-from specdec_plugins.models.rows import unfinished
 
 Batches = list[list[Line]]
 
 
-@dataclass
-class StepLog(DecodingStatistics):
-    """Statistics that also remember what each step drafted and verified, at no cost to speak of."""
+class RowCounts(Observer):
+    """Drafted and verified tokens of each row of the batch decoded last."""
 
-    lengths: list[tuple[list[int], list[int]]] = field(default_factory=list)
-    """Draft lengths and verify lengths of the rows that a step had."""
+    def begin(self, rows: int) -> None:
+        self.drafted, self.verified = [0] * rows, [0] * rows
 
-    def count_step(
-        self,
-        accepted: list[int],
-        committed: list[int],
-        drafted: list[int],
-        verified: list[int],
-        *calls: int,
-    ) -> None:
-        """As in :class:`DecodingStatistics`."""
-        super().count_step(accepted, committed, drafted, verified, *calls)
-        self.lengths.append((drafted, verified))
-
-    def take(self, steps: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Drafted and verified tokens of each row of the batch just decoded; then forget them.
-
-        Args:
-            steps: how many each row took: rows leave when they are finished, which tells what rows
-                a step had.
-        """
-        drafted, verified = [0] * len(steps), [0] * len(steps)
-        rows = list(range(len(steps)))
-        for step, lengths in enumerate(self.lengths, 1):
-            for row, *counts in zip(rows, *lengths, strict=True):
-                drafted[row] += counts[0]
-                verified[row] += counts[1]
-            rows = [rows[i] for i in unfinished([steps[row] == step for row in rows])]
-        self.lengths = []
-        return drafted, verified
+    def __call__(self, draft: Draft, verified: Draft, result: StepResult, judge: Judge) -> None:
+        for row, *counts in zip(result.rows, result.drafted, result.verified):
+            self.drafted[row] += counts[0]
+            self.verified[row] += counts[1]
 
 
 def plan_batches(codec: TextCodec, lines: Sequence[Line], size: int) -> Batches:
@@ -102,7 +78,9 @@ def timed_run(
         held: bytes that the system has in memory.
     """
     began = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    log = translator.generator.statistics = StepLog()
+    generator = _own_generator(translator)
+    log, counts = DecodingStatistics(), RowCounts()
+    generator.statistics, generator.observers = log, [counts]
     columns, settings = SentenceColumns(), translator.settings
     seed = number if settings.rule.draws else None
     outputs = number == 1 or seed is not None
@@ -110,7 +88,10 @@ def timed_run(
     for batch in batches:
         before = log.total_seconds
         results = list(translator.translate(batch, seed=seed))
-        _note(columns, batch, results, log, log.total_seconds - before, outputs)
+        columns.drafted_tokens += counts.drafted
+        columns.verified_tokens += counts.verified
+        _note(columns, batch, results, log.total_seconds - before, outputs)
+    generator.observers = []
     most = growth.most()
     if trace and outputs and settings.strategy in TRACED:
         columns.trace = _trace(translator, batches, seed)
@@ -143,29 +124,29 @@ def timed_run(
 
 def _trace(translator: Translator, batches: Batches, seed: int | None) -> list[list[StepTrace]]:
     """What the steps of every sentence do, in the order of decoding."""
-    generator = translator.generator
-    assert isinstance(generator, SpeculativeGenerator)
+    generator = _own_generator(translator)
     generator.statistics = DecodingStatistics()
-    generator.recorder = TraceRecorder(translator.codec.target)
+    generator.observers = [TraceRecorder(translator.codec.target)]
     found = [result.trace for batch in batches for result in translator.translate(batch, seed=seed)]
-    generator.recorder = None
+    generator.observers = []
     return [trace.steps for trace in found if trace is not None]
+
+
+def _own_generator(translator: Translator) -> SpeculativeGenerator:
+    assert isinstance(translator.generator, SpeculativeGenerator)
+    return translator.generator
 
 
 def _note(
     columns: SentenceColumns,
     batch: list[Line],
     results: list[Translation],
-    log: StepLog,
     seconds: float,
     outputs: bool,
 ) -> None:
-    drafted, verified = log.take([len(result.accepted) for result in results])
     columns.line += [line.number for line in batch]
     columns.seconds += [round(seconds, 6)] * len(batch)
     columns.steps += [len(result.accepted) for result in results]
-    columns.drafted_tokens += drafted
-    columns.verified_tokens += verified
     columns.accepted_tokens += [sum(result.accepted) for result in results]
     columns.committed_tokens += [result.tokens for result in results]
     if outputs:
@@ -173,7 +154,7 @@ def _note(
         columns.accepted_by_step += [result.accepted for result in results]
 
 
-def _figures(log: StepLog) -> JsonObject:
+def _figures(log: DecodingStatistics) -> JsonObject:
     # The drafter alone accepts without verifying.
     unwanted = max(0, log.verified_tokens - log.accepted_tokens)
     return {

@@ -192,19 +192,20 @@ def _build_generator(
     if settings.strategy == "drafter":
         assert drafter is not None
         return build_drafter_alone(drafter, verifier, target, k, settings.limits, *engines)
-    recorder = TraceRecorder(target) if settings.trace else None
-    return build_generator(
+    generator = build_generator(
         verifier,
         drafter,
         target,
         k,
         settings.rule,
         settings.limits,
-        recorder,
         settings.controller,
         head,
         *engines,
     )
+    if settings.trace:
+        generator.observers.append(TraceRecorder(target))
+    return generator
 
 
 def _build_beam_search(

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 
 import msgspec
 
-from specdec_plugins.decoding.trace import StepTrace
+from specdec_plugins.decoding.step_result import StepTrace
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.input import STANDARD
 from specdec_plugins.files.output import OutputLines

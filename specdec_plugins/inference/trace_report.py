@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from specdec_plugins.decoding.statistics import DecodingStatistics
-from specdec_plugins.decoding.trace import StepTrace
+from specdec_plugins.decoding.step_result import StepTrace
 from specdec_plugins.inference.trace_file import SentenceTrace
 
 TEMPLATE = "trace_report.html"
@@ -37,7 +37,7 @@ class TraceTotals:
 
     statistics: DecodingStatistics = field(default_factory=DecodingStatistics)
     """As the run itself counts, but for the drafter's passes: a step that verified what was left
-    of a draft counts as one, too. Times are not known here."""
+    of a draft counts as one, too. Times and the histogram are left out."""
     blank_lines: int = 0
     """Lines without words, which no step was taken for."""
     lengths: Counter[int] = field(default_factory=Counter)
@@ -54,15 +54,23 @@ class TraceTotals:
         self.blank_lines += not sentence.steps
         self.statistics.sentences += bool(sentence.steps)
         for step in sentence.steps:
-            lengths = [len(step.drafted)], [step.verify_length]
-            calls = bool(step.drafted), 1
-            self.statistics.count_step([step.accepted], [step.committed], *lengths, *calls)
+            self._count(step)
             self.lengths[step.committed] += 1
             self.reached.update(range(reached_slots(step)))
             self.accepted.update(range(step.accepted))
             if step.parents is None:
                 judged = (step.p_acc or [])[: reached_slots(step)]
                 self.ratios += [ratio for ratio in judged if ratio is not None]
+
+    def _count(self, step: StepTrace) -> None:
+        counts = self.statistics
+        counts.steps += 1
+        counts.verifier_calls += 1
+        counts.drafter_calls += bool(step.drafted)
+        counts.drafted_tokens += len(step.drafted)
+        counts.verified_tokens += step.verify_length
+        counts.accepted_tokens += step.accepted
+        counts.committed_tokens += step.committed
 
     @property
     def mean_ratio(self) -> float | None:

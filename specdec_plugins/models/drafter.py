@@ -117,6 +117,11 @@ class Drafter(BaseFairseqModel):
         self._verifier = (verifier.to(own.device, own.dtype),)
 
     @property
+    def reads_verifier(self) -> bool:
+        """Whether it cannot do without the verifier's encoder, tables or states."""
+        return self.encoder is None or self.uses_verifier_features
+
+    @property
     def verifier(self) -> TransformerModelBase:
         """The attached verifier.
 

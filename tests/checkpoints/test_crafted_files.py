@@ -31,7 +31,7 @@ from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers import Needs
 from specdec_plugins.decoding.cost_profile import CostProfile
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.decoding.trace import StepTrace
+from specdec_plugins.decoding.step_result import StepTrace
 from specdec_plugins.evaluation.folder import SweepFolder
 from specdec_plugins.evaluation.summary import summarize
 from specdec_plugins.files.errors import CheckpointError, InferenceError

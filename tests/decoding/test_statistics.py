@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import math
 import time
+from dataclasses import replace
 from typing import ClassVar
+from unittest.mock import Mock
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted import make_result
 
 from specdec_plugins.decoding.statistics import PHASES, DecodingStatistics, Stopwatch
+from specdec_plugins.decoding.step_result import StepResult
 
 CPU = torch.device("cpu")
 KEYS = [
@@ -36,44 +40,47 @@ KEYS = [
 
 
 @st.composite
-def runs(draw: st.DrawFn) -> list[tuple[list[int], list[int], list[int], list[int], int, int]]:
-    """Steps of a batch: what each row accepted, committed, drafted and verified, and the calls."""
+def runs(draw: st.DrawFn) -> list[StepResult]:
+    """Steps of a batch."""
     found = []
     for _ in range(draw(st.integers(0, 6))):
         drafted = draw(st.lists(st.integers(0, 5), min_size=1, max_size=4))
         verified = [draw(st.integers(0, count)) for count in drafted]
         accepted = [draw(st.integers(0, count)) for count in verified]
         # An accepted EOS ends the row without a bonus token.
-        bonus = [draw(st.integers(0 if count else 1, 1)) for count in accepted]
-        committed = [a + b for a, b in zip(accepted, bonus)]
-        calls = st.integers(0, len(drafted))
-        found.append((accepted, committed, drafted, verified, draw(calls), draw(calls)))
+        ended = tuple(i for i, count in enumerate(accepted) if count and draw(st.booleans()))
+        called = [draw(st.booleans()) for _ in drafted]
+        result = make_result(accepted, verified, drafted, ended=ended, called=called)
+        found.append(replace(result, verifier_called=draw(st.booleans())))
     return found
 
 
+def count(statistics: DecodingStatistics, *results: StepResult) -> None:
+    for result in results:
+        statistics(Mock(), Mock(), result, Mock())
+
+
 @given(run=runs())
-def test_identities(
-    run: list[tuple[list[int], list[int], list[int], list[int], int, int]],
-) -> None:
+def test_identities(run: list[StepResult]) -> None:
     statistics = DecodingStatistics()
-    for step in run:
-        statistics.count_step(*step)
-    rows = sum(len(step[0]) for step in run)
+    count(statistics, *run)
+    rows = sum(len(step.rows) for step in run)
     accepted, committed, drafted, verified = (
-        sum(sum(step[part]) for step in run) for part in range(4)
+        sum(sum(getattr(step, name)) for step in run)
+        for name in ("accepted", "committed", "drafted", "verified")
     )
     assert statistics.steps == rows
     assert statistics.committed_tokens == committed
     assert statistics.accepted_tokens == accepted
     assert statistics.drafted_tokens == drafted
     assert statistics.verified_tokens == verified
-    assert statistics.drafter_calls == sum(step[4] for step in run)
-    assert statistics.verifier_calls == sum(step[5] for step in run)
+    assert statistics.drafter_calls == sum(sum(step.called) for step in run)
+    assert statistics.verifier_calls == sum(len(step.rows) for step in run if step.verifier_called)
     assert statistics.accepted_tokens + statistics.bonus_tokens == statistics.committed_tokens
     histogram = statistics.acceptance_histogram
     assert sum(histogram) == statistics.steps
     assert sum(m * count for m, count in enumerate(histogram)) == statistics.accepted_tokens
-    assert len(histogram) == max((max(step[2]) + 1 for step in run), default=0)
+    assert len(histogram) == max((max(step.drafted) + 1 for step in run), default=0)
     if rows:
         assert statistics.acceptance_length == committed / rows
         assert statistics.verification_rate == statistics.verifier_calls / committed
@@ -96,8 +103,11 @@ def test_report(monkeypatch: pytest.MonkeyPatch) -> None:
     stopwatch = Stopwatch()
     monkeypatch.setattr(stopwatch, "seconds", lambda: spent)
     statistics = DecodingStatistics(stopwatch=stopwatch)
-    statistics.count_step([3, 0], [4, 1], [3, 3], [3, 1], 2, 2)
-    statistics.count_step([1], [1], [3], [2], 0, 1)
+    count(
+        statistics,
+        make_result([3, 0], [3, 1], [3, 3]),
+        make_result([1], [2], [3], ended=(0,), called=[False]),
+    )
     statistics.sentences = 2
     statistics.latencies = [0.5, 0.25]
     statistics.total_seconds = 3.0

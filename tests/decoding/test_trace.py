@@ -21,7 +21,8 @@ from specdec_plugins.decoding.acceptance import SamplingRule, StrictRule, choose
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.decoding.trace import StepTrace, TraceRecorder
+from specdec_plugins.decoding.step_result import StepTrace
+from specdec_plugins.decoding.trace import TraceRecorder
 from specdec_plugins.models.lattice import Lattice
 
 DICTIONARY = make_dictionary()
@@ -34,11 +35,14 @@ def make_generator(script: Any, k: int, traced: bool = True, beta: int = 1) -> S
     given: Any = {
         "rule": choose_rule({"beta": beta, "tau": 2.0}),
         "limits": GenerationLimits(max_len_b=12),
-        "recorder": TraceRecorder(DICTIONARY) if traced else None,
     }
-    if not k:
-        return SpeculativeGenerator(VERIFIER, None, DICTIONARY, **given)
-    return scripted_generator(VERIFIER, script, k, **given)
+    if k:
+        generator = scripted_generator(VERIFIER, script, k, **given)
+    else:
+        generator = SpeculativeGenerator(VERIFIER, None, DICTIONARY, **given)
+    if traced:
+        generator.observers.append(TraceRecorder(DICTIONARY))
+    return generator
 
 
 def make_script(batch: Any, corruption: float, seed: int) -> torch.Tensor:
@@ -207,7 +211,7 @@ def test_nothing_is_computed_for_a_trace_that_nobody_wants(
     for owner, name in ((StrictRule, "probabilities_of"), (Lattice, "choose_with_confidence")):
         monkeypatch.setattr(owner, name, None)
     generator = make_controlled("causal, all shared", TRACED["constant"].build(K), 12)
-    generator.recorder = None
+    generator.observers = []
     generator.generate([], make_batch([7, 3]))
     assert generator.statistics.steps > 1
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sweeps import SAMPLED, make_columns, make_run
 
-from specdec_plugins.decoding.trace import StepTrace
+from specdec_plugins.decoding.step_result import StepTrace
 from specdec_plugins.evaluation.records import file_name, sentence_records
 from specdec_plugins.evaluation.summary import Group, summarize
 

@@ -7,7 +7,7 @@ import math
 import pytest
 from sweeps import make_columns, make_run
 
-from specdec_plugins.decoding.trace import StepTrace
+from specdec_plugins.decoding.step_result import StepTrace
 from specdec_plugins.evaluation.runs import Run
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 from drafters import save_pair
+from scripted import make_result
 
 from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.evaluation.systems import Choice, System, list_systems
-from specdec_plugins.evaluation.timing import StepLog, plan_batches, timed_run, warm_up
+from specdec_plugins.evaluation.timing import RowCounts, plan_batches, timed_run, warm_up
 from specdec_plugins.files.input import Line
 from specdec_plugins.inference import Settings, Translator, load_translator
 
@@ -32,23 +34,20 @@ def load(pair: Settings, name: str, batch: int) -> tuple[System, Translator]:
     return system, load_translator(replace(system.settings, batch=batch))
 
 
-def test_steps_are_given_to_the_rows_that_took_them() -> None:
-    """Three rows, of which the second leaves after its first step and the third after two."""
-    log = StepLog()
-    log.count_step([0, 0, 0], [1, 1, 1], [4, 3, 2], [4, 2, 1], 3, 3)
-    log.count_step([0, 0], [1, 1], [10, 20], [5, 7], 2, 2)
-    log.count_step([0], [1], [100], [0], 1, 1)
-    assert log.take([3, 1, 2]) == ([114, 3, 22], [9, 2, 8])
-    # Where the first row leaves, the last one takes its place.
-    log.count_step([0, 0, 0], [1, 1, 1], [4, 3, 2], [4, 2, 1], 3, 3)
-    log.count_step([0, 0], [1, 1], [10, 20], [5, 7], 2, 2)
-    assert log.take([1, 2, 2]) == ([4, 23, 12], [4, 9, 6])
-    assert log.take([]) == ([], [])
-    assert (log.drafted_tokens, log.verified_tokens, log.drafter_calls) == (178, 38, 11)
-    # Those that belong to nobody are found.
-    log.count_step([0, 0], [1, 1], [1, 1], [1, 1], 2, 2)
-    with pytest.raises(ValueError, match="zip"):
-        log.take([1])
+def test_counts_are_of_the_rows_that_steps_had() -> None:
+    """Three rows, of which the second leaves after its first step and the third after two; and of
+    the next batch the first, whose place the last one takes."""
+    counts, anything = RowCounts(), Mock()
+    for steps, drafted, verified in (
+        ([([0, 1, 2], [4, 3, 2], [4, 2, 1]), ([0, 2], [10, 20], [5, 7]), ([0], [100], [0])],
+         [114, 3, 22], [9, 2, 8]),
+        ([([0, 1, 2], [4, 3, 2], [4, 2, 1]), ([2, 1], [10, 20], [5, 7])], [4, 23, 12], [4, 9, 6]),
+    ):  # fmt: skip
+        counts.begin(3)
+        for rows, *lengths in steps:
+            result = replace(make_result([0] * len(rows), lengths[1], lengths[0]), rows=rows)
+            counts(anything, anything, result, anything)
+        assert (counts.drafted, counts.verified) == (drafted, verified)
 
 
 @pytest.mark.parametrize("batch", [1, 3])

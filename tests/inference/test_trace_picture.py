@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from specdec_plugins.cli import trace_report as script
-from specdec_plugins.decoding.trace import StepTrace
+from specdec_plugins.decoding.step_result import StepTrace
 from specdec_plugins.inference.trace_file import SentenceTrace
 from specdec_plugins.inference.trace_picture import KINDS, MARGIN, WIDTH, draw_sentence
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from specdec_plugins.cli import trace_report as script
-from specdec_plugins.decoding.trace import StepTrace
+from specdec_plugins.decoding.step_result import StepTrace
 from specdec_plugins.inference.trace_file import SentenceTrace
 from specdec_plugins.inference.trace_report import (
     Bar,

@@ -85,7 +85,7 @@ def test_beam_search_is_counted_by_sentence(world: Path) -> None:
 def test_nothing_is_recorded_unasked(world: Path) -> None:
     translator = load_translator(make_settings(world))
     assert all(result.trace is None for result in translator.translate(["", *SENTENCES]))
-    assert translator.generator.recorder is None  # type: ignore[attr-defined]
+    assert translator.generator.observers == []  # type: ignore[attr-defined]
 
 
 def test_lines_that_are_none(world: Path) -> None:

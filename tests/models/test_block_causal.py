@@ -11,13 +11,15 @@ import torch
 from conftest import make_batch, make_dictionary, make_task, make_verifier, without_copies
 from drafters import CAUSAL as VARIANTS
 from drafters import every_slots_logits, make_block, make_causal, make_targets, slot_logits
+from scripted import traced
 
 from specdec_plugins.data.block_mask import sample_cuts
 from specdec_plugins.decoding.controllers.constant import Constant
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.step_result import StepResult
-from specdec_plugins.decoding.trace import TraceRecorder
+from specdec_plugins.decoding.steps.cached import cached_drafter
+from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.models.lattice import SlotScores
 from specdec_plugins.models.training_pass import SlotTargets
 
@@ -94,13 +96,14 @@ def decode(
 ) -> tuple[Any, Any, list[Any]]:
     """Translate; returns the sources, the outputs and, of every draft, its row, cut and tokens."""
     dictionary = make_dictionary()
-    generator = SpeculativeGenerator(
-        verifier,
-        model,
-        dictionary,
-        Pausing(k) if pauses else Constant(k),
-        limits=GenerationLimits(max_len_b=14),
-        recorder=TraceRecorder(dictionary),
+    generator = traced(
+        SpeculativeGenerator(
+            verifier,
+            cached_drafter(model, EagerEngine(), verifier),
+            dictionary,
+            Pausing(k) if pauses else Constant(k),
+            limits=GenerationLimits(max_len_b=14),
+        )
     )
     batch = make_batch(lengths, seed=3)
     hypotheses = [hypothesis for (hypothesis,) in generator.generate([], batch)]

@@ -30,8 +30,19 @@ def cached_verifier(
     return PaddedVerifier(model, padding, engine, feature_layers, engine.sizes)
 
 
-def cached_drafter(model: Drafter, engine: Engine) -> CachedDrafter:
-    """A drafter whose steps the engine runs."""
+def cached_drafter(
+    model: Drafter, engine: Engine, verifier: TransformerModelBase | None = None
+) -> CachedDrafter:
+    """A drafter whose steps the engine runs.
+
+    Args:
+        verifier: is attached to the drafter first.
+
+    Raises:
+        ValueError: the drafter does not fit the verifier.
+    """
+    if verifier is not None:
+        model.attach_verifier(verifier)
     if engine.sizes is None:
         return CachedDrafter(model, engine)
     return PaddedDrafter(model, engine, engine.sizes)

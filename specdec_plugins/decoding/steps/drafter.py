@@ -145,7 +145,8 @@ class CachedDrafter:
 
     def __init__(self, model: Drafter, engine: Engine | None = None) -> None:
         """``engine``: what runs the steps; None is PyTorch as it is."""
-        engine = engine or EagerEngine()
+        self.engine = engine = engine or EagerEngine()
+        model.eval()
         self.model = model
         self.decoder = model.decoder
         self.causal = model.decoder.causal

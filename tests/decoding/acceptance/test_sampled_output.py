@@ -28,6 +28,8 @@ from specdec_plugins.decoding.controllers.cost_aware import CostAware
 from specdec_plugins.decoding.controllers.costs import StepCosts
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.steps.cached import cached_drafter
+from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.inference import Settings, load_translator
 
 pytestmark = pytest.mark.no_cover
@@ -96,7 +98,8 @@ def test_cost_aware_lengths_do_not_skew_it(depth: int) -> None:
     controller = CostAware(Bounds(0, 4), depth=depth)
     costs = StepCosts(0.02 * slots, 1 + 0.05 * slots)
     torch.manual_seed(9)
-    rule, drafter = SamplingRule(Sampling()), DRAFTERS["causal"]
+    rule = SamplingRule(Sampling())
+    drafter = cached_drafter(DRAFTERS["causal"], EagerEngine(), VERIFIER)
     generator = SpeculativeGenerator(
         VERIFIER,
         drafter,
@@ -104,7 +107,6 @@ def test_cost_aware_lengths_do_not_skew_it(depth: int) -> None:
         controller,
         rule,
         LIMITS,
-        None,
         lambda *_: controller.tell(costs),
     )
     assert fit(outputs_of(generator, at_once=rows), Sampling()) > 1e-3

@@ -24,7 +24,7 @@ from drafters import slot_logits
 from fairseq.sequence_generator import SequenceGenerator
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted import DICTIONARY, corrupted, scripted_generator
+from scripted import DICTIONARY, corrupted, scripted_generator, traced
 
 from specdec_plugins.decoding.acceptance import RelaxedRule
 from specdec_plugins.decoding.build import build_generator
@@ -37,7 +37,6 @@ from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.decoding.steps.drafter import CachedDrafter, Prefixes
-from specdec_plugins.decoding.trace import TraceRecorder
 
 
 class RandomController(Controller):
@@ -185,14 +184,9 @@ def test_scripted(
     least = min(least, k)
     batch, other = make_batch(lengths, seed=seed), make_batch(lengths[::-1], seed=seed + 1)
     controller, prepare = make(name, k, seed, least)
-    limits, recorder = GenerationLimits(max_len_b=max_len_b), TraceRecorder(DICTIONARY)
-    generator = scripted_generator(
-        verifier(),
-        script(batch),
-        controller,
-        limits=limits,
-        recorder=recorder,
-        prepare=prepare,
+    limits = GenerationLimits(max_len_b=max_len_b)
+    generator = traced(
+        scripted_generator(verifier(), script(batch), controller, limits=limits, prepare=prepare)
     )
     assert_exact(generator, batch, least)
     # A second batch meets what the first one taught.
@@ -370,13 +364,9 @@ def fresh_draft(kind: str, batch: Any, row: int, prefix: torch.Tensor) -> list[s
 def test_none_makes_no_pass_of_the_drafter(monkeypatch: pytest.MonkeyPatch) -> None:
     model = drafter("causal")
     monkeypatch.setattr(type(model), "encode", None)
-    generator = build_generator(
-        verifier(),
-        model,
-        DICTIONARY,
-        limits=GenerationLimits(max_len_b=12),
-        recorder=TraceRecorder(DICTIONARY),
-        options=ControllerOptions("none"),
+    limits, options = GenerationLimits(max_len_b=12), ControllerOptions("none")
+    generator = traced(
+        build_generator(verifier(), model, DICTIONARY, limits=limits, options=options)
     )
     assert generator.drafter is None
     assert_exact(generator, make_batch([6, 2, 9]))
@@ -388,9 +378,8 @@ def test_the_oracle_verifies_what_is_accepted_and_nothing_else() -> None:
     script = corrupted(beam1(batch, 15), 16, 0.3, len(DICTIONARY), 1)
     controller, prepare = make_policy("oracle", 4)
     settled: dict[str, Any] = {"limits": GenerationLimits(max_len_b=15)}
-    settled["recorder"] = TraceRecorder(DICTIONARY)
-    plain = scripted_generator(verifier(), script, 4, **settled)
-    oracle = scripted_generator(verifier(), script, controller, prepare=prepare, **settled)
+    plain = traced(scripted_generator(verifier(), script, 4, **settled))
+    oracle = traced(scripted_generator(verifier(), script, controller, prepare=prepare, **settled))
     whole, cut = assert_exact(plain, batch), assert_exact(oracle, batch)
     assert [h["accepted"] for h in whole] == [h["accepted"] for h in cut]
     # Its first pass is not counted.

@@ -130,7 +130,7 @@ def save_checkpoint(path: Path, model: Any, **task: Any) -> Path:
         cfg: Any = {**asdict(model.cfg), "_name": "block_causal"}
     else:
         name = "block" if isinstance(model, BlockDrafter) else "transformer"
-        cfg = Namespace(**{**_flatten(model.args), "_name": name, "arch": name})
+        cfg = Namespace(**{**flatten(model.args), "_name": name, "arch": name})
     history = {"optimizer_name": "FairseqAdam", "lr_scheduler_state": {}, "num_updates": 7}
     state = {
         "args": None,
@@ -145,7 +145,7 @@ def save_checkpoint(path: Path, model: Any, **task: Any) -> Path:
     return path
 
 
-def _flatten(args: Any) -> dict[str, Any]:
+def flatten(args: Any) -> dict[str, Any]:
     """fairseq's Transformer settings under the names of its flags."""
     plain = (str, int, float, bool, type(None))
     flat = {key: value for key, value in vars(args).items() if isinstance(value, plain)}

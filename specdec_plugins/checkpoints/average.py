@@ -11,7 +11,8 @@ from torch import Tensor
 
 from specdec_plugins.checkpoints.dictionaries import KEY
 from specdec_plugins.checkpoints.export import inference_state
-from specdec_plugins.checkpoints.loading import State, first_mismatches, load_state, save_state
+from specdec_plugins.checkpoints.loading import State, first_mismatches, save_state
+from specdec_plugins.checkpoints.upgrade import load_upgraded
 from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.host.packed_encoder import REDUNDANT
 
@@ -84,7 +85,7 @@ def average_checkpoints(paths: Sequence[str], output: str) -> int:
 
 
 def _read(path: str) -> State:
-    state = load_state(path)
+    state = load_upgraded(path)
     weights = {name: t for name, t in state["model"].items() if not REDUNDANT.search(name)}
     if not all(isinstance(tensor, Tensor) for tensor in weights.values()):
         raise CheckpointError(f"{path}: is no model that translates; give a verifier or a drafter")

@@ -6,15 +6,14 @@ import logging
 from argparse import Namespace
 
 import torch
-from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.models.transformer import TransformerEncoderBase
 from fairseq.tasks import FairseqTask
 
 from specdec_plugins.checkpoints.dictionaries import check_dictionaries
-from specdec_plugins.checkpoints.loading import State, load_state, save_state
+from specdec_plugins.checkpoints.loading import is_drafter, save_state
+from specdec_plugins.checkpoints.upgrade import load_upgraded
 from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.host.packed_encoder import REDUNDANT
-from specdec_plugins.models.drafter import Drafter
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +45,7 @@ def init_encoder_from(
     Raises:
         CheckpointError: a name, shape, setting or dictionary differs, or the file cannot be read.
     """
-    state = load_state(path)
+    state = load_upgraded(path)
     check_dictionaries(state["task_state"], task, path)
     own = encoder.state_dict()
     theirs = {
@@ -80,7 +79,7 @@ def init_encoder_from(
 
 
 def _is_learned(name: str) -> bool:
-    return not REDUNDANT.search(name) and not name.endswith(("positions.weights", "version"))
+    return not REDUNDANT.search(name) and not name.endswith("version")
 
 
 def _check_settings(
@@ -116,8 +115,9 @@ def write_initial_checkpoint(verifier: str, output: str) -> list[str]:
     Raises:
         CheckpointError: ``verifier`` cannot be read or is none, or ``output`` cannot be written.
     """
-    state = load_state(verifier)
-    _check_verifier(state, verifier)
+    state = load_upgraded(verifier)
+    if is_drafter(state):
+        raise CheckpointError(f"{verifier}: is a drafter, not a verifier; give a verifier")
     kept = {k: t for k, t in state["model"].items() if not k.startswith("decoder")}
     initial = {
         "args": None,
@@ -131,16 +131,3 @@ def write_initial_checkpoint(verifier: str, output: str) -> list[str]:
     }
     save_state(initial, output)
     return list(kept)
-
-
-def _check_verifier(state: State, path: str) -> None:
-    architecture = state["cfg"]["model"].arch
-    if issubclass(ARCH_MODEL_REGISTRY.get(architecture, object), Drafter):
-        raise CheckpointError(f"{path}: is a drafter, not a verifier")
-    sides = {key.split(".")[0] for key in state["model"]}
-    for side in ("encoder", "decoder"):
-        if side not in sides:
-            raise CheckpointError(
-                f"{path}: is not a verifier: it holds no {side}; "
-                "give a checkpoint of a fairseq `transformer`"
-            )

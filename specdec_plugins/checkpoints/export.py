@@ -7,17 +7,18 @@ from typing import Any, Literal
 
 import torch
 from fairseq.dataclass.configs import FairseqConfig
-from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
+from fairseq.models import MODEL_DATACLASS_REGISTRY
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from omegaconf import OmegaConf
 from torch import Tensor
 
 from specdec_plugins.checkpoints.dictionaries import load_dictionary, noted
 from specdec_plugins.checkpoints.draft_vocabulary import FrequentTokens
-from specdec_plugins.checkpoints.loading import State, load_state, save_state
+from specdec_plugins.checkpoints.loading import State, is_drafter, save_state
+from specdec_plugins.checkpoints.upgrade import load_upgraded
 from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.host.packed_encoder import REDUNDANT
-from specdec_plugins.models.drafter import VOCABULARY, Drafter
+from specdec_plugins.models.drafter import VOCABULARY
 
 Settings = dict[str, Any]
 """A part of a configuration, by name."""
@@ -47,11 +48,11 @@ def export_checkpoint(
         The size of ``target`` in bytes.
 
     Raises:
-        CheckpointError: ``source`` cannot be read, a dictionary cannot be or is not the one that it
-            was trained with, the draft vocabulary cannot be chosen, or ``target`` cannot be
-            written.
+        CheckpointError: ``source`` cannot be read or has other weights than its model, a dictionary
+            cannot be or is not the one that it was trained with, the draft vocabulary cannot be
+            chosen, or ``target`` cannot be written.
     """
-    state = load_state(source)
+    state = load_upgraded(source)
     if not all(isinstance(tensor, Tensor) for tensor in state["model"].values()):
         raise CheckpointError(
             f"{source}: is no model that translates; of an acceptance head's checkpoint "
@@ -88,11 +89,6 @@ def _choose_drafts(
         )
     dictionary = load_dictionary(dictionaries, state["cfg"]["task"].target_lang)
     state["model"][VOCABULARY] = draft_from.of(dictionary)
-
-
-def is_drafter(state: State) -> bool:
-    """Whether a checkpoint is a drafter's."""
-    return issubclass(ARCH_MODEL_REGISTRY.get(state["cfg"]["model"].arch, object), Drafter)
 
 
 def inference_state(state: State, weights: dict[str, Tensor]) -> dict[str, object]:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypedDict
 
 import torch
+from fairseq.models import ARCH_MODEL_REGISTRY
 
 from specdec_plugins.checkpoints.archive import check_weights, load_archive, one_line
 from specdec_plugins.checkpoints.dictionaries import check_dictionaries
@@ -22,6 +23,7 @@ from specdec_plugins.checkpoints.saved_config import saved_model, saved_task
 from specdec_plugins.files.errors import CheckpointError, ConfigError
 from specdec_plugins.files.whole_file import whole_file
 from specdec_plugins.host.packed_encoder import REDUNDANT, use_plain_encoder
+from specdec_plugins.models.drafter import Drafter
 
 if TYPE_CHECKING:
     from fairseq.models import BaseFairseqModel
@@ -82,6 +84,11 @@ def load_state(path: str | os.PathLike[str]) -> State:
     }
 
 
+def is_drafter(state: State) -> bool:
+    """Whether a checkpoint is a drafter's."""
+    return issubclass(ARCH_MODEL_REGISTRY.get(state["cfg"]["model"].arch, object), Drafter)
+
+
 def _num_updates(name: str, history: object) -> int:
     """How many updates a checkpoint's model has seen; 0 where it does not say."""
     last = history[-1] if isinstance(history, list) and history else {}
@@ -114,8 +121,8 @@ def load_model(path: str | os.PathLike[str], task: FairseqTask) -> BaseFairseqMo
     # First without memory of its own: a file may describe a model of any size.
     with torch.device("meta"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of weights that are not copied
-        _load_weights(name, _build_model(name, task, cfg), weights, cfg)
-    model = _build_model(name, task, cfg)
+        _load_weights(name, build_model(name, task, cfg), weights, cfg)
+    model = build_model(name, task, cfg)
     # Some models change with the update they are at (layer freezing, schedules of dropout).
     model.set_num_updates(state["num_updates"])
     _load_weights(name, model, weights, cfg)
@@ -166,7 +173,12 @@ def _load_weights(
         ) from error
 
 
-def _build_model(name: str, task: FairseqTask, cfg: Namespace) -> BaseFairseqModel:
+def build_model(name: str, task: FairseqTask, cfg: Namespace) -> BaseFairseqModel:
+    """Build the model of a checked configuration, which the file ``name`` holds.
+
+    Raises:
+        CheckpointError: its values do not go together.
+    """
     # Tasks written for older versions of fairseq do not take the flag.
     takes_flag = "from_checkpoint" in inspect.signature(task.build_model).parameters
     flag = {"from_checkpoint": True} if takes_flag else {}

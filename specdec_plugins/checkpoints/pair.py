@@ -10,8 +10,7 @@ from fairseq.models.transformer import TransformerModelBase
 from fairseq.tasks import FairseqTask
 from fairseq.utils import split_paths
 
-from specdec_plugins.checkpoints.export import is_drafter
-from specdec_plugins.checkpoints.loading import load_model, load_state
+from specdec_plugins.checkpoints.loading import is_drafter, load_model, load_state
 from specdec_plugins.decoding.steps.verifier import check_supported
 from specdec_plugins.files.errors import CheckpointError, UnsupportedModelError
 from specdec_plugins.models.drafter import Drafter

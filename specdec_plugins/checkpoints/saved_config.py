@@ -38,15 +38,19 @@ UNDECLARED = {"scale_attn": bool, "scale_fc": bool, "scale_heads": bool, "scale_
 # Files that training began with: the weights that are loaded have replaced what was in them.
 STARTING_POINTS = ("encoder_embed_path", "decoder_embed_path", "init_encoder_from")
 # What changes nothing but training, and that only of some models.
-TRAINING_ONLY = ("decoder_layerdrop", "quant_noise_scalar")
+TRAINING_ONLY = ("decoder_layerdrop",)
 LEFT_OUT = (*STARTING_POINTS, *TRAINING_ONLY)
 
-# What fairseq would evaluate or import, or what works on several GPUs only.
+# Integers that fairseq takes from the command line as text, and makes numbers of while it builds.
+SAVED_AS_TEXT = ("decoder_input_dim", "decoder_output_dim")
+
+# What fairseq would evaluate or import, what works on several GPUs only, or is another network.
 REFUSED = {
     "adaptive_softmax_cutoff": "an adaptive softmax",
     "encoder_xformers_att_config": "attention of xFormers",
     "decoder_xformers_att_config": "attention of xFormers",
     "base_layers": "BASE layers",
+    "quant_noise_scalar": "scalar quantisation, which fairseq also evaluates with,",
 }
 
 # The most that an integer field may say, by the end of its name; others may say OTHERWISE.
@@ -212,6 +216,8 @@ def _checked(
                 flag = name.replace("_", "-")
                 raise ConfigError(f"--{flag}: {REFUSED[name]} is not supported; {_SUPPORTED}")
             continue
+        if name in SAVED_AS_TEXT and isinstance(value, str) and re.fullmatch("[0-9]{1,9}", value):
+            value = int(value)
         try:
             kept[name] = _typed(value, hint, least, _limit(name, limits))
         except ConfigError as error:

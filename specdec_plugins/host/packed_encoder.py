@@ -1,4 +1,4 @@
-"""The packed copies of an encoder's weights that fairseq 0.12.2, and it alone, makes."""
+"""What fairseq saves of a Transformer beside its weights, and the packed encoder of 0.12.2."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import re
 
 import torch
 
-# fairseq 0.12.2, and it alone, also stores the encoder's weights in a second, packed form, and
-# older ones a placeholder of the table of sinusoidal positions.
-REDUNDANT = re.compile(r"\.((in_proj|out_proj|fc1|fc2)_(weight|bias)|_float_tensor)$")
+# fairseq 0.12.2, and it alone, also stores the weights of an encoder's layers in a second, packed
+# form, directly under the layer: what ends alike under its attention is the attention's own (fused,
+# before November 2019). Of sinusoidal positions others saved the table, or a placeholder of it.
+REDUNDANT = re.compile(
+    r"(^|\.)(layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)"
+    r"|embed_positions\.(_float_tensor|weights))$"
+)
 
 
 def use_plain_encoder(model: torch.nn.Module) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_task, make_verifier, without_copies
-from drafters import make_causal, save_checkpoint
+from drafters import flatten, make_causal, save_checkpoint
 
 from specdec_plugins.checkpoints.dictionaries import KEY, dictionary_fingerprint
 from specdec_plugins.checkpoints.draft_vocabulary import FrequentTokens
@@ -26,7 +26,12 @@ def trained(tmp_path: Path) -> Path:
     model = make_verifier(make_task(), share_all_embeddings=True).float()
     state: dict[str, Any] = {
         "cfg": {
-            "model": Namespace(arch="transformer", data="/home/me/bin", save_dir="/home/me/out"),
+            "model": Namespace(
+                **flatten(model.args),
+                arch="transformer",
+                data="/home/me/bin",
+                save_dir="/home/me/out",
+            ),
             "task": {"_name": "translation", "data": "/home/me/bin", "source_lang": "en"},
             "criterion": {"_name": "cross_entropy"},
         },
@@ -184,6 +189,7 @@ def test_a_draft_vocabulary_is_a_number_or_all(capsys: pytest.CaptureFixture[str
 
 def test_a_heads_checkpoint_is_refused(trained: Path, tmp_path: Path) -> None:
     state = torch.load(trained, weights_only=False)
+    state["cfg"]["model"] = {"_name": "acceptance_head"}
     state["model"] = {"head.out.weight": torch.zeros(1, 4), "head._extra_state": {"layers": 0}}
     torch.save(state, trained)
     with pytest.raises(CheckpointError, match=r"trained\.pt: .*calibrate_head\.py makes the file"):

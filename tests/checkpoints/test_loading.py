@@ -395,7 +395,7 @@ class TestLoadModel:
         layer = torch.nn.Linear(1, 1)
         vars(layer)["can_use_fastpath"] = True
         layer.register_parameter("in_proj_weight", torch.nn.Parameter(torch.zeros(1)))
-        loading.use_plain_encoder(torch.nn.Sequential(layer))
+        loading.use_plain_encoder(torch.nn.ModuleDict({"layers": torch.nn.ModuleList([layer])}))
         assert vars(layer)["can_use_fastpath"] is False
         trained = {name for name, p in layer.named_parameters() if p.requires_grad}
         assert trained == {"weight", "bias"}

@@ -191,6 +191,10 @@ class TestTypes:
             ("adaptive_softmax_cutoff", [5], "adaptive softmax is not supported"),
             ("decoder_layers_to_keep", "0,__import__", "no list of numbers"),
             ("base_layers", 2, "BASE layers is not supported"),
+            ("quant_noise_scalar", 0.1, "--quant-noise-scalar: scalar quantisation"),
+            ("decoder_output_dim", "8.0", "no integer"),
+            ("decoder_input_dim", "99999999", "not between"),
+            ("encoder_embed_dim", "8", "no integer"),
         ],
     )
     def test_what_is_refused(self, field: str, value: Any, why: str) -> None:
@@ -207,6 +211,17 @@ class TestTypes:
         assert {name: getattr(found, name) for name in vars(make_model_args())} == vars(
             make_model_args()
         )
+
+    @pytest.mark.parametrize("field", ["decoder_input_dim", "decoder_output_dim"])
+    def test_numbers_that_fairseq_saves_as_text(self, field: str) -> None:
+        args = make_model_args()
+        args.share_all_embeddings = False
+        setattr(args, field, "12")
+        found = saved_model(args)
+        assert getattr(found, field) == 12
+
+    def test_no_quantisation_is_nothing_to_refuse(self) -> None:
+        assert saved_model(Namespace(**MODELS["transformer"], quant_noise_scalar=0.0))
 
     def test_starting_points_are_left_out(self) -> None:
         found = saved_model({**CAUSAL, "init_encoder_from": "verifier.pt"})

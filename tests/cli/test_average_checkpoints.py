@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_task, make_verifier, without_copies
+from drafters import flatten
 from trained import Trained
 
 from specdec_plugins.checkpoints.dictionaries import KEY
@@ -26,8 +27,9 @@ def save(tmp_path: Path) -> Save:
 
     def save(name: str, seed: int, arch: str = "transformer", **sizes: int) -> Path:
         model = make_verifier(make_task(), seed=seed, share_all_embeddings=True, **sizes).half()
+        args = Namespace(**{**flatten(model.args), "arch": arch})
         state = {
-            "cfg": {"model": Namespace(arch=arch, **sizes), "task": {"_name": "translation"}},
+            "cfg": {"model": args, "task": {"_name": "translation"}},
             "model": model.state_dict(),
             "optimizer_history": [{"num_updates": seed}],
             "extra_state": {"train_iterator": {"epoch": 1}},

@@ -132,8 +132,8 @@ def test_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     cases = [
         ("nothing.pt", output, "no such file"),
         ("junk.pt", output, "not a checkpoint, or truncated or damaged"),
-        ("no_encoder.pt", output, "is not a verifier: it holds no encoder"),
-        ("no_decoder.pt", output, "is not a verifier: it holds no decoder"),
+        ("no_encoder.pt", output, "is no whole Transformer: encoder."),
+        ("no_decoder.pt", output, "is no whole Transformer: decoder."),
         ("drafter.pt", output, "is a drafter, not a verifier"),
         ("verifier.pt", tmp_path / "folder", "is a directory; name a file in it"),
         ("verifier.pt", verifier, "is the same file as VERIFIER"),

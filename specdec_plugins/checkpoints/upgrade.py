@@ -1,0 +1,76 @@
+"""Weights under today's names, for what copies weights without building their model.
+
+fairseq renames the weights of older checkpoints while it loads them into a model: a fused matrix of
+queries, keys and values (before November 2019), ``layer_norms.N``, ``embed_out``. So the model is
+built here too, without memory of its own, and does that.
+"""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections.abc import Mapping
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.models.transformer import TransformerModelBase
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
+
+from specdec_plugins.checkpoints.loading import State, build_model, first_mismatches, load_state
+from specdec_plugins.files.errors import CheckpointError
+from specdec_plugins.host.packed_encoder import REDUNDANT
+
+SIDES = ("encoder", "decoder")
+
+
+def load_upgraded(path: str | os.PathLike[str]) -> State:
+    """Read a checkpoint as ``load_state`` does; a Transformer's weights have today's names.
+
+    What is not a Transformer is this plugin's own, whose weights never had other names.
+
+    Raises:
+        CheckpointError: as ``load_state``; or the weights are not those of the Transformer that the
+            configuration describes, so that some would be lost.
+    """
+    name, state = os.fspath(path), load_state(path)
+    cfg, weights = state["cfg"]["model"], state["model"]
+    if issubclass(ARCH_MODEL_REGISTRY[cfg.arch], TransformerModelBase):
+        # Every layer that was saved: those to keep are chosen where the file is loaded.
+        whole = {**vars(cfg), "encoder_layers_to_keep": None, "decoder_layers_to_keep": None}
+        task = TranslationTask(TranslationConfig(), *_dictionaries(name, weights))
+        with torch.device("meta"):
+            model = build_model(name, task, Namespace(**whole))
+        model.upgrade_state_dict(weights)
+        fault = first_mismatches(_without_copies(model.state_dict()), _without_copies(weights))
+        if fault:
+            raise CheckpointError(
+                f"{name}: the weights are not those of the {cfg.arch} that it describes: {fault}; "
+                "give a checkpoint as fairseq-train saves it"
+            )
+    return state
+
+
+def _dictionaries(name: str, weights: Mapping[str, torch.Tensor]) -> list[Dictionary]:
+    """Dictionaries as long as the tables of embeddings, source and target.
+
+    Raises:
+        CheckpointError: there is no such table.
+    """
+    dictionaries = []
+    for side in SIDES:
+        table = weights.get(f"{side}.embed_tokens.weight")
+        if table is None:
+            raise CheckpointError(
+                f"{name}: is no whole Transformer: {side}.embed_tokens.weight is missing; give a "
+                "checkpoint as fairseq-train saves it"
+            )
+        dictionary = Dictionary()
+        for index in range(len(dictionary), len(table)):
+            dictionary.add_symbol(f"madeupword{index:04d}")
+        dictionaries.append(dictionary)
+    return dictionaries
+
+
+def _without_copies(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor for name, tensor in weights.items() if not REDUNDANT.search(name)}

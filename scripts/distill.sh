@@ -19,7 +19,7 @@
 # With --workers translate_corpus.py does it, in N processes, one a GPU if any, and takes its flags
 # too (--shard-lines, --threads); its shards stay in OUT_DIR/shards. Needs Ray: its page says how.
 set -euo pipefail
-die() { echo "distill.sh: $1" >&2; exit 1; }
+. "$(dirname "$0")/lib_text.sh"
 splits=(train valid) workers='' interpolate=''
 while :; do
   case ${1:-} in
@@ -44,6 +44,14 @@ if [ -n "$interpolate" ]; then
 fi
 for file in "${needed[@]}" ${references[@]+"${references[@]}"}; do
   [ -s "$file" ] || die "$file is missing or empty"
+done
+kept=()
+if [ ${#splits[@]} = 1 ]; then kept+=(valid); fi
+if [ -s "$text/test.$src" ] && [ -s "$text/test.$tgt" ]; then kept+=(test); fi
+for split in "${splits[@]}"; do check_line_ends "$text/$split.$src"; done
+for split in ${kept[@]+"${kept[@]}"}; do
+  check_line_ends "$text/$split".{"$src","$tgt"}
+  check_same_lines "$text/$split".{"$src","$tgt"}
 done
 # Nothing that is read may be among what is written or removed, by whatever name.
 outputs=()
@@ -88,16 +96,12 @@ for split in "${splits[@]}"; do
     python3 "$root/scripts/inference.py" "${command[@]}" --output-path "$out/bpe/$split.$tgt" --resume
   fi
 done
-if [ ${#splits[@]} = 1 ]; then
-  copy "$text/valid.$src" "valid.$src"
-  copy "$text/valid.$tgt" "valid.$tgt"
-fi
 test_set=()
-if [ -s "$text/test.$src" ] && [ -s "$text/test.$tgt" ]; then
-  copy "$text/test.$src" "test.$src"
-  copy "$text/test.$tgt" "test.$tgt"
-  test_set=(--testpref "$out/bpe/test")
-fi
+for split in ${kept[@]+"${kept[@]}"}; do
+  copy "$text/$split.$src" "$split.$src"
+  copy "$text/$split.$tgt" "$split.$tgt"
+  if [ "$split" = test ]; then test_set=(--testpref "$out/bpe/test"); fi
+done
 
 rm -rf "$out/bin" "$out/bin.part"
 fairseq-preprocess --source-lang "$src" --target-lang "$tgt" \
@@ -106,4 +110,4 @@ fairseq-preprocess --source-lang "$src" --target-lang "$tgt" \
   --destdir "$out/bin.part" --workers "$(env -u OMP_NUM_THREADS nproc)" >"$out/preprocess.log" 2>&1 ||
   die "fairseq-preprocess failed: $(tail -n 1 "$out/preprocess.log")"
 mv "$out/bin.part" "$out/bin"
-echo "$out/bin: $(wc -l <"$out/bpe/train.$tgt") training pairs"
+echo "$out/bin: $(count_lines "$out/bpe/train.$tgt") training pairs"

@@ -4,7 +4,7 @@
 # complete, an interrupted run leaves nothing half done, and a repeated one makes only what is
 # missing.
 
-die() { echo "${0##*/}: $1" >&2; exit 1; }
+. "$(dirname "${BASH_SOURCE[0]}")/lib_text.sh"
 
 # usage: print the comment at the head of the calling script and stop.
 usage() { awk 'NR > 1 { if (!/^#/) exit; sub(/^# ?/, ""); print }' "$0" >&2; exit 2; }
@@ -54,8 +54,6 @@ except OSError as error:
   fi || die "could not download $url: check the network, or name a mirror with ${mirror:?}"
   mv "$file.part" "$file"
 }
-
-count_lines() { LC_ALL=C awk 'END { print NR }' "$1"; }
 
 # check_lines FILE LINES NAME: refuse FILE, called NAME in the message, unless it has LINES lines.
 check_lines() {

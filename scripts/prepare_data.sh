@@ -15,7 +15,7 @@
 #   --tokenized      RAW_DIR is tokenised already
 #   --workers N      processes (all cores); BPE is learnt by one
 set -euo pipefail
-die() { echo "prepare_data.sh: $1" >&2; exit 1; }
+. "$(dirname "$0")/lib_text.sh"
 usage() { sed -n '2,17s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 if [ $# -lt 4 ]; then usage; fi
 raw=$1 out=$2 src=$3 tgt=$4 merges=4000 codes='' srcdict='' tgtdict='' tokenized=''
@@ -50,9 +50,9 @@ for split in train valid test; do
     [ -s "$raw/$split.$lang" ] || die "$raw/$split.$lang is missing or empty"
     texts+=("$raw/$split.$lang")
   done
-  [ "$(wc -l <"$raw/$split.$src")" = "$(wc -l <"$raw/$split.$tgt")" ] ||
-    die "$raw/$split.$src and .$tgt differ in number of lines"
+  check_same_lines "$raw/$split.$src" "$raw/$split.$tgt"
 done
+check_line_ends "${texts[@]}"
 for made in "$out/tok" "$out/bpe"; do
   [ ! "$raw" -ef "$made" ] || die "RAW_DIR $raw: is to be written: give another OUT_DIR"
 done
@@ -74,7 +74,7 @@ in_parallel() {
   shift 2
   if [ -e "$output" ]; then return; fi
   rm -rf "$parts"; mkdir "$parts"; pids=()
-  lines=$(grep -c '' "$input")
+  lines=$(count_lines "$input")
   count=$((lines / 5000 + 1))  # to start a process takes as long as hundreds of lines
   split -n "l/$((count < workers ? count : workers))" "$input" "$parts/in."
   for part in "$parts"/in.*; do
@@ -83,16 +83,16 @@ in_parallel() {
   for pid in "${pids[@]}"; do wait "$pid" || die "$input: $1 failed"; done
   pids=()
   cat "$parts"/out.* >"$output.part"
-  made=$(grep -c '' "$output.part" || true)
+  made=$(count_lines "$output.part")
   [ "$made" = "$lines" ] ||
-    die "$input: $1 made $made lines of $lines: see to it that lines end in line feeds only"
+    die "$input: $1 made $made lines of $lines"
   mv "$output.part" "$output"
 }
 
 for lang in "$src" "$tgt"; do
   for split in train valid test; do
     tokenize=(sacremoses -q -l "$lang" tokenize -a)
-    if [ -n "$tokenized" ]; then tokenize=(cat); fi
+    if [ -n "$tokenized" ]; then tokenize=(env LC_ALL=C awk 1); fi  # which ends the last line, too
     in_parallel "$raw/$split.$lang" "$out/tok/$split.$lang" "${tokenize[@]}"
   done
 done

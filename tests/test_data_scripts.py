@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from fairseq.data.data_utils import load_indexed_dataset
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "scripts"
@@ -474,13 +475,32 @@ def test_prepare_data_goes_on(raw: Path, tmp_path: Path) -> None:
     assert files_of(out) == again
 
 
-def test_prepare_data_refuses_lines_that_come_apart(raw: Path, tmp_path: Path) -> None:
-    for lang in ("en", "de"):
-        with open(raw / f"valid.{lang}", "a", newline="") as file:
-            file.write("One\rline.\n")
-    done = run("prepare_data.sh", raw, tmp_path / "out", "en", "de", 60)
-    assert refused(done, raw / "valid.en", "made 7 lines of 6")
-    assert not (tmp_path / "out" / "tok" / "valid.en").exists()
+@pytest.mark.parametrize("flags", ["", "--tokenized"])
+def test_prepare_data_refuses_lines_that_come_apart(raw: Path, tmp_path: Path, flags: str) -> None:
+    """Which fairseq-preprocess would cut at a carriage return."""
+    for split in ("train", "valid"):
+        for lang in ("en", "de"):
+            text = (raw / f"{split}.{lang}").read_bytes().replace(b"\n", b"\r\n")
+            (raw / f"{split}.{lang}").write_bytes(text + b"\r" * (split + lang == "validde"))
+    done = run("prepare_data.sh", raw, tmp_path / "out", "en", "de", 60, *flags.split())
+    assert refused(done, raw / "valid.de", "differ in number of lines")
+    (raw / "valid.de").write_bytes(b"Eine\rZeile.\r\n" * 5)
+    done = run("prepare_data.sh", raw, tmp_path / "out", "en", "de", 60, *flags.split())
+    assert refused(done, raw / "valid.de", "line 1 holds a carriage return")
+    assert not (tmp_path / "out").exists()
+
+
+def test_prepare_data_takes_a_last_line_without_an_end(raw: Path, tmp_path: Path) -> None:
+    """Of one side, or of both; the words of two files are then not joined."""
+    for name in ("train.en", "train.de", "valid.de"):
+        (raw / name).write_bytes((raw / name).read_bytes().removesuffix(b"\n"))
+    done = run("prepare_data.sh", raw, tmp_path / "out", "en", "de", 60, "--tokenized")
+    assert done.returncode == 0, done.stderr
+    for split, lines in (("train", 50), ("valid", 5)):
+        for lang in ("en", "de"):
+            assert len(lines_of(tmp_path / "out" / "tok" / f"{split}.{lang}")) == lines
+            binary = load_indexed_dataset(str(tmp_path / "out" / "bin" / f"{split}.en-de.{lang}"))
+            assert len(binary) == lines
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
     scripts/exactness.py MODEL_DIR --input-path FILE [--precision bfloat16] [--batch 1 32]
         [--engine openvino] [--drafter-precision int8] [--controller constant tree]
-        [--against float32 stock] [--repetition-penalty 1.2] [--json FILE]
+        [--against float32 stock] [--max-len-a 1.2] [--max-len-b 10] [--lenpen 0.6]
+        [--repetition-penalty 1.2] [--json FILE]
 
 MODEL_DIR holds verifier.pt, drafter.pt, dictionaries and codes. FILE is ordinary text. Compared
 are, in one engine and precision, strict speculation with AR (our greedy loop without a drafter, at
@@ -51,6 +52,12 @@ PROG = program("exactness.py")
 
 STOCK = "stock"
 WIDTH = 48
+LIMITS = {
+    "max_len_a": "of a source's length, added to --max-len-b",
+    "max_len_b": "most tokens of an output",
+    "lenpen": "length penalty of scores",
+}
+"""fairseq's options that all systems are given, and what they are."""
 Tokens = list[str]
 
 
@@ -67,7 +74,8 @@ def main() -> int:
         check_paths([("--json", args.json)], [("--input-path", args.input_path), *files])
         check_writable(str(args.json), "--json")
     lines = read_lines(args.input_path)
-    limits = GenerationLimits(repetition_penalty=args.repetition_penalty)
+    names = (*LIMITS, REPETITION_PENALTY.name)
+    limits = GenerationLimits(**{name: getattr(args, name) for name in names})
     reference = load(args.model, "AR", "eager", "float64", limits=limits)
     title = f"{len(lines)} lines, {engine}, {precision}"
     put(f"{title:{WIDTH}} | lines that differ | gap: max | median\n")
@@ -111,6 +119,10 @@ def parse() -> argparse.Namespace:
         nargs="+",
         help="default: float32; in float64, float32 and stock",
     )
+    for name, help in LIMITS.items():
+        default = getattr(GenerationLimits, name)
+        flag = f"--{name.replace('_', '-')}"
+        add(flag, metavar="N", type=type(default), default=default, help=f"{help} ({default:g})")
     penalty = REPETITION_PENALTY
     add("--json", metavar="FILE", type=Path, help="write the figures there, too")
     add(penalty.flag, type=penalty.kind, default=penalty.default, help=penalty.help)

@@ -2,19 +2,23 @@
 
 What becomes of unusual lines:
 
+- white space at its ends is dropped, as by ``fairseq-interactive``;
 - an empty or blank line gives an empty line, and no model is run for it;
 - a line longer than the encoder has positions for is cut to its first tokens, with a warning that
-  names the line;
+  names the line; one that is many times as long is cut before it is segmented;
 - a word that is not in the dictionary becomes ``<unk>``, and so do words that spell one of its
   special symbols (``<s>``, ``</s>``, ``<pad>``);
-- a line ends at a line feed and nowhere else; a carriage return before it and a byte order mark
-  at the start of the input are dropped;
+- a line ends at a line feed and nowhere else, so that there are as many lines of output; a byte
+  order mark at the start of the input is dropped;
+- a carriage return within a line is a blank, where ``fairseq-interactive`` and
+  ``fairseq-preprocess`` end the line;
 - bytes that are no UTF-8 end the run, after all lines before them.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from typing import Protocol
 
 import torch
@@ -25,6 +29,10 @@ from torch import Tensor
 from specdec_plugins.files.input import Line
 
 logger = logging.getLogger(__name__)
+
+LINE_ENDS = re.compile(r"[\r\n]+")
+CHARACTERS = 8
+"""Characters that are segmented at first for each position of the encoder."""
 
 
 class Segmenter(Protocol):
@@ -75,14 +83,11 @@ class TextCodec:
 
     def encode(self, line: Line) -> Tensor | None:
         """``(tokens,)`` ids with EOS at the end; None for a line without words."""
-        text = line.text
-        if not text.strip():
+        text = line.text.replace("\r", " ").strip()
+        if not text:
             return None
-        if self.tokenizer is not None:
-            text = self.tokenizer.encode(text)
-        if self.bpe is not None:
-            text = self.bpe.encode(text)
-        ids: Tensor = self.source.encode_line(text, add_if_not_exist=False).long()
+        segmented, whole = self._segment_beginning(text)
+        ids: Tensor = self.source.encode_line(segmented, add_if_not_exist=False).long()
         words = ids[:-1]
         if len(words) == 0:
             return None
@@ -96,21 +101,43 @@ class TextCodec:
             )
         if len(ids) > self.longest:
             logger.warning(
-                "line %d: %d tokens are more than the encoder has positions for; cut to the "
+                "line %d: %s%d tokens are more than the encoder has positions for; cut to the "
                 "first %d",
                 line.number,
+                "" if whole else "at least ",
                 len(words),
                 self.longest - 1,
             )
             ids = torch.cat([words[: self.longest - 1], ids[-1:]])
         return ids
 
+    def _segment_beginning(self, text: str) -> tuple[str, bool]:
+        """As much of a text, in tokens, as is needed, and whether it is all.
+
+        A beginning suffices if it makes twice as many tokens as are kept: those are then the whole
+        text's, unless a single word is longer than the encoder has positions for.
+        """
+        size = CHARACTERS * self.longest
+        while size < len(text):
+            segmented = self._segment(text[:size])
+            if len(segmented.split()) >= 2 * self.longest:
+                return segmented, False
+            size *= 2
+        return self._segment(text), True
+
+    def _segment(self, text: str) -> str:
+        if self.tokenizer is not None:
+            text = self.tokenizer.encode(text)
+        if self.bpe is not None:
+            text = self.bpe.encode(text)
+        return text
+
     def decode(self, tokens: Tensor) -> str:
-        """The text of a hypothesis."""
+        """The text of a hypothesis, in one line: a BPE of bytes may put out a line feed."""
         text: str = self.target.string(tokens.cpu(), None if self.keep_bpe else self.markers)
         if not self.keep_bpe:
             if self.bpe is not None:
                 text = self.bpe.decode(text)
             if self.tokenizer is not None:
                 text = self.tokenizer.decode(text)
-        return text
+        return LINE_ENDS.sub(" ", text)

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from specdec_plugins.cli import exactness as script
+from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.files.input import Line
+from specdec_plugins.inference import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "checkpoints" / "multi30k.en-de"
@@ -78,6 +80,26 @@ def test_a_repetition_penalty(run: Run, capfd: pytest.CaptureFixture[str]) -> No
     with pytest.raises(SystemExit):
         run(TEXT, *flags, "--against", "stock")
     assert "--against stock: fairseq's own search has no --rep" in capfd.readouterr().err
+
+
+def test_all_systems_have_the_same_limits(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    taken, settings_of = [], script.settings_of
+
+    def noted(model: Path, **given: Any) -> Settings:
+        taken.append((given.get("strategy"), given.get("limits")))
+        return settings_of(model, **given)
+
+    monkeypatch.setattr(script, "settings_of", noted)
+    flags = ("--max-len-a", "0.5", "--max-len-b", "2", "--lenpen", "0.3", "--batch", "1")
+    assert run(TEXT, *flags, "--against", "stock") == 0
+    limits = GenerationLimits(max_len_a=0.5, max_len_b=2, lenpen=0.3)
+    strategies = ["AR", "AR", "specdec", "fairseq"]
+    assert taken[1:] == [(strategy, limits) for strategy in strategies]
+    _, *rows = capfd.readouterr().out.splitlines()
+    assert len(rows) == 3
+    assert all("0 (0.0 %)" in row for row in rows)
 
 
 def test_figures_are_not_written_over_what_is_read(

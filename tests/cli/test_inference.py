@@ -894,6 +894,20 @@ def test_distillation(world: Path, tmp_path: Path, greedy: list[str]) -> None:
             check=False,
         )
 
+    # What fairseq-preprocess would make other lines of is refused before there is any work.
+    for name, damaged, fault in (
+        ("train.en", "w1\rw2\n", "line 10 holds a carriage return"),
+        ("valid.de", "w1\rw2\n", "line 10 holds a carriage return"),
+        ("test.de", "w1\n", "test.de differ in number of lines"),
+    ):
+        whole = (text / name).read_bytes()
+        (text / name).write_bytes(whole + damaged.encode())
+        refused = distill()
+        assert refused.returncode == 1
+        assert f"distill.sh: {text}/{name.split('.')[0]}." in refused.stderr
+        assert fault in refused.stderr
+        (text / name).write_bytes(whole)
+        assert not any((out / "bpe").iterdir())
     # A mistyped flag leaves the folder as good as new.
     (tmp_path / "python3").write_text("#!/bin/sh\nexit 2\n")
     (tmp_path / "python3").chmod(0o755)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import io
+import random
 import sys
+from argparse import Namespace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from conftest import make_dictionary
+from fairseq.data import Dictionary, encoders
+from fairseq.tasks.translation import TranslationTask
+from fairseq_cli.interactive import buffered_read
+from odd_lines import CONTROLS, SPACES
 
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.input import InputLines, Line
@@ -75,3 +82,99 @@ def test_input_that_breaks_off() -> None:
     with pytest.raises(InferenceError, match=r"standard input: cannot be read .*Input/output"):
         lines.check()
     assert lines.total() is None
+
+
+@pytest.fixture
+def codec(tmp_path: Path) -> TextCodec:
+    """Words of the letters a, b and c, cut by codes that join a few of them."""
+    (tmp_path / "codes").write_text("#version: 0.2\na b\nab c</w>\nc a</w>\nb b\n")
+    options = Namespace(bpe="subword_nmt", bpe_codes=str(tmp_path / "codes"), bpe_separator="@@")
+    dictionary = Dictionary()
+    for piece in ("a", "b", "c", "ab", "abc", "ca", "bb"):
+        dictionary.add_symbol(piece)
+        dictionary.add_symbol(f"{piece}@@")
+    return TextCodec(dictionary, dictionary, 8, bpe=encoders.build_bpe(options))
+
+
+def read_by_fairseq(codec: TextCodec, path: Path) -> list[list[int]]:
+    """The source tokens of each line of a file, as ``fairseq-interactive`` reads it."""
+    assert codec.bpe is not None
+    lines = [line for part in buffered_read(str(path), 3) for line in part]
+    task = SimpleNamespace(source_dictionary=codec.source)
+    read = TranslationTask.get_interactive_tokens_and_lengths
+    tokens, _ = read(task, lines, codec.bpe.encode)
+    return [ids.tolist() for ids in tokens]
+
+
+def read_by_us(codec: TextCodec, path: Path) -> list[list[int]]:
+    with InputLines.open(str(path)) as lines:
+        return [codec.encode(line).tolist() for line in lines]  # type: ignore[union-attr]
+
+
+def test_a_line_is_read_as_fairseq_reads_it(codec: TextCodec, tmp_path: Path) -> None:
+    texts = [f"{one}abca bb{other}" for one in SPACES for other in ("", *SPACES)]
+    texts += [f"abca bb{space}" for space in SPACES]
+    texts += [f"ab{control}ca bb" for control in CONTROLS]
+    texts += [f"ab {control} ca bb" for control in (*CONTROLS, *SPACES)]
+    (path := tmp_path / "in").write_bytes("".join(f"{text}\n" for text in texts).encode())
+    expected = read_by_fairseq(codec, path)
+    assert len(expected) == len(texts)
+    assert read_by_us(codec, path) == expected
+    assert [codec.encode(Line(1, text)).tolist() for text in texts] == expected
+
+
+def test_a_carriage_return_within_a_line_is_a_blank(codec: TextCodec, tmp_path: Path) -> None:
+    """Where fairseq's command begins another line, and all that follow have another number."""
+    (path := tmp_path / "in").write_bytes(b"abca\r bb\r\nabc\r\n")
+    plain = read_by_us(codec, path)
+    assert len(read_by_fairseq(codec, path)) == 3
+    path.write_bytes(b"abca bb\nabc\n")
+    assert plain == read_by_fairseq(codec, path)
+
+
+def test_a_translation_is_one_line() -> None:
+    dictionary = make_dictionary(1)
+    bpe = SimpleNamespace(decode=lambda text: f"{text}\r\nb\nc")
+    codec = TextCodec(dictionary, dictionary, 64, bpe=bpe)
+    assert codec.decode(dictionary.encode_line("w0")) == "w0 b c"
+
+
+class Measured:
+    """A BPE that notes how long the texts are that it is given."""
+
+    def __init__(self, bpe: Any) -> None:
+        self.bpe = bpe
+        self.lengths: list[int] = []
+
+    def encode(self, text: str) -> str:
+        self.lengths.append(len(text))
+        return str(self.bpe.encode(text))
+
+    def decode(self, text: str) -> str:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("blanks", [0, 1, 3, 30])
+def test_of_a_line_without_end_the_beginning_is_segmented(
+    codec: TextCodec, blanks: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    draw = random.Random(blanks)
+    text = "".join(draw.choices("abc" + " " * blanks, k=100_000)).strip()
+    assert codec.bpe is not None
+    whole = codec.source.encode_line(codec.bpe.encode(text), add_if_not_exist=False)
+    codec.bpe = measured = Measured(codec.bpe)
+    ids = codec.encode(Line(5, text))
+    assert ids is not None
+    assert ids.tolist() == [*whole[: codec.longest - 1].tolist(), codec.source.eos()]
+    assert sum(measured.lengths) < 2000
+    assert "line 5: at least " in caplog.text
+    assert "cut to the first 7" in caplog.text
+
+
+def test_what_makes_few_tokens_is_read_to_its_end(
+    codec: TextCodec, caplog: pytest.LogCaptureFixture
+) -> None:
+    ids = codec.encode(Line(1, "ab" + " " * 5000 + "abc"))
+    assert ids is not None
+    assert codec.source.string(ids) == "a@@ b abc"
+    assert not caplog.records

@@ -221,10 +221,10 @@ def table(
             f"  {name:15}  {bleu:4.1f}  {length:>7}  {milliseconds:6.1f}  {ratios[0]:16.2f}"
             f"  {ratios[1]:11.2f}  {f'{same}/{len(texts)}':>5}"
         )
-    ours, stock = systems[STRICT], systems[BASELINE].settings.precision
+    ours, stock = systems[STRICT], systems[BASELINE].arithmetic
     k, threads = ours.block_size, counted(torch.get_num_threads(), "thread")
     notes = (
-        f"CPU, ours by engine {ours.engine} in {ours.settings.precision}, fairseq in {stock}, "
+        f"CPU, ours by engine {ours.engine} in {ours.arithmetic}, fairseq in {stock}, "
         f"{threads}, batch 1, k {k}, controller tree, {TREES[TREE_NODES]} nodes; relaxed: "
         f"{RELAXED}; {len(seconds[STRICT])} alternating runs, medians; decoding only. BLEU: "
         "sacreBLEU on these sentences. accepts: acceptance length, tokens committed per step, "

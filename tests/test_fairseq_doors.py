@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import need_bfloat16
 from dummy_data import run_train
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
@@ -109,7 +110,7 @@ def test_generate_relaxed_with_the_verifier_first(
 
 
 def test_generate_by_openvino(trained: Trained, flags: str, tmp_path: Path) -> None:
-    pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
+    need_bfloat16()
     flags += f" --path {trained.drafter}:{trained.verifier} {SHOW} --max-tokens 60"
     output = run_generate(f"{flags} --engine openvino --controller tree", tmp_path)
     check_output(output, trained, trained.translate())
@@ -233,7 +234,7 @@ def test_hub(trained: Trained, tmp_path: Path) -> None:
 
 
 def test_hub_with_drafts_in_a_precision_of_their_own(trained: Trained, tmp_path: Path) -> None:
-    pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
+    need_bfloat16()
     hub = exported(trained, tmp_path, engine="openvino", drafter_precision="bfloat16")
     paths = {"path": str(tmp_path / "drafter.pt"), "ar_path": str(tmp_path / "verifier.pt")}
     assert hub.translate(trained.source, max_len_b=12) == trained.translate(**paths)

@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from conftest import need_bfloat16
 
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.statistics import DecodingStatistics
@@ -57,6 +58,8 @@ def test_acceptance_length_has_not_changed() -> None:
 def test_a_precision_changes_few_sentences(precision: str, most: int) -> None:
     """One at a time, by OpenVINO: as far as this processor's kernels are right."""
     pytest.importorskip("openvino", reason="OpenVINO is not installed")
+    if precision == "bfloat16":
+        need_bfloat16()
     if precision == "int8":
         pytest.importorskip("nncf", reason="NNCF is not installed")
     exact, _ = decoded("fairseq", "constant")

@@ -33,7 +33,14 @@ import torch
 from tqdm import tqdm
 
 from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
-from specdec_plugins.decoding.engine_choice import ENGINE, OF_DRAFTER, PRECISION, engine_name
+from specdec_plugins.decoding.engine_choice import (
+    ENGINE,
+    OF_DRAFTER,
+    PRECISION,
+    choose_engines,
+    described,
+    engine_name,
+)
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import REPETITION_PENALTY, GenerationLimits, penalised
 from specdec_plugins.files.errors import InferenceError
@@ -64,9 +71,9 @@ Tokens = list[str]
 @command(PROG, failed=2)
 def main() -> int:
     args = parse()
-    engine = engine_name(args.engine, args.precision, "cpu")
-    given = {"precision": args.precision, "drafter_precision": args.drafter_precision}
-    precision = settings_of(args.model, engine=args.engine, **given).arithmetic
+    engines = choose_engines(args.engine, args.precision, args.drafter_precision, "cpu")
+    engine = described(*(engine.name for engine in engines))
+    precision = described(*(engine.precision for engine in engines))
     if args.json is not None:
         options = map(ControllerOptions, args.controller)
         settings = [settings_of(args.model, controller=option) for option in options]

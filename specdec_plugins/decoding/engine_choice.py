@@ -114,10 +114,16 @@ def choose_engine(engine: str, precision: str, device: str) -> Engine:
     return EagerEngine(precision)
 
 
+def described(of_verifier: str, of_drafter: str) -> str:
+    """The engine's name, or its precision, in words: the drafter's, too, where it is another."""
+    return of_verifier if of_drafter == of_verifier else f"{of_verifier}, {of_drafter} drafts"
+
+
 def choose_engines(
     engine: str, precision: str, drafter_precision: str | None, device: str
 ) -> tuple[Engine, Engine]:
-    """The verifier's engine, and the drafter's: the same one unless it has a precision of its own.
+    """The verifier's engine, and the drafter's: the same one unless it computes in another
+    precision.
 
     Raises:
         ValueError: these do not go together.
@@ -127,4 +133,5 @@ def choose_engines(
     check_drafter(engine, precision, drafter_precision, device)
     if drafter_precision in (None, precision):
         return chosen, chosen
-    return chosen, choose_engine(engine, str(drafter_precision), device)
+    other = choose_engine(engine, str(drafter_precision), device)
+    return chosen, chosen if other.precision == chosen.precision else other

@@ -15,13 +15,20 @@ from specdec_plugins.engines.step import Run, Step
 class Engine(Protocol):
     """Runs pure steps fast."""
 
-    name: str
-    precision: str
-    """Of its arithmetic."""
     dtype: torch.dtype
     """Of the models that it is given."""
     packed: bool
     """Whether steps are to hold their weights in oneDNN's own layout."""
+
+    @property
+    def name(self) -> str:
+        """What runs the steps that it has prepared."""
+        ...
+
+    @property
+    def precision(self) -> str:
+        """What they really compute in, whatever was asked for."""
+        ...
 
     @property
     def about(self) -> Mapping[str, object]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache, cached_property
+from functools import cached_property
 from io import BytesIO
 from typing import Any
 
@@ -20,6 +21,7 @@ from specdec_plugins.engines.compiled_step import (
     Request,
 )
 from specdec_plugins.engines.imports import installed_openvino
+from specdec_plugins.engines.openvino_core import computed_precision, core, takes
 from specdec_plugins.engines.sizes import PaddedSizes
 from specdec_plugins.engines.step import CachedStep, FunctionalStep, Run, SourceStep, Step
 from specdec_plugins.engines.traced_step import TracedStep
@@ -28,6 +30,8 @@ from specdec_plugins.files.errors import EngineError
 
 logger = logging.getLogger(__name__)
 
+OPENVINO, EAGER = "openvino", "eager"
+"""Names of engines: torch is this one's substitute."""
 HINTS = {"float32": "f32", "bfloat16": "bf16", "int8": "f32"}
 """By precision, that of arithmetic; with int8, weights are int8 and are multiplied as such where
 the processor can."""
@@ -44,36 +48,9 @@ where one of them, as that of a cache, was not. Of wrong bfloat16 products in ge
 https://github.com/openvinotoolkit/openvino/issues/38256."""
 
 
-@cache
-def _core() -> Any:
-    """The process's one and only, to its end.
-
-    Every core brings a stack for handlers of signals. When it goes, it puts back the one that was
-    there before it, even if that went with another core: of two, the first signal after them, such
-    as that of Ctrl-C, would end the process.
-    """
-    core = installed_openvino().Core()
-    core.get_versions("CPU")  # It brings the stack when it is first asked for something.
-    return core
-
-
-@cache
-def _takes(option: str, value: str) -> bool:
-    """Whether this version of OpenVINO knows an option."""
-    # Another one, since what a core is told holds for all that it compiles.
-    core = installed_openvino().Core()
-    core.get_versions("CPU")  # Before that it takes whatever it is given.
-    try:
-        core.set_property("CPU", {option: value})
-    except RuntimeError:
-        return False
-    return True
-
-
 class OpenVinoEngine:
     """Compiles steps for this machine's processor."""
 
-    name = "openvino"
     packed = False
     dtype = torch.float32
     sizes: PaddedSizes | None = PaddedSizes()
@@ -82,18 +59,22 @@ class OpenVinoEngine:
         """It will run steps by as many threads as torch has now.
 
         Args:
-            precision: one of ``HINTS``.
+            precision: one of ``HINTS``; float32 takes the place of a bfloat16 that this processor
+                has not.
             fall_back: a step that cannot be compiled is run by torch, and a warning says so.
 
         Raises:
             EngineError: OpenVINO, or what int8 takes, is not installed.
         """
-        self.precision = precision
+        self._precision = precision = computed_precision(precision)
+        """Of what is compiled."""
+        self._runners: set[str] = set()
+        """What the steps so far are run by."""
         self._openvino = installed_openvino()
         self._compress = WeightCompression() if precision == "int8" else None
         self._fall_back = fall_back
         self._threads = torch.get_num_threads()
-        self._core = _core()
+        self._core = core()
         self._options = {
             # Otherwise OpenVINO may choose bfloat16 by itself.
             "INFERENCE_PRECISION_HINT": HINTS[precision],
@@ -101,13 +82,26 @@ class OpenVinoEngine:
             "NUM_STREAMS": 1,
             "PERFORMANCE_HINT": "LATENCY",
         }
-        unfused = {option: value for option, value in UNFUSED.items() if _takes(option, value)}
+        unfused = {option: value for option, value in UNFUSED.items() if takes(option, value)}
         self._any_sizes = {**self._options, **unfused}
         self.about = {"openvino": self._openvino.__version__, **self._any_sizes}
         if self._compress is not None:
             self.about["compression"] = self._compress.about
         self._files = CompiledFiles({"precision": precision, **self.about})
         self._torch_threads = 1
+
+    @property
+    def name(self) -> str:
+        """What runs the steps that there are: ``openvino``, ``eager`` where it can compile none of
+        them, or both."""
+        return " and ".join(sorted(self._runners, reverse=True)) or OPENVINO
+
+    @property
+    def precision(self) -> str:
+        """What is computed in: of several, first that of what is compiled."""
+        precisions = {OPENVINO: self._precision, EAGER: "float32"}
+        used = [precisions[runner] for runner in sorted(self._runners, reverse=True)]
+        return " and ".join(dict.fromkeys(used)) or self._precision
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -126,7 +120,9 @@ class OpenVinoEngine:
         """
         name = type(step).__name__
         try:
-            return self._prepared(step)
+            run = self._prepared(step)
+            self._runners.add(OPENVINO)
+            return run
         except Exception as error:  # OpenVINO's are of several kinds, without a base of their own
             reason = _reason(error)
             if not self._fall_back:
@@ -134,11 +130,16 @@ class OpenVinoEngine:
                     f"--engine openvino: cannot compile {name} ({reason}); use --engine eager"
                 ) from error
             logger.warning("openvino cannot compile %s (%s); torch runs it", name, reason)
+            logger.debug("openvino's own words:", exc_info=True)
+            self._runners.add(EAGER)
             self._torch_threads = self._threads
             return FunctionalStep(step) if isinstance(step, CachedStep) else step
 
     def _prepared(self, step: Step) -> Run:
-        compilation = _Compilation(self, TracedStep(step))
+        try:
+            compilation = _Compilation(self, TracedStep(step))
+        except Exception as error:  # whatever the step raises
+            raise RuntimeError("PyTorch cannot trace it") from error
         # The first one is made now: what OpenVINO cannot take is found out when models are loaded,
         # not when they are used. What is kept it has taken, and for sentences one at a time there
         # may be no need of it.
@@ -151,7 +152,7 @@ class OpenVinoEngine:
         if isinstance(step, CachedStep):
             return CompiledCachedStep(CompiledStep(request, step.transient), one)
         several = CompiledStep(request, step.transient, 1)
-        if isinstance(step, SourceStep) and self.precision not in MISFUSED:
+        if isinstance(step, SourceStep) and self._precision not in MISFUSED:
             return CompiledSourceStep(several, one, step.rows_at, step.tokens_at)
         return several
 
@@ -255,5 +256,8 @@ class _Compilation:
 
 
 def _reason(error: Exception) -> str:
-    """What an exception says, in a line."""
-    return (str(error).strip() or type(error).__name__).splitlines()[-1]
+    """What an exception says, in a line. Names of TorchScript's are not for users."""
+    said = str(error).strip()
+    if lacking := re.findall(r"No conversion rule found for operations: (.+)", said):
+        return "it knows no " + re.sub(r"\b\w+::", "", lacking[0])
+    return (said or type(error).__name__).splitlines()[-1]

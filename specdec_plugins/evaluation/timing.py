@@ -8,11 +8,13 @@ from datetime import datetime, timezone
 import torch
 
 from specdec_plugins.decoding.drafts import Draft
+from specdec_plugins.decoding.engine_choice import described
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.observers import Judge, Observer
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import StepResult, StepTrace
 from specdec_plugins.decoding.trace import TraceRecorder
+from specdec_plugins.engines.openvino_core import computed_precision
 from specdec_plugins.evaluation.memory import MemoryGrowth
 from specdec_plugins.evaluation.runs import Run, SentenceColumns
 from specdec_plugins.evaluation.systems import System
@@ -112,7 +114,7 @@ def timed_run(
         batch=settings.batch,
         device=device_name(settings.device),
         engine=translator.engine,
-        precision=settings.arithmetic,
+        precision=_arithmetic(translator),
         threads=torch.get_num_threads(),
         round=number,
         began=began,
@@ -135,6 +137,15 @@ def _trace(translator: Translator, batches: Batches, seed: int | None) -> list[l
 def _own_generator(translator: Translator) -> SpeculativeGenerator:
     assert isinstance(translator.generator, SpeculativeGenerator)
     return translator.generator
+
+
+def _arithmetic(translator: Translator) -> str:
+    """What is computed in. What drafts nothing is named like the systems that it is compared
+    with."""
+    of_drafts = translator.settings.drafter_precision
+    if translator.settings.drafts or of_drafts is None:
+        return translator.arithmetic
+    return described(translator.arithmetic, computed_precision(of_drafts))
 
 
 def _note(

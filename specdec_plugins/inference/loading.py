@@ -92,7 +92,7 @@ def load_translator(settings: Settings) -> Translator:
     )
     block_size = None if drafter is None else checked_block_size(drafter, settings.block_size)
     references = LineReferences(settings.closest_to) if settings.closest_to else None
-    return Translator(settings, generator, codec, block_size, engine.name, references)
+    return Translator(settings, generator, codec, engines, block_size, references)
 
 
 def _warn_of_batches(settings: Settings, taken: ControllerOptions) -> None:

@@ -60,7 +60,7 @@ def full_report(translator: Translator, **run: object) -> JsonObject:
         },
         "device": device_name(asked.device),
         "engine": translator.engine,
-        "precision": asked.arithmetic if asked.drafts else asked.precision,
+        "precision": translator.arithmetic,
         "threads": torch.get_num_threads(),
         "versions": versions(),
     }

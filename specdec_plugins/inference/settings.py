@@ -189,14 +189,6 @@ class Settings:
         }
 
     @property
-    def arithmetic(self) -> str:
-        """Precision, in words: that of drafts too, where it is another."""
-        own = self.drafter_precision
-        return (
-            self.precision if own in (None, self.precision) else f"{self.precision}, {own} drafts"
-        )
-
-    @property
     def drafts(self) -> bool:
         """Whether the strategy uses a drafter."""
         return self.strategy == "drafter" or (self.strategy == "specdec" and self.controller.drafts)

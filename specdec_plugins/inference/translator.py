@@ -13,9 +13,11 @@ from fairseq.data.data_utils import collate_tokens
 from fairseq.models import BaseFairseqModel
 from torch import Tensor
 
+from specdec_plugins.decoding.engine_choice import described
 from specdec_plugins.decoding.hypothesis import Hypothesis
 from specdec_plugins.decoding.limits import SHORTEST
 from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.engines.engine import Engine
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.input import InputLines, Line
 from specdec_plugins.host.fairseq_types import Sample
@@ -68,22 +70,32 @@ class Translator:
         settings: Settings,
         generator: Generator,
         codec: TextCodec,
+        engines: tuple[Engine, Engine],
         block_size: int | None = None,
-        engine: str = "eager",
         references: LineReferences | None = None,
     ) -> None:
         """
         Args:
+            engines: what runs the verifier, and what runs the drafter.
             block_size: the k in use; None without a drafter.
-            engine: the name of what runs the models.
             references: choose among the hypotheses of a line; None takes the first.
         """
         self.block_size = block_size
-        self.engine = engine
+        self._engines = engines
         self.settings = settings
         self.generator = generator
         self.codec = codec
         self.references = references
+
+    @property
+    def engine(self) -> str:
+        """What runs the models."""
+        return described(*(engine.name for engine in self._engines))
+
+    @property
+    def arithmetic(self) -> str:
+        """What they are computed in, whatever was asked for."""
+        return described(*(engine.precision for engine in self._engines))
 
     @property
     def statistics(self) -> DecodingStatistics:

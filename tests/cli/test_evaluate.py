@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import need_bfloat16
 from drafters import save_pair
 from models.test_acceptance_head import make_head
 from sweeps import read_runs
@@ -87,7 +88,7 @@ def one_error(capfd: pytest.CaptureFixture[str]) -> str:
 
 def test_drafts_in_a_precision_of_their_own(run: Evaluate, out: Path) -> None:
     """AR is of the same group: it is what the others are compared with."""
-    pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
+    need_bfloat16()
     flags = ("--engine", "openvino", "--drafter-precision", "bfloat16", "--controller", "tree")
     assert run(*flags, "--repeats", "1", "--tree-nodes", "3") == 0
     (group,) = json.loads((out / "summary.json").read_text())["groups"]

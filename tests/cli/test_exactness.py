@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import need_bfloat16
 
 from specdec_plugins.cli import exactness as script
 from specdec_plugins.decoding.limits import GenerationLimits
@@ -126,7 +127,7 @@ def test_in_lower_precision(run: Run, capfd: pytest.CaptureFixture[str]) -> None
 def test_drafts_in_a_precision_of_their_own(
     run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
+    need_bfloat16()
     flags = ["--drafter-precision", "bfloat16", "--batch", "1"]
     assert run(TEXT, *flags) == 2
     assert capfd.readouterr().err.startswith(

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_dictionary
+from conftest import make_dictionary, need_bfloat16
 from inference_runs import SENTENCES, RunScript, lines_of, one_error
 
 from specdec_plugins.cli import inference as script
@@ -230,7 +230,7 @@ def test_an_engine_is_chosen_and_reported(
 def test_drafts_in_a_precision_of_their_own(
     run: RunScript, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
+    need_bfloat16()
     stats, outputs = tmp_path / "stats.json", []
     for flags in ([], ["--drafter-precision", "bfloat16"]):
         assert run("--stats-json", str(stats), "--engine", "openvino", "--cpu", *flags) == 0

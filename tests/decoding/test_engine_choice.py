@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from conftest import need_bfloat16
 
 from specdec_plugins.decoding import engine_choice
 from specdec_plugins.decoding.engine_choice import (
@@ -12,6 +13,7 @@ from specdec_plugins.decoding.engine_choice import (
     choose_engine,
     choose_engines,
 )
+from specdec_plugins.engines import openvino_core
 from specdec_plugins.files.errors import EngineError
 
 
@@ -24,14 +26,13 @@ def test_without_openvino(precision: str) -> None:
 
 @pytest.mark.parametrize(
     ("precision", "name"),
-    [("float32", "openvino"), ("bfloat16", "openvino"), ("float64", "eager")],
+    [("float32", "openvino"), ("int8", "openvino"), ("float64", "eager")],
 )
 def test_with_openvino(precision: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
     monkeypatch.setattr(engine_choice, "has_openvino", lambda: True)
     engine = choose_engine("auto", precision, "cpu")
     assert (engine.name, engine.precision) == (name, precision)
-    assert choose_engine("eager", precision, "cpu").name == "eager"
 
 
 @pytest.mark.parametrize(
@@ -58,13 +59,22 @@ def test_on_a_gpu(precision: str) -> None:
 def test_the_drafter_has_the_verifiers_engine_unless_it_is_to_have_its_own(
     asked: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
+    need_bfloat16()
     monkeypatch.setattr(engine_choice, "has_openvino", lambda: True)
     engine, of_drafter = choose_engines("auto", "bfloat16", asked, "cpu")
     assert engine is of_drafter
     engine, of_drafter = choose_engines("auto", "float32", asked, "cpu")
     assert engine.precision == "float32"
     assert (of_drafter.name, of_drafter.precision) == ("openvino", asked or "float32")
+
+
+def test_a_drafter_in_what_the_verifier_is_computed_in_has_its_engine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
+    monkeypatch.setattr(openvino_core, "has_bfloat16", lambda: False)
+    engine, of_drafter = choose_engines("openvino", "float32", "bfloat16", "cpu")
+    assert engine is of_drafter
 
 
 @pytest.mark.parametrize(

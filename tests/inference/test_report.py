@@ -67,6 +67,7 @@ def report_of(settings: Settings, tmp_path: Path, **run: Any) -> dict[str, Any]:
     """As it is read again from its file."""
     translator: Any = SimpleNamespace(
         engine="eager",
+        arithmetic="float32",
         settings=settings,
         statistics=DecodingStatistics(),
         block_size=settings.block_size,

@@ -9,6 +9,7 @@ from itertools import product
 from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
 from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
 from specdec_plugins.decoding.engine_choice import COMPILED, check_engine
+from specdec_plugins.engines.openvino_core import computed_precision
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.inference.report import counted
@@ -161,11 +162,12 @@ def _systems(choice: Choice, threads: int) -> Iterator[BenchmarkSystem]:
 
 
 def _goes_together(engine: str, precision: str) -> bool:
+    """Whether the engine computes in this precision, and takes no other for it."""
     try:
         check_engine(engine, precision, "cpu")
     except ValueError:
         return False
-    return True
+    return engine != OPENVINO or computed_precision(precision) == precision
 
 
 def _of_drafts(asked: Sequence[str], engine: str, precision: str) -> list[str | None]:
@@ -174,7 +176,7 @@ def _of_drafts(asked: Sequence[str], engine: str, precision: str) -> list[str | 
     narrower: Sequence[str] = ()
     if engine == OPENVINO and precision in COMPILED:
         narrower = COMPILED[COMPILED.index(precision) + 1 :]
-    found = [own for own in asked if own in narrower]
+    found = [own for own in asked if own in narrower and _goes_together(engine, own)]
     return [None, *found] if precision in asked or not found else list(found)
 
 

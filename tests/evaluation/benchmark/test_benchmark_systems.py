@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from specdec_plugins.decoding.acceptance import RelaxedRule, StrictRule
 from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.engines import openvino_core
 from specdec_plugins.evaluation.benchmark.systems import (
     BenchmarkSystem,
     Choice,
@@ -84,7 +87,24 @@ def test_drafts_in_a_precision_of_their_own() -> None:
     ]
     settings = drafting[3].settings(BASE, 1)
     assert (settings.precision, settings.drafter_precision) == ("float32", "int8")
-    assert settings.arithmetic == "float32, int8 drafts"
+
+
+def test_a_precision_that_is_computed_in_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without bfloat16 OpenVINO would be timed in float32 twice, under two names."""
+    monkeypatch.setattr(openvino_core, "has_bfloat16", lambda: False)
+    choice = Choice(
+        threads=(1,),
+        beams=(),
+        precisions=("float32", "bfloat16"),
+        engines=("eager", "openvino"),
+        drafter_precisions=("float32",),
+    )
+    assert [system.name for system in list_systems(choice) if system.family == "AR"] == [
+        *("AR float32", "AR bfloat16", "AR openvino float32")
+    ]
+    drafts = replace(choice, precisions=("float32",), drafter_precisions=("bfloat16",))
+    with pytest.raises(ValueError, match="--drafter-precision bfloat16: needs"):
+        list_systems(drafts)
 
 
 @pytest.mark.parametrize(

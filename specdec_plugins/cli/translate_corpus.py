@@ -9,7 +9,8 @@ that was stopped or killed goes on where it was by the same command; with other 
 settings it refuses. DATA_DIR and the other flags are those of inference.py.
 
 Empty lines stay empty and empty files too; a last line without a line feed gets one; input that
-is not UTF-8 is refused before anything is translated; hidden files are passed over.
+is not UTF-8 is refused before anything is translated. Symbolic links are followed. What is hidden
+or no ordinary file is passed over, which is said.
 
 Needs Ray: pip install 'specdec-plugins[ray]'. By itself it uses this machine. With RAY_ADDRESS it
 uses that cluster, whose machines must see the models, the input and the output by the same paths.
@@ -18,6 +19,7 @@ uses that cluster, whose machines must see the models, the input and the output 
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
 from collections.abc import Sequence
@@ -39,6 +41,7 @@ from specdec_plugins.jobs.corpus import FOLDER, find_files, read_corpus
 from specdec_plugins.jobs.corpus_job import Job, describe_job
 
 PROG = program("translate_corpus.py")
+logger = logging.getLogger(PROG)
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -70,17 +73,21 @@ def translate(args: argparse.Namespace) -> None:
     except ImportError as error:
         raise InferenceError(f"{error}; pip install 'specdec-plugins[ray]' brings it") from error
     settings = make_settings(args)
-    files = find_files(args.input_path)
+    found = find_files(args.input_path)
+    files = found.files
     if settings.closest_to and len(files) > 1:
         raise InferenceError(
             f"--closest-to {settings.closest_to}: is of one file, and --input-path "
             f"{args.input_path} holds {len(files)}; give one of them"
         )
-    check_outside(args.input_path, args.output_path)
+    for source in (args.input_path, *found.links):
+        check_outside(source, args.output_path)
     own = [*(args.output_path / name for name in files)]
     own += files_below(args.output_path / FOLDER, "**/*")
     outputs = [("--output-path", path) for path in own]
     check_run(settings, outputs, [("--input-path", path) for path in files.values()])
+    if found.passed_over:
+        logger.warning("passed over: %s", ", ".join(found.passed_over))
     # Whatever is wrong with the models is best said here, once, and before any worker starts.
     translator = load_translator(replace(settings, **PLAIN))
     for file in files.values():
@@ -106,6 +113,7 @@ def translate(args: argparse.Namespace) -> None:
         tell(
             f"{total} lines of {len(corpus)} files: {total - before} translated in {seconds:.1f} s "
             f"by {args.workers} workers, {before} were there already"
+            + (f"; {len(found.passed_over)} passed over" if found.passed_over else "")
         )
 
 

@@ -13,7 +13,7 @@ import hashlib
 import io
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import IO
@@ -70,25 +70,65 @@ class CorpusFile:
         return sum(shard.lines for shard in self.shards)
 
 
-def find_files(path: Path) -> dict[str, Path]:
-    """The input files by name: the file itself, or all in a folder but hidden ones.
+@dataclass
+class CorpusPaths:
+    """What there is to translate, and what of the input folder is not translated."""
+
+    files: dict[str, Path] = field(default_factory=dict)
+    """The input files by name, in the order of their paths."""
+    links: list[Path] = field(default_factory=list)
+    """Symbolic links to folders, which are followed."""
+    passed_over: list[str] = field(default_factory=list)
+    """Names, each with the reason."""
+
+
+def find_files(path: Path) -> CorpusPaths:
+    """The file itself, or what is in a folder and below: the ordinary files but hidden ones.
+
+    Symbolic links are followed, as ``find -L`` does it: but not to a folder that they are in.
 
     Raises:
-        InferenceError: there are none.
+        InferenceError: there are none, or a folder cannot be read.
     """
     if path.is_file():
-        return {path.name: path}
+        return CorpusPaths({path.name: path})
     if not path.is_dir():
         raise InferenceError(f"--input-path {path}: no such file or folder; check the path")
-    found = {file.relative_to(path): file for file in sorted(path.rglob("*")) if file.is_file()}
-    files = {
-        name.as_posix(): file
-        for name, file in found.items()
-        if not any(part.startswith(".") for part in name.parts)
-    }
-    if not files:
+    found = CorpusPaths()
+    _look_into(path, path, (), found)
+    found.files = dict(sorted(found.files.items(), key=lambda file: Path(file[0])))
+    if not found.files:
         raise InferenceError(f"--input-path {path}: holds no files; put text files there")
-    return files
+    return found
+
+
+def _look_into(top: Path, folder: Path, above: tuple[Path, ...], found: CorpusPaths) -> None:
+    """Add what is in a folder, and below it.
+
+    Args:
+        above: the real paths of the folders that it is in.
+    """
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError as error:
+        fault = f"cannot be read ({error.strerror}); check its permissions"
+        raise InferenceError(f"--input-path {folder}: {fault}") from error
+    within = (*above, folder.resolve())
+    for entry in entries:
+        name = entry.relative_to(top).as_posix()
+        if entry.name.startswith("."):
+            found.passed_over.append(f"{name} (hidden)")
+        elif entry.is_file():
+            found.files[name] = entry
+        elif not entry.is_dir():
+            kind = "a link to nothing" if entry.is_symlink() else "no ordinary file"
+            found.passed_over.append(f"{name} ({kind})")
+        elif entry.resolve() in within:
+            found.passed_over.append(f"{name} (a link to a folder that it is in)")
+        else:
+            if entry.is_symlink():
+                found.links.append(entry)
+            _look_into(top, entry, within, found)
 
 
 def read_corpus(files: dict[str, Path], output: Path, shard_lines: int) -> list[CorpusFile]:

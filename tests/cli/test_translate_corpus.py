@@ -84,17 +84,23 @@ def test_a_folder_through_a_pool(model: Path, tmp_path: Path) -> None:
     (source / "a.txt").write_text(make_text(45))
     (source / "empty.txt").write_text("")
     (source / "more" / "b.txt").write_text("\ufeffw1 w2\r\n\nw3")
+    (source / "linked").symlink_to("more")
+    (source / "more" / "around").symlink_to(source)
+    (source / ".notes").write_text("w1\n")
     workers = str(min(2, os.cpu_count() or 1))
     done = run(model, source, output, "--workers", workers, "--shard-lines", "10")
     assert done.returncode == 0, done.stderr[-3000:]
-    assert numbers(done.stderr) == (48, 0)
-    for name in ("a.txt", "empty.txt", "more/b.txt"):
+    assert numbers(done.stderr) == (51, 0)
+    assert done.stderr.endswith("; 3 passed over\n")
+    for name in (".notes (hidden)", "linked/around (a link to a folder that it is in)"):
+        assert name in done.stderr
+    for name in ("a.txt", "empty.txt", "more/b.txt", "linked/b.txt"):
         assert (output / name).read_text() == translated(model, source / name)
     assert "WARNING" not in done.stderr
     # Nothing is left to do, so no worker is started, and other workers are no other job.
     again = run(model, source, output, "--workers", "9", "--shard-lines", "10")
     assert again.returncode == 0, again.stderr[-3000:]
-    assert numbers(again.stderr) == (0, 48)
+    assert numbers(again.stderr) == (0, 51)
 
 
 def parents() -> dict[int, tuple[int, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from specdec_plugins.jobs.corpus import CorpusFile, find_files, read_corpus, tra
 
 
 def read(path: Path, output: Path, shard_lines: int = 2) -> list[CorpusFile]:
-    return read_corpus(find_files(path), output, shard_lines)
+    return read_corpus(find_files(path).files, output, shard_lines)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,55 @@ def test_files_of_a_folder(tmp_path: Path) -> None:
     assert [shard.number for shard in shards] == [0, 1, 2, 3]
     assert len({shard.output for shard in shards}) == 4
     assert corpus[0].digest == corpus[1].digest != corpus[2].digest
-    assert list(find_files(tmp_path / "b.txt")) == ["b.txt"]
+    assert list(find_files(tmp_path / "b.txt").files) == ["b.txt"]
+
+
+def test_links_are_followed_and_what_is_passed_over_is_named(tmp_path: Path) -> None:
+    source, elsewhere = tmp_path / "in", tmp_path / "elsewhere"
+    for folder in (source / "a", elsewhere / "deep"):
+        folder.mkdir(parents=True)
+        (folder / "x.txt").write_text("w1\n")
+    for name, target in {
+        "near": "a",
+        "far": "../elsewhere",
+        "file.txt": "../elsewhere/deep/x.txt",
+        "a/around": "..",
+        "nothing": "nowhere",
+        "itself": "itself",
+        ".old": "a",
+    }.items():
+        (source / name).symlink_to(target)
+    # Two folders that hold links to each other.
+    (elsewhere / "deep" / "back").symlink_to(source / "a")
+    (source / "a" / "there").symlink_to(elsewhere)
+    os.mkfifo(source / "fifo")
+    found = find_files(source)
+    assert list(found.files) == [
+        "a/there/deep/x.txt",
+        "a/x.txt",
+        "far/deep/back/x.txt",
+        "far/deep/x.txt",
+        "file.txt",
+        "near/there/deep/x.txt",
+        "near/x.txt",
+    ]
+    assert {path.read_text() for path in found.files.values()} == {"w1\n"}
+    loops = ("a/around", "a/there/deep/back", "far/deep/back/around", "far/deep/back/there")
+    loops += ("near/around", "near/there/deep/back")
+    assert sorted(found.passed_over) == sorted(
+        [
+            ".old (hidden)",
+            "fifo (no ordinary file)",
+            "itself (a link to nothing)",
+            "nothing (a link to nothing)",
+            *(f"{name} (a link to a folder that it is in)" for name in loops),
+        ]
+    )
+    # No output may come to be among the input by a link.
+    assert source / "far" in found.links
+    for link in found.links:
+        with pytest.raises(InferenceError, match=r"--output-path .* is with the input"):
+            check_outside(link, link.resolve() / "out")
 
 
 @pytest.mark.parametrize(

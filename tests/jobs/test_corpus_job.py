@@ -51,7 +51,7 @@ def make_settings(model: Path, **more: Any) -> Settings:
 
 
 def read(source: Path, output: Path, shard_lines: int = 2) -> list[CorpusFile]:
-    return read_corpus(find_files(source), output, shard_lines)
+    return read_corpus(find_files(source).files, output, shard_lines)
 
 
 def run(job: Job, most: int = 99) -> int:

@@ -38,7 +38,7 @@ class Results(Observer):
         hypothesis = make_hypothesis(tokens, scores, *steps, self._limits)
         self.hypotheses[row].append(hypothesis)
         self._statistics.sentences += 1
-        self._statistics.latencies.append(time.perf_counter() - self._start)
+        self._statistics.latencies.add(time.perf_counter() - self._start)
 
     def end(self, hypotheses: list[list[Hypothesis]]) -> None:
         self._statistics.total_seconds += time.perf_counter() - self._start

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -65,6 +66,43 @@ class Stopwatch:
             self._add(phase, begin.elapsed_time(end) / 1000)
 
 
+class Durations:
+    """Seconds, summed up, and a sample of them for quantiles.
+
+    The sample is all of them, as long as they are few. Each time that it is full, every second one
+    goes, and of those that come later one of 2, of 4, of 8 … is kept.
+    """
+
+    MOST = 65536
+    """Durations that are kept, at most: half a megabyte."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.sum = 0.0
+        self._sample = array("d")
+        self._every = 1
+
+    def add(self, seconds: float) -> None:
+        """Count one more."""
+        if self.count % self._every == 0:
+            if len(self._sample) == self.MOST:
+                self._sample, self._every = self._sample[::2], 2 * self._every
+            if self.count % self._every == 0:
+                self._sample.append(seconds)
+        self.count += 1
+        self.sum += seconds
+
+    @property
+    def mean(self) -> float:
+        """0 of nothing."""
+        return self.sum / max(self.count, 1)
+
+    def quantile(self, part: float) -> float:
+        """The nearest-rank quantile of the sample; 0 of nothing."""
+        sample = np.frombuffer(self._sample)
+        return float(np.quantile(sample, part, method="inverted_cdf")) if len(sample) else 0.0
+
+
 class _OnHost:
     """A measurement by the clock: a generator as context manager would take twice as long."""
 
@@ -103,7 +141,7 @@ class DecodingStatistics(Observer):
     """Drafter passes: fewer where steps draft nothing, or what was left of the draft before."""
     acceptance_histogram: list[int] = field(default_factory=list)
     """How many steps committed 0, 1, 2, … drafted tokens."""
-    latencies: list[float] = field(default_factory=list)
+    latencies: Durations = field(default_factory=Durations)
     """Seconds from the start of a sentence's batch until the sentence was finished."""
     total_seconds: float = 0.0
     """Wall seconds of decoding, without what is prepared before a batch."""
@@ -159,7 +197,6 @@ class DecodingStatistics(Observer):
         phases = {phase: seconds.get(phase, 0.0) for phase in PHASES}
         phases["other"] = max(0.0, self.total_seconds - sum(phases.values()))
         phases["total"] = self.total_seconds
-        milliseconds = [1000 * latency for latency in self.latencies]
         return {
             "sentences": self.sentences,
             "committed_tokens": self.committed_tokens,
@@ -177,13 +214,8 @@ class DecodingStatistics(Observer):
             "seconds": phases,
             "tokens_per_second": self.tokens_per_second,
             "latency_ms": {
-                "p50": _quantile(milliseconds, 0.5),
-                "p90": _quantile(milliseconds, 0.9),
-                "mean": sum(milliseconds) / max(len(milliseconds), 1),
+                "p50": 1000 * self.latencies.quantile(0.5),
+                "p90": 1000 * self.latencies.quantile(0.9),
+                "mean": 1000 * self.latencies.mean,
             },
         }
-
-
-def _quantile(values: list[float], part: float) -> float:
-    """The nearest-rank quantile; 0 of nothing."""
-    return float(np.quantile(values, part, method="inverted_cdf")) if values else 0.0

@@ -40,7 +40,8 @@ class BeamSearchGenerator:
         statistics = self.statistics
         statistics.total_seconds += elapsed
         statistics.sentences += len(hypotheses)
-        statistics.latencies.extend([elapsed] * len(hypotheses))
+        for _ in hypotheses:
+            statistics.latencies.add(elapsed)
         statistics.committed_tokens += sum(len(best[0]["tokens"]) for best in hypotheses)
         statistics.acceptance_histogram = [statistics.steps]
         return hypotheses

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import make_result
 
-from specdec_plugins.decoding.statistics import PHASES, DecodingStatistics, Stopwatch
+from specdec_plugins.decoding.statistics import PHASES, DecodingStatistics, Durations, Stopwatch
 from specdec_plugins.decoding.step_result import StepResult
 
 CPU = torch.device("cpu")
@@ -88,6 +88,13 @@ def test_identities(run: list[StepResult]) -> None:
         assert statistics.discard_rate == (drafted - accepted) / committed
 
 
+def durations(seconds: list[float]) -> Durations:
+    kept = Durations()
+    for one in seconds:
+        kept.add(one)
+    return kept
+
+
 def test_nothing_done_is_all_zero() -> None:
     report = DecodingStatistics().report()
     assert list(report) == KEYS
@@ -109,7 +116,7 @@ def test_report(monkeypatch: pytest.MonkeyPatch) -> None:
         make_result([1], [2], [3], ended=(0,), called=[False]),
     )
     statistics.sentences = 2
-    statistics.latencies = [0.5, 0.25]
+    statistics.latencies = durations([0.5, 0.25])
     statistics.total_seconds = 3.0
     report = statistics.report()
     assert list(report) == KEYS
@@ -134,7 +141,7 @@ def test_report(monkeypatch: pytest.MonkeyPatch) -> None:
 @given(latencies=st.lists(st.floats(0, 100), min_size=1, max_size=30))
 def test_quantiles_are_nearest_ranks(latencies: list[float]) -> None:
     """The smallest value that at least the part asked for lies at or below."""
-    statistics = DecodingStatistics(latencies=list(latencies))
+    statistics = DecodingStatistics(latencies=durations(latencies))
     found = statistics.report()["latency_ms"]
     milliseconds = [1000 * latency for latency in latencies]
     for name, part in (("p50", 0.5), ("p90", 0.9)):
@@ -143,7 +150,24 @@ def test_quantiles_are_nearest_ranks(latencies: list[float]) -> None:
         assert sum(m <= value for m in milliseconds) >= part * len(milliseconds)
         assert sum(m < value for m in milliseconds) < part * len(milliseconds)
     assert found["mean"] == pytest.approx(math.fsum(milliseconds) / len(milliseconds))
-    assert statistics.latencies == latencies
+
+
+@given(
+    seconds=st.lists(st.floats(0, 1), min_size=1, max_size=200), most=st.sampled_from([2, 4, 16])
+)
+def test_a_sample_is_of_every_so_many(seconds: list[float], most: int) -> None:
+    kept = Durations()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Durations, "MOST", most)
+        for one in seconds:
+            kept.add(one)
+    every = 1
+    while len(seconds[::every]) > most:
+        every *= 2
+    sample = sorted(seconds[::every])
+    assert [kept.quantile(part) for part in (0.0, 1.0)] == [sample[0], sample[-1]]
+    assert kept.quantile(0.5) == sample[(len(sample) - 1) // 2]
+    assert (kept.count, kept.mean) == (len(seconds), sum(seconds) / len(seconds))
 
 
 class Event:

@@ -71,7 +71,7 @@ INT8 = [*OPENVINO, "nncf>=3.0"]
 BENCH = [*PLOT, "ctranslate2>=4.5"]
 # Half a gigabyte with what it needs, for one script: not for everyone who runs the tests.
 RAY = ["ray[data]>=2.60"]
-TEST = [*PLOT, *INT8, "filelock>=3.13", "hypothesis>=6.100", "pytest>=8"]
+TEST = [*PLOT, *INT8, "filelock>=4", "hypothesis>=6.100", "pytest>=8"]
 TEST += ["pytest-cov>=5", "pytest-xdist>=3.5"]
 DEV = [*TEST, *BENCH, *RAY, "mypy>=1.10", "ruff>=0.6"]
 
@@ -102,7 +102,7 @@ setup(
         # Stock fairseq stops at Python 3.10; fairseq-fixed is the same code made to run on 3.11+.
         'fairseq==0.12.2; python_version<"3.11"',
         'fairseq-fixed>=0.12.3.1,<0.13; python_version>="3.11"',
-        "filelock>=3.13",
+        "filelock>=4",
         "jinja2>=3",
         "msgspec>=0.19",
         "numba>=0.60",

@@ -28,6 +28,8 @@ from typing import Any
 import torch
 from drafters import save_pair
 
+UNFINISHED = (".part", ".lock")
+"""Ends of names of what a killed process may leave."""
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 
 
@@ -140,7 +142,7 @@ def names(folder: Path) -> list[str]:
 
 def same_files(folder: Path, alone: Path) -> None:
     """Both hold the same files, but for the names of those that were being written at a kill."""
-    left = [name for name in names(folder) if not name.endswith(".part")]
+    left = [name for name in names(folder) if not name.endswith(UNFINISHED)]
     assert left == names(alone)
     for name in left:
         assert (folder / name).read_bytes() == (alone / name).read_bytes(), name
@@ -177,7 +179,7 @@ def inference(world: Path, batch: int, lines: int = 120) -> Victim:
 
 
 def parts(folder: Path) -> set[str]:
-    return {name for name in names(folder) if name.endswith(".part")}
+    return {name for name in names(folder) if name.endswith(UNFINISHED)}
 
 
 def evaluate(world: Path) -> Victim:
@@ -202,7 +204,7 @@ def evaluate(world: Path) -> Victim:
         keys = [(run["system"], run["round"]) for run in map(json.loads, whole)]
         assert len(keys) == len(set(keys)), "runs were repeated"
         for file in folder.rglob("*.json*"):
-            if file != path and not file.name.endswith(".part"):
+            if file != path and not file.name.endswith(UNFINISHED):
                 for text in [file.read_text()] if file.suffix == ".json" else file.open():
                     json.loads(text)
 

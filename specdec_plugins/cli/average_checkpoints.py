@@ -21,7 +21,8 @@ from specdec_plugins.checkpoints.average import (
 )
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.help import documented
-from specdec_plugins.files.paths import check_paths, check_writable
+from specdec_plugins.files.lock import reserved
+from specdec_plugins.files.paths import check_paths
 from specdec_plugins.files.streams import put
 from specdec_plugins.files.terminal import command, program
 
@@ -77,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
     inputs = find_inputs(args)
     check_paths([("--output", args.output)], [("--inputs", path) for path in inputs])
-    check_writable(args.output, "--output")
-    size = average_checkpoints(inputs, args.output)
+    with reserved([("--output", args.output)]):
+        size = average_checkpoints(inputs, args.output)
     put(f"{args.output}: {len(inputs)} checkpoints, {size / 1e6:.1f} MB\n")
     return 0

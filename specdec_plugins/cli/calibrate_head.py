@@ -24,8 +24,9 @@ from specdec_plugins.evaluation.calibration import (
 from specdec_plugins.evaluation.head_predictions import TrainedHead
 from specdec_plugins.files.help import documented
 from specdec_plugins.files.json_object import JsonObject
+from specdec_plugins.files.lock import reserved
 from specdec_plugins.files.output import write_whole
-from specdec_plugins.files.paths import check_paths, check_writable
+from specdec_plugins.files.paths import NamedPaths, check_paths
 from specdec_plugins.files.streams import put
 from specdec_plugins.files.terminal import command, program
 from specdec_plugins.inference.report import plain
@@ -51,9 +52,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.plot:
         check_plotting()
     check_paths(outputs, given.items())
-    for flag, path in outputs:
-        if path:
-            check_writable(path, flag)
+    with reserved(outputs):
+        calibrate(args, outputs)
+    return 0
+
+
+def calibrate(args: argparse.Namespace, outputs: NamedPaths) -> None:
+    """Fit the head, write it, and tell what its predictions are worth."""
     trained = TrainedHead(
         args.checkpoint, data=args.data, AR_path=args.AR_path, drafter=args.drafter
     )
@@ -74,7 +79,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         plot_reliability(calibrated, args.plot, args.output)
     show(results)
     put(f"{args.output}: {size / 1e3:.0f} kB, temperature {temperature:.3f}, bias {bias:.3f}\n")
-    return 0
 
 
 def show(results: JsonObject) -> None:

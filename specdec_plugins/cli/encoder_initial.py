@@ -16,7 +16,8 @@ from collections.abc import Sequence
 
 from specdec_plugins.checkpoints.encoder_init import write_initial_checkpoint
 from specdec_plugins.files.help import documented
-from specdec_plugins.files.paths import check_paths, check_writable
+from specdec_plugins.files.lock import reserved
+from specdec_plugins.files.paths import check_paths
 from specdec_plugins.files.streams import put
 from specdec_plugins.files.terminal import command, program
 
@@ -30,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("output", metavar="OUTPUT", help="the file to write")
     args = parser.parse_args(argv)
     check_paths([("OUTPUT", args.output)], [("VERIFIER", args.verifier)])
-    check_writable(args.output, "OUTPUT")
-    names = write_initial_checkpoint(args.verifier, args.output)
+    with reserved([("OUTPUT", args.output)]):
+        names = write_initial_checkpoint(args.verifier, args.output)
     put(f"{args.output}: {len(names)} entries of the encoder, none of the decoder\n")
     return 0

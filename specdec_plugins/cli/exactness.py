@@ -47,8 +47,9 @@ from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.help import documented
 from specdec_plugins.files.input import InputLines, Line
 from specdec_plugins.files.json_object import JsonObject
+from specdec_plugins.files.lock import reserved
 from specdec_plugins.files.output import write_whole
-from specdec_plugins.files.paths import check_paths, check_writable
+from specdec_plugins.files.paths import check_paths
 from specdec_plugins.files.streams import put
 from specdec_plugins.files.terminal import command, program
 from specdec_plugins.inference import Settings, Translator, load_translator
@@ -71,6 +72,12 @@ Tokens = list[str]
 @command(PROG, failed=2)
 def main() -> int:
     args = parse()
+    with reserved([("--json", args.json)]):
+        return measure(args)
+
+
+def measure(args: argparse.Namespace) -> int:
+    """Compare, and tell. Returns the exit status."""
     engines = choose_engines(args.engine, args.precision, args.drafter_precision, "cpu")
     engine = described(*(engine.name for engine in engines))
     precision = described(*(engine.precision for engine in engines))
@@ -79,7 +86,6 @@ def main() -> int:
         settings = [settings_of(args.model, controller=option) for option in options]
         files = [pair for one in settings for pair in model_files(one).items()]
         check_paths([("--json", args.json)], [("--input-path", args.input_path), *files])
-        check_writable(str(args.json), "--json")
     lines = read_lines(args.input_path)
     names = (*LIMITS, REPETITION_PENALTY.name)
     limits = GenerationLimits(**{name: getattr(args, name) for name in names})

@@ -15,7 +15,8 @@ from specdec_plugins.checkpoints.draft_vocabulary import FrequentTokens
 from specdec_plugins.checkpoints.export import export_checkpoint
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.help import documented
-from specdec_plugins.files.paths import check_paths, check_writable
+from specdec_plugins.files.lock import reserved
+from specdec_plugins.files.paths import check_paths
 from specdec_plugins.files.streams import put
 from specdec_plugins.files.terminal import command, program
 
@@ -52,10 +53,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     inputs = [("SOURCE", args.source), ("--draft-text", args.draft_text)]
     check_paths([("TARGET", args.target)], inputs)
-    check_writable(args.target, "TARGET")
     languages = args.source_lang, args.target_lang
     draft_from = _draft_from(args.draft_vocabulary, args.draft_text)
-    size = export_checkpoint(args.source, args.target, *languages, args.dictionaries, draft_from)
+    about = *languages, args.dictionaries, draft_from
+    with reserved([("TARGET", args.target)]):
+        size = export_checkpoint(args.source, args.target, *about)
     put(f"{args.target}: {size / 1e6:.1f} MB\n")
     return 0
 

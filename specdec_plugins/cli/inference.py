@@ -30,8 +30,8 @@ from tqdm import tqdm
 
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.input import STANDARD, InputLines
+from specdec_plugins.files.lock import reserved
 from specdec_plugins.files.output import OutputLines
-from specdec_plugins.files.paths import check_writable
 from specdec_plugins.files.streams import tell
 from specdec_plugins.files.terminal import command, program
 from specdec_plugins.inference import Settings, Translation, load_translator
@@ -70,32 +70,51 @@ def translate(args: argparse.Namespace, settings: Settings) -> None:
     """
     if args.warmup < 0:
         raise ValueError(f"--warmup {args.warmup}: must be 0 or more")
-    output = OutputLines(args.output_path, args.resume)
-    check_files(args, settings, output)
-    with InputLines.open(args.input_path) as lines:
+    outputs = check_files(args, settings)
+    with reserved(outputs), InputLines.open(args.input_path) as lines:
+        output = OutputLines(args.output_path, args.resume)
         trace = open_trace(args.trace, output, args.resume) if args.trace else None
         translator = load_translator(settings)
         translator.check_input(lines)
         resume = ResumeFile(output, settings, args.seed)
         window = 1 if lines.typed else settings.window
-        known = resume.check(lines, window)
-        first = list(islice(lines, args.warmup))
-        translator.warm_up(first)
-        with output, resume, trace or nullcontext():
+        known = resume.check(lines, window, trace)
+        if not resume.is_complete:
+            first = list(islice(lines, args.warmup))
+            translator.warm_up(first)
             new = resume.follow(chain(first, lines))
             results = translator.translate(chain(known, new), window, len(known), args.seed)
-            for result in progress(results, args, lines, output.done):
-                if trace is not None:
-                    assert result.trace is not None
-                    trace.write(result.trace.to_json())
-                output.write(result.text)
-        check_read(lines, output)
-        resume.finish()
-    report = full_report(translator, seed=args.seed, warmup=args.warmup)
-    if not args.quiet:
-        tell(format_report(report))
-    if args.stats_json:
-        write_json(report, args.stats_json)
+            with output, resume, trace or nullcontext():
+                write(progress(results, args, lines, output.done), output, resume, trace)
+            check_read(lines, output)
+            resume.finish()
+        report = full_report(translator, output.done, seed=args.seed, warmup=args.warmup)
+        if not args.quiet:
+            tell(format_report(report))
+        if args.stats_json:
+            write_json(report, args.stats_json)
+
+
+def write(
+    results: Iterable[Translation],
+    output: OutputLines,
+    resume: ResumeFile,
+    trace: OutputLines | None,
+) -> None:
+    """Write what becomes of each line: its trace first, and a note of both before its translation.
+
+    Raises:
+        InferenceError: a file cannot be written to.
+        BrokenPipeError: nobody reads the output.
+    """
+    for result in results:
+        traced = []
+        if trace is not None:
+            assert result.trace is not None
+            traced.append(result.trace.to_json())
+            trace.write(traced[0])
+        resume.note(result.text, *traced)
+        output.write(result.text)
 
 
 def check_read(lines: InputLines, output: OutputLines) -> None:
@@ -110,21 +129,20 @@ def check_read(lines: InputLines, output: OutputLines) -> None:
         raise InferenceError(f"{error}{after}") from error
 
 
-def check_files(args: argparse.Namespace, settings: Settings, output: OutputLines) -> None:
-    """See to it that all files of the run are different ones.
+def check_files(args: argparse.Namespace, settings: Settings) -> list[tuple[str, str | None]]:
+    """The outputs that were named; all files of the run are different ones.
 
     Raises:
-        InferenceError: they are not, or the statistics cannot be written.
+        InferenceError: they are not.
     """
-    if args.stats_json:
-        check_writable(args.stats_json, "--stats-json")
     outputs = [
         ("--output-path", args.output_path),
         ("--trace", args.trace),
         ("--stats-json", args.stats_json),
-        ("the file for --resume,", resume_path(output)),
     ]
-    check_run(settings, outputs, [("--input-path", args.input_path)])
+    beside = ("the file for --resume,", resume_path(args.output_path))
+    check_run(settings, [*outputs, beside], [("--input-path", args.input_path)])
+    return outputs
 
 
 def progress(

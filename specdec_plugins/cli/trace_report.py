@@ -19,8 +19,9 @@ from tqdm import tqdm
 
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.help import documented
+from specdec_plugins.files.lock import reserved
 from specdec_plugins.files.output import write_whole
-from specdec_plugins.files.paths import check_paths, check_writable
+from specdec_plugins.files.paths import check_paths
 from specdec_plugins.files.terminal import command, program
 from specdec_plugins.inference.trace_file import SentenceTrace, read_trace
 from specdec_plugins.inference.trace_picture import draw_sentence
@@ -49,16 +50,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.line < 1:
         parser.error(f"--line {args.line}: must be 1 or more")
     kind = Path(args.output).suffix.lower()
-    check_writable(args.output, "OUTPUT")
     check_paths([("OUTPUT", args.output)], [("TRACE", args.trace)])
     if kind not in ("", ".html", ".htm", ".svg"):
         raise InferenceError(f"OUTPUT {args.output}: name it .html, the page, or .svg, the picture")
-    sentences = tqdm(read_trace(args.trace), unit="line", disable=None)
-    if kind == ".svg":
-        made = _picture(sentences, args.line)
-    else:
-        made = build_report(sentences, args.limit, Path(args.trace).name)
-    write_whole(Path(args.output), [made.encode("utf-8", errors="xmlcharrefreplace")])
+    with reserved([("OUTPUT", args.output)]):
+        sentences = tqdm(read_trace(args.trace), unit="line", disable=None)
+        if kind == ".svg":
+            made = _picture(sentences, args.line)
+        else:
+            made = build_report(sentences, args.limit, Path(args.trace).name)
+        write_whole(Path(args.output), [made.encode("utf-8", errors="xmlcharrefreplace")])
     return 0
 
 

@@ -24,6 +24,8 @@ from specdec_plugins.decoding.controllers.cost_aware import CostAware
 from specdec_plugins.decoding.controllers.costs import Points, StepCosts
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.files.lock import OutputLock
+from specdec_plugins.files.paths import lock_path
 from specdec_plugins.files.whole_file import whole_file
 from specdec_plugins.host.fairseq_types import Sample
 from specdec_plugins.machine import cache_folder, processor_name
@@ -98,9 +100,7 @@ class CostProfile:
             with torch.random.fork_rng([device] if device.type == "cuda" else []):
                 for size in bar:
                     measured[str(size)] = self._measure(generator, sample, size, needs)
-            # Another process may have measured other sizes meanwhile.
-            measured = {**self._load(path, key, again=True), **measured}
-            self._save(path, key, measured)
+            self._keep(path, key, measured)
         wanted = {size: measured[str(size)] for size in sizes}
         return StepCosts.between(wanted, rows, needs.most, _padded(generator))
 
@@ -157,12 +157,12 @@ class CostProfile:
             return {}
         return found.costs
 
-    def _save(self, path: Path, key: dict[str, object], costs: dict[str, Points]) -> None:
-        """Replace the file as a whole, so that nobody reads half of it."""
+    def _keep(self, path: Path, key: dict[str, object], costs: dict[str, Points]) -> None:
+        """Write the file, beside other sizes that another process has measured meanwhile."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with whole_file(path) as file:
-                file.write(json.dumps({"key": key, "costs": costs}, indent=1).encode())
+            with OutputLock(path, lock_path(path), wait=True):
+                write_costs(path, key, {**self._load(path, key, again=True), **costs})
         except OSError as error:
             if self._given:
                 raise ValueError(
@@ -170,6 +170,16 @@ class CostProfile:
                     "file"
                 ) from error
             logger.warning("%s: cannot be written (%s); not kept", path, error.strerror)
+
+
+def write_costs(path: Path, key: dict[str, object], costs: dict[str, Points]) -> None:
+    """Replace the file as a whole, so that nobody reads half of it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with whole_file(path) as file:
+        file.write(json.dumps({"key": key, "costs": costs}, indent=1).encode())
 
 
 def _padded(generator: SpeculativeGenerator) -> Callable[[int], int] | None:

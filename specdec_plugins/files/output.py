@@ -6,8 +6,9 @@ import io
 import os
 import stat
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 from specdec_plugins.files.errors import InferenceError
@@ -33,6 +34,11 @@ def write_whole(path: Path, chunks: Iterable[bytes], partial: Path | None = None
     except OSError as error:
         fault = f"cannot be written ({error.strerror}); name a path that can"
         raise InferenceError(f"{path}: {fault}") from error
+
+
+def is_resumable(path: str) -> bool:
+    """Whether an output is, or will be, an ordinary file."""
+    return path != STANDARD and (os.path.isfile(path) or not os.path.exists(path))
 
 
 class OutputLines:
@@ -83,9 +89,20 @@ class OutputLines:
     @property
     def resumable(self) -> bool:
         """Whether it is an ordinary file."""
-        return self.path != STANDARD and (
-            os.path.isfile(self.path) or not os.path.exists(self.path)
-        )
+        return is_resumable(self.path)
+
+    def kept(self) -> Iterator[bytes]:
+        """The lines that stay, each without its line feed.
+
+        Raises:
+            InferenceError: the file cannot be read.
+        """
+        try:
+            with open(self.path, "rb") as file:
+                yield from (line[:-1] for line in islice(file, self.done))
+        except OSError as error:
+            fault = f"cannot be read ({error.strerror}); check its permissions"
+            raise InferenceError(f"--resume: {self.path}: {fault}") from error
 
     def __enter__(self) -> OutputLines:
         """Begin to write: after the complete lines that stay, and over everything else.

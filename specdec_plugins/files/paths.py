@@ -34,11 +34,12 @@ def check_paths(outputs: NamedPaths, inputs: NamedPaths) -> None:
     streams = (("standard output", OUTPUT), ("standard error", ERROR))
     written = [(name, _identity(descriptor)) for name, descriptor in streams]
     others = [
-        (_label(role, path), _identity(path))
+        named
         for role, path in outputs
-        if path is not None and path != STANDARD
+        if path is not None and path != STANDARD and _identity(path) is not None
+        for named in ((_label(role, path), path), (f"{_label(role, path)}'s lock", lock_path(path)))
     ]
-    for group in (written, *([other] for other in others)):
+    for group in (written, *([(label, _identity(path))] for label, path in others)):
         for label, identity in group:
             if identity is not None and identity in taken:
                 raise InferenceError(
@@ -80,6 +81,13 @@ def check_writable(path: str, flag: str) -> None:
     else:
         return
     raise InferenceError(f"{flag} {path}: {fault}")
+
+
+def lock_path(path: Location) -> str:
+    """The file beside an output that keeps other runs away from it while one is at work."""
+    folder, name = os.path.split(os.path.realpath(path))
+    # Names have at most 255 bytes.
+    return os.path.join(folder, os.fsdecode(os.fsencode(f".{name}")[:250]) + ".lock")
 
 
 def _identity(path: Location | int) -> object:

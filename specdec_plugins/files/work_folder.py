@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 from typing import TypeVar
 
-from filelock import FileLock, Timeout
-
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.json_object import JsonObject, as_read, differing
+from specdec_plugins.files.lock import OutputLock
 from specdec_plugins.files.output import write_whole
 
 LOCK = ".lock"
@@ -32,7 +31,7 @@ class WorkFolder:
         self.output = output
         self.description = as_read(description)
         self._file = folder / name
-        self._lock = FileLock(folder / LOCK, timeout=0)
+        self._lock = OutputLock(output, folder / LOCK)
 
     def __enter__(self: Own) -> Own:
         """
@@ -41,11 +40,7 @@ class WorkFolder:
         """
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            self._lock.acquire()
-        except Timeout as error:
-            raise InferenceError(
-                f"{self.output}: another run is at work there; wait for it, or name another"
-            ) from error
+            self._lock.__enter__()
         except OSError as error:
             fault = f"cannot be written to ({error.strerror}); name a folder that can"
             raise InferenceError(f"--output-path {self.output}: {fault}") from error
@@ -57,7 +52,7 @@ class WorkFolder:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._lock.release()
+        self._lock.__exit__()
 
     def go_on(self) -> None:
         """Look at what an earlier run left, once nobody else can change it.

@@ -40,10 +40,11 @@ UNJUDGED = (
 UNDRAFTED = ("drafted_tokens", "drafter_calls", *UNJUDGED)
 
 
-def full_report(translator: Translator, **run: object) -> JsonObject:
+def full_report(translator: Translator, resumed_after: int = 0, **run: object) -> JsonObject:
     """The statistics, and what is needed to repeat the run; None for what there is not.
 
     Args:
+        resumed_after: lines that an earlier run had written; their figures are not among these.
         run: more to record under ``settings``: the seed, for instance.
 
     Raises:
@@ -52,6 +53,7 @@ def full_report(translator: Translator, **run: object) -> JsonObject:
     asked = translator.settings
     absent = UNJUDGED if asked.strategy == "drafter" else ()
     return {
+        "resumed_after_line": resumed_after,
         **translator.statistics.report(),
         **dict.fromkeys(absent if asked.drafts else UNDRAFTED),
         "settings": {**_settings(asked), "block_size": translator.block_size, **run},
@@ -166,6 +168,7 @@ def format_report(report: JsonObject) -> str:
     rows = [
         f"{_title(settings)}; {report['engine']}, {report['precision']} on "
         f"{report['device']}{threads}",
+        *_resumed(report),
         "  " + ", ".join(_counts(report)),
         *_acceptance(report),
         "  seconds: " + ", ".join(f"{name} {value:.3f}" for name, value in seconds.items()),
@@ -179,6 +182,12 @@ def format_report(report: JsonObject) -> str:
             + (", and on timings" if timed else "")
         )
     return "\n".join(rows)
+
+
+def _resumed(report: JsonObject) -> list[str]:
+    """Of which lines the figures of a resumed run are."""
+    line = report["resumed_after_line"]
+    return [f"  resumed after line {line}: figures are of what came after"] if line else []
 
 
 def counted(number: int, what: str) -> str:

@@ -1,8 +1,9 @@
 """Going on with an output that was not finished, in the same way as it was begun.
 
 Beside an output that is being written lies ``OUTPUT.resume``. Its first line says with what it is
-made (version, models, settings). A line for each line of the input follows, in its order: a digest,
-written before the translation is. Once the whole input is translated the file is removed.
+made (version, models, settings). A line for each line of the output follows: the digests of the
+input's line, of the output's, and of the trace's where there is one, written before the output's
+line is. Once the whole input is translated the file is removed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import specdec_plugins
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.input import InputLines, Line
 from specdec_plugins.files.json_object import JsonObject, as_read, differing
-from specdec_plugins.files.output import OutputLines
+from specdec_plugins.files.output import OutputLines, is_resumable
 from specdec_plugins.files.paths import check_writable
 from specdec_plugins.files.whole_file import whole_file
 from specdec_plugins.inference.run_files import describe_settings
@@ -31,6 +32,8 @@ logger = logging.getLogger(__name__)
 ENDING = ".resume"
 DIGITS = 16
 """Of a digest, hexadecimal."""
+SOURCE, OUTPUT, TRACE = range(3)
+"""The places of the digests in a line."""
 
 
 class ResumeFile:
@@ -46,23 +49,27 @@ class ResumeFile:
                 cannot be read.
         """
         self.output = output
-        self.path = resume_path(output)
+        self.path = resume_path(output.path)
         self._file: OutputLines | None = None
+        self._waiting: deque[str] = deque()
+        """Digests of the input's lines that are read and not yet written."""
         self._description: JsonObject = {}
+        self._before: JsonObject | None = None
+        self._notes: list[str] = []
         if self.path is None:
             return
         check_writable(self.path, "the file for --resume,")
         made = {"specdec_plugins": specdec_plugins.__version__, **describe_settings(settings, seed)}
         self._description = as_read(made)
-        self._before, self._digests = self._read(self.path)
+        self._before, self._notes = self._read(self.path)
 
     def _read(self, path: str) -> tuple[JsonObject | None, list[str]]:
-        """What an earlier run left: its description, and the digests of the output's lines."""
+        """What an earlier run left: its description, and its notes on the output's lines."""
         try:
             with open(path, encoding="utf-8") as file:
                 before = json.loads(file.readline())
                 before["models"]  # of all JSON files, which is this one's own
-                return before, [line.strip() for line in islice(file, self.output.done)]
+                return before, [line.rstrip() for line in islice(file, self.output.done)]
         except FileNotFoundError:
             return None, []
         except OSError as error:
@@ -71,25 +78,32 @@ class ResumeFile:
             fault = f"is where {self.output.path} is to be described; move it away"
         raise InferenceError(f"{path}: {fault}")
 
-    def check(self, lines: InputLines, window: int) -> list[Line]:
+    @property
+    def is_complete(self) -> bool:
+        """Whether an earlier run wrote the whole output: nothing is to be written, then."""
+        return self.output.done > 0 and self._before is None
+
+    def check(self, lines: InputLines, window: int, trace: OutputLines | None = None) -> list[Line]:
         """Pass over the input lines whose output is there already.
 
         Args:
             window: lines that are translated together.
+            trace: the trace file of the output.
 
         Returns:
             Those lines of the last window that are there already: its other lines are to be
             translated in the same batches with them.
 
         Raises:
-            InferenceError: the output is not a part of what this run is to write.
+            InferenceError: the output is not a part of what this run is to write, or was changed;
+                the trace is not that of the output.
         """
         done = self.output.done
         kept: deque[Line] = deque(maxlen=done % window)
         number = 0
         changed = None
         for number, line in enumerate(islice(lines, done), start=1):
-            if changed is None and self._digests[number - 1 : number] != [_digest(line)]:
+            if changed is None and not self._is_noted(number, SOURCE, line.text.encode()):
                 changed = number
             kept.append(line)
         lines.check()
@@ -99,11 +113,37 @@ class ResumeFile:
             return []
         if self._before is None:
             self._check_complete(lines)
-        elif other := differing(self._before, self._description):
+            return []
+        if other := differing(self._before, self._description):
             raise self._refusal(f"was begun with other {other}")
-        elif changed is not None:
+        if changed is not None:
             raise self._refusal(f"was begun with another line {changed} of {lines.name}")
+        self._check_written(trace)
         return list(kept)
+
+    def _check_written(self, trace: OutputLines | None) -> None:
+        """See to it that the lines that are there are those that were written.
+
+        Raises:
+            InferenceError: they are not.
+        """
+        for number, text in enumerate(self.output.kept(), start=1):
+            if not self._is_noted(number, OUTPUT, text):
+                raise self._refusal(
+                    f"has another line {number} than was written there",
+                    "remove that line and all after it",
+                )
+        for number, text in enumerate(trace.kept() if trace else (), start=1):
+            if not self._is_noted(number, TRACE, text):
+                raise InferenceError(
+                    f"--trace {trace and trace.path}: line {number} is not of the run that wrote "
+                    f"{self.output.path}; name its trace, or begin anew without --resume"
+                )
+
+    def _is_noted(self, number: int, place: int, text: bytes) -> bool:
+        """Whether a line of the input, the output or the trace is as the earlier run had it."""
+        digests = " ".join(self._notes[number - 1 : number]).split()
+        return digests[place : place + 1] == [_digest(text)]
 
     def _check_complete(self, lines: InputLines) -> None:
         """See to it that an output of which nothing is known has nothing to be added.
@@ -134,7 +174,7 @@ class ResumeFile:
         Raises:
             InferenceError: the file cannot be written.
         """
-        if self.path is None or (self.output.done and self._before is None):
+        if self.path is None:
             return self
         if not self.output.done:
             try:
@@ -154,15 +194,23 @@ class ResumeFile:
             self._file.__exit__()
 
     def follow(self, lines: Iterable[Line]) -> Iterator[Line]:
-        """The lines themselves; each is noted before it is passed on.
+        """The lines themselves, which :meth:`note` is to be told of in the same order."""
+        for line in lines:
+            self._waiting.append(_digest(line.text.encode()))
+            yield line
+
+    def note(self, *written: str) -> None:
+        """Note what is going to be written for the next line.
+
+        Args:
+            written: the line of the output, and that of the trace, if there is one.
 
         Raises:
             InferenceError: it cannot be noted.
         """
-        for line in lines:
-            if self._file is not None:
-                self._file.write(_digest(line))
-            yield line
+        source = self._waiting.popleft()
+        if self._file is not None:
+            self._file.write(" ".join([source, *(_digest(text.encode()) for text in written)]))
 
     def finish(self) -> None:
         """Remove the file: the output is complete."""
@@ -171,10 +219,10 @@ class ResumeFile:
                 os.unlink(self.path)
 
 
-def resume_path(output: OutputLines) -> str | None:
+def resume_path(output: str) -> str | None:
     """The file beside an output; None where there is nothing to go on with, as on a device."""
-    return os.path.realpath(output.path) + ENDING if output.resumable else None
+    return os.path.realpath(output) + ENDING if is_resumable(output) else None
 
 
-def _digest(line: Line) -> str:
-    return hashlib.sha256(line.text.encode("utf-8")).hexdigest()[:DIGITS]
+def _digest(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()[:DIGITS]

@@ -15,6 +15,7 @@ from conftest import need_bfloat16
 from specdec_plugins.cli import exactness as script
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.files.input import Line
+from specdec_plugins.files.lock import reserved
 from specdec_plugins.inference import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,6 +112,16 @@ def test_figures_are_not_written_over_what_is_read(
     assert (tmp_path / "in.en").read_bytes() == TEXT
     assert run(TEXT, "--json", str(tmp_path / "none" / "x.json")) == 2
     assert "--json" in capfd.readouterr().err
+
+
+def test_figures_of_another_run(
+    run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "figures.json"
+    with reserved([("--json", path)]):
+        assert run(b"A man sings.\n", "--json", str(path)) == 2
+    assert f"--json {path}: another run is at work there" in capfd.readouterr().err
+    assert not path.exists()
 
 
 def test_in_lower_precision(run: Run, capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,11 +1,12 @@
-"""Every output of every command made equal to every other file of its run: nothing is lost."""
+"""Every output of every command made equal to every other file of its run, or to one of another
+run: nothing is lost."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 from specdec_plugins.evaluation.benchmark.outputs import own_files as benchmark_files
 from specdec_plugins.evaluation.outputs import own_files
+from specdec_plugins.files.lock import reserved
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 MODELS = ("drafter.pt", "verifier.pt", "dict.en.txt", "dict.de.txt", "codes", "head.pt")
@@ -55,20 +57,52 @@ def models(folder: Path) -> list[str]:
 
 
 @pytest.fixture
-def refused(folder: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., None]]:
+def refused(folder: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., None]:
     """Runs a command, which has to refuse in one line, and checks that nothing was changed."""
 
-    def run(main: Callable[[list[str]], int], *arguments: object) -> None:
+    def run(
+        main: Callable[[list[str]], int], *arguments: object, why: str = "is the same file as"
+    ) -> None:
         before = contents(folder)
         capfd.readouterr()
         assert main([str(argument) for argument in arguments]) == 1
         captured = capfd.readouterr()
         assert captured.out == ""
         assert captured.err.count("\n") == 1
-        assert "is the same file as" in captured.err
+        assert why in captured.err
         assert contents(folder) == before
 
     return run
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "outputs"),
+    [
+        (
+            "inference",
+            "{0} --AR-path {0}/verifier.pt --strategy AR --cpu --input-path {0}/in.txt "
+            "--output-path {0}/out.txt --trace {0}/trace --stats-json {0}/stats",
+            ("out.txt", "trace", "stats"),
+        ),
+        ("export_checkpoint", "{0}/checkpoint.pt {0}/small.pt", ("small.pt",)),
+        ("encoder_initial", "{0}/verifier.pt {0}/initial.pt", ("initial.pt",)),
+        (
+            "average_checkpoints",
+            "--inputs {0}/checkpoint.pt --output {0}/average.pt",
+            ("average.pt",),
+        ),
+        ("trace_report", "{0}/run.jsonl {0}/run.html", ("run.html",)),
+        ("calibrate_head", "{0}/checkpoint.pt {0}/new.pt --json {0}/new", ("new.pt", "new")),
+    ],
+)
+def test_another_run_has_an_output(
+    folder: Path, refused: Callable[..., None], script: str, arguments: str, outputs: Sequence[str]
+) -> None:
+    """Sweeps, benchmarks and corpora have a folder, whose lock is ``WorkFolder``'s."""
+    for output in outputs:
+        with reserved([("its output", folder / output)]):
+            why = f"{output}: another run is at work there"
+            refused(load(script).main, *arguments.format(folder).split(), why=why)
 
 
 OUTPUTS = ("--output-path", "--trace", "--stats-json", "--cost-profile")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ def test_resume(
     # A batch that has a line to be done is decoded whole.
     decoded = json.loads(stats.read_text())["sentences"]
     assert decoded == left if batch == "1" else left <= decoded <= len(SENTENCES)
+    assert json.loads(stats.read_text())["resumed_after_line"] == len(SENTENCES) - left
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.txt", "stats.json"]
 
 
@@ -141,6 +143,68 @@ def test_another_run_is_not_gone_on_with(
     assert run("--resume", "-s", "en", "-t", "de", **changes) == 1
     assert message in one_error(capfd)
     assert {path: path.read_bytes() for path in Path().iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("damage", "line"),
+    [
+        (lambda lines: [lines[0], b"w1 w1\n", *lines[2:]], 2),
+        (lambda lines: [*lines[:4], lines[4].replace(b"\n", b"\r\n")], 5),
+        (lambda lines: [lines[1], lines[0], *lines[2:]], 1),
+        (lambda lines: [lines[0], b"\n", *lines[1:]], 2),
+    ],
+)
+def test_what_was_changed_since_is_not_kept(
+    run: RunScript,
+    unfinished: RunScript,
+    tmp_path: Path,
+    greedy: list[str],
+    capfd: pytest.CaptureFixture[str],
+    damage: Callable[[list[bytes]], list[bytes]],
+    line: int,
+) -> None:
+    out = tmp_path / "out.txt"
+    assert unfinished() == 0
+    damaged = damage(out.read_bytes().splitlines(keepends=True)[:5])
+    out.write_bytes(b"".join(damaged))
+    capfd.readouterr()
+    assert run("--resume") == 1
+    assert f"has another line {line} than was written there; remove that line" in one_error(capfd)
+    assert out.read_bytes() == b"".join(damaged)
+    # As the message says.
+    out.write_bytes(b"".join(damaged[: line - 1]))
+    assert run("--resume") == 0
+    assert lines_of(out) == greedy
+
+
+@pytest.mark.parametrize("flag", ["--output-path", "--trace", "--stats-json"])
+def test_a_second_run_is_refused_while_the_first_is_at_work(
+    run: RunScript,
+    tmp_path: Path,
+    greedy: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    flag: str,
+) -> None:
+    files = {"--output-path": "out.txt", "--trace": "trace", "--stats-json": "stats"}
+    mine = {name: str(tmp_path / path) for name, path in files.items()}
+    others = {name: f"{path}.other" for name, path in mine.items()} | {flag: mine[flag]}
+    write, second = OutputLines.write, []
+
+    def with_another(self: OutputLines, text: str) -> None:
+        if not second:
+            second.append(0)  # which stops the second run from beginning a third
+            second[0] = run(*(word for pair in others.items() for word in pair))
+        write(self, text)
+
+    monkeypatch.setattr(OutputLines, "write", with_another)
+    assert run(*(word for pair in mine.items() for word in pair)) == 0
+    assert second == [1]
+    assert f"{flag} {mine[flag]}: another run is at work there" in capfd.readouterr().err
+    assert lines_of(tmp_path / "out.txt") == greedy
+    assert [sentence.output for sentence in read_trace(mine["--trace"])] == greedy
+    assert json.loads(Path(mine["--stats-json"]).read_text())["sentences"] == len(SENTENCES)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(files.values())
 
 
 def test_input_may_have_grown_and_changed_after_what_is_translated(
@@ -353,6 +417,36 @@ def test_trace_of_another_output(
     assert f"--trace {path}: has 3 lines, {out} already 4" in one_error(capfd)
     assert lines_of(out) == greedy[:4]
     assert path.read_text() == "{}\n" * 3 + "{}"
+
+
+def test_a_trace_of_another_run(
+    run: RunScript, unfinished: RunScript, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path, out, other = tmp_path / "trace.jsonl", tmp_path / "out.txt", tmp_path / "other.jsonl"
+    assert run("--trace", str(other)) == 0
+    assert unfinished("--trace", str(path)) == 0
+    half = b"".join(out.read_bytes().splitlines(keepends=True)[:4])
+    out.write_bytes(half)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:2], lines[2].replace(b"w", b"v"), *lines[3:]]))
+    capfd.readouterr()
+    for trace, line in ((other, 1), (path, 3)):
+        before = trace.read_bytes()
+        assert run("--resume", "--trace", str(trace)) == 1
+        expected = f"--trace {trace}: line {line} is not of the run that wrote {out}"
+        assert expected in one_error(capfd)
+        assert (out.read_bytes(), trace.read_bytes()) == (half, before)
+
+
+def test_a_complete_output_leaves_any_trace_as_it_is(
+    run: RunScript, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("precious\n" * 40 + "and more")
+    assert run() == 0
+    assert run("--resume", "--trace", str(path)) == 0
+    assert "nothing is done" in caplog.text
+    assert path.read_text() == "precious\n" * 40 + "and more"
 
 
 @pytest.mark.parametrize("strategy", ["fairseq", "drafter"])

@@ -21,7 +21,7 @@ from specdec_plugins.checkpoints.encoder_init import write_initial_checkpoint
 from specdec_plugins.checkpoints.export import export_checkpoint
 from specdec_plugins.checkpoints.head_file import save_head
 from specdec_plugins.checkpoints.loading import save_state
-from specdec_plugins.decoding.cost_profile import CostProfile
+from specdec_plugins.decoding.cost_profile import CostProfile, write_costs
 from specdec_plugins.evaluation.calibration import Predictions, plot_reliability
 from specdec_plugins.files.errors import CheckpointError, InferenceError
 from specdec_plugins.files.output import write_whole
@@ -58,7 +58,7 @@ def write(request: pytest.FixtureRequest, verifier: str) -> Write:
         "export": lambda path: export_checkpoint(verifier, str(path)),
         "initial checkpoint": lambda path: write_initial_checkpoint(verifier, str(path)),
         "head": lambda path: save_head(path, make_head()),
-        "costs": lambda path: CostProfile(str(path))._save(path, {"a": 1}, {}),
+        "costs": lambda path: write_costs(path, {"a": 1}, {}),
         "whole": lambda path: write_whole(path, [b"w1\n"] * 9000),
         "report": lambda path: write_json({"a": list(range(9000))}, str(path)),
         "plot": draw,

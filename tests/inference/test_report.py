@@ -117,6 +117,13 @@ def test_the_references_of_a_beam_are_reported(settings: Settings, tmp_path: Pat
     assert found["files"]["closest_to"] == found["files"]["codes"]
 
 
+def test_a_resumed_run_says_so(settings: Settings, tmp_path: Path) -> None:
+    assert report_of(settings, tmp_path)["resumed_after_line"] == 0
+    found = report_of(settings, tmp_path, resumed_after=40)
+    assert found["resumed_after_line"] == 40
+    assert "resumed after line 40: figures are of what came after" in format_report(found)
+
+
 def test_sampling_is_reported(tmp_path: Path, settings: Settings) -> None:
     sampling = Settings(
         str(tmp_path),

@@ -1,0 +1,91 @@
+"""One run at a time for each output: the others are refused before they change anything.
+
+A lock is a file beside the output, ``.NAME.lock``, or ``.lock`` in a folder that is the output. The
+system holds it for the process and gives it back when that ends, however it ends: a lock file that
+a killed run has left is in nobody's way, and the next run removes it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+from filelock import FileLock, Timeout
+
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.input import STANDARD
+from specdec_plugins.files.paths import Location, NamedPaths, check_writable, lock_path
+
+
+class OutputLock:
+    """What a run holds of an output, from entering until it is left, or the run is killed."""
+
+    def __init__(self, output: Location, file: Location, wait: bool = False) -> None:
+        """
+        Args:
+            output: what messages call it.
+            file: the lock file. Its folder must be there.
+            wait: for another run, and not be refused.
+        """
+        self._output = output
+        self._lock = FileLock(file, timeout=-1 if wait else 0)
+
+    def __enter__(self) -> OutputLock:
+        """
+        Raises:
+            InferenceError: another run has it.
+            OSError: the lock file cannot be written.
+        """
+        try:
+            self._lock.acquire()
+        except Timeout as error:
+            raise InferenceError(
+                f"{os.fspath(self._output)}: another run is at work there; wait for it, or name "
+                "another"
+            ) from error
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        # While it is held: who waits for this file sees that it is gone, and makes another.
+        with suppress(OSError):
+            os.unlink(self._lock.lock_file)
+        self._lock.release()
+
+
+@contextmanager
+def reserved(outputs: NamedPaths) -> Iterator[None]:
+    """Have all these files for this run alone, from before it looks at what is there.
+
+    Standard output, devices and FIFOs may be written to by several.
+
+    Args:
+        outputs: no two of which are the same file.
+
+    Raises:
+        InferenceError: another run has one of them, or it cannot be written to.
+    """
+    with ExitStack() as held:
+        for flag, path in outputs:
+            if path is not None and path != STANDARD:
+                check_writable(os.fspath(path), flag)
+                if not os.path.exists(path) or stat.S_ISREG(os.stat(path).st_mode):
+                    held.push(_held(flag, path))
+        yield
+
+
+def _held(flag: str, path: Location) -> OutputLock:
+    """The lock of a file, which is held.
+
+    Raises:
+        InferenceError: another run has it, or its folder cannot be written to.
+    """
+    output = f"{flag} {os.fspath(path)}"
+    try:
+        return OutputLock(output, lock_path(path)).__enter__()
+    except OSError as error:
+        raise InferenceError(
+            f"{output}: its folder cannot be written to ({error.strerror}), which keeps other runs "
+            "away; name a file in another"
+        ) from error

@@ -68,7 +68,8 @@ class EditableWheel(editable_wheel):
 PLOT = ["matplotlib>=3.8"]
 OPENVINO = ["openvino>=2026.0"]
 INT8 = [*OPENVINO, "nncf>=3.0"]
-BENCH = [*PLOT, "ctranslate2>=4.5"]
+CTRANSLATE2 = ["ctranslate2>=4.5"]
+BENCH = [*PLOT, *CTRANSLATE2]
 # Half a gigabyte with what it needs, for one script: not for everyone who runs the tests.
 RAY = ["ray[data]>=2.60"]
 TEST = [*PLOT, *INT8, "filelock>=4", "hypothesis>=6.100", "pytest>=8"]
@@ -116,6 +117,7 @@ setup(
     extras_require={
         "openvino": OPENVINO,
         "int8": INT8,
+        "ctranslate2": CTRANSLATE2,
         "bench": BENCH,
         "plot": PLOT,
         "ray": RAY,

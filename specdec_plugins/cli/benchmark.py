@@ -77,6 +77,7 @@ ENGINES = (EAGER, OPENVINO)
 # Flags that systems do not have in common, with the value that asks for nothing.
 REFUSED: tuple[tuple[str, object, str], ...] = (
     ("strategy", "specdec", "all strategies are compared"),
+    ("AR_backend", "auto", "CTranslate2 is a system of its own"),
     ("sampling", False, "systems are compared by what they say"),
     ("seed", 1, "nothing is drawn"),
     ("fp16", False, "choose with --precision"),

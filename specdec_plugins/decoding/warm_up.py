@@ -52,10 +52,10 @@ def warm_up(
                 length = min(size, positions)
                 most = max(length, limits.min_len)
                 generator.limits = replace(limits, max_len_a=0, max_len_b=most)
-                made_up = _made_up(source, rows, length)
+                batch = made_up(source, rows, length)
                 used = _of_all_sizes(generator, sizes) if measures else [generator.controller]
                 for controller in used:
-                    generator.decode(made_up, deepcopy(controller), DecodingStatistics())
+                    generator.decode(batch, deepcopy(controller), DecodingStatistics())
     finally:
         generator.limits = limits
     return time.perf_counter() - begin
@@ -69,7 +69,7 @@ def _of_all_sizes(generator: SpeculativeGenerator, sizes: PaddedSizes) -> list[C
     return [trial(length, needs) for length in lengths.values()]
 
 
-def _made_up(source: Dictionary, rows: int, length: int) -> Sample:
+def made_up(source: Dictionary, rows: int, length: int) -> Sample:
     """A batch of sentences of so many tokens, EOS included, each of other words."""
     words = len(source) - source.nspecial
     tokens = source.nspecial + torch.arange(rows * length).view(rows, length) % max(words, 1)

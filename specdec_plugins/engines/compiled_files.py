@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -45,9 +45,13 @@ class CompiledFiles:
 
     def fingerprint(self, traced: torch.jit.ScriptModule) -> str:
         """What tells a traced computation and its weights from others, compiled like this."""
+        return self.digest(ACCIDENTAL.sub("", str(traced.inlined_graph)), _tensors(traced))
+
+    def digest(self, described: str, tensors: Iterable[Tensor]) -> str:
+        """What tells a computation from others: how it is described, and its weights."""
         digest = hashlib.sha256(self._about)
-        digest.update(ACCIDENTAL.sub("", str(traced.inlined_graph)).encode())
-        for tensor in _tensors(traced):
+        digest.update(described.encode())
+        for tensor in tensors:
             digest.update(str(tensor.dtype).encode() + str(list(tensor.shape)).encode())
             digest.update(tensor.detach().contiguous().numpy().tobytes())
         return digest.hexdigest()

@@ -12,6 +12,10 @@ class InferenceError(SpecdecError, RuntimeError):
     """A file or stream of a run cannot be read or written, or does not fit the run."""
 
 
+class ConversionError(InferenceError):
+    """CTranslate2 cannot take a verifier."""
+
+
 class CheckpointError(SpecdecError, RuntimeError):
     """A checkpoint cannot be read or written, or does not fit."""
 

@@ -18,11 +18,11 @@ from fairseq.registry import REGISTRIES
 from specdec_plugins.checkpoints.pair import split_pair
 from specdec_plugins.decoding.acceptance import RULE_OPTIONS, SamplingRule, StrictRule, choose_rule
 from specdec_plugins.decoding.controllers import ControllerOptions
-from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD
+from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD, AUTO
 from specdec_plugins.decoding.engine_choice import ENGINE, OF_DRAFTER, PRECISION
 from specdec_plugins.decoding.limits import LARGEST, REFUSED, REPETITION_PENALTY, GenerationLimits
 from specdec_plugins.files.help import documented
-from specdec_plugins.inference.settings import STRATEGIES, Settings
+from specdec_plugins.inference.settings import AR_BACKENDS, STRATEGIES, Settings
 from specdec_plugins.tasks.decoding_config import ControllerConfig, LimitsConfig, RuleConfig
 
 logger = logging.getLogger(__name__)
@@ -164,6 +164,13 @@ class TranslationParser(argparse.ArgumentParser):
             help="specdec (default); AR: cached, without a drafter; fairseq: stock beam "
             "search; drafter: the drafter alone, unverified",
         )
+        add(
+            "--AR-backend",
+            choices=AR_BACKENDS,
+            default=AR_BACKENDS[0],
+            help="what decodes without a drafter: ours; ctranslate2 (CPUs; extra [ctranslate2]); "
+            "auto (what was measured to be faster here, else ours)",
+        )
         add("--batch", metavar="N", type=int, default=1, help="sentences at a time (1)")
         add("--beam", metavar="N", type=int, default=5, help="for --strategy fairseq (5)")
         add(
@@ -209,6 +216,8 @@ def _idle(args: Namespace) -> set[str]:
     uncontrolled = judging | ControllerOptions("none").idle
     # Only stock search has one; a script that compares systems has several, and runs that too.
     idle = set() if args.strategy == "fairseq" or isinstance(args.beam, list) else {"beam"}
+    if args.strategy in ("drafter", "fairseq"):
+        idle.add("AR_backend")
     if args.strategy == "drafter":
         return (idle | uncontrolled) - {ACCEPTANCE_HEAD.name}
     undrafted = {"block_size", OF_DRAFTER.name}
@@ -221,6 +230,8 @@ def _idle(args: Namespace) -> set[str]:
         idle |= judging
     if args.controller is None or isinstance(args.controller, list):
         return idle
+    if args.controller != AUTO:
+        idle.add("AR_backend")
     try:
         return idle | ControllerOptions.from_config(args).idle
     except ValueError:
@@ -282,6 +293,7 @@ def make_settings(args: Namespace) -> Settings:
         ar_path=verifier,
         path=path,
         strategy=args.strategy,
+        ar_backend=args.AR_backend,
         batch=args.batch,
         beam=args.beam,
         closest_to=args.closest_to,

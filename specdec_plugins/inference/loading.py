@@ -31,10 +31,11 @@ from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.trace import TraceRecorder
 from specdec_plugins.decoding.warm_up import warm_up
 from specdec_plugins.engines.engine import Engine
-from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.errors import ConversionError, InferenceError
 from specdec_plugins.inference.beam_search import BeamSearchGenerator
+from specdec_plugins.inference.ctranslate2_ar import CTranslate2Generator, obstacle
 from specdec_plugins.inference.references import LineReferences
-from specdec_plugins.inference.settings import Settings
+from specdec_plugins.inference.settings import CTRANSLATE2, Settings
 from specdec_plugins.inference.text import Segmenter, TextCodec
 from specdec_plugins.inference.translator import Generator, Translator
 from specdec_plugins.models.drafter import Drafter
@@ -59,21 +60,27 @@ def load_translator(settings: Settings) -> Translator:
         EngineError: an engine that is not installed, or cannot run a model.
         ValueError: a setting that does not fit the models, naming its flag.
     """
+    if settings.by_ctranslate2 and (reason := obstacle(settings)):
+        return _by_our_loop(settings, f"it cannot do {reason}")
     task = _build_task(settings)
     languages = {"source_lang": task.cfg.source_lang, "target_lang": task.cfg.target_lang}
     settings = replace(settings, **languages)
     tokenizer, bpe = _build_encoders(settings, task)
     stock = settings.strategy == "fairseq"
-    name = "eager" if stock else settings.engine
+    name = "eager" if stock or settings.by_ctranslate2 else settings.engine
+    precision = "float32" if settings.by_ctranslate2 else settings.precision
     of_drafter = settings.drafter_precision if settings.drafts else None
-    engines = choose_engines(name, settings.precision, of_drafter, settings.device)
+    engines = choose_engines(name, precision, of_drafter, settings.device)
     engine, _ = engines
     verifier, drafter, head = _load_models(settings, task, engine)
     if drafter is not None and settings.strategy == "specdec":
         controller = recommended(settings.controller, drafter, settings.rule, engine)
         _warn_of_batches(settings, controller)
         settings = replace(settings, controller=controller)
-    generator = _build_generator(settings, task, engines, verifier, drafter, head)
+    try:
+        generator = _build_generator(settings, task, engines, verifier, drafter, head)
+    except ConversionError as error:
+        return _by_our_loop(settings, str(error))
     readers = (model.encoder for model in (verifier, drafter) if model is not None)
     longest = min(int(encoder.max_positions()) for encoder in readers if encoder is not None)
     if isinstance(generator, SpeculativeGenerator):
@@ -92,7 +99,16 @@ def load_translator(settings: Settings) -> Translator:
     )
     block_size = None if drafter is None else checked_block_size(drafter, settings.block_size)
     references = LineReferences(settings.closest_to) if settings.closest_to else None
-    return Translator(settings, generator, codec, engines, block_size, references)
+    runners = (generator, generator) if isinstance(generator, CTranslate2Generator) else engines
+    return Translator(settings, generator, codec, runners, block_size, references)
+
+
+def _by_our_loop(settings: Settings, reason: str) -> Translator:
+    """In place of CTranslate2, which cannot do what is asked for ``reason``."""
+    logger.warning("--AR-backend %s: %s; our own loop decodes", CTRANSLATE2, reason)
+    translator = load_translator(replace(settings, ar_backend="ours"))
+    translator.not_by_ctranslate2 = reason
+    return translator
 
 
 def _warn_of_batches(settings: Settings, taken: ControllerOptions) -> None:
@@ -188,6 +204,10 @@ def _build_generator(
     target = task.target_dictionary
     if settings.strategy == "fairseq":
         return _build_beam_search(settings, task, verifier)
+    if settings.by_ctranslate2:
+        assert verifier is not None
+        words = task.source_dictionary, target
+        return CTranslate2Generator(verifier, *words, settings.limits, settings.precision)
     k = settings.block_size
     if settings.strategy == "drafter":
         assert drafter is not None

@@ -23,7 +23,7 @@ from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.files.paths import file_digest
 from specdec_plugins.files.whole_file import whole_file
 from specdec_plugins.inference.run_files import model_files
-from specdec_plugins.inference.settings import Settings
+from specdec_plugins.inference.settings import CTRANSLATE2, TRACED, Settings
 from specdec_plugins.inference.translator import Translator
 from specdec_plugins.machine import cores, processor_name
 
@@ -62,9 +62,13 @@ def full_report(translator: Translator, resumed_after: int = 0, **run: object) -
         },
         "device": device_name(asked.device),
         "engine": translator.engine,
+        "not_by_ctranslate2": translator.not_by_ctranslate2,
         "precision": translator.arithmetic,
         "threads": torch.get_num_threads(),
-        "versions": versions(),
+        "versions": {
+            **versions(),
+            **({CTRANSLATE2: version(CTRANSLATE2)} if asked.by_ctranslate2 else {}),
+        },
     }
 
 
@@ -112,6 +116,8 @@ def _settings(settings: Settings) -> JsonObject:
         described["beam"] = None
     if not settings.drafts:
         described["drafter_precision"] = None
+    if settings.strategy not in TRACED:
+        described["ar_backend"] = None
     depends = not settings.rule.lossless and settings.controller.looks_around
     # In exact arithmetic too, by which drafts a row is given.
     return {**described, "output_depends_on_batch": depends if judges else None}
@@ -175,6 +181,8 @@ def format_report(report: JsonObject) -> str:
         f"  {report['tokens_per_second']:.1f} tokens a second; latency of a sentence, ms: "
         + ", ".join(f"{name} {value:.1f}" for name, value in latency.items()),
     ]
+    if reason := report["not_by_ctranslate2"]:
+        rows.append(f"  by our own loop, not by CTranslate2: {reason}")
     if settings["output_depends_on_batch"]:
         timed = ControllerOptions(**settings["controller"]).prepares == "costs"
         rows.append(

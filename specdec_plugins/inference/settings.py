@@ -24,6 +24,8 @@ from specdec_plugins.host.stock_search import check_stock_search
 
 STRATEGIES = ("specdec", "AR", "fairseq", "drafter")
 TRACED = ("specdec", "AR")
+CTRANSLATE2 = "ctranslate2"
+AR_BACKENDS = ("auto", "ours", CTRANSLATE2)
 
 PLAIN: dict[str, Any] = {
     "device": "cpu",
@@ -53,6 +55,9 @@ class Settings:
     """The drafter's checkpoint."""
     strategy: str = "specdec"
     """``specdec``, ``AR`` (without a drafter), ``fairseq`` (stock beam search) or ``drafter``."""
+    ar_backend: str = "auto"
+    """What decodes without a drafter: ``ours``, ``ctranslate2``, or ``auto``, which is what was
+    measured to be faster here, and else ours."""
     batch: int = 1
     """Sentences decoded together."""
     beam: int = 5
@@ -100,6 +105,10 @@ class Settings:
                 raise TypeError(f"{name}: give {example}, or another {kind.__name__}")
         if self.strategy not in STRATEGIES:
             raise ValueError(f"--strategy {self.strategy}: must be one of {', '.join(STRATEGIES)}")
+        if self.ar_backend not in AR_BACKENDS:
+            raise ValueError(
+                f"--AR-backend {self.ar_backend}: must be one of {', '.join(AR_BACKENDS)}"
+            )
         for flag, value in (("--batch", self.batch), ("--beam", self.beam)):
             if value < 1:
                 raise ValueError(f"{flag} {value}: must be at least 1")
@@ -192,6 +201,12 @@ class Settings:
     def drafts(self) -> bool:
         """Whether the strategy uses a drafter."""
         return self.strategy == "drafter" or (self.strategy == "specdec" and self.controller.drafts)
+
+    @property
+    def by_ctranslate2(self) -> bool:
+        """Whether CTranslate2 is to decode, if it can."""
+        decodes = self.strategy in TRACED and not self.drafts
+        return decodes and self.ar_backend == CTRANSLATE2
 
     @property
     def draws(self) -> bool:

@@ -17,7 +17,6 @@ from specdec_plugins.decoding.engine_choice import described
 from specdec_plugins.decoding.hypothesis import Hypothesis
 from specdec_plugins.decoding.limits import SHORTEST
 from specdec_plugins.decoding.statistics import DecodingStatistics
-from specdec_plugins.engines.engine import Engine
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.input import InputLines, Line
 from specdec_plugins.host.fairseq_types import Sample
@@ -36,6 +35,18 @@ class Generator(Protocol):
 
     def generate(self, models: list[BaseFairseqModel], sample: Sample) -> list[list[Hypothesis]]:
         """Hypotheses of every sentence, best first."""
+        ...
+
+
+class Runner(Protocol):
+    """What runs a model, such as an engine."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def precision(self) -> str:
+        """What it really computes in."""
         ...
 
 
@@ -70,7 +81,7 @@ class Translator:
         settings: Settings,
         generator: Generator,
         codec: TextCodec,
-        engines: tuple[Engine, Engine],
+        engines: tuple[Runner, Runner],
         block_size: int | None = None,
         references: LineReferences | None = None,
     ) -> None:
@@ -86,6 +97,8 @@ class Translator:
         self.generator = generator
         self.codec = codec
         self.references = references
+        self.not_by_ctranslate2: str | None = None
+        """Why our own loop decodes in place of CTranslate2, which was asked for."""
 
     @property
     def engine(self) -> str:

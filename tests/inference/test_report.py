@@ -31,6 +31,7 @@ def settings(tmp_path: Path) -> Settings:
         data=str(tmp_path),
         ar_path=str(tmp_path / "verifier.pt"),
         path=str(tmp_path / "drafter.pt"),
+        ar_backend="ours",
         batch=3,
         beam=7,
         block_size=4,
@@ -68,6 +69,7 @@ def report_of(settings: Settings, tmp_path: Path, **run: Any) -> dict[str, Any]:
     translator: Any = SimpleNamespace(
         engine="eager",
         arithmetic="float32",
+        not_by_ctranslate2=None,
         settings=settings,
         statistics=DecodingStatistics(),
         block_size=settings.block_size,

@@ -1,0 +1,190 @@
+"""A verifier as a model of CTranslate2's, kept where what is compiled is kept.
+
+Its own converter would open the checkpoint by itself, and cannot: it is given our model, which has
+been checked.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import time
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from fairseq.data import Dictionary
+from fairseq.models.transformer import TransformerModelBase
+from torch import Tensor
+
+from specdec_plugins.checkpoints.archive import one_line
+from specdec_plugins.decoding.build import build_generator
+from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.warm_up import made_up
+from specdec_plugins.engines.compiled_files import CompiledFiles
+from specdec_plugins.files.errors import ConversionError
+
+logger = logging.getLogger(__name__)
+
+ACTIVATIONS = {
+    "relu": "RELU",
+    "gelu": "GELU",
+    "gelu_accurate": "GELUTanh",
+    "gelu_fast": "GELUTanh",
+    "swish": "SWISH",
+}
+
+
+CHECKED = 8
+"""Made-up sentences on which a converted model is checked."""
+TOLERATED = 1e-3
+"""Difference of a token's log-probability; rounding in float32 stays below a hundredth of it."""
+
+
+def is_installed() -> bool:
+    """Whether CTranslate2 can be had."""
+    return find_spec("ctranslate2") is not None
+
+
+def load_model(
+    verifier: TransformerModelBase,
+    source: Dictionary,
+    target: Dictionary,
+    precision: str,
+) -> Any:
+    """A ``ctranslate2.Translator``, by as many threads as torch has.
+
+    What is converted for the first time is kept in the cache folder, after it was checked.
+
+    Args:
+        verifier: on the CPU, in float32, without gradients.
+        precision: one that CTranslate2 has on this processor.
+
+    Raises:
+        ConversionError: CTranslate2 has no such model, or makes something else of it.
+    """
+    files = CompiledFiles({"ctranslate2": version("ctranslate2")})
+    described = f"{verifier.cfg} {source.symbols} {target.symbols}"
+    path = files.path(files.digest(described, verifier.state_dict().values()))
+    kept = files.load(path)
+    if kept is not None:
+        return _open(msgspec.msgpack.decode(kept, type=dict[str, bytes]), precision)
+    logger.info("converting the verifier for CTranslate2, for this and later runs")
+    begin = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
+        convert_verifier(verifier, source, target, Path(folder) / "model")
+        parts = {file.name: file.read_bytes() for file in (Path(folder) / "model").iterdir()}
+    _check(_open(parts, "float32"), verifier, source, target)
+    files.save(path, msgspec.msgpack.encode(parts))
+    logger.info("converted and checked in %.1f s", time.perf_counter() - begin)
+    return _open(parts, precision)
+
+
+def _open(parts: dict[str, bytes], precision: str) -> Any:
+    """From the contents of a model's files, by name."""
+    import ctranslate2
+
+    return ctranslate2.Translator(
+        "verifier",
+        device="cpu",
+        compute_type=precision,
+        inter_threads=1,
+        intra_threads=torch.get_num_threads(),
+        files=parts,
+    )
+
+
+def _check(
+    model: Any, verifier: TransformerModelBase, source: Dictionary, target: Dictionary
+) -> None:
+    """Compare, on made-up sentences, what each gives every token of our AR's output.
+
+    Raises:
+        ConversionError: they differ by more than rounding.
+    """
+    longest = int(min(verifier.encoder.max_positions(), verifier.decoder.max_positions()))
+    batch = made_up(source, CHECKED, min(12, longest))
+    limits = GenerationLimits(max_len_b=min(16, longest - 1))
+    rows = build_generator(verifier, None, target, limits=limits).generate([], batch)
+    sentences = [symbols(source, ids[:-1]) for ids in batch["net_input"]["src_tokens"]]
+    outputs = [symbols(target, best[0]["tokens"][:-1]) for best in rows]
+    scored = model.score_batch(sentences, outputs, max_input_length=0)
+    for own, theirs in zip((best[0]["positional_scores"] for best in rows), scored, strict=True):
+        if not torch.allclose(own, torch.tensor(theirs.log_probs), rtol=0, atol=TOLERATED):
+            raise ConversionError("CTranslate2 makes something else of this verifier")
+
+
+def symbols(dictionary: Dictionary, ids: Tensor) -> list[str]:
+    """Those of ``(length,)`` ids."""
+    return [dictionary[i] for i in ids.tolist()]
+
+
+def convert_verifier(
+    verifier: TransformerModelBase, source: Dictionary, target: Dictionary, folder: Path
+) -> None:
+    """Write the model, in float32.
+
+    Args:
+        verifier: on the CPU, in float32, without gradients.
+        folder: is made; must not be there.
+
+    Raises:
+        ConversionError: CTranslate2 has no such model.
+    """
+    from ctranslate2.converters import fairseq as converter
+
+    try:
+        spec = _layout(verifier)
+        converter.set_transformer_encoder(spec.encoder, verifier.encoder)
+        converter.set_transformer_decoder(spec.decoder, verifier.decoder)
+        spec.register_source_vocabulary(list(source.symbols))
+        spec.register_target_vocabulary(list(target.symbols))
+        # fairseq's sources end with EOS, and its targets begin with it.
+        spec.config.add_source_eos = True
+        spec.config.decoder_start_token = spec.config.eos_token
+        spec.validate()
+        spec.optimize()
+        folder.mkdir()
+        spec.save(str(folder))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ConversionError(
+            f"CTranslate2 cannot take this verifier ({one_line(error)})"
+        ) from error
+
+
+def _layout(verifier: TransformerModelBase) -> Any:
+    """The model without weights.
+
+    Raises:
+        ValueError: an option that CTranslate2 does not know.
+    """
+    from ctranslate2.specs import TransformerSpec, common_spec, transformer_spec
+
+    cfg, encoder, decoder = verifier.cfg, verifier.encoder, verifier.decoder
+    name = cfg.activation_fn
+    if name not in ACTIVATIONS:
+        raise ValueError(f"--activation-fn {name}")
+    if encoder.embed_positions is None or decoder.embed_positions is None:
+        raise ValueError("--no-token-positional-embeddings")
+    shared = {"activation": getattr(common_spec.Activation, ACTIVATIONS[name])}
+    return TransformerSpec(
+        transformer_spec.TransformerEncoderSpec(
+            len(encoder.layers),
+            cfg.encoder.attention_heads,
+            pre_norm=cfg.encoder.normalize_before,
+            layernorm_embedding=encoder.layernorm_embedding is not None,
+            **shared,
+        ),
+        transformer_spec.TransformerDecoderSpec(
+            len(decoder.layers),
+            cfg.decoder.attention_heads,
+            pre_norm=cfg.decoder.normalize_before,
+            no_final_norm=decoder.layer_norm is None,
+            layernorm_embedding=decoder.layernorm_embedding is not None,
+            project_in_out=decoder.project_in_dim is not None,
+            **shared,
+        ),
+    )

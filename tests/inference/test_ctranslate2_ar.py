@@ -1,0 +1,152 @@
+"""AR by CTranslate2: our own loop's output, or our own loop."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_dictionary, make_verifier, vary_output
+from drafters import save_checkpoint
+
+from specdec_plugins.cli import inference as script
+from specdec_plugins.decoding.acceptance import choose_rule
+from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.files.errors import EngineError
+from specdec_plugins.inference import (
+    Settings,
+    Translator,
+    ctranslate2_ar,
+    ctranslate2_model,
+    load_translator,
+)
+from specdec_plugins.inference.report import format_report, full_report
+
+pytest.importorskip("ctranslate2", reason="the extra [ctranslate2] is not installed")
+
+TEXTS = ["w3 w4 w5 w6", " ", "w7", "w1 unknown w3 </s> w5 w6 w7", "w11 w12 w13", "w2"]
+LIMITS = GenerationLimits(max_len_a=1.5, max_len_b=3, min_len=3)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture(params=["as it is", "prefers the padding symbol"])
+def folder(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    for language in ("en", "de"):
+        make_dictionary().save(str(tmp_path / f"dict.{language}.txt"))
+    verifier = vary_output(make_verifier(seed=3))
+    if request.param != "as it is":
+        weight = verifier.decoder.output_projection.weight.data
+        weight[1] = 2 * weight[7]
+    save_checkpoint(tmp_path / "verifier.pt", verifier, source_lang="en", target_lang="de")
+    return tmp_path
+
+
+def load(folder: Path, backend: str = "ctranslate2", **given: Any) -> Translator:
+    given = {"strategy": "AR", "limits": LIMITS, "ar_backend": backend, **given}
+    return load_translator(Settings(str(folder), str(folder / "verifier.pt"), **given))
+
+
+def translations(translator: Translator) -> list[tuple[str, int]]:
+    return [(result.text, result.tokens) for result in translator.translate(TEXTS)]
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_it_says_what_our_loop_says(folder: Path, batch: int) -> None:
+    """With limits by the row, unknown words, and a padding symbol that may be preferred."""
+    ours, theirs = load(folder, "ours", batch=batch), load(folder, batch=batch)
+    assert translations(theirs) == translations(ours)
+    assert (ours.engine, theirs.engine) == ("eager", "ctranslate2")
+    counts = ("sentences", "committed_tokens", "steps", "verifier_calls")
+    found, expected = full_report(theirs), full_report(ours)
+    assert [found[name] for name in counts] == [expected[name] for name in counts]
+    assert found["versions"]["ctranslate2"]
+    assert found["latency_ms"]["p50"] > 0
+
+
+def test_it_is_converted_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = translations(load(folder))
+    with monkeypatch.context() as patch:
+        patch.delattr(ctranslate2_model, "convert_verifier")
+        assert translations(load(folder)) == expected
+    (kept,) = (folder / "cache" / "specdec" / "compiled").iterdir()
+    kept.write_bytes(b"damaged")
+    assert translations(load(folder)) == expected
+
+
+def test_what_it_makes_something_else_of_goes_by_our_loop(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = translations(load(folder, "ours"))
+    convert = ctranslate2_model.convert_verifier
+
+    def convert_another(verifier: Any, *rest: Any) -> None:
+        other = make_verifier(seed=4).float()
+        convert(other.requires_grad_(False), *rest)
+
+    monkeypatch.setattr(ctranslate2_model, "convert_verifier", convert_another)
+    translator = load(folder)
+    assert translations(translator) == expected
+    assert translator.engine == "eager"
+    assert "makes something else" in format_report(full_report(translator))
+    assert not list((folder / "cache").rglob("*.bin"))
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"precision": "float64"}, "precision float64"),
+        ({"trace": True}, "a trace"),
+        ({"limits": GenerationLimits(unkpen=1.0)}, "a penalty for unknown words"),
+        ({"limits": GenerationLimits(repetition_penalty=1.5)}, "a repetition penalty"),
+        ({"rule": choose_rule({"sampling": True})}, "sampling"),
+    ],
+)
+def test_what_it_cannot_do_goes_by_our_loop(
+    folder: Path, given: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        translator = load(folder, **given)
+    assert f"it cannot do {reason}; our own loop decodes" in caplog.text
+    assert translator.engine == "eager"
+    assert len(translations(translator)) == len(TEXTS)
+    report = full_report(translator)
+    assert report["not_by_ctranslate2"] == f"it cannot do {reason}"
+    assert f"not by CTranslate2: it cannot do {reason}" in format_report(report)
+
+
+def test_where_it_is_not_installed_the_extra_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ctranslate2_ar, "is_installed", lambda: False)
+    with pytest.raises(EngineError, match=r"--AR-backend ctranslate2: .*pip install"):
+        load(folder)
+    assert load(folder, "auto").engine == "eager"
+
+
+def test_the_command(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "in.txt").write_text("".join(f"{text}\n" for text in TEXTS))
+    flags = ["--AR-path", str(folder / "verifier.pt"), "--strategy", "AR", "--cpu", "--quiet"]
+    flags += ["--input-path", str(folder / "in.txt"), "--stats-json", str(folder / "stats.json")]
+    outputs = []
+    for backend in ("ours", "ctranslate2"):
+        assert script.main([str(folder), *flags, "--AR-backend", backend]) == 0
+        outputs.append(capfd.readouterr().out)
+        stats = json.loads((folder / "stats.json").read_text())
+        assert stats["settings"]["ar_backend"] == backend
+    assert outputs[0] == outputs[1]
+    assert stats["engine"] == "ctranslate2"
+
+
+def test_threads_are_torchs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(2)
+    made: dict[str, Any] = {}
+    monkeypatch.setattr("ctranslate2.Translator", lambda *_, **given: made.update(given))
+    ctranslate2_model._open({}, "float32")
+    assert made["intra_threads"] == 2

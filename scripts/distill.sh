@@ -65,6 +65,7 @@ for file in "$verifier" "$dict"/dict.* "$text"/{train,valid,test}.{"$src","$tgt"
   fi
 done
 mkdir -p "$out/bpe" || die "cannot write to $out: give another OUT_DIR"
+reserve "$out"
 
 # Lines made by another verifier, of another text or in another way are not gone on with. Where there
 # are no lines yet, the flags may have been wrong.

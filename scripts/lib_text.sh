@@ -2,6 +2,16 @@
 
 die() { echo "${0##*/}: $1" >&2; exit 1; }
 
+# reserve FOLDER: have it for this run alone, until this script and what it has started have ended.
+reserve() {
+  exec {lock}>>"$1/.lock"
+  # Who has the lock of a file that was removed meanwhile has nothing.
+  flock -n "$lock" && [ "$1/.lock" -ef "/dev/fd/$lock" ] ||
+    die "$1: another run is at work there: wait for it, or give another OUT_DIR"
+  reserved=$1
+  trap 'rm -f "$reserved/.lock"' EXIT
+}
+
 # count_lines FILE: its lines, whether or not a line feed ends the last one.
 count_lines() { LC_ALL=C awk 'END { print NR }' "$1"; }
 

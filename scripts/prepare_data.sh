@@ -57,16 +57,18 @@ for made in "$out/tok" "$out/bpe"; do
   [ ! "$raw" -ef "$made" ] || die "RAW_DIR $raw: is to be written: give another OUT_DIR"
 done
 
+mkdir -p "$out" || die "cannot write to $out: give another OUT_DIR"
+reserve "$out"
+
 # What has its final name is whole, and is not made again: it must be of the same text and flags.
 made_with=$(cat "${texts[@]}" ${given[@]+"${given[@]}"} | cksum && echo "$src $tgt $merges ${#given[@]} $tokenized")
 if [ -e "$out/tok" ] && [ "$(cat "$out/made_with" 2>/dev/null)" != "$made_with" ]; then
   die "$out was begun with other text or flags: remove it, or give another OUT_DIR"
 fi
-mkdir -p "$out" || die "cannot write to $out: give another OUT_DIR"
 printf '%s\n' "$made_with" >"$out/made_with.part" && mv "$out/made_with.part" "$out/made_with"
 mkdir -p "$out/tok" "$out/bpe"
 parts=$out/parts pids=()
-trap 'kill ${pids[@]+"${pids[@]}"} 2>/dev/null || true; rm -rf "$parts"' EXIT
+trap 'kill ${pids[@]+"${pids[@]}"} 2>/dev/null || true; rm -rf "$parts" "$out/.lock"' EXIT
 
 # in_parallel INPUT OUTPUT COMMAND...: OUTPUT is what COMMAND makes of INPUT, line by line.
 in_parallel() {

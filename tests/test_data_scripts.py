@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from fairseq.data.data_utils import load_indexed_dataset
 
+from specdec_plugins.files.lock import OutputLock
+
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "scripts"
 MULTI30K = ROOT.parent / "shared" / "data" / "multi30k"
@@ -501,6 +503,18 @@ def test_prepare_data_takes_a_last_line_without_an_end(raw: Path, tmp_path: Path
             assert len(lines_of(tmp_path / "out" / "tok" / f"{split}.{lang}")) == lines
             binary = load_indexed_dataset(str(tmp_path / "out" / "bin" / f"{split}.en-de.{lang}"))
             assert len(binary) == lines
+
+
+def test_prepare_data_leaves_a_folder_to_the_run_that_has_it(raw: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    with OutputLock(out, out / ".lock"):
+        done = run("prepare_data.sh", raw, out, "en", "de", 60)
+        assert refused(done, f"{out}: another run is at work there")
+        assert [path.name for path in out.iterdir()] == [".lock"]
+    (out / ".lock").touch()  # as a killed run leaves it
+    assert run("prepare_data.sh", raw, out, "en", "de", 60).returncode == 0
+    assert not (out / ".lock").exists()
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ class TrainedHead:
 
         Raises:
             CheckpointError: a checkpoint cannot be used, or the drafter is another one.
+            InferenceError: a model or the data are not where they were in training.
         """
         self.head, cfg = load_trained_head(path)
         given = {name: value for name, value in overrides.items() if value is not None}
@@ -53,6 +54,9 @@ class TrainedHead:
         """All that is read, after the flags that can name it."""
         if not folders[0].is_dir():
             raise InferenceError(f"{folders[0]}: no such folder; name binarised text with --data")
+        for flag, file in self.files[:2]:
+            if not file.is_file():
+                raise InferenceError(f"{file}: no such file; say where it is now with {flag}")
         self.task = TranslationSpecdecTask.setup_task(config)
         drafter = self.task.load_drafter(drafter_path)
         settings = self.head.settings

@@ -15,7 +15,7 @@ import pytest
 
 from specdec_plugins.evaluation.benchmark.outputs import own_files as benchmark_files
 from specdec_plugins.evaluation.outputs import own_files
-from specdec_plugins.files.lock import reserved
+from specdec_plugins.files.lock import OutputLock, reserved
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 MODELS = ("drafter.pt", "verifier.pt", "dict.en.txt", "dict.de.txt", "codes", "head.pt")
@@ -257,10 +257,13 @@ def test_distill(folder: Path, refused: Callable[..., None], way: Any) -> None:
         done = subprocess.run(command, check=False)
         return done.returncode
 
-    def distill(out: Path, dictionaries: Path = dictionaries, text: Path = text) -> None:
-        refused(main, dictionaries, text, out)
+    def distill(out: Path, dictionaries: Path = dictionaries, **why: str) -> None:
+        refused(main, dictionaries, text, out, **why)
 
     if way is None:
+        (folder / "out" / "bpe").mkdir()
+        with OutputLock(folder / "out", folder / "out" / ".lock"):
+            distill(folder / "out", why="another run is at work there")
         distill(folder)  # whose bpe is the text
         os.rename(dictionaries, folder / "out" / "bin")
         distill(folder / "out", folder / "out" / "bin")  # which is removed at the end

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +21,16 @@ from specdec_plugins.decoding.acceptance import SamplingRule
 from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers import ControllerOptions, Needs
-from specdec_plugins.decoding.controllers.costs import StepCosts
+from specdec_plugins.decoding.controllers.costs import Points, StepCosts
 from specdec_plugins.decoding.controllers.registry import TREE_NODES
-from specdec_plugins.decoding.cost_profile import CostProfile, default_path, describe
+from specdec_plugins.decoding.cost_profile import CostProfile, default_path, describe, write_costs
 from specdec_plugins.decoding.drafts import LatticeTrees
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.engines.eager import EagerEngine
+from specdec_plugins.files.lock import OutputLock
+from specdec_plugins.files.paths import lock_path
 
 K = 4
 CHAIN = Needs(K)
@@ -192,6 +196,23 @@ def test_trees_have_costs_of_their_own(tmp_path: Path, monkeypatch: pytest.Monke
     costs = measure(tmp_path / "costs.json", make_generator(), needs=Needs(12, depth=K))
     assert costs.verify.shape == (2, 13)
     assert grown == {1, 6, 12}
+
+
+def test_two_processes_add_to_one_file(tmp_path: Path) -> None:
+    path, key = tmp_path / "costs.json", {"a": 1}
+    points: dict[str, Points] = {
+        size: {part: [[0, float(size)]] for part in ("draft", "verify")} for size in "124"
+    }
+    with ThreadPoolExecutor() as pool:
+        with OutputLock(path, lock_path(path)):
+            write_costs(path, key, {"1": points["1"]})
+            other = pool.submit(CostProfile(str(path))._keep, path, key, {"2": points["2"]})
+            with pytest.raises(FutureTimeout):
+                other.result(timeout=0.2)
+            write_costs(path, key, {"1": points["1"], "4": points["4"]})
+        other.result(timeout=60)
+    assert json.loads(path.read_text())["costs"] == points
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_what_is_padded_is_measured_as_such(tmp_path: Path) -> None:

@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from drafters import save_pair
+from conftest import make_verifier
+from drafters import save_checkpoint, save_pair
 
 UNFINISHED = (".part", ".lock")
 """Ends of names of what a killed process may leave."""
@@ -221,9 +222,7 @@ def evaluate(world: Path) -> Victim:
 def export(world: Path) -> Victim:
     script = load("export_checkpoint")
     source = world / "large.pt"
-    state = torch.load(world / "verifier.pt", weights_only=False)
-    state["model"] = {f"encoder.{i}": torch.full((300_000,), float(i)) for i in range(60)}
-    torch.save(state, source)
+    save_checkpoint(source, make_verifier(encoder_ffn_embed_dim=250_000).float())
 
     def start(folder: Path) -> int:
         return fork(lambda: int(script.main([str(source), str(folder / "small.pt")])))

@@ -110,4 +110,5 @@ class CTranslate2Generator:
         log.verifier_calls += tokens
         log.acceptance_histogram = [log.steps]
         log.total_seconds += seconds
-        log.latencies.extend([seconds] * len(hypotheses))
+        for _ in hypotheses:
+            log.latencies.add(seconds)

@@ -179,6 +179,19 @@ def test_generate_refuses_alignments(trained: Trained, flags: str, tmp_path: Pat
         run_generate(flags, tmp_path)
 
 
+def test_generate_with_overrides(trained: Trained, flags: str, tmp_path: Path) -> None:
+    """Of the configurations of both models, as stock fairseq has them, or refused."""
+    plain = run_generate(f"{flags} --path {trained.verifier} --beam 1", tmp_path / "plain")
+    flags += " --model-overrides {'activation_fn':'gelu'}"
+    stock = run_generate(f"{flags} --path {trained.verifier} --beam 1", tmp_path / "stock")
+    pair = f"{flags} --path {trained.drafter}:{trained.verifier}"
+    expected = in_order(by_letter(stock)["H"])
+    assert in_order(by_letter(run_generate(pair, tmp_path))["H"]) == expected
+    assert in_order(by_letter(plain)["H"]) != expected
+    with pytest.raises(ValueError, match=r"--model-overrides .*: does not reach --AR-path"):
+        run_generate(f"{flags} --path {trained.drafter} --AR-path {trained.verifier}", tmp_path)
+
+
 def test_a_drafter_in_another_task_is_told_where_it_belongs(
     trained: Trained, flags: str, tmp_path: Path
 ) -> None:
@@ -231,6 +244,17 @@ def test_hub(trained: Trained, tmp_path: Path) -> None:
     penalised = GenerationLimits(max_len_b=12, repetition_penalty=4.0)
     found = hub.translate(trained.source, max_len_b=12, repetition_penalty=4.0)
     assert found == trained.translate(**paths, limits=penalised)
+    # The task's options need not wait for other models.
+    assert hub.translate(trained.source, max_len_b=12, controller="none") == expected
+    for wrong, message in (
+        ({"controller": "nonsense"}, "--controller nonsense"),
+        ({"block_size": 99}, "--block-size 99"),
+        ({"engine": "eager", "precision": "bfloat16"}, "--precision bfloat16"),
+        ({"replace_unk": "@@ "}, "--replace-unk @@ : not supported"),
+        ({"prefix_allowed_tokens_fn": lambda *_: [4]}, "prefix_allowed_tokens_fn: not supp"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            hub.translate(trained.source, max_len_b=12, **wrong)
 
 
 def test_hub_with_drafts_in_a_precision_of_their_own(trained: Trained, tmp_path: Path) -> None:

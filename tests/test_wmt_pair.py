@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 from conftest import need_bfloat16
+from odd_lines import KINDS, odd_lines
 
 from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.inference import Settings, load_translator
 
@@ -46,6 +48,31 @@ def test_strict_output_is_beam_1(controller: str) -> None:
     expected, _ = decoded("fairseq", "constant")
     assert decoded("specdec", controller)[0] == expected
     assert all(expected)
+
+
+@cache
+def odd_output(strategy: str, controller: str, batch: int) -> list[str]:
+    settings = Settings.of_model(
+        MODEL,
+        strategy=strategy,
+        batch=batch,
+        beam=1,
+        keep_bpe=True,
+        precision="float64",
+        controller=ControllerOptions(controller),
+        limits=GenerationLimits(max_len_a=1.3, max_len_b=12, lenpen=0.4),
+    )
+    lines = odd_lines(" ".join(SOURCES).split(), len(KINDS), seed=1)
+    return [translation.text for translation in load_translator(settings).translate(lines)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [5, 16])
+@pytest.mark.parametrize("controller", ["confidence", "cost-aware", "oracle"])
+def test_strict_output_of_odd_lines_is_beam_1(controller: str, batch: int) -> None:
+    expected = odd_output("fairseq", "constant", 1)
+    assert odd_output("specdec", controller, batch) == expected
+    assert len(set(expected)) > len(KINDS) / 2
 
 
 def test_acceptance_length_has_not_changed() -> None:

@@ -32,6 +32,7 @@ REFUSED = (
     ("score_reference", "--score-reference", False),
     ("retain_dropout", "--retain-dropout", False),
     ("print_alignment", "--print-alignment", None),
+    ("replace_unk", "--replace-unk", None),
 )
 LARGEST = 2**31 - 1
 """The largest whole number that an option may have: more is not for Python's iterators, or C's."""

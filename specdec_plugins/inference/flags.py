@@ -47,12 +47,17 @@ SEARCH = (
     "match_source_len",
     "no_repeat_ngram_size",
 )
-# Of fairseq's other flags a warning says that they do nothing. Of those that would change the
-# output and cannot be honoured, GenerationLimits says so.
+# Of fairseq's other flags a warning says that they do nothing.
 COMMON = ("nbest", "seed", "cpu", "fp16", "bf16", "quiet", "task", "user_dir")
 USED = (*ENCODERS, *LIMITS, *SAMPLING, *COMMON)
 PRECISION_FLAGS = {"fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
 """Two of them are fairseq's."""
+NOT_OF_TEXT = (
+    ("model_overrides", "--model-overrides", "{}", "models are built as their checkpoints say"),
+    ("num_shards", "--num-shards", 1, "give each part of the text as a file"),
+)
+"""Flags that fairseq's own commands honour, but not ours: name, flag, the value that asks for
+nothing, remedy."""
 
 
 class TranslationParser(argparse.ArgumentParser):
@@ -96,8 +101,7 @@ class TranslationParser(argparse.ArgumentParser):
                     args.encoder_options[key] = getattr(args, key)
         own = self._own_names() - _idle(args)
         used = {*own, *USED, *args.encoder_options, *(SEARCH if args.strategy == "fairseq" else ())}
-        if args.strategy != "fairseq":
-            used |= {name for name, _, _ in REFUSED}
+        used |= {name for name, *_ in (*REFUSED, *NOT_OF_TEXT)}
         if args.post_process not in (None, "subword_nmt"):
             used.add("post_process")
         flags = (token.split("=")[0] for token in argv if token.startswith("-"))
@@ -263,6 +267,20 @@ def _warn_of_no_tau(args: Namespace) -> None:
         )
 
 
+def _refuse(args: Namespace) -> None:
+    """
+    Raises:
+        ValueError: a flag of fairseq's would change the output and is not honoured, by name.
+    """
+    remedy = "fairseq's own commands have it"
+    by_others = [(*flag, remedy) for flag in REFUSED if flag[0] not in SEARCH]
+    stock = args.strategy == "fairseq"  # of others GenerationLimits says so
+    for name, flag, nothing, told in (*NOT_OF_TEXT, *(by_others if stock else ())):
+        value = getattr(args, name)
+        if value is not None and value != nothing:
+            raise ValueError(f"{flag} {value}: not supported here; {told}")
+
+
 def make_settings(args: Namespace) -> Settings:
     """The settings that a parsed command line stands for.
 
@@ -272,6 +290,7 @@ def make_settings(args: Namespace) -> Settings:
     """
     if args.nbest != 1:
         raise ValueError(f"--nbest {args.nbest}: one translation is put out a line; leave it out")
+    _refuse(args)
     if args.acceptance_head and args.strategy != "specdec":
         raise ValueError(
             f"--acceptance-head {args.acceptance_head}: --strategy {args.strategy} verifies no "

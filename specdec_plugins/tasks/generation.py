@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from argparse import Namespace
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -15,16 +16,22 @@ from fairseq.models.transformer import TransformerModelBase
 from omegaconf import DictConfig
 
 from specdec_plugins.checkpoints.head_file import controller_head
-from specdec_plugins.decoding.acceptance import RULE_OPTIONS, choose_rule
+from specdec_plugins.decoding.acceptance import choose_rule
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD, AUTO, PUBLISHED
 from specdec_plugins.decoding.engine_choice import choose_engines
 from specdec_plugins.decoding.generator import SpeculativeGenerator
-from specdec_plugins.decoding.limits import REPETITION_PENALTY, SHORTEST, GenerationLimits
+from specdec_plugins.decoding.limits import SHORTEST, GenerationLimits
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine
 from specdec_plugins.models.drafter import Drafter
+from specdec_plugins.tasks.decoding_config import (
+    ControllerConfig,
+    EngineConfig,
+    LimitsConfig,
+    RuleConfig,
+)
 
 if TYPE_CHECKING:
     from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
@@ -36,8 +43,10 @@ def generation_options(
     args: FairseqDataclass | Namespace | None, cfg: TranslationSpecdecConfig
 ) -> Namespace:
     """fairseq's generation options, and the task's own where there are none of that name:
-    ``--eval-bleu-args`` are few, and may be missing."""
-    names = (*RULE_OPTIONS, "temperature", REPETITION_PENALTY.name)
+    ``--eval-bleu-args`` are few, and may be missing; the hub interface takes the task's, too."""
+    configs = (ControllerConfig, RuleConfig, LimitsConfig, EngineConfig)
+    names = {field.name for config in configs for field in fields(config)} - {"_name"}
+    names |= {"temperature", "block_size"}
     own = {name: getattr(cfg, name) for name in names}
     given = dict(args) if isinstance(args, DictConfig) else vars(args) if args else {}
     return Namespace(**{**own, **given})
@@ -47,7 +56,6 @@ def speculative_generator(
     verifier: TransformerModelBase,
     drafter: Drafter,
     target: Dictionary,
-    cfg: TranslationSpecdecConfig,
     given: Namespace,
     trains: bool,
 ) -> SpeculativeGenerator:
@@ -61,16 +69,16 @@ def speculative_generator(
         ValueError: options, an engine or a precision that do not fit the models.
     """
     rule, limits = choose_rule(given), GenerationLimits.from_config(given)
-    options = ControllerOptions.from_config(cfg)
+    options = ControllerOptions.from_config(given)
     if trains and options.controller == AUTO:
         # Drafters are compared by what of whole blocks is accepted.
         options = options.having(PUBLISHED)
-    engine, drafter_engine = _engines(drafter, cfg, trains, options.drafts)
+    engine, drafter_engine = _engines(drafter, given, trains, options.drafts)
     return build_generator(
         verifier,
         drafter,
         target,
-        block_size=cfg.block_size,
+        block_size=given.block_size,
         rule=rule,
         limits=limits,
         options=options,
@@ -78,7 +86,7 @@ def speculative_generator(
             options,
             drafter,
             rule,
-            cfg.block_size,
+            given.block_size,
             next(drafter.parameters()).device,
             temperature=limits.temperature,
             repetition_penalty=limits.repetition_penalty,
@@ -89,7 +97,7 @@ def speculative_generator(
 
 
 def _engines(
-    drafter: Drafter, cfg: TranslationSpecdecConfig, trains: bool, drafts: bool
+    drafter: Drafter, given: Namespace, trains: bool, drafts: bool
 ) -> tuple[Engine, Engine]:
     """The verifier's and the drafter's. To compile models in training would not pay."""
     parameter = next(drafter.parameters())
@@ -97,10 +105,10 @@ def _engines(
     if trains:
         eager = EagerEngine(own)
         return eager, eager
-    name, precision = str(cfg.engine), str(cfg.precision or own)
+    name, precision = str(given.engine), str(given.precision or own)
     if name == "auto" and parameter.dtype != torch.float32:
         name = "eager"
-    of_drafter = str(cfg.drafter_precision) if drafts and cfg.drafter_precision else None
+    of_drafter = str(given.drafter_precision) if drafts and given.drafter_precision else None
     engines = choose_engines(name, precision, of_drafter, str(parameter.device))
     engine, _ = engines
     if engine.dtype != parameter.dtype:
@@ -137,6 +145,19 @@ def refuse_controller(options: ControllerOptions) -> None:
     if flag or options[ACCEPTANCE_HEAD]:
         raise ValueError(
             f"{flag or '--acceptance-head'}: there is no drafter; give both checkpoints, "
+            "--path drafter.pt:verifier.pt"
+        )
+
+
+def refuse_overrides(cfg: TranslationSpecdecConfig) -> None:
+    """
+    Raises:
+        ValueError: ``--model-overrides`` would be of the checkpoints of ``--path`` alone.
+    """
+    overrides = getattr(cfg, "model_overrides", "{}")
+    if overrides != "{}" and not overrides.startswith("${"):  # of no command line
+        raise ValueError(
+            f"--model-overrides {overrides}: does not reach --AR-path; give both checkpoints with "
             "--path drafter.pt:verifier.pt"
         )
 

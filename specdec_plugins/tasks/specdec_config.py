@@ -69,6 +69,7 @@ class TranslationSpecdecConfig(
     shard_id: int = II("dataset.shard_id")
     cpu: bool = II("common.cpu")
     tpu: bool = II("common.tpu")
+    model_overrides: str = II("common_eval.model_overrides")
     fp16: bool = II("common.fp16")
     memory_efficient_fp16: bool = II("common.memory_efficient_fp16")
     amp: bool = II("common.amp")

@@ -49,6 +49,7 @@ from specdec_plugins.tasks.generation import (
     check_sources,
     generation_options,
     refuse_controller,
+    refuse_overrides,
     speculative_generator,
     warn_of_beam,
 )
@@ -99,6 +100,7 @@ class TranslationSpecdecTask(TranslationTask):
         """The verifier of ``--AR-path``, loaded once, frozen; None without the flag."""
         path = self.cfg.AR_path
         if self._verifier is None and path and not self._hidden:
+            refuse_overrides(self.cfg)
             # A drafter given by mistake would ask for its verifier.
             with self._verifier_hidden():
                 self._verifier = load_verifier(path, self)
@@ -341,7 +343,9 @@ class TranslationSpecdecTask(TranslationTask):
         warn_of_beam(getattr(args, "beam", 1))
         limits = GenerationLimits.from_config(given)
         check_sources(self.datasets, limits, int(verifiers[0].max_decoder_positions()))
+        if prefix_allowed_tokens_fn is not None:
+            raise ValueError("prefix_allowed_tokens_fn: not supported by speculative decoding")
         trains = args is None or self._trains
         return speculative_generator(
-            verifiers[0], drafters[0], self.target_dictionary, self.cfg, given, trains
+            verifiers[0], drafters[0], self.target_dictionary, given, trains
         )

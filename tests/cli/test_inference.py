@@ -135,7 +135,6 @@ def test_used_flags_are_not_called_useless(
     assert run("--controller", "none", "--block-size=3", "--beta=3") == 0
     assert run("--tau=3") == 0
     assert run("--beta=3") == 0
-    assert run("--strategy", "fairseq", "--prefix-size=3") == 0
     assert run("--min-draft=2") == 0
     assert [r.message for r in caplog.records] == [
         "these flags do nothing here: --bpe-codes --lm-weight",
@@ -145,7 +144,6 @@ def test_used_flags_are_not_called_useless(
         "these flags do nothing here: --block-size --beta",
         "these flags do nothing here: --tau",
         "--beta 3: without --tau accepts only what is as probable as the verifier's own token",
-        "these flags do nothing here: --prefix-size",
         "these flags do nothing here: --min-draft",
     ]
 

@@ -1,0 +1,101 @@
+"""Every flag of fairseq's generation is honoured, refused by name, or cannot change output."""
+
+from __future__ import annotations
+
+from argparse import Action
+
+import pytest
+from fairseq import options
+from fairseq.dataclass.configs import GenerationConfig
+
+from specdec_plugins.decoding.limits import REFUSED
+from specdec_plugins.inference import flags
+from specdec_plugins.inference.flags import NOT_OF_TEXT, SEARCH, TranslationParser, make_settings
+
+# By why they change no output of ours.
+NOTHING = {
+    "what is logged": "no_progress_bar log_interval log_format log_file aim_repo aim_run_hash "
+    "tensorboard_logdir wandb_project azureml_logging profile reset_logging suppress_crashes",
+    "what is printed beside the output": "print_step retain_iter_history results_path sacrebleu",
+    "training": "tpu memory_efficient_bf16 memory_efficient_fp16 fp16_no_flatten_grads "
+    "fp16_init_scale fp16_scale_window fp16_scale_tolerance on_cpu_convert_precision "
+    "min_loss_scale threshold_loss_scale amp amp_batch_retries amp_init_scale amp_scale_window "
+    "quantization_config_path empty_cache_freq all_gather_list_size model_parallel_size",
+    "binarised data, of which we read none": "num_workers dataset_impl data_buffer_size "
+    "use_plasma_view plasma_path train_subset valid_subset combine_valid_subsets "
+    "ignore_unused_valid_subsets gen_subset",
+    "validation, and the order of training": "validate_interval validate_interval_updates "
+    "validate_after_updates fixed_validation_seed disable_validation max_tokens_valid "
+    "batch_size_valid max_valid_steps curriculum grouped_shuffling update_epoch_batch_itr "
+    "update_ordered_indices_seed",
+    "what is batched together, which is --batch here": "max_tokens batch_size "
+    "required_batch_size_multiple required_seq_len_multiple",
+    "lines that are too long, which are cut here": "skip_invalid_size_inputs_valid_test",
+    "of the number of a shard, without --num-shards": "shard_id",
+    "models of speech": "beam_mt max_len_a_mt max_len_b_mt lenpen_mt eos_token",
+    "iterative refinement": "iter_decode_eos_penalty iter_decode_max_iter "
+    "iter_decode_force_max_iter iter_decode_with_beam iter_decode_with_external_reranker "
+    "decoding_format",
+    "only with a flag that is refused": "lm_weight retain_dropout_modules",
+    "fairseq itself ignores it": "no_early_stop no_beamable_mm",
+    "draws are by --seed": "no_seed_provided",
+}
+HARMLESS = {name for names in NOTHING.values() for name in names.split()}
+NAMES_REFUSED = {name for name, *_ in (*REFUSED, *NOT_OF_TEXT)} | {"nbest"}
+
+
+def flags_of_fairseq() -> dict[str, Action]:
+    """Of ``fairseq-generate`` and ``fairseq-interactive``, by name."""
+    parser = options.get_interactive_generation_parser()
+    return {action.dest: action for action in parser._actions if action.option_strings}
+
+
+def our_parser() -> TranslationParser:
+    parser = TranslationParser("translate", None, [])
+    parser.parse(["data", "--AR-path", "verifier.pt"])
+    return parser
+
+
+def test_our_commands_know_what_to_do_with_every_flag() -> None:
+    """A flag that our commands do not take is refused by name, too."""
+    parser = our_parser()
+    honoured = {*parser._own_names(), *flags.USED, *SEARCH, "post_process", "help"}
+    taken = {
+        name
+        for name, action in flags_of_fairseq().items()
+        if action.option_strings[-1] in parser._option_string_actions
+    }
+    assert len(taken) > 80
+    assert taken - honoured - NAMES_REFUSED == taken & HARMLESS
+    assert not NAMES_REFUSED & HARMLESS
+
+
+def test_the_generator_knows_what_to_do_with_every_option() -> None:
+    """Those of ``fairseq-generate``, ``fairseq-interactive`` and the hub interface."""
+    honoured = {*flags.LIMITS, *flags.SAMPLING, "beam"}
+    idle = HARMLESS | {"diverse_beam_strength"}  # without groups of beams, which are refused
+    options = {name for name in vars(GenerationConfig()) if name != "_name"}
+    assert len(options) > 30
+    assert options - honoured - NAMES_REFUSED == options & idle
+
+
+def argument(action: Action) -> list[str]:
+    """A command line that gives a flag some value but its default."""
+    flag = action.option_strings[0]
+    if action.nargs == 0:
+        return [flag]
+    value = "3" if action.type in (int, float) else "{'a':1}"
+    return [flag, action.choices[0] if action.choices else value]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "name"),
+    [("AR", name) for name in sorted(NAMES_REFUSED)]
+    + [("fairseq", name) for name in sorted(NAMES_REFUSED.difference(SEARCH))],
+)
+def test_what_is_not_honoured_is_refused_by_name(strategy: str, name: str) -> None:
+    action = flags_of_fairseq()[name]
+    argv = ["data", "--AR-path", "verifier.pt", "--strategy", strategy, *argument(action)]
+    args = TranslationParser("translate", None, argv).parse(argv)
+    with pytest.raises(ValueError, match=f"^{action.option_strings[0]} "):
+        make_settings(args)

@@ -16,12 +16,18 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.registry import REGISTRIES
 
 from specdec_plugins.checkpoints.pair import split_pair
-from specdec_plugins.decoding.acceptance import RULE_OPTIONS, SamplingRule, StrictRule, choose_rule
+from specdec_plugins.decoding.acceptance import RULE_OPTIONS, StrictRule, choose_rule
 from specdec_plugins.decoding.controllers import ControllerOptions
-from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD, AUTO
 from specdec_plugins.decoding.engine_choice import ENGINE, OF_DRAFTER, PRECISION
 from specdec_plugins.decoding.limits import LARGEST, REFUSED, REPETITION_PENALTY, GenerationLimits
 from specdec_plugins.files.help import documented
+from specdec_plugins.inference.flag_checks import (
+    NOT_OF_TEXT,
+    SAMPLING,
+    SEARCH,
+    check_honoured,
+    idle_flags,
+)
 from specdec_plugins.inference.settings import AR_BACKENDS, STRATEGIES, Settings
 from specdec_plugins.tasks.decoding_config import ControllerConfig, LimitsConfig, RuleConfig
 
@@ -38,26 +44,11 @@ LIMITS = (
     "unnormalized",
     REPETITION_PENALTY.name,
 )
-SAMPLING = tuple(option.name for option in SamplingRule.options)
-SEARCH = (
-    *SAMPLING,
-    "diverse_beam_groups",
-    "diverse_beam_strength",
-    "diversity_rate",
-    "match_source_len",
-    "no_repeat_ngram_size",
-)
 # Of fairseq's other flags a warning says that they do nothing.
 COMMON = ("nbest", "seed", "cpu", "fp16", "bf16", "quiet", "task", "user_dir")
 USED = (*ENCODERS, *LIMITS, *SAMPLING, *COMMON)
 PRECISION_FLAGS = {"fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
 """Two of them are fairseq's."""
-NOT_OF_TEXT = (
-    ("model_overrides", "--model-overrides", "{}", "models are built as their checkpoints say"),
-    ("num_shards", "--num-shards", 1, "give each part of the text as a file"),
-)
-"""Flags that fairseq's own commands honour, but not ours: name, flag, the value that asks for
-nothing, remedy."""
 
 
 class TranslationParser(argparse.ArgumentParser):
@@ -99,7 +90,7 @@ class TranslationParser(argparse.ArgumentParser):
             for key in vars(config()) if config is not None else ():
                 if hasattr(args, key):
                     args.encoder_options[key] = getattr(args, key)
-        own = self._own_names() - _idle(args)
+        own = self._own_names() - idle_flags(args)
         used = {*own, *USED, *args.encoder_options, *(SEARCH if args.strategy == "fairseq" else ())}
         used |= {name for name, *_ in (*REFUSED, *NOT_OF_TEXT)}
         if args.post_process not in (None, "subword_nmt"):
@@ -214,34 +205,6 @@ class TranslationParser(argparse.ArgumentParser):
         options.add_dataset_args(self, gen=True)
 
 
-def _idle(args: Namespace) -> set[str]:
-    """Of our own flags, those that do nothing beside the others, and are not refused."""
-    judging = {name for name in RULE_OPTIONS if name not in SAMPLING}
-    uncontrolled = judging | ControllerOptions("none").idle
-    # Only stock search has one; a script that compares systems has several, and runs that too.
-    idle = set() if args.strategy == "fairseq" or isinstance(args.beam, list) else {"beam"}
-    if args.strategy in ("drafter", "fairseq"):
-        idle.add("AR_backend")
-    if args.strategy == "drafter":
-        return (idle | uncontrolled) - {ACCEPTANCE_HEAD.name}
-    undrafted = {"block_size", OF_DRAFTER.name}
-    if args.strategy != "specdec":
-        return (idle | uncontrolled | undrafted) - {ACCEPTANCE_HEAD.name}
-    if args.controller == "none":
-        return idle | uncontrolled | undrafted
-    # One that compares controllers has several or none, and uses the settings of all.
-    if args.beta == 1:
-        idle |= judging
-    if args.controller is None or isinstance(args.controller, list):
-        return idle
-    if args.controller != AUTO:
-        idle.add("AR_backend")
-    try:
-        return idle | ControllerOptions.from_config(args).idle
-    except ValueError:
-        return set()  # which is said when the settings are made
-
-
 def _precision(args: Namespace) -> str:
     """What ``--precision`` says, or one of the flags that stand for a value of it.
 
@@ -267,20 +230,6 @@ def _warn_of_no_tau(args: Namespace) -> None:
         )
 
 
-def _refuse(args: Namespace) -> None:
-    """
-    Raises:
-        ValueError: a flag of fairseq's would change the output and is not honoured, by name.
-    """
-    remedy = "fairseq's own commands have it"
-    by_others = [(*flag, remedy) for flag in REFUSED if flag[0] not in SEARCH]
-    stock = args.strategy == "fairseq"  # of others GenerationLimits says so
-    for name, flag, nothing, told in (*NOT_OF_TEXT, *(by_others if stock else ())):
-        value = getattr(args, name)
-        if value is not None and value != nothing:
-            raise ValueError(f"{flag} {value}: not supported here; {told}")
-
-
 def make_settings(args: Namespace) -> Settings:
     """The settings that a parsed command line stands for.
 
@@ -290,7 +239,7 @@ def make_settings(args: Namespace) -> Settings:
     """
     if args.nbest != 1:
         raise ValueError(f"--nbest {args.nbest}: one translation is put out a line; leave it out")
-    _refuse(args)
+    check_honoured(args)
     if args.acceptance_head and args.strategy != "specdec":
         raise ValueError(
             f"--acceptance-head {args.acceptance_head}: --strategy {args.strategy} verifies no "

@@ -10,7 +10,8 @@ from fairseq.dataclass.configs import GenerationConfig
 
 from specdec_plugins.decoding.limits import REFUSED
 from specdec_plugins.inference import flags
-from specdec_plugins.inference.flags import NOT_OF_TEXT, SEARCH, TranslationParser, make_settings
+from specdec_plugins.inference.flag_checks import NOT_OF_TEXT, SEARCH
+from specdec_plugins.inference.flags import TranslationParser, make_settings
 
 # By why they change no output of ours.
 NOTHING = {

@@ -1,0 +1,69 @@
+"""Which flags of a command line that translates do nothing, or are not honoured."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from specdec_plugins.decoding.acceptance import RULE_OPTIONS, SamplingRule
+from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD, AUTO
+from specdec_plugins.decoding.engine_choice import OF_DRAFTER
+from specdec_plugins.decoding.limits import REFUSED
+
+SAMPLING = tuple(option.name for option in SamplingRule.options)
+SEARCH = (
+    *SAMPLING,
+    "diverse_beam_groups",
+    "diverse_beam_strength",
+    "diversity_rate",
+    "match_source_len",
+    "no_repeat_ngram_size",
+)
+NOT_OF_TEXT = (
+    ("model_overrides", "--model-overrides", "{}", "models are built as their checkpoints say"),
+    ("num_shards", "--num-shards", 1, "give each part of the text as a file"),
+)
+"""Flags that fairseq's own commands honour, but not ours: name, flag, the value that asks for
+nothing, remedy."""
+
+
+def idle_flags(args: Namespace) -> set[str]:
+    """Of our own flags, those that do nothing beside the others, and are not refused."""
+    judging = {name for name in RULE_OPTIONS if name not in SAMPLING}
+    uncontrolled = judging | ControllerOptions("none").idle
+    # Only stock search has one; a script that compares systems has several, and runs that too.
+    idle = set() if args.strategy == "fairseq" or isinstance(args.beam, list) else {"beam"}
+    if args.strategy in ("drafter", "fairseq"):
+        idle.add("AR_backend")
+    if args.strategy == "drafter":
+        return (idle | uncontrolled) - {ACCEPTANCE_HEAD.name}
+    undrafted = {"block_size", OF_DRAFTER.name}
+    if args.strategy != "specdec":
+        return (idle | uncontrolled | undrafted) - {ACCEPTANCE_HEAD.name}
+    if args.controller == "none":
+        return idle | uncontrolled | undrafted
+    # One that compares controllers has several or none, and uses the settings of all.
+    if args.beta == 1:
+        idle |= judging
+    if args.controller is None or isinstance(args.controller, list):
+        return idle
+    if args.controller != AUTO:
+        idle.add("AR_backend")
+    try:
+        return idle | ControllerOptions.from_config(args).idle
+    except ValueError:
+        return set()  # which is said when the settings are made
+
+
+def check_honoured(args: Namespace) -> None:
+    """
+    Raises:
+        ValueError: a flag of fairseq's would change the output and is not honoured, by name.
+    """
+    remedy = "fairseq's own commands have it"
+    by_others = [(*flag, remedy) for flag in REFUSED if flag[0] not in SEARCH]
+    stock = args.strategy == "fairseq"  # of others GenerationLimits says so
+    for name, flag, nothing, told in (*NOT_OF_TEXT, *(by_others if stock else ())):
+        value = getattr(args, name)
+        if value is not None and value != nothing:
+            raise ValueError(f"{flag} {value}: not supported here; {told}")

@@ -40,6 +40,7 @@ COMMANDS = {
     "specdec-recombine": "recombine",
     "specdec-trace-report": "trace_report",
     "specdec-train": "train",
+    "specdec-tune": "tune",
     "specdec-translate": "inference",
     "specdec-translate-corpus": "translate_corpus",
 }

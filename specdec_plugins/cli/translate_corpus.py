@@ -37,6 +37,7 @@ from specdec_plugins.inference import load_translator
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.run_files import check_run
 from specdec_plugins.inference.settings import PLAIN
+from specdec_plugins.inference.ways import as_tuned
 from specdec_plugins.jobs.corpus import FOLDER, find_files, read_corpus
 from specdec_plugins.jobs.corpus_job import Job, describe_job
 
@@ -88,6 +89,7 @@ def translate(args: argparse.Namespace) -> None:
     check_run(settings, outputs, [("--input-path", path) for path in files.values()])
     if found.passed_over:
         logger.warning("passed over: %s", ", ".join(found.passed_over))
+    settings = as_tuned(settings, args.threads)
     # Whatever is wrong with the models is best said here, once, and before any worker starts.
     translator = load_translator(replace(settings, **PLAIN))
     for file in files.values():

@@ -10,5 +10,13 @@ from specdec_plugins.files.errors import InferenceError  # noqa: E402
 from specdec_plugins.inference.loading import load_translator  # noqa: E402
 from specdec_plugins.inference.settings import Settings  # noqa: E402
 from specdec_plugins.inference.translator import Translation, Translator  # noqa: E402
+from specdec_plugins.inference.ways import as_tuned  # noqa: E402
 
-__all__ = ["InferenceError", "Settings", "Translation", "Translator", "load_translator"]
+__all__ = [
+    "InferenceError",
+    "Settings",
+    "Translation",
+    "Translator",
+    "as_tuned",
+    "load_translator",
+]

@@ -164,7 +164,7 @@ class TranslationParser(argparse.ArgumentParser):
             choices=AR_BACKENDS,
             default=AR_BACKENDS[0],
             help="what decodes without a drafter: ours; ctranslate2 (CPUs; extra [ctranslate2]); "
-            "auto (what was measured to be faster here, else ours)",
+            "auto (what specdec-tune found to be faster, else ours)",
         )
         add("--batch", metavar="N", type=int, default=1, help="sentences at a time (1)")
         add("--beam", metavar="N", type=int, default=5, help="for --strategy fairseq (5)")

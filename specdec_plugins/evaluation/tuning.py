@@ -1,0 +1,118 @@
+"""A trial of the ways to decode a pair here, in alternating rounds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from itertools import cycle, islice
+from random import Random
+
+from specdec_plugins.decoding.acceptance import StrictRule
+from specdec_plugins.decoding.engine_choice import engine_name
+from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.files.input import Line
+from specdec_plugins.inference.ctranslate2_ar import obstacle
+from specdec_plugins.inference.ctranslate2_model import is_installed
+from specdec_plugins.inference.loading import load_translator
+from specdec_plugins.inference.settings import Settings
+from specdec_plugins.inference.translator import Translator
+from specdec_plugins.inference.ways import Timed, Way
+
+TREES = (4, 6, 8, 12, 16)
+LEAST_LINES, BATCHES = 10, 2
+"""A pass decodes so many lines, or so many batches if that is more."""
+ROUNDS, FINALISTS = 5, 3
+GREEDY = Way()
+
+
+def list_ways(settings: Settings) -> list[Way]:
+    """Those there are here: AR first. Drafts in int8 are for strict acceptance, whose output does
+    not depend on them."""
+    ways = [GREEDY]
+    if is_installed() and obstacle(settings) is None:
+        ways.append(Way(ar_backend="ctranslate2"))
+    precisions = [settings.drafter_precision]
+    compiled = engine_name(settings.engine, settings.precision, settings.device) == "openvino"
+    narrower = compiled and settings.precision != "int8" and find_spec("nncf") is not None
+    if precisions == [None] and narrower and settings.rule == StrictRule():
+        precisions.append("int8")
+    return ways + [Way(size, precision) for precision in precisions for size in TREES]
+
+
+def _kind(way: Way) -> Way:
+    """What the ways have in common that differ in the size of their trees alone."""
+    return Way(min(way.tree, 1), way.drafter_precision, way.ar_backend)
+
+
+@dataclass
+class Trial:
+    """Ways that are ready to be timed; those that draft in one precision share their models."""
+
+    settings: Settings
+    ways: list[Way]
+    note: Callable[[str], object]
+    """Is told what is being done."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """What it took to load each kind: compilation, conversion."""
+    _translators: dict[Way, Translator] = field(default_factory=dict)
+
+    def load(self) -> None:
+        """Load all of them; what cannot be had here is left out.
+
+        Raises:
+            CheckpointError, InferenceError, ValueError: as ``load_translator``.
+        """
+        for way in list(self.ways):
+            kind = _kind(way)
+            if kind in self._translators:
+                continue
+            name = str(way) if not way.tree else f"trees, {way.drafter_precision or 'own'} drafts"
+            self.note(f"loading {name}")
+            begin = time.perf_counter()
+            translator = load_translator(way.applied(self.settings))
+            if translator.not_by_ctranslate2 is not None:
+                self.ways.remove(way)
+                continue
+            self._translators[kind] = translator
+            self.seconds[name] = time.perf_counter() - begin
+
+    def run(self, batch: int, lines: Sequence[Line]) -> list[Timed]:
+        """Time all ways in rounds: after each the slower half is dropped, as long as more than
+        :data:`FINALISTS` are left, but not AR by our loop.
+
+        Returns:
+            all of them, the fastest first.
+        """
+        text = list(islice(cycle(lines), max(LEAST_LINES, BATCHES * batch)))
+        taken: dict[Way, list[float]] = {way: [] for way in self.ways}
+        left = list(self.ways)
+        for way in left:
+            self.note(f"batch {batch}, warming up: {way}")
+            self._pass(way, batch, text)
+        for number in range(1, ROUNDS + 1):
+            for way in Random(number).sample(left, len(left)):
+                self.note(f"batch {batch}, round {number}: {way}")
+                taken[way].append(self._pass(way, batch, text))
+            timed = sorted((Timed(way, taken[way]) for way in left), key=lambda one: one.middle)
+            count = max(FINALISTS, (len(left) + 1) // 2)
+            left = [one.way for one in timed[:count]]
+            left += [GREEDY] * (GREEDY not in left)
+        # Those that were dropped come after those that were not.
+        found = [Timed(way, milliseconds) for way, milliseconds in taken.items()]
+        return sorted(found, key=lambda one: (-len(one.milliseconds), one.middle))
+
+    def _pass(self, way: Way, batch: int, lines: Sequence[Line]) -> float:
+        """Decode all lines in a way; milliseconds a sentence, of decoding alone."""
+        translator = self._translators[_kind(way)]
+        translator.settings = replace(translator.settings, batch=batch)
+        if way.tree:
+            generator, k = translator.generator, translator.block_size
+            assert isinstance(generator, SpeculativeGenerator)
+            assert k is not None
+            generator.controller = way.applied(self.settings).controller.build(k)
+        before = translator.statistics.total_seconds
+        for _ in translator.translate(lines):
+            pass
+        return 1000 * (translator.statistics.total_seconds - before) / len(lines)

@@ -1,0 +1,178 @@
+"""``specdec-tune``: what it finds is kept, told, and taken by those who leave the way open."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from drafters import save_pair
+
+from specdec_plugins.cli import inference, tune
+from specdec_plugins.decoding.acceptance import RelaxedRule
+from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.controllers.registry import AUTO
+from specdec_plugins.evaluation.tuning import FINALISTS, ROUNDS, TREES
+from specdec_plugins.inference import Settings, as_tuned
+from specdec_plugins.inference.ways import Table, Timed, Way, describe, save_table, table_path
+
+TEXT = "w3 w4 w5 w6\n\nw7\nw1 w2 w3\n"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = save_pair(tmp_path_factory.mktemp("pair"))
+    (folder / "example.en").write_text(TEXT)
+    return folder
+
+
+@pytest.fixture
+def pair(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return made
+
+
+def flags(pair: Path, *more: str) -> list[str]:
+    models = ["--path", str(pair / "drafter.pt"), "--AR-path", str(pair / "verifier.pt")]
+    return [str(pair), *models, "--cpu", "--max-len-b", "8", *more]
+
+
+@pytest.fixture
+def settings(pair: Path) -> Settings:
+    return Settings(str(pair), str(pair / "verifier.pt"), str(pair / "drafter.pt"))
+
+
+Keep = Callable[..., Table]
+
+
+@pytest.fixture
+def keep(settings: Settings) -> Keep:
+    """Keeps a table, fastest way first."""
+
+    def run(*ways: Way, threads: int = 1, batch: int = 1, **key: Any) -> Table:
+        timed = [Timed(way, [float(place)]) for place, way in enumerate(ways, 1)]
+        table = Table({**describe(settings, threads), **key}, "now", {batch: timed})
+        save_table(table)
+        return table
+
+    return run
+
+
+def test_the_fastest_way_is_found_and_taken(
+    pair: Path, settings: Settings, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert tune.main(flags(pair, "--batch", "1", "3")) == 0
+    told = capfd.readouterr().out
+    path = table_path(describe(settings, 1))
+    assert str(path) in told
+    table = msgspec.json.decode(path.read_bytes(), type=Table)
+    assert list(table.batches) == [1, 3]
+    for timed in table.batches.values():
+        assert {one.way.tree for one in timed} == {0, *TREES}
+        assert [len(one.milliseconds) for one in timed[:FINALISTS]] == [ROUNDS] * FINALISTS
+        best = timed[0]
+        assert best.middle == min(one.middle for one in timed if len(one.milliseconds) == ROUNDS)
+    assert f"Batch 3: {table.batches[3][0].way}." in told
+    # Whoever leaves the way open goes it, and says so.
+    stats = tmp_path / "stats.json"
+    output = ["--input-path", str(pair / "example.en"), "--stats-json", str(stats), "--quiet"]
+    assert inference.main(flags(pair, *output)) == 0
+    taken = json.loads(stats.read_text())["settings"]
+    best = table.batches[1][0].way
+    expected = best.applied(settings)
+    assert taken["controller"] == expected.controller.describe()
+    assert taken["ar_backend"] == expected.ar_backend
+    found = capfd.readouterr().out
+    assert inference.main(flags(pair, *output, "--controller", "none")) == 0
+    assert capfd.readouterr().out == found
+
+
+def test_what_is_left_open_follows_the_table(settings: Settings, keep: Keep) -> None:
+    keep(Way(6), Way())
+    assert as_tuned(settings).controller == ControllerOptions("tree", tree_nodes=6)
+    keep(Way(), Way(6))
+    assert as_tuned(settings).controller == ControllerOptions("none")
+    assert as_tuned(replace(settings, strategy="AR")).ar_backend == "ours"
+    # What is said, or would depend on what took how long, stays.
+    for said in (
+        replace(settings, controller=ControllerOptions("tree")),
+        replace(settings, controller=ControllerOptions(AUTO, tree_nodes=12)),
+        replace(settings, rule=RelaxedRule(3, 1.0)),
+        replace(settings, strategy="fairseq"),
+        replace(settings, strategy="AR", ar_backend="ours"),
+        replace(settings, precision="float64"),
+    ):
+        assert as_tuned(said) == said
+
+
+def test_a_backend_that_is_ruled_out_or_absent_is_passed_over(
+    settings: Settings, keep: Keep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specdec_plugins.inference.ways.is_installed", lambda: False)
+    keep(Way(ar_backend="ctranslate2"), Way(4))
+    for ruled_out in (settings, replace(settings, ar_backend="ours")):
+        assert as_tuned(ruled_out).controller == ControllerOptions("tree", tree_nodes=4)
+
+
+def test_a_batch_size_that_was_not_tried_is_as_the_next_smaller(
+    settings: Settings, keep: Keep
+) -> None:
+    table = keep(Way(4), batch=8)
+    timed = {8: table.batches[8], 32: [Timed(Way(), [1.0])]}
+    table = Table(table.key, "now", timed)
+    assert [table.at(batch)[0].way.tree for batch in (1, 8, 31, 32, 99)] == [4, 4, 4, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b"nothing", b'{"key": {}, "made": "", "batches": {"1": []}}']
+)
+def test_what_is_damaged_is_not_believed(
+    settings: Settings, keep: Keep, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = keep(Way(4))
+    path = table_path(table.key)
+    path.write_bytes(content)
+    with caplog.at_level(logging.WARNING):
+        assert as_tuned(settings) == settings
+    assert f"{path}: cannot be read" in caplog.text
+    assert "run specdec-tune again" in caplog.text
+
+
+def test_what_is_stale_or_of_others_is_not_believed(
+    settings: Settings, keep: Keep, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keep(Way(4), threads=2)
+    keep(Way(4), processor="another")
+    assert as_tuned(settings) == settings
+    assert as_tuned(settings, threads=2).controller != settings.controller
+    other = shutil.copytree(settings.data, tmp_path / "other")
+    with (other / "drafter.pt").open("ab") as file:
+        file.write(b"changed")
+    changed = replace(settings, path=str(other / "drafter.pt"))
+    assert as_tuned(changed, threads=2) == changed
+    assert "again" not in caplog.text
+    keep(Way(4), versions={"torch": "0"})
+    with caplog.at_level(logging.WARNING):
+        assert as_tuned(settings) == settings
+    assert "was measured with other versions.torch" in caplog.text
+
+
+def test_what_is_to_be_found_out_is_not_given(
+    pair: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for given in ("--strategy", "AR"), ("--controller", "tree"), ("--batch", "0"):
+        assert tune.main(flags(pair, *given)) == 2
+        error = capfd.readouterr().err
+        assert error.startswith(f"tune.py: {given[0]} {given[1]}: ")
+    (pair / "example.de").write_text(TEXT)
+    try:
+        assert tune.main(flags(pair)) == 2
+    finally:
+        (pair / "example.de").unlink()
+    assert "--input-path: give a text" in capfd.readouterr().err

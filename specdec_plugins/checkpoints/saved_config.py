@@ -50,6 +50,7 @@ REFUSED = {
     "encoder_xformers_att_config": "attention of xFormers",
     "decoder_xformers_att_config": "attention of xFormers",
     "base_layers": "BASE layers",
+    "merge_src_tgt_embed": "a table of both dictionaries, joined while the model is built,",
     "quant_noise_scalar": "scalar quantisation, which fairseq also evaluates with,",
 }
 

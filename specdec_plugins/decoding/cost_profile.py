@@ -24,6 +24,7 @@ from specdec_plugins.decoding.controllers.cost_aware import CostAware
 from specdec_plugins.decoding.controllers.costs import Points, StepCosts
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.files.cache import keep, make_private, read_kept
 from specdec_plugins.files.lock import OutputLock
 from specdec_plugins.files.paths import lock_path
 from specdec_plugins.files.whole_file import whole_file
@@ -138,7 +139,8 @@ class CostProfile:
         unless it is looked at ``again``."""
         level = logging.DEBUG if again else logging.WARNING
         try:
-            found = msgspec.json.decode(path.read_bytes(), type=_File)
+            content = path.read_bytes() if self._given else read_kept(path)
+            found = msgspec.json.decode(content, type=_File)
             for points in found.costs.values():
                 _check_points(points)
         except (FileNotFoundError, NotADirectoryError):
@@ -148,7 +150,7 @@ class CostProfile:
                 raise ValueError(
                     f"--cost-profile {path}: is no cost profile ({error}); name another file"
                 ) from error
-            logger.log(level, "%s: is no cost profile (%s); measuring anew", path, error)
+            logger.log(level, "%s: cannot be used (%s); measuring anew", path, error)
             return {}
         differing = [name for name in key if found.key.get(name) != key[name]]
         if differing:
@@ -160,7 +162,10 @@ class CostProfile:
     def _keep(self, path: Path, key: dict[str, object], costs: dict[str, Points]) -> None:
         """Write the file, beside other sizes that another process has measured meanwhile."""
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            if self._given:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            else:
+                make_private(path.parent)
             with OutputLock(path, lock_path(path), wait=True):
                 write_costs(path, key, {**self._load(path, key, again=True), **costs})
         except OSError as error:
@@ -173,13 +178,18 @@ class CostProfile:
 
 
 def write_costs(path: Path, key: dict[str, object], costs: dict[str, Points]) -> None:
-    """Replace the file as a whole, so that nobody reads half of it.
+    """Replace the file as a whole, so that nobody reads half of it; in the cache folder it is this
+    user's alone.
 
     Raises:
         OSError: it cannot be written.
     """
-    with whole_file(path) as file:
-        file.write(json.dumps({"key": key, "costs": costs}, indent=1).encode())
+    content = json.dumps({"key": key, "costs": costs}, indent=1).encode()
+    if path.is_relative_to(cache_folder()):
+        keep(path, content)
+    else:
+        with whole_file(path) as file:
+            file.write(content)
 
 
 def _padded(generator: SpeculativeGenerator) -> Callable[[int], int] | None:

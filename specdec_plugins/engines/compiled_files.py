@@ -9,14 +9,15 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from specdec_plugins.files.cache import trim
-from specdec_plugins.files.whole_file import whole_file
+from specdec_plugins.files.cache import keep, read_kept, trim
+from specdec_plugins.files.ownership import check_owner
 from specdec_plugins.machine import cache_folder, processor_name
 
 logger = logging.getLogger(__name__)
@@ -56,18 +57,26 @@ class CompiledFiles:
             digest.update(tensor.detach().contiguous().numpy().tobytes())
         return digest.hexdigest()
 
+    def keeps(self, fingerprint: str) -> bool:
+        """Whether there is a file of it, for inputs of any sizes, that can be used."""
+        with suppress(OSError):
+            check_owner(self.path(fingerprint))
+            return True
+        return False
+
     def load(self, path: Path) -> bytes | None:
-        """What was saved; None, with a warning, if it is damaged, and if there is nothing."""
+        """What was saved under this name; None if there is nothing, and, with a warning, if it is
+        damaged, was saved under another one, or somebody else can have written it."""
         try:
-            content = path.read_bytes()
+            content = read_kept(path)
         except FileNotFoundError:
             return None
         except OSError as error:
-            logger.warning("%s: cannot be read (%s); compiling anew", path, error.strerror)
+            _warn_once(f"{error.filename or path}: cannot be used ({error.strerror}); compiling")
             return None
         digest, compiled = content[:32], content[32:]
-        if hashlib.sha256(compiled).digest() != digest:
-            logger.warning("%s: is damaged; compiling anew", path)
+        if _digest(path, compiled) != digest:
+            logger.warning("%s: is damaged, or another's; compiling anew", path)
             return None
         with suppress(OSError):
             os.utime(path)  # What is used is kept for longer.
@@ -77,12 +86,21 @@ class CompiledFiles:
         """Keep it, whole or not at all, in place of what was not used for longest if that is much;
         where it cannot be, a warning says so."""
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with whole_file(path) as file:
-                file.write(hashlib.sha256(compiled).digest() + compiled)
+            keep(path, _digest(path, compiled) + compiled)
             trim(self._folder)
         except OSError as error:
             logger.warning("%s: cannot be written (%s); not kept", path, error.strerror)
+
+
+def _digest(path: Path, compiled: bytes) -> bytes:
+    """That of a file: of its name, too, which is its key."""
+    return hashlib.sha256(path.name.encode() + compiled).digest()
+
+
+@cache
+def _warn_once(message: str) -> None:
+    """One warning where many files have the same fault, that of their folder."""
+    logger.warning(message)
 
 
 def _tensors(traced: torch.jit.ScriptModule) -> Iterator[Tensor]:

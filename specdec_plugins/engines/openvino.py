@@ -162,7 +162,7 @@ class OpenVinoEngine:
 
     def keeps(self, compilation: _Compilation) -> bool:
         """Whether the step was compiled earlier, for inputs of any sizes."""
-        return self._files.path(compilation.fingerprint).is_file()
+        return self._files.keeps(compilation.fingerprint)
 
     def load(self, compilation: _Compilation, tokens: int | None = None) -> Request:
         """What runs a step, compiled now or earlier.

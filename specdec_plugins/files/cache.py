@@ -1,14 +1,54 @@
-"""The cache folder: how much it holds, and how it is emptied."""
+"""The cache folder: how a file is kept and read, how much it holds, and how it is emptied."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from specdec_plugins.files.ownership import check_owner
+from specdec_plugins.files.whole_file import whole_file
+
 MOST = 4 * 2**30
 """Bytes that are kept of what was compiled: several pairs, in a few precisions each."""
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder, and those above it that there are not, for their owner alone.
+
+    Raises:
+        OSError: one cannot be made.
+    """
+    for one in (*reversed(folder.parents), folder):
+        if not one.exists():
+            one.mkdir(mode=0o700, exist_ok=True)
+
+
+def keep(path: Path, content: bytes) -> None:
+    """Write a file, whole or not at all, that its owner alone may read and write; so are folders
+    that are made for it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    make_private(path.parent)
+    with whole_file(path) as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(content)
+
+
+def read_kept(path: Path) -> bytes:
+    """The content of a file that nobody else can have written: it decides what is put out, or is
+    run.
+
+    Raises:
+        PermissionError: somebody else can.
+        OSError: there is none, or it cannot be read.
+    """
+    check_owner(path)
+    return path.read_bytes()
 
 
 def size(path: Path) -> int:

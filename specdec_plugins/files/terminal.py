@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
+from types import TracebackType
 
 import torch
 
@@ -89,6 +90,24 @@ def command(
         return run
 
     return decorate
+
+
+def end_in_a_line(prog: str) -> None:
+    """Have one of fairseq's own commands end like ours where ours would: what a user can mend is
+    told in one line, and a traceback with ``LOGLEVEL=DEBUG`` only."""
+    if not prog.startswith("fairseq-") or log_level(prog) == "DEBUG":
+        return
+    before = sys.excepthook
+
+    def tell_error(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, SpecdecError):
+            tell(f"{prog}: {' '.join(str(error).split())}")
+        else:
+            before(kind, error, trace)
+
+    sys.excepthook = tell_error
 
 
 def _fail(prog: str, status: int, message: str) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TextIO
+
 from fairseq import file_utils
 from fairseq.data.encoders.subword_nmt_bpe import SubwordNMTBPE, SubwordNMTBPEConfig
 from fairseq.registry import REGISTRIES
@@ -18,17 +20,37 @@ class Utf8SubwordBPE(SubwordNMTBPE):
         Raises:
             ImportError: there is no package ``subword_nmt``.
             OSError: the codes cannot be read.
-            ValueError: they are not UTF-8.
+            ValueError: they are not UTF-8, or another program's.
         """
         from subword_nmt import apply_bpe
 
         path = file_utils.cached_path(cfg.bpe_codes)
         try:
             with open(path, encoding="utf-8") as codes:
+                _check_codes(path, codes)
                 self.bpe = apply_bpe.BPE(codes, separator=cfg.bpe_separator)
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} is not UTF-8: {error.reason}; convert it (iconv)") from error
         self.bpe_symbol = f"{cfg.bpe_separator} "
+
+
+def _check_codes(path: str, codes: TextIO) -> None:
+    """Refuse what ``subword_nmt`` would end the program for.
+
+    Raises:
+        ValueError: a line is not two pieces, as fastBPE's are not, which ends them by a count.
+    """
+    for number, line in enumerate(codes.read().rstrip("\n").split("\n"), 1):
+        parts = line.strip("\r\n ").split(" ")
+        if len(parts) == 2 or (number == 1 and line.startswith("#version:")):
+            continue
+        if len(parts) == 3 and parts[2].isdecimal():
+            raise ValueError(
+                f"{path} holds codes of fastBPE, whose lines end with a count; give --bpe fastbpe"
+            )
+        raise ValueError(
+            f"{path}, line {number}: is no pair of pieces; give codes that subword_nmt has learned"
+        )
 
 
 def read_codes_as_utf8() -> None:

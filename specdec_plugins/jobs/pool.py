@@ -126,7 +126,9 @@ def _start() -> bool:
     # Ray makes workers nicer than their driver by 15; here they are the work itself.
     os.environ.setdefault("RAY_worker_niceness", "0")
     path = [str(Path(specdec_plugins.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
-    local: dict[str, object] = {"include_dashboard": False, "object_store_memory": STORE_BYTES}
+    # Else Ray looks for a cluster in a file that an earlier ``ray start`` may have left.
+    local: dict[str, object] = {"address": "local"}
+    local |= {"include_dashboard": False, "object_store_memory": STORE_BYTES}
     ray.init(
         # Warnings tell of Ray's own settings; what stops a job is raised.
         logging_level=logging.ERROR,

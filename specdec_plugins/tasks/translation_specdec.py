@@ -37,6 +37,7 @@ from specdec_plugins.data.block_mask import (
 from specdec_plugins.decoding.acceptance import RULE_OPTIONS, choose_rule
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.files.errors import UsageError
 from specdec_plugins.host.autocast import autocast
 from specdec_plugins.host.fairseq_types import LogOutput, Sample
 from specdec_plugins.host.packed_encoder import use_plain_encoder
@@ -336,7 +337,7 @@ class TranslationSpecdecTask(TranslationTask):
         if not verifiers and self.verifier is not None:
             verifiers = [self.verifier]
         if len(drafters) != 1 or len(verifiers) != 1:
-            raise ValueError(
+            raise UsageError(
                 f"speculative decoding takes one drafter and one verifier, not {len(drafters)} and "
                 f"{len(verifiers)} (--path drafter.pt:verifier.pt, or --AR-path verifier.pt)"
             )

@@ -191,6 +191,7 @@ class TestTypes:
             ("adaptive_softmax_cutoff", [5], "adaptive softmax is not supported"),
             ("decoder_layers_to_keep", "0,__import__", "no list of numbers"),
             ("base_layers", 2, "BASE layers is not supported"),
+            ("merge_src_tgt_embed", True, "--merge-src-tgt-embed: a table of both dictionaries"),
             ("quant_noise_scalar", 0.1, "--quant-noise-scalar: scalar quantisation"),
             ("decoder_output_dim", "8.0", "no integer"),
             ("decoder_input_dim", "99999999", "not between"),

@@ -95,3 +95,15 @@ def test_the_compiler_is_quiet_whatever_the_level(caplog: pytest.LogCaptureFixtu
     caplog.set_level(logging.DEBUG)
     for name in ("numba", "filelock"):
         assert logging.getLogger(name).getEffectiveLevel() == logging.WARNING
+
+
+def test_what_others_can_have_written_is_not_run(tmp_path: Path) -> None:
+    """Numba unpickles what it finds."""
+    cache = tmp_path / "cache"
+    (first,) = run(tmp_path, cache)
+    first.write_bytes(b"not what numba wrote")
+    for shared in (first, first.parent):
+        shared.chmod(0o777)
+        assert run(tmp_path, cache) == [first]
+        assert first.read_bytes() == b"not what numba wrote"
+        shared.chmod(0o700)

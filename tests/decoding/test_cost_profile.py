@@ -300,8 +300,26 @@ def test_what_is_no_profile(
     path.write_text(text)
     with caplog.at_level(logging.WARNING):
         measure(None, generator)
-    assert "is no cost profile" in caplog.text
+    assert f"{path}: cannot be used (" in caplog.text
     assert json.loads(path.read_text())["key"] == describe(generator, CHAIN)
+
+
+def test_what_others_can_have_written_is_measured_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Costs decide relaxed output. A file that the user names may be shared."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    generator = make_generator()
+    measure(None, generator)
+    path = default_path(describe(generator, CHAIN))
+    before = path.read_bytes()
+    path.chmod(0o666)
+    measure(None, generator)
+    assert "others may write to it" in caplog.text
+    assert path.read_bytes() != before
+    path.chmod(0o666)
+    monkeypatch.setattr(CostProfile, "_measure", refuse)
+    measure(path, generator)
 
 
 def test_a_place_that_cannot_be_written_to(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specdec_plugins.cli.cache import main
-from specdec_plugins.files.cache import size, trim
+from specdec_plugins.files.cache import keep, read_kept, size, trim
 
 
 def entry(path: Path, age: int, count: int = 100) -> Path:
@@ -56,3 +56,19 @@ def test_the_command(
         assert capsys.readouterr().out == f"{folder}: {said}\n"
     assert not folder.exists()
     assert other.exists()
+
+
+def test_what_is_kept_is_ones_own_whatever_the_umask(tmp_path: Path) -> None:
+    path = tmp_path / "cache" / "specdec" / "file"
+    before = os.umask(0o002)
+    try:
+        for content in (b"one", b"other"):
+            keep(path, content)
+            assert read_kept(path) == content
+    finally:
+        os.umask(before)
+    path.chmod(0o664)
+    with pytest.raises(PermissionError):
+        read_kept(path)
+    keep(path, b"anew")
+    assert read_kept(path) == b"anew"

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from specdec_plugins.files.terminal import prepare_terminal
+from specdec_plugins.files.errors import UsageError
+from specdec_plugins.files.terminal import end_in_a_line, prepare_terminal
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -108,3 +109,21 @@ def test_log_levels_are_heeded(
         root.handlers[:] = handlers
         root.setLevel(before)
     assert capsys.readouterr().err == told
+
+
+def test_commands_of_fairseq_end_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where one says what is wrong; what nobody foresaw has its traceback, and so has debugging."""
+
+    def said(error: Exception, prog: str = "fairseq-generate") -> str:
+        monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+        end_in_a_line(prog)
+        sys.excepthook(type(error), error, error.__traceback__)
+        return capsys.readouterr().err
+
+    assert said(UsageError("give\nboth")) == "fairseq-generate: give both\n"
+    assert said(ValueError("unforeseen")) == "ValueError: unforeseen\n"
+    assert "errors.UsageError: both" in said(UsageError("both"), "python")
+    monkeypatch.setenv("LOGLEVEL", "DEBUG")
+    assert "errors.UsageError: both" in said(UsageError("both"))

@@ -13,6 +13,7 @@ pytest.importorskip("ray", reason="Ray is not installed (extra [ray])")
 from dataclasses import asdict
 
 from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.jobs import pool
 from specdec_plugins.jobs.corpus import Shard, find_files, read_corpus
 from specdec_plugins.jobs.pool import MOST_TRIES, ShardTranslator, _reason, count_try
 
@@ -52,3 +53,18 @@ def test_what_a_worker_said_is_told(kind: str) -> None:
     text = f"ray::work()\n  File a.py, line 3\nspecdec.{kind}: --precision int8: needs NNCF"
     assert _reason(RuntimeError(text)) == "--precision int8: needs NNCF"
     assert _reason(RuntimeError("a worker died")).startswith("a worker failed, see above")
+
+
+@pytest.mark.parametrize(("address", "given"), [(None, "local"), ("10.0.0.1:6379", None)])
+def test_no_cluster_is_joined_unless_it_is_named(
+    address: str | None, given: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without an address Ray follows a file that ``ray start`` left, and waits for what is gone."""
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(pool.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(pool.ray, "init", lambda **options: asked.append(options))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if address is not None:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+    assert pool._start()
+    assert asked[0].get("address") == given

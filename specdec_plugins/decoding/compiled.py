@@ -75,8 +75,11 @@ def _save_one_by_one(made: Any) -> None:
     save = cache.save_overload
 
     def save_alone(*overload: object) -> None:
-        os.makedirs(cache.cache_path, exist_ok=True)
-        with FileLock(os.path.join(cache.cache_path, "specdec.lock")):
-            save(*overload)
+        try:
+            os.makedirs(cache.cache_path, exist_ok=True)
+            with FileLock(os.path.join(cache.cache_path, "specdec.lock")):
+                save(*overload)
+        except OSError as error:  # a full disk, a folder that may no longer be written to
+            logger.warning("%s: cannot be written (%s); not kept", cache.cache_path, error.strerror)
 
     cache.save_overload = save_alone

@@ -89,7 +89,7 @@ class CompiledFiles:
             keep(path, _digest(path, compiled) + compiled)
             trim(self._folder)
         except OSError as error:
-            logger.warning("%s: cannot be written (%s); not kept", path, error.strerror)
+            _warn_once(f"{path.parent}: cannot be written ({error.strerror}); not kept")
 
 
 def _digest(path: Path, compiled: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import subprocess
@@ -11,6 +12,7 @@ from typing import Any
 
 import numba
 import pytest
+from numba.core.caching import IndexDataCacheFile
 
 from specdec_plugins.decoding.compiled import compiled
 
@@ -107,3 +109,17 @@ def test_what_others_can_have_written_is_not_run(tmp_path: Path) -> None:
         assert run(tmp_path, cache) == [first]
         assert first.read_bytes() == b"not what numba wrote"
         shared.chmod(0o700)
+
+
+def test_a_disk_that_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A run goes on with what it has compiled."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+
+    def fail(self: object, overloads: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(IndexDataCacheFile, "_save_index", fail)
+    assert compiled(lambda number: 2 * number)(21) == 42
+    assert "cannot be written (No space left on device); not kept" in caplog.text

@@ -88,7 +88,7 @@ def specdec(
     if isinstance(name, list):
         return scripted_generator(model, Stubborn(torch.tensor([name])), len(name), **given)
     drafter = None if name is None else make_drafter(name, seed)
-    return build_generator(model, drafter, DICTIONARY, k, **given)
+    return build_generator(model, drafter, DICTIONARY, block_size=k, **given)
 
 
 def one_row(batch: Any, row: int) -> Any:

@@ -101,14 +101,15 @@ TIMED = """
 import sys
 from timed_engine import TimedEngine
 from specdec_plugins.decoding.build import build_generator
+from specdec_plugins.engines.engine import Engines
 from specdec_plugins.inference import Settings, load_translator
 data, drafter, verifier, line = sys.argv[1:]
 translator = load_translator(Settings(data=data, path=drafter, ar_path=verifier))
 plain = translator.generator
 assert type(plain.drafter).__name__ == "BlockPositionedDrafter"
-engine = TimedEngine()
-timed = build_generator(plain.model, plain.drafter, translator.codec.target, engine=engine)
-translator.generator = timed
+engine, target = TimedEngine(), translator.codec.target
+engines = Engines.both(engine)
+translator.generator = build_generator(plain.model, plain.drafter, target, engines=engines)
 (first,) = translator.translate([line])
 translator.generator = plain
 (again,) = translator.translate([line])

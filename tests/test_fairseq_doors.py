@@ -263,8 +263,8 @@ def test_hub_with_drafts_in_a_precision_of_their_own(trained: Trained, tmp_path:
     paths = {"path": str(tmp_path / "drafter.pt"), "ar_path": str(tmp_path / "verifier.pt")}
     assert hub.translate(trained.source, max_len_b=12) == trained.translate(**paths)
     generator = hub.task.build_generator(hub.models, Namespace(beam=1))
-    assert generator.engine.precision == "float32"
-    assert generator.drafter_engine.precision == "bfloat16"
+    assert generator.engines.verifier.precision == "float32"
+    assert generator.engines.drafter.precision == "bfloat16"
 
 
 def test_eval_bleu(trained: Trained, tmp_path: Path) -> None:

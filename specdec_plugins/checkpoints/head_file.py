@@ -11,7 +11,7 @@ import torch
 from specdec_plugins.checkpoints.archive import check_weights, load_archive
 from specdec_plugins.checkpoints.loading import load_state, save_state
 from specdec_plugins.checkpoints.saved_config import saved_fields
-from specdec_plugins.decoding.acceptance import RULE_OPTIONS, AcceptanceRule, choose_rule
+from specdec_plugins.decoding.acceptance import RULE_OPTIONS, AcceptanceRule, Scoring, choose_rule
 from specdec_plugins.decoding.controllers import ControllerOptions, Head
 from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD
 from specdec_plugins.decoding.limits import REPETITION_PENALTY
@@ -25,16 +25,10 @@ PREFIX = "head."
 Location = str | os.PathLike[str]
 
 
-def head_rule(settings: HeadSettings) -> AcceptanceRule:
-    """The acceptance rule that a head was trained for."""
-    return choose_rule(settings.rule)
-
-
-def _described(rule: AcceptanceRule, temperature: float, penalty: float) -> str:
-    """A rule, the temperature where that matters to it, and the penalty; neither if it is 1."""
-    scaled = rule.takes_temperature and temperature != 1
-    text = f"{rule} at temperature {temperature:g}" if scaled else str(rule)
-    return f"{text} with repetition penalty {penalty:g}" if penalty != 1 else text
+def head_scoring(settings: HeadSettings) -> Scoring:
+    """What a head was trained for."""
+    rule = choose_rule(settings.rule)
+    return Scoring(rule, settings.rule_temperature, settings.repetition_penalty)
 
 
 def find_head(drafter_path: Location, rule: AcceptanceRule) -> Path | None:
@@ -64,19 +58,15 @@ def save_head(path: Location, head: AcceptanceHead) -> int:
 def load_head(
     path: Location,
     drafter: Drafter,
-    rule: AcceptanceRule,
+    scoring: Scoring,
     block_size: int,
-    temperature: float = 1.0,
-    repetition_penalty: float = 1.0,
 ) -> AcceptanceHead:
     """Read the head of a file, frozen, in float32 on the CPU.
 
     Args:
         drafter: the drafter it is to read, in the precision that it was loaded in.
-        rule: the acceptance rule it is to predict.
+        scoring: what it is to predict.
         block_size: the most slots that it will be asked about.
-        temperature: what the scores that the rule judges are divided by.
-        repetition_penalty: of these scores.
 
     Raises:
         CheckpointError: the file cannot be read or is no head, or the head is one for another
@@ -89,17 +79,12 @@ def load_head(
             f"{path}: trained for another drafter; train one for this drafter with "
             "scripts/train_head.sh"
         )
-    theirs = head_rule(settings)
-    trained = _described(theirs, settings.rule_temperature, settings.repetition_penalty)
-    asked = _described(rule, temperature, repetition_penalty)
-    if trained != asked:
-        scale = f" --temperature {settings.rule_temperature:g}" if theirs.takes_temperature else ""
-        if settings.repetition_penalty != repetition_penalty:
-            scale += f" {REPETITION_PENALTY.flag} {settings.repetition_penalty:g}"
-        instead = " instead of --sampling" if rule.draws and not theirs.draws else ""
+    trained = head_scoring(settings)
+    if str(trained) != str(scoring):
         raise CheckpointError(
-            f"{path}: trained for {trained} acceptance, not {asked}; give {theirs.flags}{scale}"
-            f"{instead}, or train one with your flags with scripts/train_head.sh"
+            f"{path}: trained for {trained} acceptance, not {scoring}; give "
+            f"{trained.flags_instead_of(scoring)}, or train one with your flags with "
+            "scripts/train_head.sh"
         )
     if block_size > settings.block_size:
         raise CheckpointError(
@@ -112,12 +97,10 @@ def load_head(
 def controller_head(
     options: ControllerOptions,
     drafter: Drafter,
-    rule: AcceptanceRule,
+    scoring: Scoring,
     block_size: int | None,
     device: torch.device | str,
     drafter_path: Location | None = None,
-    temperature: float = 1.0,
-    repetition_penalty: float = 1.0,
 ) -> Head | None:
     """The head that a controller is to use: the one given, or, where it cannot do without, the one
     beside the drafter.
@@ -130,11 +113,11 @@ def controller_head(
     """
     path: Location | None = options[ACCEPTANCE_HEAD]
     if path is None and options.needs_head and drafter_path:
-        path = find_head(drafter_path, rule)
+        path = find_head(drafter_path, scoring.rule)
     if path is None or not options.needs_head:
         return None
     k = block_size or drafter.block_size
-    head = load_head(path, drafter, rule, k, temperature, repetition_penalty).to(device)
+    head = load_head(path, drafter, scoring, k).to(device)
     return head if head.settings.layers else head.folded()
 
 
@@ -169,7 +152,7 @@ def _settings(path: Location, saved: object) -> HeadSettings:
         if min(settings.channels, settings.block_size) < 1 or settings.layers < 0:
             raise ConfigError("it is of no size that can be")
         REPETITION_PENALTY.check(settings.repetition_penalty)
-        head_rule(settings)
+        head_scoring(settings)
     except (ValueError, TypeError) as error:  # of a value, of one that is missing
         raise CheckpointError(f"{path}: not an acceptance head ({error}); {REMEDY}") from error
     return settings

@@ -38,7 +38,6 @@ from specdec_plugins.decoding.engine_choice import (
     OF_DRAFTER,
     PRECISION,
     choose_engines,
-    described,
     engine_name,
 )
 from specdec_plugins.decoding.generator import SpeculativeGenerator
@@ -79,8 +78,7 @@ def main() -> int:
 def measure(args: argparse.Namespace) -> int:
     """Compare, and tell. Returns the exit status."""
     engines = choose_engines(args.engine, args.precision, args.drafter_precision, "cpu")
-    engine = described(*(engine.name for engine in engines))
-    precision = described(*(engine.precision for engine in engines))
+    engine, precision = engines.name, engines.precision
     if args.json is not None:
         options = map(ControllerOptions, args.controller)
         settings = [settings_of(args.model, controller=option) for option in options]

@@ -14,7 +14,7 @@ import torch
 from fairseq.models.transformer import TransformerModelBase
 from torch import Tensor
 
-from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.acceptance import Scoring
 from specdec_plugins.decoding.acceptance.sampling import (
     acceptance_probabilities,
     log_probabilities,
@@ -84,25 +84,20 @@ class AcceptanceLabeller:
         self,
         drafter: Drafter,
         verifier: TransformerModelBase,
-        rule: AcceptanceRule,
+        scoring: Scoring,
         block_size: int,
         padding: int,
-        temperature: float = 1.0,
-        repetition_penalty: float = 1.0,
     ) -> None:
-        """``temperature`` and ``repetition_penalty`` change the verifier's scores, as when
-        decoding."""
         drafter.attach_verifier(verifier)
         self.drafter = CachedDrafter(drafter.eval())
         verifier.eval()
         self.verifier = CachedVerifier(verifier, padding, feature_layers=drafter.feature_layers)
-        self.rule = rule
+        self.scoring, self.rule = scoring, scoring.rule
         self.block_size = block_size
         self.padding = padding
         self.eos = drafter.eos
         unk = verifier.decoder.dictionary.unk()
         # As when decoding with fairseq's default limits.
-        self._temperature, self._penalty = temperature, repetition_penalty
         self._bans = TokenBans(GenerationLimits(), padding, unk, self.eos)
 
     @torch.no_grad()
@@ -177,8 +172,10 @@ class AcceptanceLabeller:
         draft = self._draft(states, scores, last)
         logits = self.verifier.score(last, draft, cuts).logits
         prefix = target[:, : max(cuts)], cut
-        logits = penalised(logits, self._penalty, *prefix, draft.tokens, draft.ancestors)
-        lprobs = log_probabilities(logits, self._temperature)
+        logits = penalised(
+            logits, self.scoring.repetition_penalty, *prefix, draft.tokens, draft.ancestors
+        )
+        lprobs = log_probabilities(logits, self.scoring.temperature)
         self._bans.apply(lprobs, cut[:, None] + draft.depths, None)
         verification = Verification(lprobs, self.eos)
         accepted = draft.accept(self.rule, verification, None).counts[1]
@@ -194,7 +191,7 @@ class AcceptanceLabeller:
         rows, slots = len(last), self.block_size
         drafted, lengths = [slots] * rows, torch.full_like(last, slots)
         if self.rule.draws:
-            tokens, proposal = draw_chain(scores, self.rule, self._temperature)
+            tokens, proposal = draw_chain(scores, self.scoring)
             return DrawnDraft(tokens, drafted, lengths, states, proposal.drawn, proposal=proposal)
         tokens, confidences = scores.choose_with_confidence()
         return ChainDraft(tokens, drafted, lengths, states, confidences)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from specdec_plugins.checkpoints.pair import unwrapped
 from specdec_plugins.criterions.acceptance_labels import AcceptanceLabeller
+from specdec_plugins.decoding.acceptance import Scoring
 from specdec_plugins.host.fairseq_types import LogOutput, Sample
 from specdec_plugins.models.acceptance_head import AcceptanceHeadModel
 
@@ -94,11 +95,9 @@ class AcceptanceLoss(FairseqCriterion):
             self._labeller = AcceptanceLabeller(
                 head.drafter,
                 head.drafter.verifier,
-                self.task.rule,
+                Scoring.of(self.task.rule, self.task.limits),
                 head.head.settings.block_size,
                 self.padding_idx,
-                self.task.limits.temperature,
-                self.task.limits.repetition_penalty,
             )
         return self._labeller
 

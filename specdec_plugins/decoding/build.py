@@ -15,7 +15,7 @@ from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.prepare import look_ahead
 from specdec_plugins.decoding.steps.cached import cached_drafter
 from specdec_plugins.engines.eager import EagerEngine
-from specdec_plugins.engines.engine import Engine
+from specdec_plugins.engines.engine import Engine, Engines
 from specdec_plugins.models.drafter import Drafter
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def checked_block_size(drafter: Drafter, block_size: int | None) -> int:
 
 
 def recommended(
-    options: ControllerOptions, drafter: Drafter, rule: AcceptanceRule, engine: Engine | None
+    options: ControllerOptions, drafter: Drafter, rule: AcceptanceRule, engine: Engine
 ) -> ControllerOptions:
     """The same, with what the manual recommends in place of ``auto``.
 
@@ -50,13 +50,13 @@ def recommended(
     GPU.
 
     Args:
-        engine: the verifier's; None is PyTorch as it is.
+        engine: the verifier's.
     """
     if options.controller != AUTO:
         return options
     max_rows = None
     if rule.lossless and next(drafter.parameters()).device.type == "cpu":
-        max_rows = 2 if engine is None or engine.sizes is None else 1
+        max_rows = 2 if engine.sizes is None else 1
     return options.resolved(drafter.decoder.causal, max_rows)
 
 
@@ -64,13 +64,13 @@ def build_generator(
     verifier: TransformerModelBase,
     drafter: Drafter | None,
     tgt_dict: Dictionary,
+    *,
     block_size: int | None = None,
     rule: AcceptanceRule | None = None,
     limits: GenerationLimits | None = None,
     options: ControllerOptions | None = None,
     head: Head | None = None,
-    engine: Engine | None = None,
-    drafter_engine: Engine | None = None,
+    engines: Engines | None = None,
 ) -> SpeculativeGenerator:
     """A generator with the controller that is asked for.
 
@@ -79,8 +79,7 @@ def build_generator(
         block_size: that of the drafter, if not given.
         options: of the controller; the default drafts and verifies whole blocks.
         head: the acceptance head of the controllers that use one.
-        engine: runs the models' steps; None is PyTorch as it is.
-        drafter_engine: runs the drafter's; None is the same one.
+        engines: run the models' steps; None is PyTorch as it is.
 
     Raises:
         ValueError: a block size that the drafter was not trained for, or options that do not go
@@ -88,29 +87,29 @@ def build_generator(
         UnsupportedModelError: a verifier that cannot be run exactly.
     """
     options = options or ControllerOptions()
+    engines = engines or Engines.both(EagerEngine())
     if drafter is None or not options.drafts:
         return SpeculativeGenerator(
-            verifier, None, tgt_dict, rule=rule, limits=limits, engine=engine
+            verifier, None, tgt_dict, rule=rule, limits=limits, engine=engines.verifier
         )
     block_size = checked_block_size(drafter, block_size)
     if options.controller == AUTO:
-        options = recommended(options, drafter, rule or StrictRule(), engine)
+        options = recommended(options, drafter, rule or StrictRule(), engines.verifier)
         limit = options.given.get(MAX_ROWS.name)
         limited = "" if limit is None else f" {MAX_ROWS.flag} {limit}"
         logger.info("--controller %s: %s%s", AUTO, options.controller, limited)
     preparations: dict[str, Prepare] = {"lookahead": look_ahead}
     if options.prepares == "costs":
         preparations["costs"] = CostProfile(options[COST_PROFILE])
-    engine = engine or EagerEngine()
     return SpeculativeGenerator(
         verifier,
-        cached_drafter(drafter, drafter_engine or engine, verifier),
+        cached_drafter(drafter, engines.drafter, verifier),
         tgt_dict,
         options.build(block_size, head),
         rule,
         limits,
         preparations.get(options.prepares),
-        engine,
+        engines.verifier,
     )
 
 
@@ -120,8 +119,7 @@ def build_drafter_alone(
     tgt_dict: Dictionary,
     block_size: int | None = None,
     limits: GenerationLimits | None = None,
-    engine: Engine | None = None,
-    drafter_engine: Engine | None = None,
+    engines: Engines | None = None,
 ) -> SpeculativeGenerator:
     """The drafter without anybody who verifies what it says.
 
@@ -138,15 +136,15 @@ def build_drafter_alone(
             verifier and has none.
     """
     controller = Constant(checked_block_size(drafter, block_size))
-    engine = engine or EagerEngine()
+    engines = engines or Engines.both(EagerEngine())
     if verifier is not None:
         drafter.attach_verifier(verifier)
     return SpeculativeGenerator(
         drafter.verifier if drafter.reads_verifier else None,
-        cached_drafter(drafter, drafter_engine or engine),
+        cached_drafter(drafter, engines.drafter),
         tgt_dict,
         controller,
         AcceptAll(),
         limits,
-        engine=engine,
+        engine=engines.verifier,
     )

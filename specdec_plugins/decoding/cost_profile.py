@@ -194,7 +194,7 @@ def write_costs(path: Path, key: dict[str, object], costs: dict[str, Points]) ->
 
 def _padded(generator: SpeculativeGenerator) -> Callable[[int], int] | None:
     """How many slots are verified in place of so many, where engines pad them."""
-    sizes = generator.engine.sizes
+    sizes = generator.engines.verifier.sizes
     if sizes is None:
         return None
     # Before the slots goes the last committed token.
@@ -221,7 +221,7 @@ def trial(length: int, needs: Needs) -> Controller:
 
 def describe(generator: SpeculativeGenerator, needs: Needs) -> dict[str, object]:
     """What costs depend on, apart from the batch size."""
-    device = _device(generator)
+    device, drafter_engine = _device(generator), generator.engines.drafter
     runs_on = torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
     # A draft vocabulary is a buffer.
     shapes = [
@@ -239,10 +239,10 @@ def describe(generator: SpeculativeGenerator, needs: Needs) -> dict[str, object]
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "dtype": str(_weight(generator).dtype),
-        "engine": generator.engine.name,
-        "precision": generator.engine.precision,
-        "drafter's engine": [generator.drafter_engine.precision, generator.drafter_engine.about],
-        **generator.engine.about,
+        "engine": generator.engines.verifier.name,
+        "precision": generator.engines.verifier.precision,
+        "drafter's engine": [drafter_engine.precision, drafter_engine.about],
+        **generator.engines.verifier.about,
         "models": hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:16],
         "longest draft": needs.most,
         "tree depth": needs.depth,

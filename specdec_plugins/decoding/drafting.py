@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.acceptance import Scoring
 from specdec_plugins.decoding.acceptance.sampling import Proposal, draw
 from specdec_plugins.decoding.acceptance.tree_walk import prepare_walk
 from specdec_plugins.decoding.append import prepare_append
@@ -116,25 +116,23 @@ class ChainDrafting(Drafting):
 class DrawnDrafting(ChainDrafting):
     """Each slot's token is drawn after the one before it, as lossless sampling wants it."""
 
-    def __init__(self, drafter: CachedDrafter, rule: AcceptanceRule, temperature: float) -> None:
+    def __init__(self, drafter: CachedDrafter, scoring: Scoring) -> None:
         super().__init__(drafter)
-        self._rule = rule
-        self._temperature = temperature
+        self._scoring = scoring
 
     def _chosen(self, batch: Batch, states: Tensor, scores: SlotScores) -> Draft:
-        tokens, proposal = draw_chain(scores, self._rule, self._temperature)
+        tokens, proposal = draw_chain(scores, self._scoring)
         lengths = batch.on_device.draft_lengths
         return DrawnDraft(
             tokens, batch.draft_lengths, lengths, states, proposal.drawn, proposal=proposal
         )
 
 
-def draw_chain(
-    scores: SlotScores, rule: AcceptanceRule, temperature: float
-) -> tuple[Tensor, Proposal]:
+def draw_chain(scores: SlotScores, scoring: Scoring) -> tuple[Tensor, Proposal]:
     """``(rows, slots)`` tokens, each drawn after the one drawn before it, and what they were drawn
     from."""
     lattice = scores.lattice()
+    rule, temperature = scoring.rule, scoring.temperature
     first = rule.propose(lattice.first, temperature)
     following = rule.propose(lattice.following, temperature)
     places = lattice.walk(draw(first), draw(following))

@@ -6,7 +6,7 @@ import torch
 
 from specdec_plugins.decoding.options import Option
 from specdec_plugins.engines.eager import EagerEngine
-from specdec_plugins.engines.engine import Engine
+from specdec_plugins.engines.engine import Engine, Engines
 from specdec_plugins.engines.imports import has_openvino
 from specdec_plugins.files.errors import EngineError
 
@@ -114,16 +114,10 @@ def choose_engine(engine: str, precision: str, device: str) -> Engine:
     return EagerEngine(precision)
 
 
-def described(of_verifier: str, of_drafter: str) -> str:
-    """The engine's name, or its precision, in words: the drafter's, too, where it is another."""
-    return of_verifier if of_drafter == of_verifier else f"{of_verifier}, {of_drafter} drafts"
-
-
 def choose_engines(
     engine: str, precision: str, drafter_precision: str | None, device: str
-) -> tuple[Engine, Engine]:
-    """The verifier's engine, and the drafter's: the same one unless it computes in another
-    precision.
+) -> Engines:
+    """The same engine for both models, unless the drafter computes in another precision.
 
     Raises:
         ValueError: these do not go together.
@@ -132,6 +126,6 @@ def choose_engines(
     chosen = choose_engine(engine, precision, device)
     check_drafter(engine, precision, drafter_precision, device)
     if drafter_precision in (None, precision):
-        return chosen, chosen
+        return Engines.both(chosen)
     other = choose_engine(engine, str(drafter_precision), device)
-    return chosen, chosen if other.precision == chosen.precision else other
+    return Engines(chosen, chosen if other.precision == chosen.precision else other)

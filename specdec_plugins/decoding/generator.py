@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.acceptance import AcceptAll, AcceptanceRule, Accepted, StrictRule
+from specdec_plugins.decoding.acceptance import (
+    AcceptAll,
+    AcceptanceRule,
+    Accepted,
+    Scoring,
+    StrictRule,
+)
 from specdec_plugins.decoding.batch import Batch
 from specdec_plugins.decoding.controllers import Controller, NoDrafts
 from specdec_plugins.decoding.drafting import (
@@ -30,7 +35,7 @@ from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.decoding.steps.cached import cached_verifier
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.engines.eager import EagerEngine
-from specdec_plugins.engines.engine import Engine
+from specdec_plugins.engines.engine import Engine, Engines
 from specdec_plugins.host.fairseq_types import NetInput, Sample
 
 if TYPE_CHECKING:
@@ -84,13 +89,14 @@ class SpeculativeGenerator:
         self.pad, self.eos = tgt_dict.pad(), tgt_dict.eos()
         self.limits = limits or GenerationLimits()
         self.rule = rule or StrictRule()
+        self._scoring = Scoring.of(self.rule, self.limits)
         self.controller = controller or NoDrafts()
         self.statistics = DecodingStatistics()
         self.observers: list[Observer] = []
         self.model = verifier
         self.drafter = None if drafter is None else drafter.model
-        self.engine = engine or EagerEngine()
-        self.drafter_engine = self.engine if drafter is None else drafter.engine
+        engine = engine or EagerEngine()
+        self.engines = Engines(engine, engine if drafter is None else drafter.engine)
         self.prepare = prepare
         if verifier is not None:
             # As a statement: of a model that fairseq has prepared for inference, eval() returns
@@ -114,14 +120,16 @@ class SpeculativeGenerator:
         """Who scores drafts, and the target positions that there are."""
         if not isinstance(self.rule, AcceptAll):
             layers = () if self.drafter is None else self.drafter.feature_layers
-            cached = cached_verifier(verifier, self.pad, self.engine, layers)
+            cached = cached_verifier(verifier, self.pad, self.engines.verifier, layers)
             positions = int(cached.model.max_decoder_positions())
-            return positions, VerifierScorer(cached, self.limits, self._bans)
+            return positions, VerifierScorer(cached, self._scoring, self._bans)
         drafter = self.drafter
         assert drafter is not None
         shared = features = None
         if verifier is not None:
-            shared = cached_verifier(verifier, self.pad, self.engine, drafter.feature_layers)
+            shared = cached_verifier(
+                verifier, self.pad, self.engines.verifier, drafter.feature_layers
+            )
             features = shared if drafter.uses_verifier_features else None
         return int(drafter.decoder.embed_positions.max_positions), NoScorer(shared, features)
 
@@ -143,7 +151,7 @@ class SpeculativeGenerator:
         if depth:
             return TreeDrafting(drafter, depth)
         if self.rule.draws:
-            return DrawnDrafting(drafter, self.rule, self.limits.temperature)
+            return DrawnDrafting(drafter, self._scoring)
         return ChainDrafting(drafter, confidences)
 
     def generate(
@@ -178,10 +186,7 @@ class SpeculativeGenerator:
         Raises:
             ValueError: limits that leave no output.
         """
-        # The verifier's last, as it takes longer: engines may want numbers of threads.
-        same = self.drafter_engine is self.engine
-        others = nullcontext() if same else self.drafter_engine.running()
-        with others, self.engine.running():
+        with self.engines.running():
             return self._decode(sample, controller, statistics, observers)
 
     def _decode(

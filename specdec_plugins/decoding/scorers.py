@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from specdec_plugins.decoding.acceptance import Accepted, Verification
+from specdec_plugins.decoding.acceptance import Accepted, Scoring, Verification
 from specdec_plugins.decoding.acceptance.sampling import tempered
 from specdec_plugins.decoding.batch import Batch
 from specdec_plugins.decoding.drafts import Draft, SelfScoredDraft
-from specdec_plugins.decoding.limits import GenerationLimits, TokenBans, penalised
+from specdec_plugins.decoding.limits import TokenBans, penalised
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
 from specdec_plugins.host.fairseq_types import EncoderOut, NetInput
 
@@ -18,9 +18,9 @@ from specdec_plugins.host.fairseq_types import EncoderOut, NetInput
 class VerifierScorer:
     """The verifier, with what fairseq's options forbid."""
 
-    def __init__(self, verifier: CachedVerifier, limits: GenerationLimits, bans: TokenBans) -> None:
+    def __init__(self, verifier: CachedVerifier, scoring: Scoring, bans: TokenBans) -> None:
         self.verifier = verifier
-        self.limits = limits
+        self._penalty, self._temperature = scoring.repetition_penalty, scoring.temperature
         self._bans = bans
 
     def encode(self, net_input: NetInput) -> EncoderOut:
@@ -43,18 +43,18 @@ class VerifierScorer:
     def score(self, batch: Batch, draft: Draft) -> tuple[Verification, Tensor]:
         """Scores of a draft, and the verifier's states ``(rows, slots, channels)``."""
         scored = self.verifier.score(batch.last, draft, batch.lengths)
-        scores, normalisers, limits = scored.logits, scored.normalisers, self.limits
-        if limits.repetition_penalty != 1 or limits.temperature != 1:
-            if limits.repetition_penalty != 1:
+        scores, normalisers = scored.logits, scored.normalisers
+        if self._penalty != 1 or self._temperature != 1:
+            if self._penalty != 1:
                 scores = penalised(
                     scores,
-                    limits.repetition_penalty,
+                    self._penalty,
                     batch.tokens[:, 1 : max(batch.lengths) + 1],
                     batch.on_device.lengths,
                     draft.tokens,
                     draft.ancestors,
                 )
-            scores = tempered(scores, limits.temperature)
+            scores = tempered(scores, self._temperature)
             normalisers = scores.logsumexp(-1)
         verification = verification_of(scores, normalisers, batch, draft.depths, self._bans)
         return verification, scored.states

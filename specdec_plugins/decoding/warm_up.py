@@ -41,7 +41,7 @@ def warm_up(
         seconds it took; 0 where the engine takes all sizes alike, or where the oracle decodes each
         batch twice.
     """
-    sizes, limits = generator.engine.sizes, generator.limits
+    sizes, limits = generator.engines.verifier.sizes, generator.limits
     measures = isinstance(generator.prepare, CostProfile)
     if sizes is None or not (measures or generator.prepare is None):
         return 0.0

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
+from specdec_plugins.engines.packing import pack
 from specdec_plugins.engines.sizes import PaddedSizes
 from specdec_plugins.engines.step import Run, Step
 
@@ -15,7 +16,6 @@ class EagerEngine:
     """Runs steps as they are, in the precision of their weights."""
 
     name = "eager"
-    packed = True
     sizes: PaddedSizes | None = None
 
     def __init__(self, precision: str = "float32") -> None:
@@ -25,6 +25,7 @@ class EagerEngine:
         self.dtype: torch.dtype = getattr(torch, precision)
 
     def prepare(self, step: Step) -> Run:
+        pack(step)
         return step
 
     def running(self) -> AbstractContextManager[None]:

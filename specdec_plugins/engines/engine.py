@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -17,8 +18,6 @@ class Engine(Protocol):
 
     dtype: torch.dtype
     """Of the models that it is given."""
-    packed: bool
-    """Whether steps are to hold their weights in oneDNN's own layout."""
 
     @property
     def name(self) -> str:
@@ -52,3 +51,41 @@ class Engine(Protocol):
     def running(self) -> AbstractContextManager[None]:
         """Is entered while steps are run."""
         ...
+
+
+def described(of_verifier: str, of_drafter: str) -> str:
+    """The engine's name, or its precision, in words: the drafter's, too, where it is another."""
+    return of_verifier if of_drafter == of_verifier else f"{of_verifier}, {of_drafter} drafts"
+
+
+@dataclass(frozen=True)
+class Engines:
+    """What runs the models of a pair: two of them where precisions differ, else one."""
+
+    verifier: Engine
+    drafter: Engine
+
+    @classmethod
+    def both(cls, engine: Engine) -> Engines:
+        """One for both models."""
+        return cls(engine, engine)
+
+    @property
+    def name(self) -> str:
+        """What runs the models."""
+        return described(self.verifier.name, self.drafter.name)
+
+    @property
+    def precision(self) -> str:
+        """What they are computed in, whatever was asked for."""
+        return described(self.verifier.precision, self.drafter.precision)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Is entered while steps of both models are run."""
+        with ExitStack() as stack:
+            if self.drafter is not self.verifier:
+                stack.enter_context(self.drafter.running())
+            # The verifier's last, as it takes longer: engines may want numbers of threads.
+            stack.enter_context(self.verifier.running())
+            yield

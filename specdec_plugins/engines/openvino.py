@@ -51,7 +51,6 @@ https://github.com/openvinotoolkit/openvino/issues/38256."""
 class OpenVinoEngine:
     """Compiles steps for this machine's processor."""
 
-    packed = False
     dtype = torch.float32
     sizes: PaddedSizes | None = PaddedSizes()
 

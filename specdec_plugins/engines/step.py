@@ -7,7 +7,13 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from specdec_plugins.models.layers import Attend, DecoderLayerRunner, attend_over, attended
+from specdec_plugins.models.layers import (
+    Attend,
+    DecoderLayerRunner,
+    Projection,
+    attend_over,
+    attended,
+)
 
 Results = tuple[Tensor, ...]
 Run = Callable[..., Results]
@@ -24,6 +30,11 @@ class Step(nn.Module):
     transient = 0
     """So many of the first results are to be read before the step is run again; until then they are
     the caller's, to be changed, too."""
+
+    projections: Sequence[Projection] = ()
+    """Its linear maps, whose weights an engine may hold in another form."""
+    lookups: Sequence[Tensor] = ()
+    """Matrices of which it looks up rows."""
 
     def example(self) -> tuple[Tensor | None, ...]:
         """Inputs of small and different sizes, for an engine that traces what is done with them;

@@ -27,6 +27,7 @@ class TracedStep:
     one for each: to split them takes as long as to attend."""
 
     def __init__(self, step: Step) -> None:
+        _unshare(step)
         self._step = step
         by_layer: Collection[int] = ()
         module: nn.Module = step
@@ -93,6 +94,15 @@ def example_inputs(step: Step, rows: int = 2, tokens: int = 5, others: int = 7) 
     past = torch.zeros(count, 2, rows, layer.heads, width, layer.head_dim)
     mask = torch.zeros(rows, 1, tokens, width + tokens)
     return (past, mask, *step.example(rows, tokens, others))
+
+
+def _unshare(step: Step) -> None:
+    """Copy what is multiplied with where the same matrix is a table as well: OpenVINO would not
+    pack it."""
+    tables = {table.data_ptr() for table in step.lookups}
+    for projection in step.projections:
+        if projection.weight is not None and projection.weight.data_ptr() in tables:
+            projection.weight = projection.weight.detach().clone()
 
 
 def _traced(module: nn.Module, inputs: tuple[Tensor, ...]) -> torch.jit.ScriptModule:

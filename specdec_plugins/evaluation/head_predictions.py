@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from torch import Tensor
 from tqdm import tqdm
 
-from specdec_plugins.checkpoints.head_file import head_rule, load_trained_head
+from specdec_plugins.checkpoints.head_file import head_scoring, load_trained_head
 from specdec_plugins.criterions.acceptance_labels import AcceptanceLabeller, LabelledBlocks
 from specdec_plugins.evaluation.calibration import Predictions
 from specdec_plugins.files.errors import CheckpointError, InferenceError
@@ -68,11 +68,9 @@ class TrainedHead:
         self.labeller = AcceptanceLabeller(
             drafter,
             self.task.verifier,
-            head_rule(settings),
+            head_scoring(settings),
             settings.block_size,
             self.task.target_dictionary.pad(),
-            settings.rule_temperature,
-            settings.repetition_penalty,
         )
 
     def calibrated(self, temperature: float, bias: float) -> AcceptanceHead:

@@ -8,12 +8,12 @@ from datetime import datetime, timezone
 import torch
 
 from specdec_plugins.decoding.drafts import Draft
-from specdec_plugins.decoding.engine_choice import described
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.observers import Judge, Observer
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import StepResult, StepTrace
 from specdec_plugins.decoding.trace import TraceRecorder
+from specdec_plugins.engines.engine import described
 from specdec_plugins.engines.openvino_core import computed_precision
 from specdec_plugins.evaluation.memory import MemoryGrowth
 from specdec_plugins.evaluation.runs import Run, SentenceColumns

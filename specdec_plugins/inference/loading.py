@@ -18,6 +18,7 @@ from specdec_plugins.checkpoints.archive import one_line
 from specdec_plugins.checkpoints.head_file import controller_head
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.checkpoints.pair import check_pair, load_drafter, load_verifier
+from specdec_plugins.decoding.acceptance import Scoring
 from specdec_plugins.decoding.build import (
     build_drafter_alone,
     build_generator,
@@ -30,7 +31,7 @@ from specdec_plugins.decoding.engine_choice import choose_engines
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.trace import TraceRecorder
 from specdec_plugins.decoding.warm_up import warm_up
-from specdec_plugins.engines.engine import Engine
+from specdec_plugins.engines.engine import Engine, Engines
 from specdec_plugins.files.errors import ConversionError, InferenceError
 from specdec_plugins.inference.beam_search import BeamSearchGenerator
 from specdec_plugins.inference.ctranslate2_ar import CTranslate2Generator, obstacle
@@ -71,7 +72,7 @@ def load_translator(settings: Settings) -> Translator:
     precision = "float32" if settings.by_ctranslate2 else settings.precision
     of_drafter = settings.drafter_precision if settings.drafts else None
     engines = choose_engines(name, precision, of_drafter, settings.device)
-    engine, _ = engines
+    engine = engines.verifier
     verifier, drafter, head = _load_models(settings, task, engine)
     if drafter is not None and settings.strategy == "specdec":
         controller = recommended(settings.controller, drafter, settings.rule, engine)
@@ -99,8 +100,8 @@ def load_translator(settings: Settings) -> Translator:
     )
     block_size = None if drafter is None else checked_block_size(drafter, settings.block_size)
     references = LineReferences(settings.closest_to) if settings.closest_to else None
-    runners = (generator, generator) if isinstance(generator, CTranslate2Generator) else engines
-    return Translator(settings, generator, codec, runners, block_size, references)
+    runner = generator if isinstance(generator, CTranslate2Generator) else engines
+    return Translator(settings, generator, codec, runner, block_size, references)
 
 
 def _by_our_loop(settings: Settings, reason: str) -> Translator:
@@ -180,12 +181,10 @@ def _load_models(
         head = controller_head(
             settings.controller,
             drafter,
-            settings.rule,
+            Scoring.of(settings.rule, settings.limits),
             settings.block_size,
             settings.device,
             settings.path,
-            settings.limits.temperature,
-            settings.limits.repetition_penalty,
         )
     for model in (verifier, drafter):
         if model is not None:
@@ -196,7 +195,7 @@ def _load_models(
 def _build_generator(
     settings: Settings,
     task: TranslationSpecdecTask,
-    engines: tuple[Engine, Engine],
+    engines: Engines,
     verifier: TransformerModelBase | None,
     drafter: Drafter | None,
     head: Head | None,
@@ -211,17 +210,17 @@ def _build_generator(
     k = settings.block_size
     if settings.strategy == "drafter":
         assert drafter is not None
-        return build_drafter_alone(drafter, verifier, target, k, settings.limits, *engines)
+        return build_drafter_alone(drafter, verifier, target, k, settings.limits, engines)
     generator = build_generator(
         verifier,
         drafter,
         target,
-        k,
-        settings.rule,
-        settings.limits,
-        settings.controller,
-        head,
-        *engines,
+        block_size=k,
+        rule=settings.rule,
+        limits=settings.limits,
+        options=settings.controller,
+        head=head,
+        engines=engines,
     )
     if settings.trace:
         generator.observers.append(TraceRecorder(target))

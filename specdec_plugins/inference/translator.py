@@ -13,7 +13,6 @@ from fairseq.data.data_utils import collate_tokens
 from fairseq.models import BaseFairseqModel
 from torch import Tensor
 
-from specdec_plugins.decoding.engine_choice import described
 from specdec_plugins.decoding.hypothesis import Hypothesis
 from specdec_plugins.decoding.limits import SHORTEST
 from specdec_plugins.decoding.statistics import DecodingStatistics
@@ -39,7 +38,7 @@ class Generator(Protocol):
 
 
 class Runner(Protocol):
-    """What runs a model, such as an engine."""
+    """What runs the models, such as engines."""
 
     @property
     def name(self) -> str: ...
@@ -81,18 +80,18 @@ class Translator:
         settings: Settings,
         generator: Generator,
         codec: TextCodec,
-        engines: tuple[Runner, Runner],
+        runner: Runner,
         block_size: int | None = None,
         references: LineReferences | None = None,
     ) -> None:
         """
         Args:
-            engines: what runs the verifier, and what runs the drafter.
+            runner: what runs the models.
             block_size: the k in use; None without a drafter.
             references: choose among the hypotheses of a line; None takes the first.
         """
         self.block_size = block_size
-        self._engines = engines
+        self._runner = runner
         self.settings = settings
         self.generator = generator
         self.codec = codec
@@ -103,12 +102,12 @@ class Translator:
     @property
     def engine(self) -> str:
         """What runs the models."""
-        return described(*(engine.name for engine in self._engines))
+        return self._runner.name
 
     @property
     def arithmetic(self) -> str:
         """What they are computed in, whatever was asked for."""
-        return described(*(engine.precision for engine in self._engines))
+        return self._runner.precision
 
     @property
     def statistics(self) -> DecodingStatistics:

@@ -186,9 +186,9 @@ class BlockCausalDecoder(DrafterDecoder):
         x = torch.where(is_mask[..., None], self.mask_embedding, x)
         return self.dropout_module(positioned(x, positions, table))
 
-    def feature_reader(self, packed: bool = False) -> Projection:
+    def feature_reader(self) -> Projection:
         assert self.feature_projection is not None
-        return projection(self.feature_projection.weight, packed=packed)
+        return projection(self.feature_projection)
 
     def output_layer(self, x: Tensor) -> Tensor:
         return self.tables.output_projection(x)
@@ -206,14 +206,14 @@ class BlockCausalDecoder(DrafterDecoder):
             embedded = torch.where(hidden[..., None], self.previous.unknown, embedded)
         return self.output_layer(self.previous(x, embedded))
 
-    def slot_scorer(self, packed: bool = True) -> SlotScorer:
+    def slot_scorer(self) -> SlotScorer:
         if self.previous is None:
-            return super().slot_scorer(packed)
+            return super().slot_scorer()
         tables = self.tables
         embedded = self.embed_scale * tables.embed_tokens.weight
-        logits = self.slot_projection(packed)
+        logits = self.slot_projection()
         output = tables.output_projection.weight
-        return TokenChain(self.previous, embedded, output, logits, packed, self.draft_vocabulary)
+        return TokenChain(self.previous, embedded, output, logits, self.draft_vocabulary)
 
     def _embedded(self, tokens: Tensor) -> Tensor:
         return self.embed_scale * self.tables.embed_tokens(tokens)

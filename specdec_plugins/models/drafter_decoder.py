@@ -17,7 +17,6 @@ from specdec_plugins.models.layers import (
     KeysValues,
     Projection,
     position_table,
-    projection,
     source_mask,
     source_memory,
 )
@@ -62,6 +61,10 @@ class SlotScorer(Protocol):
     """Scores what the slots of a block may hold; built once, with weights that are not to
     change."""
 
+    projections: Sequence[Projection]
+    lookups: Sequence[Tensor]
+    """As of a step."""
+
     def __call__(self, x: Tensor, last: Tensor) -> tuple[Tensor, ...]:
         """From states ``(rows, slots, channels)`` and the token ``(rows,)`` before each block."""
         ...
@@ -74,9 +77,12 @@ class SlotScorer(Protocol):
 class LogitScorer:
     """Scores every slot alone."""
 
+    lookups: Sequence[Tensor] = ()
+
     def __init__(self, logits: Projection, vocabulary: Tensor | None = None) -> None:
         """``vocabulary``: as of a :class:`SlotLogits`."""
         self._logits, self._vocabulary = logits, vocabulary
+        self.projections: Sequence[Projection] = [logits]
 
     def __call__(self, x: Tensor, last: Tensor) -> tuple[Tensor]:
         return (self._logits(x),)
@@ -134,8 +140,8 @@ class DrafterDecoder(nn.Module):
         """
         raise NotImplementedError
 
-    def feature_reader(self, packed: bool = False) -> Projection:
-        """What reads the verifier's states, in decoders that do; ``packed`` as of a projection."""
+    def feature_reader(self) -> Projection:
+        """What reads the verifier's states, in decoders that do."""
         raise NotImplementedError
 
     def before_layer(self, x: Tensor, positions: Tensor, table: Tensor) -> Tensor:
@@ -165,30 +171,28 @@ class DrafterDecoder(nn.Module):
         """
         return None
 
-    def runners(self, frozen: bool = False, packed: bool = True) -> list[DecoderLayerRunner]:
+    def runners(self, frozen: bool = False) -> list[DecoderLayerRunner]:
         """The layers, ready to run with their present weights, which are not to change."""
-        return [DecoderLayerRunner(layer, frozen, packed) for layer in self.layers]
+        return [DecoderLayerRunner(layer, frozen) for layer in self.layers]
 
     @property
     def tables(self) -> Any:
         """The module that holds ``embed_tokens`` and ``output_projection``."""
         return self
 
-    def slot_scorer(self, packed: bool = True) -> SlotScorer:
-        """What scores a block's slots, with the present weights; ``packed`` as of a projection."""
-        return LogitScorer(self.slot_projection(packed), self.draft_vocabulary)
+    def slot_scorer(self) -> SlotScorer:
+        """What scores a block's slots, with the present weights."""
+        return LogitScorer(self.slot_projection(), self.draft_vocabulary)
 
-    def slot_projection(self, packed: bool) -> Projection:
+    def slot_projection(self) -> Projection:
         """Logits to choose tokens by, of the draft vocabulary; of all tokens pad's is so low that
         it is never chosen."""
         weight = self.tables.output_projection.weight.detach()
         if self.draft_vocabulary is not None:
-            return projection(weight[self.draft_vocabulary], packed=packed)
-        # A copy: beside the same matrix as a table of embeddings, an engine would not pack it.
-        weight = weight.clone()
+            return Projection(weight[self.draft_vocabulary])
         ban = weight.new_zeros(len(weight))
         ban[self.padding] = torch.finfo(ban.dtype).min / 2
-        return projection(weight, ban, packed)
+        return Projection(weight, ban)
 
     def memory(
         self, encoder_out: EncoderOut, runners: list[DecoderLayerRunner], table: Tensor

@@ -38,53 +38,40 @@ KeysValues = Tensor | Sequence[tuple[Tensor, Tensor]]
 layer."""
 
 
-Projection = Callable[[Tensor], Tensor]
+Map = Callable[[Tensor], Tensor]
 
 
-def projection(
-    weight: Tensor, bias: Tensor | None = None, packed: bool = False, relu: bool = False
-) -> Projection:
-    """A linear map over the last dimension, and a ReLU if asked for.
+class Projection:
+    """A linear map over the last dimension, then a ReLU if asked for."""
 
-    ``packed``: the weights are not to change and, where this torch and processor can, oneDNN
-    reorders them once for all calls: for a few rows on a CPU that is about twice as fast.
-    """
-    reordered = _packed(weight) if packed else None
-    if reordered is None:
-        if relu:
-            return lambda x: F.relu(F.linear(x, weight, bias))
-        return lambda x: F.linear(x, weight, bias)
-    fixed = None if bias is None else bias.detach()
-    after = "relu" if relu else "none"
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, relu: bool = False) -> None:
+        self.weight: Tensor | None = weight
+        self.bias, self.relu = bias, relu
+        self._run: Map | None = None
 
-    def apply(x: Tensor) -> Tensor:
-        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, reordered, fixed, after, [], "")
-        return y
+    def __call__(self, x: Tensor) -> Tensor:
+        if self._run is not None:
+            return self._run(x)
+        assert self.weight is not None
+        y = F.linear(x, self.weight, self.bias)
+        return F.relu(y) if self.relu else y
 
-    return apply
+    def run_by(self, run: Map) -> None:
+        """Let an engine compute it, which holds the weights in a form of its own."""
+        self._run, self.weight, self.bias = run, None, None
 
 
-def _packed(weight: Tensor) -> Tensor | None:
-    """The weight in oneDNN's own layout, or None where that cannot be had."""
-    if weight.device.type != "cpu" or weight.dtype not in (torch.float32, torch.bfloat16):
-        return None
-    try:
-        packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), 8)
-        # Not every processor has kernels for every dtype: one call tells.
-        probe = weight.new_zeros(1, weight.size(1))
-        torch.ops.mkldnn._linear_pointwise(probe, packed, None, "none", [], "")
-    except (AttributeError, RuntimeError):
-        return None
-    return packed
-
-
-def _joined(parts: tuple[nn.Linear, ...], packed: bool) -> Projection:
+def _joined(*parts: nn.Linear) -> Projection:
     """Several linear maps of the same input as one, their outputs one after another."""
-    weight, bias = torch.cat([p.weight for p in parts]), torch.cat([p.bias for p in parts])
-    return projection(weight, bias, packed)
+    return Projection(torch.cat([p.weight for p in parts]), torch.cat([p.bias for p in parts]))
 
 
-def normalization(norm: nn.Module) -> Projection:
+def projection(part: nn.Linear, relu: bool = False) -> Projection:
+    """What a linear layer does."""
+    return Projection(part.weight, part.bias, relu)
+
+
+def normalization(norm: nn.Module) -> Map:
     """What a layer norm does, without a module's detours where it is torch's own."""
     if type(norm) is not nn.LayerNorm:
         return lambda x: norm(x)
@@ -96,35 +83,34 @@ class LayerRunner:
     """What an encoder's and a decoder's layer have in common; projections are prepared once.
 
     Build it anew where the weights have changed (each training pass); keep it while they have not,
-    and say then that they are ``frozen``: of a model that is not in training. What is frozen is
-    ``packed`` too, unless another engine is to run it.
+    and say then that they are ``frozen``: of a model that is not in training.
     """
 
     def __init__(
         self,
         layer: TransformerEncoderLayerBase | TransformerDecoderLayerBase,
         frozen: bool = False,
-        packed: bool = True,
     ) -> None:
         attention = layer.self_attn
         self.layer = layer
         self.frozen = frozen
-        self.packed = frozen and packed
         self.heads = int(attention.num_heads)
         self.head_dim = int(attention.head_dim)
         parts = attention.q_proj, attention.k_proj, attention.v_proj
-        self.self_input = _joined(parts, self.packed)
-        self.self_output = self._project(attention.out_proj)
+        self.self_input = _joined(*parts)
+        self.self_output = projection(attention.out_proj)
         # The two steps of a ReLU layer in one call, where they can be.
         self._fused = frozen and layer.activation_fn is F.relu
-        self.fc1 = projection(layer.fc1.weight, layer.fc1.bias, self.packed, relu=self._fused)
-        self.fc2 = self._project(layer.fc2)
+        self.fc1 = projection(layer.fc1, relu=self._fused)
+        self.fc2 = projection(layer.fc2)
         self.norms_before = bool(layer.normalize_before)
         self.self_norm = normalization(layer.self_attn_layer_norm)
         self.final_norm = normalization(layer.final_layer_norm)
 
-    def _project(self, part: nn.Linear) -> Projection:
-        return projection(part.weight, part.bias, self.packed)
+    @property
+    def projections(self) -> list[Projection]:
+        """Of which the layer consists, but for what reads the source."""
+        return [self.self_input, self.self_output, self.fc1, self.fc2]
 
     def _attend(self, x: Tensor, attend: Attend) -> Tensor:
         """Self-attention and its residual, ``(batch, slots, channels)``."""
@@ -142,7 +128,7 @@ class LayerRunner:
             hidden = layer.activation_dropout_module(layer.activation_fn(hidden))
         return self._residual(x, self.fc2(hidden), self.final_norm)
 
-    def _residual(self, x: Tensor, y: Tensor, norm: Projection) -> Tensor:
+    def _residual(self, x: Tensor, y: Tensor, norm: Map) -> Tensor:
         x = x + (y if self.frozen else self.layer.dropout_module(y))
         return x if self.norms_before else norm(x)
 
@@ -158,14 +144,16 @@ class EncoderLayerRunner(LayerRunner):
 class DecoderLayerRunner(LayerRunner):
     """Runs one ``TransformerDecoderLayer``."""
 
-    def __init__(
-        self, layer: TransformerDecoderLayerBase, frozen: bool = False, packed: bool = True
-    ) -> None:
-        super().__init__(layer, frozen, packed)
+    def __init__(self, layer: TransformerDecoderLayerBase, frozen: bool = False) -> None:
+        super().__init__(layer, frozen)
         cross = layer.encoder_attn
-        self.memory_input = _joined((cross.k_proj, cross.v_proj), self.packed)
-        self.query, self.cross_output = self._project(cross.q_proj), self._project(cross.out_proj)
+        self.memory_input = _joined(cross.k_proj, cross.v_proj)
+        self.query, self.cross_output = projection(cross.q_proj), projection(cross.out_proj)
         self.cross_norm = normalization(layer.encoder_attn_layer_norm)
+
+    @property
+    def projections(self) -> list[Projection]:
+        return [*super().projections, self.query, self.cross_output]
 
     def __call__(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -48,7 +50,6 @@ class TokenChain:
         embedded: Tensor,
         output: Tensor,
         logits: Projection,
-        packed: bool,
         vocabulary: Tensor | None = None,
     ) -> None:
         """
@@ -57,15 +58,15 @@ class TokenChain:
             output: ``(vocab, channels)`` the output projection's weight.
             logits: from states ``(rows, slots, channels)`` to ``(rows, slots, n)``, of the draft
                 vocabulary; of all tokens pad's is the lowest.
-            packed: as of a projection.
             vocabulary: ``(n,)`` the draft vocabulary; None: all tokens.
         """
-        self._state = projection(head.state.weight, head.state.bias, packed)
-        self._correct = projection(head.out.weight, head.out.bias, packed)
+        self._state, self._correct = projection(head.state), projection(head.out)
+        self.projections: Sequence[Projection] = [self._state, self._correct, logits]
         # What the head adds for each token of the vocabulary, and for an unknown one.
         self._after = head.token(embedded)
         self._unknown = head.token(head.unknown)
         self._output = output
+        self.lookups: Sequence[Tensor] = [self._after, output]
         self._logits = logits
         self._vocabulary = vocabulary
         # Pad is never among them.

@@ -16,7 +16,7 @@ from fairseq.models.transformer import TransformerModelBase
 from omegaconf import DictConfig
 
 from specdec_plugins.checkpoints.head_file import controller_head
-from specdec_plugins.decoding.acceptance import choose_rule
+from specdec_plugins.decoding.acceptance import Scoring, choose_rule
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD, AUTO, PUBLISHED
@@ -24,7 +24,7 @@ from specdec_plugins.decoding.engine_choice import choose_engines
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import SHORTEST, GenerationLimits
 from specdec_plugins.engines.eager import EagerEngine
-from specdec_plugins.engines.engine import Engine
+from specdec_plugins.engines.engine import Engines
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.tasks.decoding_config import (
     ControllerConfig,
@@ -73,7 +73,6 @@ def speculative_generator(
     if trains and options.controller == AUTO:
         # Drafters are compared by what of whole blocks is accepted.
         options = options.having(PUBLISHED)
-    engine, drafter_engine = _engines(drafter, given, trains, options.drafts)
     return build_generator(
         verifier,
         drafter,
@@ -85,32 +84,26 @@ def speculative_generator(
         head=controller_head(
             options,
             drafter,
-            rule,
+            Scoring.of(rule, limits),
             given.block_size,
             next(drafter.parameters()).device,
-            temperature=limits.temperature,
-            repetition_penalty=limits.repetition_penalty,
         ),
-        engine=engine,
-        drafter_engine=drafter_engine,
+        engines=_engines(drafter, given, trains, options.drafts),
     )
 
 
-def _engines(
-    drafter: Drafter, given: Namespace, trains: bool, drafts: bool
-) -> tuple[Engine, Engine]:
-    """The verifier's and the drafter's. To compile models in training would not pay."""
+def _engines(drafter: Drafter, given: Namespace, trains: bool, drafts: bool) -> Engines:
+    """What runs the models. To compile models in training would not pay."""
     parameter = next(drafter.parameters())
     own = str(parameter.dtype).removeprefix("torch.")
     if trains:
-        eager = EagerEngine(own)
-        return eager, eager
+        return Engines.both(EagerEngine(own))
     name, precision = str(given.engine), str(given.precision or own)
     if name == "auto" and parameter.dtype != torch.float32:
         name = "eager"
     of_drafter = str(given.drafter_precision) if drafts and given.drafter_precision else None
     engines = choose_engines(name, precision, of_drafter, str(parameter.device))
-    engine, _ = engines
+    engine = engines.verifier
     if engine.dtype != parameter.dtype:
         raise ValueError(
             f"--engine {engine.name} --precision {precision}: is not for models in {own}; "

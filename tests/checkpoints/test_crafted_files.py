@@ -27,6 +27,7 @@ from test_loading import make_model_args, make_state, make_task
 
 from specdec_plugins.checkpoints.head_file import load_head, save_head
 from specdec_plugins.decoding import cost_profile
+from specdec_plugins.decoding.acceptance import Scoring
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers import Needs
 from specdec_plugins.decoding.cost_profile import CostProfile
@@ -137,7 +138,7 @@ class TestHeads:
         return path
 
     def load(self, path: Path) -> str | None:
-        found = outcome(lambda: load_head(path, DRAFTER, RULE, 4), CheckpointError)
+        found = outcome(lambda: load_head(path, DRAFTER, Scoring(RULE), 4), CheckpointError)
         assert found is None or (found.startswith(f"{path}: ") and "\n" not in found)
         return found
 

@@ -15,6 +15,7 @@ from specdec_plugins.decoding.acceptance import (
     AcceptanceRule,
     RelaxedRule,
     SamplingRule,
+    Scoring,
     StrictRule,
 )
 from specdec_plugins.decoding.acceptance.sampling import Sampling
@@ -40,7 +41,7 @@ def saved(tmp_path: Path) -> Path:
 
 
 def test_a_head_is_read_as_it_was_written(saved: Path) -> None:
-    head = load_head(saved, DRAFTER, RULE, 4)
+    head = load_head(saved, DRAFTER, Scoring(RULE), 4)
     expected = make_head(**SETTINGS)
     assert head.settings == expected.settings
     states, confidences = inputs()
@@ -68,7 +69,7 @@ def test_the_head_beside_a_drafter_is_found(saved: Path) -> None:
 
 
 def test_a_controllers_head_is_for_its_device(saved: Path) -> None:
-    given = (ControllerOptions("acceptance-head"), DRAFTER, RULE, 4)
+    given = (ControllerOptions("acceptance-head"), DRAFTER, Scoring(RULE), 4)
     for device in ("cpu", "meta"):
         head = controller_head(*given, device, saved.parent / "drafter.pt")
         assert isinstance(head, AcceptanceHead)
@@ -77,7 +78,7 @@ def test_a_controllers_head_is_for_its_device(saved: Path) -> None:
 
 
 def test_smaller_blocks_are_no_problem(saved: Path) -> None:
-    assert load_head(saved, DRAFTER, RULE, 2).settings.block_size == 4
+    assert load_head(saved, DRAFTER, Scoring(RULE), 2).settings.block_size == 4
 
 
 def test_heads_of_before_sampling_are_read(saved: Path) -> None:
@@ -85,7 +86,7 @@ def test_heads_of_before_sampling_are_read(saved: Path) -> None:
     assert (state["acceptance_head"]["beta"], state["acceptance_head"]["tau"]) == (3, 1.0)
     del state["acceptance_head"]["rule_temperature"]
     torch.save(state, saved)
-    assert load_head(saved, DRAFTER, RULE, 4).settings == make_head(**SETTINGS).settings
+    assert load_head(saved, DRAFTER, Scoring(RULE), 4).settings == make_head(**SETTINGS).settings
 
 
 class TestSampling:
@@ -101,14 +102,16 @@ class TestSampling:
     def test_it_is_found_and_read(self, saved: Path) -> None:
         assert find_head(saved.parent / "drafter.pt", self.RULE) == saved
         assert find_head(saved.parent / "drafter.pt", StrictRule()) is None
-        assert load_head(saved, DRAFTER, self.RULE, 4, 0.5).settings.rule == self.RULE.values
+        assert (
+            load_head(saved, DRAFTER, Scoring(self.RULE, 0.5), 4).settings.rule == self.RULE.values
+        )
 
     def test_one_that_states_the_options_of_all_rules(self, saved: Path) -> None:
         """As earlier versions wrote it."""
         state = torch.load(saved, weights_only=True)
         state["acceptance_head"].update(beta=1, tau=0.0, sampling_topp=-1.0)
         torch.save(state, saved)
-        load_head(saved, DRAFTER, self.RULE, 4, 0.5)
+        load_head(saved, DRAFTER, Scoring(self.RULE, 0.5), 4)
 
     @pytest.mark.parametrize(
         ("rule", "temperature", "message"),
@@ -130,29 +133,32 @@ class TestSampling:
         self, saved: Path, rule: AcceptanceRule, temperature: float, message: str
     ) -> None:
         with pytest.raises(CheckpointError, match=message):
-            load_head(saved, DRAFTER, rule, 4, temperature)
+            load_head(saved, DRAFTER, Scoring(rule, temperature), 4)
 
 
 def test_a_repetition_penalty_is_part_of_the_rule(saved: Path, tmp_path: Path) -> None:
     """Strict, too: the verifier's best token depends on it."""
-    path, given = tmp_path / "penalised.pt", (DRAFTER, StrictRule(), 4, 1.0)
+    path = tmp_path / "penalised.pt"
     settings = {"repetition_penalty": 1.25, "drafter": fingerprint(DRAFTER)}
     save_head(path, make_head(**settings))
-    assert load_head(path, *given, 1.25).settings.repetition_penalty == 1.25
+    assert (
+        load_head(path, DRAFTER, Scoring(repetition_penalty=1.25), 4).settings.repetition_penalty
+        == 1.25
+    )
     for penalty, asked in ((1.0, "strict"), (2.0, "strict with repetition penalty 2")):
         fault = f"for strict with repetition penalty 1.25 acceptance, not {asked}; give --beta 1"
         with pytest.raises(CheckpointError, match=rf"{fault}.* --repetition-penalty 1\.25, or"):
-            load_head(path, *given, penalty)
+            load_head(path, DRAFTER, Scoring(repetition_penalty=penalty), 4)
     with pytest.raises(CheckpointError, match=r"penalty 2; give .* --repetition-penalty 1, or"):
-        load_head(saved, DRAFTER, RULE, 4, 1.0, 2.0)
+        load_head(saved, DRAFTER, Scoring(RULE, 1.0, 2.0), 4)
 
 
 def test_a_strict_head_does_for_every_temperature(tmp_path: Path) -> None:
     path = tmp_path / "acceptance_head.pt"
     save_head(path, make_head(drafter=fingerprint(DRAFTER)))
-    load_head(path, DRAFTER, StrictRule(), 4, 0.3)
+    load_head(path, DRAFTER, Scoring(temperature=0.3), 4)
     with pytest.raises(CheckpointError, match=r"give --beta 1 --tau 0\.0 instead of --sampling"):
-        load_head(path, DRAFTER, SamplingRule(), 4)
+        load_head(path, DRAFTER, Scoring(SamplingRule()), 4)
 
 
 @pytest.mark.parametrize(
@@ -160,16 +166,18 @@ def test_a_strict_head_does_for_every_temperature(tmp_path: Path) -> None:
     [
         ({"drafter": make_causal(seed=1).float()}, "another drafter"),
         (
-            {"rule": StrictRule()},
+            {"scoring": Scoring()},
             r"for relaxed \(beta 3, tau 1.0\) acceptance, not strict",
         ),
-        ({"rule": RelaxedRule(3, 2.0)}, "--beta 3 --tau 1.0"),
+        ({"scoring": Scoring(RelaxedRule(3, 2.0))}, "--beta 3 --tau 1.0"),
         ({"block_size": 5}, "--block-size 4 or less"),
     ],
 )
 def test_other_uses_are_refused(saved: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(CheckpointError, match=message) as caught:
-        load_head(saved, **{"drafter": DRAFTER, "rule": RULE, "block_size": 4, **changes})
+        load_head(
+            saved, **{"drafter": DRAFTER, "scoring": Scoring(RULE), "block_size": 4, **changes}
+        )
     assert str(caught.value).startswith(str(saved))
     assert "\n" not in str(caught.value)
 
@@ -193,7 +201,7 @@ def test_files_that_are_no_heads(
         torch.save(content, saved)
     why = "no such file|not an acceptance head|not a checkpoint|it holds a|would need to run"
     with pytest.raises(CheckpointError, match=why):
-        load_head(saved, DRAFTER, RULE, 4)
+        load_head(saved, DRAFTER, Scoring(RULE), 4)
     assert "was run" not in capsys.readouterr().out
 
 
@@ -203,7 +211,7 @@ def test_sizes_that_cannot_be(saved: Path, change: dict[str, int]) -> None:
     state["acceptance_head"].update(change)
     torch.save(state, saved)
     with pytest.raises(CheckpointError, match="it is of no size that can be"):
-        load_head(saved, DRAFTER, RULE, 4)
+        load_head(saved, DRAFTER, Scoring(RULE), 4)
 
 
 def test_weights_that_do_not_fit_their_settings(saved: Path) -> None:
@@ -211,7 +219,7 @@ def test_weights_that_do_not_fit_their_settings(saved: Path) -> None:
     del state["model"]["out.bias"]
     torch.save(state, saved)
     with pytest.raises(CheckpointError, match="weights do not fit"):
-        load_head(saved, DRAFTER, RULE, 4)
+        load_head(saved, DRAFTER, Scoring(RULE), 4)
 
 
 def test_a_head_that_cannot_be_written_leaves_the_old_one(

@@ -12,7 +12,7 @@ from trained import Trained
 from specdec_plugins.checkpoints.export import export_checkpoint
 from specdec_plugins.checkpoints.head_file import find_head, load_head
 from specdec_plugins.cli import calibrate_head
-from specdec_plugins.decoding.acceptance import RelaxedRule, StrictRule
+from specdec_plugins.decoding.acceptance import RelaxedRule, Scoring
 from specdec_plugins.evaluation.head_predictions import TrainedHead
 from specdec_plugins.files.errors import CheckpointError
 
@@ -35,7 +35,7 @@ def test_calibrated_head_is_the_trained_one(
     assert find_head(exported, RelaxedRule(3, 1.0)) == output
     head_before = TrainedHead(str(trained.head))
     drafter = head_before.task.load_drafter(str(exported))
-    head = load_head(output, drafter, RelaxedRule(3, 2.0), 4)
+    head = load_head(output, drafter, Scoring(RelaxedRule(3, 2.0)), 4)
     assert head.settings.temperature == pytest.approx(results["temperature"])
     assert head.settings.bias == pytest.approx(results["bias"])
     torch.testing.assert_close(
@@ -45,7 +45,7 @@ def test_calibrated_head_is_the_trained_one(
         atol=1e-4,
     )
     with pytest.raises(CheckpointError, match="trained for relaxed"):
-        load_head(output, drafter, StrictRule(), 4)
+        load_head(output, drafter, Scoring(), 4)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from specdec_plugins.decoding.acceptance import (
     AcceptanceRule,
     RelaxedRule,
     SamplingRule,
+    Scoring,
     StrictRule,
 )
 from specdec_plugins.decoding.acceptance.sampling import Sampling
@@ -72,9 +73,8 @@ def test_labels_equal_what_the_generator_accepts(name: str, rule: str, penalty: 
         batch = make_batch([6, 2, 9, 4, 7, 3, 8, 5], vocabulary=8, seed=seed)
         decoded = decode(drafter, verifier, RULES[rule], batch, penalty)
         target, cuts, accepted = targets_and_cuts(decoded)
-        labeller = AcceptanceLabeller(
-            drafter, verifier, RULES[rule], K, PAD, repetition_penalty=penalty
-        )
+        scoring = Scoring(RULES[rule], repetition_penalty=penalty)
+        labeller = AcceptanceLabeller(drafter, verifier, scoring, K, PAD)
         blocks = labeller(batch["net_input"], target, cuts)
         assert torch.equal(blocks.cuts, cuts.sort(1, descending=True).values)
         for row, counts in enumerate(accepted):
@@ -107,7 +107,7 @@ def test_sampling_labels_are_distributed_as_what_the_generator_accepts(
     torch.manual_seed(3)
     generator = build_generator(verifier, drafter, DICTIONARY, rule=rule, limits=limits)
     firsts = [h["accepted"][0] for (h,) in generator.generate(None, {"net_input": net_input})]
-    labeller = AcceptanceLabeller(drafter, verifier, rule, K, PAD, temperature)
+    labeller = AcceptanceLabeller(drafter, verifier, Scoring(rule, temperature), K, PAD)
     target, cuts = torch.full((rows, 2), EOS), torch.zeros(rows, 1).long()
     blocks = labeller(net_input, target, cuts)
     expected = torch.tensor(firsts).bincount(minlength=K + 1)
@@ -128,7 +128,7 @@ def test_sampling_labels_are_those_of_their_seeds() -> None:
     """What else draws neither changes them nor is changed by them."""
     drafter, verifier = make_pair("causal", 1)
     rule = SamplingRule()
-    labeller = AcceptanceLabeller(drafter, verifier, rule, K, PAD)
+    labeller = AcceptanceLabeller(drafter, verifier, Scoring(rule), K, PAD)
     batch = make_batch([6, 2, 9, 4, 7, 3, 8, 5], vocabulary=8)
     target, cuts = torch.full((8, 2), EOS), torch.zeros(8, 1).long()
 
@@ -153,7 +153,7 @@ def test_smaller_blocks_have_the_same_first_slot_label() -> None:
     batch = make_batch([6, 2, 9], vocabulary=8)
     target = torch.tensor([[4, 5, 6, 2], [7, 2, 1, 1], [5, 5, 2, 1]])
     cuts = torch.tensor([[3, 1, 0], [1, 0, 0], [2, 0, 1]])
-    labeller = AcceptanceLabeller(drafter, verifier, RULES["relaxed"], 1, PAD)
+    labeller = AcceptanceLabeller(drafter, verifier, Scoring(RULES["relaxed"]), 1, PAD)
     blocks = labeller(batch["net_input"], target, cuts)
     assert blocks.draft.shape == (3, 3, 1)
     assert blocks.decided.all()
@@ -165,7 +165,7 @@ def test_what_else_is_in_the_batch_does_not_matter() -> None:
     batch = make_batch([6, 2, 9], vocabulary=8)
     target = torch.tensor([[4, 5, 6, 2], [7, 2, 1, 1], [5, 5, 2, 1]])
     cuts = torch.tensor([[3, 1, 0], [1, 0, 0], [2, 1, 0]])
-    labeller = AcceptanceLabeller(drafter, verifier, RULES["relaxed"], K, PAD)
+    labeller = AcceptanceLabeller(drafter, verifier, Scoring(RULES["relaxed"]), K, PAD)
     together = labeller(batch["net_input"], target, cuts)
     for row, length in enumerate([4, 2, 3]):
         source = batch["net_input"]["src_tokens"][row]

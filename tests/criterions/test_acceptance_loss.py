@@ -20,6 +20,7 @@ from specdec_plugins.decoding.acceptance import (
     AcceptanceRule,
     RelaxedRule,
     SamplingRule,
+    Scoring,
     StrictRule,
 )
 from specdec_plugins.decoding.limits import GenerationLimits
@@ -58,7 +59,7 @@ def test_loss_is_the_weighted_cross_entropy_of_decided_slots(
     model, task = make_model(rule)
     sample = make_sample()
     loss, size, log = AcceptanceLoss(task, weight)(model, sample)
-    labeller = AcceptanceLabeller(model.drafter, task.verifier, rule, 4, 1)
+    labeller = AcceptanceLabeller(model.drafter, task.verifier, Scoring(rule), 4, 1)
     blocks = labeller(sample["net_input"], sample["target"], sample["cuts"])
     logits = model.head.logits(blocks.states, blocks.confidences).double()
     expected = total = accepted = decided = squares = 0.0

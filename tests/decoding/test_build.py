@@ -158,7 +158,9 @@ def test_a_block_that_was_not_trained_is_refused(paired: bool, k: int) -> None:
     drafter = make_drafter("causal")
     message = f"--block-size {k}: the drafter was trained for blocks of 1 to 4"
     with pytest.raises(ValueError, match=message):
-        build_generator(VERIFIER, drafter, DICTIONARY, k) if paired else alone(drafter, k)
+        build_generator(VERIFIER, drafter, DICTIONARY, block_size=k) if paired else alone(
+            drafter, k
+        )
 
 
 @pytest.mark.parametrize("kind", ["causal, shared encoder", "causal, features"])

@@ -29,6 +29,7 @@ from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.engines.eager import EagerEngine
+from specdec_plugins.engines.engine import Engines
 from specdec_plugins.files.lock import OutputLock
 from specdec_plugins.files.paths import lock_path
 
@@ -59,7 +60,7 @@ def make_generator(
         limits=limits or GenerationLimits(max_len_b=12),
         options=ControllerOptions(controller, **options),
         head=head,
-        engine=engine,
+        engines=engine and Engines.both(engine),
     )
 
 
@@ -251,7 +252,7 @@ def test_keys_tell_models_and_drafts_apart() -> None:
     samplers = [make_generator(rule=rule) for rule in (top, half)]
     found = [describe(one, CHAIN) for one in (generator, other, *samplers)]
     found += [describe(generator, needs) for needs in (Needs(K - 1), Needs(K, depth=K))]
-    generator.drafter_engine = EagerEngine("bfloat16")
+    generator.engines = Engines(EagerEngine(), EagerEngine("bfloat16"))
     found.append(describe(generator, CHAIN))
     generator.model.float()
     found.append(describe(generator, CHAIN))

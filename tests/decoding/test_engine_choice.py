@@ -61,11 +61,11 @@ def test_the_drafter_has_the_verifiers_engine_unless_it_is_to_have_its_own(
 ) -> None:
     need_bfloat16()
     monkeypatch.setattr(engine_choice, "has_openvino", lambda: True)
-    engine, of_drafter = choose_engines("auto", "bfloat16", asked, "cpu")
-    assert engine is of_drafter
-    engine, of_drafter = choose_engines("auto", "float32", asked, "cpu")
-    assert engine.precision == "float32"
-    assert (of_drafter.name, of_drafter.precision) == ("openvino", asked or "float32")
+    engines = choose_engines("auto", "bfloat16", asked, "cpu")
+    assert engines.verifier is engines.drafter
+    engines = choose_engines("auto", "float32", asked, "cpu")
+    assert engines.verifier.precision == "float32"
+    assert (engines.drafter.name, engines.drafter.precision) == ("openvino", asked or "float32")
 
 
 def test_a_drafter_in_what_the_verifier_is_computed_in_has_its_engine(
@@ -73,8 +73,8 @@ def test_a_drafter_in_what_the_verifier_is_computed_in_has_its_engine(
 ) -> None:
     pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
     monkeypatch.setattr(openvino_core, "has_bfloat16", lambda: False)
-    engine, of_drafter = choose_engines("openvino", "float32", "bfloat16", "cpu")
-    assert engine is of_drafter
+    engines = choose_engines("openvino", "float32", "bfloat16", "cpu")
+    assert engines.verifier is engines.drafter
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,7 @@ def test_a_drafter_with_fewer_positions_than_the_verifier_only_drafts_worse() ->
     for make in (make_block, make_causal):
         short = make(make_task(block_size=K), max_target_positions=6, decoder_learned_pos=True)
         limits = GenerationLimits(max_len_b=20)
-        generator = build_generator(verifier(), short, DICTIONARY, K, limits=limits)
+        generator = build_generator(verifier(), short, DICTIONARY, block_size=K, limits=limits)
         check_beam1(generator, make_batch([5, 3, 9], seed=1))
 
 

@@ -135,7 +135,7 @@ def test_what_a_drafter_drafts(
     limits = GenerationLimits(max_len_b=MOST, repetition_penalty=penalty)
     batch, options = make_batch(lengths, seed=seed), ControllerOptions(controller)
     generator = build_generator(
-        verifier(), make_drafter(name), DICTIONARY, K, limits=limits, options=options
+        verifier(), make_drafter(name), DICTIONARY, block_size=K, limits=limits, options=options
     )
     assert_greedy(generator, batch, all_greedy(batch, limits))
 

@@ -19,6 +19,7 @@ from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.warm_up import LONGEST, warm_up
 from specdec_plugins.engines.eager import EagerEngine
+from specdec_plugins.engines.engine import Engines
 from specdec_plugins.engines.sizes import PaddedSizes
 from specdec_plugins.engines.step import CachedStep, FunctionalStep, Run, Step
 
@@ -50,10 +51,10 @@ def make(controller: str, engine: EagerEngine, **limits: Any) -> SpeculativeGene
         verifier(),
         drafter("causal"),
         DICTIONARY,
-        K,
+        block_size=K,
         limits=GenerationLimits(**{"max_len_b": 20, **limits}),
         head=HEAD,
-        engine=engine,
+        engines=Engines.both(engine),
         options=ControllerOptions(controller),
     )
 
@@ -90,9 +91,9 @@ def test_what_was_learnt_stays_as_it_was() -> None:
         verifier(),
         drafter("causal"),
         DICTIONARY,
-        K,
+        block_size=K,
         limits=GenerationLimits(max_len_b=20),
-        engine=Noting(),
+        engines=Engines.both(Noting()),
         options=ControllerOptions("heuristic", remember_draft=True),
     )
     before = generator.controller.start(1)

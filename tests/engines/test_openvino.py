@@ -28,7 +28,7 @@ from specdec_plugins.decoding.steps.verifier import VerifierStep
 from specdec_plugins.engines import openvino_core
 from specdec_plugins.engines.compiled_files import CompiledFiles
 from specdec_plugins.engines.eager import EagerEngine
-from specdec_plugins.engines.engine import Engine
+from specdec_plugins.engines.engine import Engine, Engines
 from specdec_plugins.engines.step import CachedStep, FunctionalStep, Step
 from specdec_plugins.files.errors import EngineError
 
@@ -93,11 +93,11 @@ def decode(name: str, engine: Engine, controller: str, lengths: list[int], **giv
         verifier,
         None if controller == "none" else drafter,
         DICTIONARY,
-        K,
+        block_size=K,
         limits=GenerationLimits(max_len_b=20),
         options=ControllerOptions(controller, **given),
         head=HEAD,
-        engine=engine,
+        engines=Engines.both(engine),
     )
     return [hypothesis for (hypothesis,) in generator.generate([], make_batch(lengths))]
 
@@ -124,10 +124,10 @@ def test_one_batch_after_another() -> None:
             verifier,
             drafter,
             DICTIONARY,
-            K,
+            block_size=K,
             limits=GenerationLimits(max_len_b=20),
             options=ControllerOptions("tree"),
-            engine=engine,
+            engines=Engines.both(engine),
         )
         for engine in (OpenVinoEngine(), EagerEngine())
     )
@@ -155,7 +155,7 @@ def inputs(
 def test_what_is_handed_over_again_may_have_been_filled_anew() -> None:
     """It is read where it lies, be it the whole or a part of a step's input, and left as it is."""
     torch.manual_seed(0)
-    step = VerifierStep(pair("all shared")[0], packed=False)
+    step = VerifierStep(pair("all shared")[0])
     run, given = OpenVinoEngine().prepare(step), inputs(step)
     for _ in range(3):
         for tensor in given[:4]:
@@ -184,7 +184,7 @@ def test_another_tensor_in_the_same_memory() -> None:
 def test_one_row_of_more_numbers_of_tokens_than_there_are_requests(own_cache: Path) -> None:
     """Each of the first four is compiled for; cached positions and source may be any number."""
     torch.manual_seed(0)
-    step = VerifierStep(pair("all shared")[0], packed=False)
+    step = VerifierStep(pair("all shared")[0])
     run = OpenVinoEngine().prepare(step)
     assert len(list(own_cache.iterdir())) == 1
     for cached, source in ((4, 7), (2, 9)):
@@ -201,9 +201,9 @@ def test_one_source_after_another(name: str, own_cache: Path) -> None:
     torch.manual_seed(0)
     verifier, _ = pair("all shared")
     step = (
-        EncoderStep(verifier.encoder, packed=False)
+        EncoderStep(verifier.encoder)
         if name == "encoder"
-        else MemoryStep(VerifierStep(verifier, packed=False).layers)
+        else MemoryStep(VerifierStep(verifier).layers)
     )
     run = OpenVinoEngine().prepare(step)
     for rows, lengths, files in ((1, (3, 5, 4, 6, 7, 3), 5), (2, (3, 8), 5), (1, (9,), 5)):
@@ -227,12 +227,12 @@ def test_every_step_is_right_in_every_precision(name: str, precision: str, rows:
     """What this processor's kernels make of it is near what torch does in float32."""
     torch.manual_seed(0)
     verifier, drafter = pair("all shared")
-    cached = VerifierStep(verifier, packed=False)
+    cached = VerifierStep(verifier)
     steps: dict[str, Step] = {
-        "encoder": EncoderStep(verifier.encoder, packed=False),
+        "encoder": EncoderStep(verifier.encoder),
         "memory": MemoryStep(cached.layers),
         "verifier": cached,
-        "drafter": DrafterStep(drafter, packed=False),
+        "drafter": DrafterStep(drafter),
     }
     step = steps[name]
     run = OpenVinoEngine(precision).prepare(step)
@@ -248,7 +248,7 @@ def test_every_step_is_right_in_every_precision(name: str, precision: str, rows:
 
 def test_bfloat16_has_sources_of_any_length_only(own_cache: Path) -> None:
     need_bfloat16()
-    step = EncoderStep(pair("all shared")[0].encoder, packed=False)
+    step = EncoderStep(pair("all shared")[0].encoder)
     run = OpenVinoEngine("bfloat16").prepare(step)
     for tokens in (3, 5):
         run(*random_inputs(step, 1, tokens))
@@ -256,7 +256,7 @@ def test_bfloat16_has_sources_of_any_length_only(own_cache: Path) -> None:
 
 
 def test_the_last_row_of_several_is_not_compiled_for(own_cache: Path) -> None:
-    step = VerifierStep(pair("all shared")[0], packed=False)
+    step = VerifierStep(pair("all shared")[0])
     run = OpenVinoEngine().prepare(step)
     for rows in (2, 1):
         run(*inputs(step, rows))
@@ -271,7 +271,7 @@ def test_one_row_that_cannot_be_compiled_for(
     def refuse(*given: object) -> None:
         raise RuntimeError("no such sizes")
 
-    step = VerifierStep(pair("all shared")[0], packed=False)
+    step = VerifierStep(pair("all shared")[0])
     run = OpenVinoEngine().prepare(step)
     monkeypatch.setattr(TracedStep, "shapes", refuse)
     given = inputs(step, 1)
@@ -284,7 +284,7 @@ def test_one_row_that_is_compiled_wrongly(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is run by what was compiled for all sizes, too."""
-    step = VerifierStep(pair("all shared")[0], packed=False)
+    step = VerifierStep(pair("all shared")[0])
     run = OpenVinoEngine().prepare(step)
     monkeypatch.setattr(TracedStep, "is_near", lambda self, run, rows, tokens: rows > 1)
     given = inputs(step, 1)
@@ -297,7 +297,7 @@ def test_one_row_that_is_compiled_wrongly(
 def test_a_precision_is_what_is_computed_in(precision: str) -> None:
     """OpenVINO may choose one by itself."""
     verifier, _ = pair("all shared")
-    step = VerifierStep(verifier, packed=False)
+    step = VerifierStep(verifier)
     given = inputs(step)
     expected = FunctionalStep(step)(*given)[0]
     scale = float(expected.abs().max())
@@ -329,7 +329,7 @@ def without_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_engine_knows_what_it_really_computes_in(
     own_cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    step = VerifierStep(pair("all shared")[0], packed=False)
+    step = VerifierStep(pair("all shared")[0])
     OpenVinoEngine().prepare(step)
     files = list(own_cache.iterdir())
     without_bfloat16(monkeypatch)
@@ -380,7 +380,7 @@ def test_int8_groups_are_as_wide_as_every_matrix_allows(monkeypatch: pytest.Monk
 def test_what_was_compiled_is_kept(own_cache: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     verifier, _ = pair("all shared")
-    step = VerifierStep(verifier, packed=False)
+    step = VerifierStep(verifier)
     given = inputs(step)
 
     def run(model: VerifierStep) -> Any:
@@ -408,14 +408,14 @@ def test_what_was_compiled_is_kept(own_cache: Path, caplog: pytest.LogCaptureFix
     # Other weights are another file.
     other = copy.deepcopy(verifier)
     other.decoder.layers[0].fc1.weight.data[0, 0] += 1
-    assert not torch.equal(run(VerifierStep(other, packed=False)), first)
+    assert not torch.equal(run(VerifierStep(other)), first)
     assert len(list(own_cache.iterdir())) == 2
 
 
 def test_a_folder_that_cannot_be_written(own_cache: Path, caplog: pytest.LogCaptureFixture) -> None:
     own_cache.parent.mkdir(parents=True)
     own_cache.write_text("a file where a folder should be")
-    step = VerifierStep(pair("all shared")[0], packed=False)
+    step = VerifierStep(pair("all shared")[0])
     assert OpenVinoEngine().prepare(step)(*inputs(step))[0].isfinite().all()
     assert "not kept" in caplog.text
 
@@ -461,7 +461,7 @@ def test_an_option_that_openvino_does_not_know(monkeypatch: pytest.MonkeyPatch) 
     """It is not documented, and may be gone: steps are compiled without it."""
     monkeypatch.setattr("specdec_plugins.engines.openvino.UNFUSED", {"NO_SUCH_OPTION": "x"})
     torch.manual_seed(0)
-    step = VerifierStep(pair("all shared")[0], packed=False)
+    step = VerifierStep(pair("all shared")[0])
     given = inputs(step)
     found, expected = OpenVinoEngine().prepare(step)(*given)[0], FunctionalStep(step)(*given)[0]
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
@@ -484,7 +484,7 @@ def test_a_cached_step_that_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch) 
 
     engine = OpenVinoEngine(fall_back=True)
     monkeypatch.setattr(engine, "converted", refuse)
-    step = VerifierStep(pair("all shared")[0], packed=False)
+    step = VerifierStep(pair("all shared")[0])
     given = inputs(step)
     expected = OpenVinoEngine().prepare(step)(*given)
     for found, own in zip(engine.prepare(step)(*given), expected, strict=True):

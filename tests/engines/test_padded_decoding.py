@@ -19,6 +19,7 @@ from specdec_plugins.decoding.build import build_drafter_alone, build_generator
 from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.engines.eager import EagerEngine
+from specdec_plugins.engines.engine import Engines
 
 EXACT = EagerEngine("float64")
 
@@ -37,7 +38,14 @@ def decode(
 ) -> Any:
     limits = GenerationLimits(max_len_b=20, **LIMITS[limited])
     generator = build_generator(
-        verifier(), drafter(name), DICTIONARY, K, limits=limits, head=HEAD, engine=engine, **given
+        verifier(),
+        drafter(name),
+        DICTIONARY,
+        block_size=K,
+        limits=limits,
+        head=HEAD,
+        engines=Engines.both(engine),
+        **given,
     )
     if generator.controller.name == "cost-aware":
         generator.prepare = tell_costs(0.1)
@@ -89,7 +97,7 @@ def test_the_drafter_alone(name: str) -> None:
     for engine in (PADDED, EXACT):
         limits = GenerationLimits(max_len_b=20)
         alone = build_drafter_alone(
-            drafter(name), verifier(), DICTIONARY, K, limits=limits, engine=engine
+            drafter(name), verifier(), DICTIONARY, K, limits, Engines.both(engine)
         )
         found.append(alone.generate([], batch))
     assert_same(*found)

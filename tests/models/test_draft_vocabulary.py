@@ -141,7 +141,7 @@ def test_compiled_steps_draft_the_same(precision: str) -> None:
     from specdec_plugins.engines.traced_step import example_inputs
 
     tokens = [EOS, 5, 9, 14, 17, 20, 22]
-    step = DrafterStep(make("head", tokens).float(), packed=False).eval()
+    step = DrafterStep(make("head", tokens).float()).eval()
     inputs = example_inputs(step)
     expected = FunctionalStep(step)(*inputs)
     found = OpenVinoEngine(precision).prepare(step)(*inputs)

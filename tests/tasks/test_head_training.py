@@ -13,7 +13,7 @@ from trained import Trained
 from specdec_plugins.checkpoints.head_file import load_head
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.cli import calibrate_head
-from specdec_plugins.decoding.acceptance import SamplingRule
+from specdec_plugins.decoding.acceptance import SamplingRule, Scoring
 from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.evaluation.head_predictions import TrainedHead
 from specdec_plugins.files.errors import CheckpointError
@@ -51,11 +51,11 @@ def test_a_head_for_sampling(trained: Trained, tmp_path: Path) -> None:
     first, again = head.predict("valid"), head.predict("valid")
     assert torch.equal(first.logits, again.logits)
     assert torch.equal(first.survived, again.survived)
-    assert load_head(output, drafter, rule, 4, 0.7).settings.rule_temperature == 0.7
+    assert load_head(output, drafter, Scoring(rule, 0.7), 4).settings.rule_temperature == 0.7
     with pytest.raises(
         CheckpointError, match=r"give --sampling --sampling-topp 0\.8 --temperature 0\.7"
     ):
-        load_head(output, drafter, rule, 4)
+        load_head(output, drafter, Scoring(rule), 4)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from specdec_plugins.decoding.acceptance.rules import (
     StrictRule,
     choose_rule,
 )
+from specdec_plugins.decoding.acceptance.scoring import Scoring
 from specdec_plugins.decoding.acceptance.verification import Accepted, Verification
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Accepted",
     "RelaxedRule",
     "SamplingRule",
+    "Scoring",
     "StrictRule",
     "Verification",
     "choose_rule",

@@ -15,6 +15,7 @@ from specdec_plugins.decoding.steps.cache import KVCache, attention_mask
 from specdec_plugins.decoding.steps.encoder import (
     Encode,
     MemoryStep,
+    all_projections,
     example_memory,
     example_tokens,
     frozen_encoder,
@@ -66,18 +67,20 @@ class DrafterStep(CachedStep):
     transient = 1
     memory_at = 6
 
-    def __init__(self, model: Drafter, packed: bool = True) -> None:
-        """``packed``: as of a layer."""
+    def __init__(self, model: Drafter) -> None:
         super().__init__()
         self.decoder = model.decoder
         # The verifier's, maybe: a module of the step, too, for what traces its weights.
         self.tables = model.decoder.tables
         self._read = None
         with torch.no_grad():
-            self.layers = self.decoder.runners(frozen=True, packed=packed)
-            self.score = self.decoder.slot_scorer(packed)
+            self.layers = self.decoder.runners(frozen=True)
+            self.score = self.decoder.slot_scorer()
+            self.projections = [*all_projections(self.layers), *self.score.projections]
+            self.lookups = [self.tables.embed_tokens.weight, *self.score.lookups]
             if model.uses_verifier_features:
-                self._read = self.decoder.feature_reader(packed)
+                self._read = self.decoder.feature_reader()
+                self.projections.append(self._read)
                 parts = 1 + len(model.feature_layers)
                 self.channels = parts * int(model.verifier.decoder.output_embed_dim)
 
@@ -151,7 +154,7 @@ class CachedDrafter:
         self.decoder = model.decoder
         self.causal = model.decoder.causal
         self.reads_features = model.uses_verifier_features
-        self.step = DrafterStep(model, engine.packed)
+        self.step = DrafterStep(model)
         self._run = engine.prepare(self.step)
         self._read_source = engine.prepare(MemoryStep(self.step.layers))
         self._encode: Encode | None = None

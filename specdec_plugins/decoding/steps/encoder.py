@@ -3,7 +3,7 @@ keys and values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,8 @@ from specdec_plugins.host.fairseq_types import EncoderOut
 from specdec_plugins.models.layers import (
     DecoderLayerRunner,
     EncoderLayerRunner,
+    LayerRunner,
+    Projection,
     additive,
     among_themselves,
     source_memory,
@@ -39,7 +41,7 @@ def frozen_encoder(encoder: TransformerEncoderBase, engine: Engine) -> Encode:
         and not getattr(layer.self_attn, "use_xformers", False)
         for layer in encoder.layers
     ):
-        run, sizes = engine.prepare(EncoderStep(encoder, engine.packed)), engine.sizes
+        run, sizes = engine.prepare(EncoderStep(encoder)), engine.sizes
         return lambda tokens, lengths: _encode(encoder, run, sizes, tokens, lengths)
     return lambda tokens, lengths: encoder(tokens, src_lengths=lengths)
 
@@ -86,12 +88,12 @@ def _padded(tokens: Tensor, sizes: PaddedSizes, padding: int) -> Tensor:
 class EncoderStep(SourceStep):
     """The layers of a ``TransformerEncoderBase`` that is not in training."""
 
-    def __init__(self, encoder: TransformerEncoderBase, packed: bool = True) -> None:
-        """``packed``: as of a layer."""
+    def __init__(self, encoder: TransformerEncoderBase) -> None:
         super().__init__()
         self.encoder = encoder
         with torch.no_grad():
-            self._layers = [EncoderLayerRunner(layer, True, packed) for layer in encoder.layers]
+            self._layers = [EncoderLayerRunner(layer, True) for layer in encoder.layers]
+        self.projections = all_projections(self._layers)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor]:
         """States ``(batch, source, channels)`` of embedded tokens ``x``, of the same shape.
@@ -117,6 +119,7 @@ class MemoryStep(SourceStep):
     def __init__(self, layers: list[DecoderLayerRunner]) -> None:
         super().__init__()
         self._layers = layers
+        self.projections = [layer.memory_input for layer in layers]
 
     def forward(self, states: Tensor) -> tuple[Tensor]:
         """``(layers, 2, rows, heads, source, dim)`` of ``(source, rows, channels)`` encoder
@@ -125,6 +128,11 @@ class MemoryStep(SourceStep):
 
     def example(self, rows: int = 2, tokens: int = 7) -> tuple[Tensor | None, ...]:
         return (torch.ones(tokens, rows, int(self._layers[0].layer.encoder_attn.kdim)),)
+
+
+def all_projections(layers: Sequence[LayerRunner]) -> list[Projection]:
+    """Those of all layers."""
+    return [projection for layer in layers for projection in layer.projections]
 
 
 def example_tokens(rows: int, tokens: int) -> tuple[Tensor, Tensor]:

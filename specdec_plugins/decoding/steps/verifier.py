@@ -18,6 +18,7 @@ from specdec_plugins.decoding.indices import indices, told
 from specdec_plugins.decoding.steps.cache import KVCache, attention_mask
 from specdec_plugins.decoding.steps.encoder import (
     MemoryStep,
+    all_projections,
     example_memory,
     example_tokens,
     frozen_encoder,
@@ -86,12 +87,10 @@ class VerifierStep(CachedStep):
     def __init__(
         self,
         model: TransformerModelBase,
-        packed: bool = True,
         feature_layers: Collection[int] = (),
     ) -> None:
         """
         Args:
-            packed: as of a layer.
             feature_layers: as of a drafter.
 
         Raises:
@@ -102,10 +101,10 @@ class VerifierStep(CachedStep):
         self._feature_layers = feature_layers
         self.decoder = model.decoder
         with torch.no_grad():
-            self.layers = [DecoderLayerRunner(layer, True, packed) for layer in self.decoder.layers]
-        output = self.decoder.output_projection
-        # A copy: beside the same matrix as a table of embeddings, an engine would not pack it.
-        self._project = projection(output.weight.detach().clone(), output.bias, packed)
+            self.layers = [DecoderLayerRunner(layer, True) for layer in self.decoder.layers]
+        self._project = projection(self.decoder.output_projection)
+        self.projections = [*all_projections(self.layers), self._project]
+        self.lookups = [self.decoder.embed_tokens.weight]
 
     def run(
         self,
@@ -192,7 +191,7 @@ class CachedVerifier:
         engine = engine or EagerEngine()
         self.model = model
         self.padding = padding
-        self.step = VerifierStep(model, engine.packed, feature_layers)
+        self.step = VerifierStep(model, feature_layers)
         self._run = engine.prepare(self.step)
         self._read_source = engine.prepare(MemoryStep(self.step.layers))
         with torch.no_grad():

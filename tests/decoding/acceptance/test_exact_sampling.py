@@ -196,7 +196,14 @@ def enumerate_outputs(
                 generator_module, "DrawnDrafting", lambda cached, *_: ChainDrafting(cached, True)
             )
         generator = build_generator(
-            VERIFIER, DRAFTERS[drafter], DICTIONARY, k, rule, limits, options=options, head=head
+            VERIFIER,
+            DRAFTERS[drafter],
+            DICTIONARY,
+            block_size=k,
+            rule=rule,
+            limits=limits,
+            options=options,
+            head=head,
         )
         paths: list[Path] = [()]
         while paths:

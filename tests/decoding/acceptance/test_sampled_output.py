@@ -42,7 +42,7 @@ HEAD = ScriptedHead(lambda states, probabilities: probabilities)
 def sampled(options: ControllerOptions) -> SpeculativeGenerator:
     rule, drafter = SamplingRule(Sampling()), DRAFTERS["causal"]
     return build_generator(
-        VERIFIER, drafter, DICTIONARY, None, rule, LIMITS, options=options, head=HEAD
+        VERIFIER, drafter, DICTIONARY, rule=rule, limits=LIMITS, options=options, head=HEAD
     )
 
 

@@ -1,0 +1,42 @@
+"""Weights in oneDNN's own layout. No fairseq in here."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specdec_plugins.engines.step import Step
+from specdec_plugins.models.layers import Map, Projection
+
+
+def pack(step: Step) -> None:
+    """Let oneDNN reorder a step's weights once for all calls, where this torch and processor can:
+    for a few rows on a CPU its products are then about twice as fast."""
+    for projection in step.projections:
+        run = _packed(projection)
+        if run is not None:
+            projection.run_by(run)
+
+
+def _packed(projection: Projection) -> Map | None:
+    """What computes it, or None where that cannot be had, or is there already."""
+    weight, bias = projection.weight, projection.bias
+    if weight is None or weight.device.type != "cpu":
+        return None
+    if weight.dtype not in (torch.float32, torch.bfloat16):
+        return None
+    try:
+        reordered = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), 8)
+        # Not every processor has kernels for every dtype: one call tells.
+        probe = weight.new_zeros(1, weight.size(1))
+        torch.ops.mkldnn._linear_pointwise(probe, reordered, None, "none", [], "")
+    except (AttributeError, RuntimeError):
+        return None
+    fixed = None if bias is None else bias.detach()
+    after = "relu" if projection.relu else "none"
+
+    def run(x: Tensor) -> Tensor:
+        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, reordered, fixed, after, [], "")
+        return y
+
+    return run

@@ -34,7 +34,6 @@ from tqdm import tqdm  # noqa: E402
 
 from specdec_plugins.decoding.acceptance import RelaxedRule  # noqa: E402
 from specdec_plugins.decoding.controllers import ControllerOptions  # noqa: E402
-from specdec_plugins.decoding.controllers.registry import TREE_NODES  # noqa: E402
 from specdec_plugins.decoding.engine_choice import ENGINE, PRECISION  # noqa: E402
 from specdec_plugins.evaluation.texts import read_references, read_text  # noqa: E402
 from specdec_plugins.files.errors import CheckpointError, InferenceError  # noqa: E402
@@ -225,7 +224,7 @@ def table(
     k, threads = ours.block_size, counted(torch.get_num_threads(), "thread")
     notes = (
         f"CPU, ours by engine {ours.engine} in {ours.arithmetic}, fairseq in {stock}, "
-        f"{threads}, batch 1, k {k}, controller tree, {TREES[TREE_NODES]} nodes; relaxed: "
+        f"{threads}, batch 1, k {k}, controller tree, {TREES['tree_nodes']} nodes; relaxed: "
         f"{RELAXED}; {len(seconds[STRICT])} alternating runs, medians; decoding only. BLEU: "
         "sacreBLEU on these sentences. accepts: acceptance length, tokens committed per step, "
         "bonus token included. ms: a sentence. as AR: sentences equal to our greedy loop's."

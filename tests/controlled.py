@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -13,11 +12,11 @@ from scripted import DICTIONARY, ScriptedHead, traced
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.controllers import POLICIES, Bounds, Controller, ControllerOptions
+from specdec_plugins.decoding.controllers.base import Decoder
 from specdec_plugins.decoding.controllers.cost_aware import CostAware
 from specdec_plugins.decoding.controllers.costs import StepCosts
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.decoding.prepare import look_ahead
 from specdec_plugins.decoding.steps.cached import cached_drafter
 from specdec_plugins.engines.eager import EagerEngine
 
@@ -35,7 +34,6 @@ DRAFTERS: dict[str, dict[str, Any]] = {
 }
 # Neither constant nor the drafter's own view.
 HEAD = ScriptedHead(lambda states, known: (states.double().mean(-1).sigmoid() + known) / 2)
-Prepare = Callable[[SpeculativeGenerator, Any], None] | None
 
 
 @cache
@@ -58,46 +56,41 @@ def make_generator(
     kind: str,
     controller: Controller,
     max_len_b: int,
-    prepare: Prepare = None,
     rule: AcceptanceRule | None = None,
 ) -> SpeculativeGenerator:
     """Of the pair, traced."""
     cached = cached_drafter(drafter(kind), EagerEngine(), verifier())
     limits = GenerationLimits(max_len_b=max_len_b)
-    return traced(
-        SpeculativeGenerator(verifier(), cached, DICTIONARY, controller, rule, limits, prepare)
-    )
+    return traced(SpeculativeGenerator(verifier(), cached, DICTIONARY, controller, rule, limits))
 
 
-def tell_costs(slope: float) -> Prepare:
-    """Costs without a clock: 1 for a step, and for every slot and row ``slope`` as much."""
+def priced(controller: Any, slope: float) -> Any:
+    """Let it learn costs without a clock: 1 for a step, and for every slot and row ``slope`` as
+    much."""
 
-    def prepare(generator: SpeculativeGenerator, sample: Any) -> None:
-        controller: Any = generator.controller
+    def prepare(decoder: Decoder, sample: Any) -> None:
         sizes = np.arange(len(sample["net_input"]["src_tokens"]) + 1.0)[:, None]
         slots = slope * sizes.clip(1) * np.arange(controller.needs.most + 1.0)
-        controller.tell(StepCosts(draft=slots / 2, verify=1 + slots))
+        controller.learn_costs(StepCosts(draft=slots / 2, verify=1 + slots))
 
-    return prepare
+    controller.prepare = prepare
+    return controller
 
 
-def make_policy(
-    name: str, k: int, seed: int = 0, least: int = 0, **given: Any
-) -> tuple[Controller, Prepare]:
-    """One of ``VARIANTS``, and how to prepare it."""
+def make_policy(name: str, k: int, seed: int = 0, least: int = 0, **given: Any) -> Controller:
+    """One of ``VARIANTS``."""
     slope = (0.0, 0.05, 0.4)[seed % 3]
     if name == "cost-aware":
         policy = CostAware(Bounds(least, 3 * k), depth=k)
         policy.PERIOD = 2  # type: ignore[misc]
-        return policy, tell_costs(slope)
+        return priced(policy, slope)
     plain, _, switch = name.partition(", ")
     given |= SWITCHES[switch] if switch else {}
     options = ControllerOptions(plain, min_draft=least, **given)
     controller = options.build(k, HEAD)
     if switch:
         controller.PERIOD = 2  # type: ignore[attr-defined]
-    prepares = {"lookahead": look_ahead, "costs": tell_costs(slope)}
-    return controller, prepares.get(options.prepares)
+    return priced(controller, slope) if options.measures else controller
 
 
 SWITCHES: dict[str, dict[str, Any]] = {

@@ -13,7 +13,6 @@ from specdec_plugins.checkpoints.loading import load_state, save_state
 from specdec_plugins.checkpoints.saved_config import saved_fields
 from specdec_plugins.decoding.acceptance import RULE_OPTIONS, AcceptanceRule, Scoring, choose_rule
 from specdec_plugins.decoding.controllers import ControllerOptions, Head
-from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD
 from specdec_plugins.decoding.limits import REPETITION_PENALTY
 from specdec_plugins.files.errors import CheckpointError, ConfigError
 from specdec_plugins.models.acceptance_head import AcceptanceHead, HeadSettings, fingerprint
@@ -111,7 +110,7 @@ def controller_head(
     Raises:
         CheckpointError: as :func:`load_head`.
     """
-    path: Location | None = options[ACCEPTANCE_HEAD]
+    path: Location | None = options["acceptance_head"]
     if path is None and options.needs_head and drafter_path:
         path = find_head(drafter_path, scoring.rule)
     if path is None or not options.needs_head:

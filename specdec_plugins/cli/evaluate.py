@@ -41,7 +41,7 @@ import torch
 from tqdm import tqdm
 
 from specdec_plugins.checkpoints.head_file import find_head
-from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD, POLICIES
+from specdec_plugins.decoding.controllers import POLICIES
 from specdec_plugins.evaluation.folder import SweepFolder
 from specdec_plugins.evaluation.outputs import own_files, write_outputs
 from specdec_plugins.evaluation.plots import check_plotting
@@ -201,7 +201,7 @@ def choose_systems(args: argparse.Namespace, base: Settings) -> list[System]:
     real = tuple(name for name in CONTROLLERS if POLICIES[name].real)
     controllers = tuple(args.controller or (real if base.rule.draws else CONTROLLERS))
     assert base.path is not None
-    found = base.controller[ACCEPTANCE_HEAD] or find_head(base.path, base.rule)
+    found = base.controller["acceptance_head"] or find_head(base.path, base.rule)
     if not args.controller and not found:
         logger.warning("no acceptance head beside the drafter: controller acceptance-head left out")
         controllers = tuple(name for name in controllers if name != "acceptance-head")

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 from specdec_plugins.decoding.acceptance import AcceptAll, AcceptanceRule, StrictRule
 from specdec_plugins.decoding.controllers import ControllerOptions, Head
 from specdec_plugins.decoding.controllers.constant import Constant
-from specdec_plugins.decoding.controllers.registry import AUTO, COST_PROFILE, MAX_ROWS
-from specdec_plugins.decoding.cost_profile import CostProfile
-from specdec_plugins.decoding.generator import Prepare, SpeculativeGenerator
+from specdec_plugins.decoding.controllers.registry import AUTO
+from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.decoding.prepare import look_ahead
 from specdec_plugins.decoding.steps.cached import cached_drafter
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine, Engines
@@ -95,12 +93,9 @@ def build_generator(
     block_size = checked_block_size(drafter, block_size)
     if options.controller == AUTO:
         options = recommended(options, drafter, rule or StrictRule(), engines.verifier)
-        limit = options.given.get(MAX_ROWS.name)
-        limited = "" if limit is None else f" {MAX_ROWS.flag} {limit}"
+        limit = options.given.get("max_rows")
+        limited = "" if limit is None else f" --max-rows {limit}"
         logger.info("--controller %s: %s%s", AUTO, options.controller, limited)
-    preparations: dict[str, Prepare] = {"lookahead": look_ahead}
-    if options.prepares == "costs":
-        preparations["costs"] = CostProfile(options[COST_PROFILE])
     return SpeculativeGenerator(
         verifier,
         cached_drafter(drafter, engines.drafter, verifier),
@@ -108,7 +103,6 @@ def build_generator(
         options.build(block_size, head),
         rule,
         limits,
-        preparations.get(options.prepares),
         engines.verifier,
     )
 

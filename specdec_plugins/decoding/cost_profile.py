@@ -17,12 +17,9 @@ import msgspec
 import torch
 from tqdm import tqdm
 
-from specdec_plugins.decoding.controllers.acceptance_head import CostStopping
-from specdec_plugins.decoding.controllers.base import Controller, Needs
+from specdec_plugins.decoding.controllers.base import Controller, Decoder, Needs
 from specdec_plugins.decoding.controllers.constant import Constant
-from specdec_plugins.decoding.controllers.cost_aware import CostAware
 from specdec_plugins.decoding.controllers.costs import Points, StepCosts
-from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.files.cache import keep, make_private, read_kept
 from specdec_plugins.files.lock import OutputLock
@@ -67,31 +64,17 @@ class CostProfile:
         if path is not None and os.path.exists(path) and not os.path.isfile(path):
             raise ValueError(f"--cost-profile {path}: is no ordinary file; name one, or a new one")
         self._given = path
-        self._known = 0
 
-    def __call__(self, generator: SpeculativeGenerator, sample: Sample) -> None:
-        """Tell the generator's controller what steps cost, unless it knows of so many rows.
-
-        Raises:
-            ValueError: the user's file is something else, or cannot be written.
-        """
-        rows = len(sample["net_input"]["src_tokens"])
-        if rows > self._known:
-            controller = generator.controller
-            assert isinstance(controller, (CostAware, CostStopping))
-            controller.tell(self.costs(generator, sample, controller.needs))
-            self._known = rows
-
-    def costs(self, generator: SpeculativeGenerator, sample: Sample, needs: Needs) -> StepCosts:
+    def costs(self, decoder: Decoder, sample: Sample, needs: Needs) -> StepCosts:
         """Costs of such drafts, for 1 row to as many as the ``sample`` has.
 
         Raises:
             ValueError: the user's file is something else, or cannot be written.
         """
-        key = describe(generator, needs)
+        key = describe(decoder, needs)
         path = Path(self._given) if self._given else default_path(key)
         measured = self._load(path, key)
-        rows, device = len(sample["net_input"]["src_tokens"]), _device(generator)
+        rows, device = len(sample["net_input"]["src_tokens"]), _device(decoder)
         sizes = [2**i for i in range((rows - 1).bit_length() + 1)]
         missing = [size for size in sizes if str(size) not in measured]
         if missing:
@@ -100,19 +83,17 @@ class CostProfile:
             # What is drawn in passing is not to change what is drawn later.
             with torch.random.fork_rng([device] if device.type == "cuda" else []):
                 for size in bar:
-                    measured[str(size)] = self._measure(generator, sample, size, needs)
+                    measured[str(size)] = self._measure(decoder, sample, size, needs)
             self._keep(path, key, measured)
         wanted = {size: measured[str(size)] for size in sizes}
-        return StepCosts.between(wanted, rows, needs.most, _padded(generator))
+        return StepCosts.between(wanted, rows, needs.most, _padded(decoder))
 
-    def _measure(
-        self, generator: SpeculativeGenerator, sample: Sample, rows: int, needs: Needs
-    ) -> Points:
+    def _measure(self, decoder: Decoder, sample: Sample, rows: int, needs: Needs) -> Points:
         """Medians of steps of batches of ``rows`` rows, some of them the same ones."""
         index = torch.arange(rows) % len(sample["net_input"]["src_tokens"])
         inputs = {name: tensor[index] for name, tensor in sample["net_input"].items()}
         lengths = {0, 1, (needs.most + 1) // 2, needs.most}
-        padded = _padded(generator)
+        padded = _padded(decoder)
         if padded is not None:
             lengths |= {min(padded(length), needs.most) for length in range(needs.most)}
         found: dict[int, list[tuple[float, float]]] = {length: [] for length in sorted(lengths)}
@@ -125,7 +106,7 @@ class CostProfile:
             for length in found:
                 # Twice: the first time, the processor's caches hold what other lengths took.
                 for _ in range(2):
-                    seconds = _step_seconds(generator, {"net_input": inputs}, length, needs, rows)
+                    seconds = _step_seconds(decoder, {"net_input": inputs}, length, needs, rows)
                 if number >= 0:
                     found[length].append(seconds)
         medians = {n: [median(part) for part in zip(*seconds)] for n, seconds in found.items()}
@@ -192,9 +173,9 @@ def write_costs(path: Path, key: dict[str, object], costs: dict[str, Points]) ->
             file.write(content)
 
 
-def _padded(generator: SpeculativeGenerator) -> Callable[[int], int] | None:
+def _padded(decoder: Decoder) -> Callable[[int], int] | None:
     """How many slots are verified in place of so many, where engines pad them."""
-    sizes = generator.engines.verifier.sizes
+    sizes = decoder.engines.verifier.sizes
     if sizes is None:
         return None
     # Before the slots goes the last committed token.
@@ -202,12 +183,12 @@ def _padded(generator: SpeculativeGenerator) -> Callable[[int], int] | None:
 
 
 def _step_seconds(
-    generator: SpeculativeGenerator, sample: Sample, length: int, needs: Needs, rows: int
+    decoder: Decoder, sample: Sample, length: int, needs: Needs, rows: int
 ) -> tuple[float, float]:
     """Seconds of drafting, and of all else but the encoders, of a step of all rows in which each
     drafts so many slots or nodes anew."""
     statistics = DecodingStatistics()
-    generator.decode(sample, trial(length, needs), statistics)
+    decoder.decode(sample, trial(length, needs), statistics)
     seconds = statistics.stopwatch.seconds()
     draft = seconds.get("draft", 0.0)
     steps = statistics.steps / rows
@@ -219,9 +200,9 @@ def trial(length: int, needs: Needs) -> Controller:
     return Constant(length, Needs(length, needs.depth, needs.confidences))
 
 
-def describe(generator: SpeculativeGenerator, needs: Needs) -> dict[str, object]:
+def describe(decoder: Decoder, needs: Needs) -> dict[str, object]:
     """What costs depend on, apart from the batch size."""
-    device, drafter_engine = _device(generator), generator.engines.drafter
+    device, drafter_engine = _device(decoder), decoder.engines.drafter
     runs_on = torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
     # A draft vocabulary is a buffer.
     shapes = [
@@ -229,8 +210,7 @@ def describe(generator: SpeculativeGenerator, needs: Needs) -> dict[str, object]
             (name, list(tensor.shape))
             for name, tensor in chain(model.named_parameters(), model.named_buffers())
         ]
-        for model in (generator.model, generator.drafter)
-        if model is not None
+        for model in decoder.models
     ]
     return {
         "method": METHOD,
@@ -238,16 +218,16 @@ def describe(generator: SpeculativeGenerator, needs: Needs) -> dict[str, object]
         "processor": processor_name(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
-        "dtype": str(_weight(generator).dtype),
-        "engine": generator.engines.verifier.name,
-        "precision": generator.engines.verifier.precision,
+        "dtype": str(_weight(decoder).dtype),
+        "engine": decoder.engines.verifier.name,
+        "precision": decoder.engines.verifier.precision,
         "drafter's engine": [drafter_engine.precision, drafter_engine.about],
-        **generator.engines.verifier.about,
+        **decoder.engines.verifier.about,
         "models": hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:16],
         "longest draft": needs.most,
         "tree depth": needs.depth,
-        "sampling": str(generator.rule) if generator.rule.draws else None,
-        "repetition penalty": generator.limits.repetition_penalty != 1,
+        "sampling": str(decoder.rule) if decoder.rule.draws else None,
+        "repetition penalty": decoder.limits.repetition_penalty != 1,
     }
 
 
@@ -273,11 +253,10 @@ def _check_points(points: Points) -> None:
             raise ValueError(f"a number of {part} cannot be")
 
 
-def _device(generator: SpeculativeGenerator) -> torch.device:
-    return _weight(generator).device
+def _device(decoder: Decoder) -> torch.device:
+    return _weight(decoder).device
 
 
-def _weight(generator: SpeculativeGenerator) -> torch.Tensor:
+def _weight(decoder: Decoder) -> torch.Tensor:
     """One of the verifier, whose steps are measured."""
-    assert generator.model is not None
-    return next(generator.model.parameters())
+    return next(decoder.models[0].parameters())

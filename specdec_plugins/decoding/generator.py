@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from specdec_plugins.decoding.acceptance import (
     AcceptAll,
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from fairseq.models.transformer import TransformerModelBase
 
 HOST = torch.device("cpu")
-Prepare = Callable[["SpeculativeGenerator", Sample], None]
-"""What is done before a batch is decoded and timed."""
 
 
 class SpeculativeGenerator:
@@ -70,14 +68,12 @@ class SpeculativeGenerator:
         controller: Controller | None = None,
         rule: AcceptanceRule | None = None,
         limits: GenerationLimits | None = None,
-        prepare: Prepare | None = None,
         engine: Engine | None = None,
     ) -> None:
         """
         Args:
             verifier: a fairseq Transformer; None for a drafter alone that reads nothing of one.
             controller: needed with a drafter, whose blocks are as long as it asks for.
-            prepare: is called before each batch is decoded and timed.
             engine: runs the verifier's steps; None is PyTorch as it is.
 
         Raises:
@@ -97,7 +93,6 @@ class SpeculativeGenerator:
         self.drafter = None if drafter is None else drafter.model
         engine = engine or EagerEngine()
         self.engines = Engines(engine, engine if drafter is None else drafter.engine)
-        self.prepare = prepare
         if verifier is not None:
             # As a statement: of a model that fairseq has prepared for inference, eval() returns
             # None.
@@ -115,6 +110,11 @@ class SpeculativeGenerator:
         self._cached = drafter
         self._draftings: dict[object, Drafting] = {}
         self._drafting_for(self.controller)
+
+    @property
+    def models(self) -> list[nn.Module]:
+        """Those that there are, the verifier first."""
+        return [model for model in (self.model, self.drafter) if model is not None]
 
     def _build_scorer(self, verifier: TransformerModelBase | None) -> tuple[int, Scorer]:
         """Who scores drafts, and the target positions that there are."""
@@ -169,8 +169,7 @@ class SpeculativeGenerator:
         """
         if prefix_tokens is not None or constraints is not None:
             raise ValueError("prefix tokens and constraints: not supported by speculative decoding")
-        if self.prepare is not None:
-            self.prepare(self, sample)
+        self.controller.prepare(self, sample)
         return self.decode(sample, self.controller, self.statistics, self.observers)
 
     @torch.inference_mode()
@@ -240,9 +239,7 @@ class SpeculativeGenerator:
             raise ValueError(limits.fault(shortest, self.positions))
         with statistics.stopwatch("control", HOST):
             lengths = controller.start(len(source))
-        model = self.model if self.model is not None else self.drafter
-        assert model is not None
-        dtype = next(model.parameters()).dtype
+        dtype = next(self.models[0].parameters()).dtype
         # Scores are float32, as in fairseq, and float64 of a float64 verifier.
         precision = torch.promote_types(dtype, torch.float32)
         most = controller.needs.most

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass, field, fields
+from functools import cache
+from types import NoneType
+from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 Value = bool | int | float | str | None
 Values = Mapping[str, Any]
@@ -70,6 +73,33 @@ class Option(Generic[T_co]):
                 allowed = f"at most {self.most:g}"
             raise ValueError(f"{self.flag} {value}: must be {allowed}{self.remedy}")
         return value  # type: ignore[return-value]
+
+
+def option(default: T, help: str, **about: object) -> T:
+    """A field of a dataclass of options, as fairseq writes them: its help is in the metadata.
+
+    Args:
+        about: other members of an :class:`Option`; name, kind and whether None is a value, too, are
+            those of the field.
+    """
+    declared: T = field(default=default, metadata={"help": help, **about})
+    return declared
+
+
+def declared_options(owner: type) -> tuple[Option[Any], ...]:
+    """The options that a dataclass declares."""
+    return _declared(owner)
+
+
+@cache
+def _declared(owner: type) -> tuple[Option[Any], ...]:
+    hints, found = get_type_hints(owner), []
+    for one in fields(owner):
+        kinds = get_args(hints[one.name]) or (hints[one.name],)
+        kind = next(kind for kind in kinds if kind is not NoneType)
+        optional = NoneType in kinds
+        found.append(Option(one.name, one.default, kind=kind, optional=optional, **one.metadata))
+    return tuple(found)
 
 
 def by_name(options: Iterable[Option[T_co]]) -> dict[str, Option[T_co]]:

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from specdec_plugins.decoding.controllers import Controller
-from specdec_plugins.decoding.cost_profile import CostProfile, trial
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.engines.sizes import PaddedSizes
@@ -42,8 +40,10 @@ def warm_up(
         batch twice.
     """
     sizes, limits = generator.engines.verifier.sizes, generator.limits
-    measures = isinstance(generator.prepare, CostProfile)
-    if sizes is None or not (measures or generator.prepare is None):
+    if sizes is None:
+        return 0.0
+    rehearsals = generator.controller.rehearsals(_lengths(generator, sizes))
+    if not rehearsals:
         return 0.0
     begin = time.perf_counter()
     try:
@@ -53,20 +53,17 @@ def warm_up(
                 most = max(length, limits.min_len)
                 generator.limits = replace(limits, max_len_a=0, max_len_b=most)
                 batch = made_up(source, rows, length)
-                used = _of_all_sizes(generator, sizes) if measures else [generator.controller]
-                for controller in used:
+                for controller in rehearsals:
                     generator.decode(batch, deepcopy(controller), DecodingStatistics())
     finally:
         generator.limits = limits
     return time.perf_counter() - begin
 
 
-def _of_all_sizes(generator: SpeculativeGenerator, sizes: PaddedSizes) -> list[Controller]:
-    """In place of one that chooses by what steps cost, which it is yet to be told: drafts of each
-    size that an engine is handed."""
-    needs = generator.controller.needs
-    lengths = {sizes.slots(length + 1): length for length in range(needs.most + 1)}
-    return [trial(length, needs) for length in lengths.values()]
+def _lengths(generator: SpeculativeGenerator, sizes: PaddedSizes) -> list[int]:
+    """Draft lengths, one for each size that the engine is handed."""
+    most = generator.controller.needs.most
+    return list({sizes.slots(length + 1): length for length in range(most + 1)}.values())
 
 
 def made_up(source: Dictionary, rows: int, length: int) -> Sample:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,8 +16,27 @@ from specdec_plugins.evaluation.summary import Group, SystemSummary, is_real
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-STYLES = {kind: style for policy in POLICIES.values() for kind, style in policy.styles.items()}
-"""Of each kind of system, in the order in which they are drawn."""
+
+class Style(NamedTuple):
+    """How a policy is drawn."""
+
+    color: str
+    """Those of Okabe and Ito (2008) can be told apart by the colour-blind."""
+    marker: str
+    size: int = 6
+
+
+STYLES = {
+    "constant": Style("#0072B2", "o"),
+    "heuristic": Style("#CC79A7", "D", 8),
+    "confidence": Style("#009E73", "s"),
+    "acceptance-head": Style("#D55E00", "^"),
+    "tree": Style("#56B4E9", "v"),
+    "cost-aware": Style("#E69F00", "P", 10),
+    "oracle": Style("black", "*", 15),
+}
+OTHER = Style("#777777", "h", 8)
+"""Of policies that are not among them."""
 UNREAL = "the bound of chains, not a real decoder"
 FORMATS = ("png", "svg")
 PANELS = (
@@ -184,7 +203,7 @@ def by_tenths(sentences: Sequence[Sequence[int]]) -> tuple[list[float], list[flo
 def _curves(group: Group) -> Iterator[tuple[str, list[SystemSummary]]]:
     """Systems that belong together, under the name of their curve; the oracle last."""
     curves: dict[tuple[str, int | None], list[SystemSummary]] = {}
-    for kind in STYLES:
+    for kind in POLICIES:
         for system in group.decoders():
             if system.first.kind == kind:
                 k = None if kind == "constant" else system.first.block_size
@@ -214,13 +233,13 @@ def _point(system: SystemSummary) -> str:
 def _by_nodes(system: SystemSummary) -> bool:
     """Whether several numbers of nodes are compared; what chooses by itself has as many as may be,
     and no curve."""
-    return system.first.tree_nodes is not None and POLICIES[system.policy].variants is None
+    return system.first.tree_nodes is not None and not POLICIES[system.policy].unswept
 
 
 def _style(system: SystemSummary, group: Group) -> dict[str, Any]:
     """That of its kind; the largest k in full colour, smaller ones paler."""
     kind = system.first.kind
-    style = STYLES[kind]
+    style = STYLES.get(kind, OTHER)
     face = {} if is_real(system.policy) else {"markerfacecolor": "none"}
     sizes = {s.first.block_size or 0 for s in group.systems if s.first.kind == kind}
     larger = sum(k > (system.first.block_size or 0) for k in sizes) if kind != "constant" else 0

@@ -10,7 +10,6 @@ from random import Random
 import torch
 
 from specdec_plugins.checkpoints.head_file import find_head
-from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD
 from specdec_plugins.evaluation.folder import SweepFolder
 from specdec_plugins.evaluation.memory import MemoryGrowth
 from specdec_plugins.evaluation.runs import Run
@@ -89,7 +88,7 @@ class Sweep:
         """All that decides a run and is not told by its own record; files by their content."""
         base = self._richest()
         described = describe_settings(base)
-        head = base.controller[ACCEPTANCE_HEAD] or (base.path and find_head(base.path, base.rule))
+        head = base.controller["acceptance_head"] or (base.path and find_head(base.path, base.rule))
         if head and any(system.asks_head for system in self.systems):
             described["models"]["acceptance_head"] = file_digest(head)
         for name in DECIDED_BY_RUN:
@@ -110,7 +109,7 @@ class Sweep:
         """The settings of a system that names most files."""
         return max(
             (system.settings for system in self.systems),
-            key=lambda settings: (settings.drafts, bool(settings.controller[ACCEPTANCE_HEAD])),
+            key=lambda settings: (settings.drafts, bool(settings.controller["acceptance_head"])),
         )
 
     def pending(self, runs: Iterable[Run]) -> list[Round]:

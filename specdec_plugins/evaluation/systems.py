@@ -154,12 +154,8 @@ def _controlled(base: ControllerOptions, choice: Choice) -> Iterator[tuple[str, 
         policy, options = POLICIES[name], base.having(name, **most)
         if name == "constant":
             continue
-        if policy.variants is not None:
-            for label, chosen in policy.variants(options):
-                yield f"{name} {label}".strip(), chosen
-            continue
-        switches = [o.name.split("_")[0] for o in policy.options if options[o] is True]
-        swept = [option for option in options.used if option.sweep]
+        switches = [o.name.split("_")[0] for o in options.used if options[o.name] is True]
+        swept = [o for o in options.used if o.sweep and o.name not in policy.unswept]
         for option in swept:
             for value in choice.values(option):
                 parts = [name, f"{value:g}", *switches]

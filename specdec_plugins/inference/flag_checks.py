@@ -6,7 +6,7 @@ from argparse import Namespace
 
 from specdec_plugins.decoding.acceptance import RULE_OPTIONS, SamplingRule
 from specdec_plugins.decoding.controllers import ControllerOptions
-from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD, AUTO
+from specdec_plugins.decoding.controllers.registry import AUTO
 from specdec_plugins.decoding.engine_choice import OF_DRAFTER
 from specdec_plugins.decoding.limits import REFUSED
 
@@ -36,10 +36,10 @@ def idle_flags(args: Namespace) -> set[str]:
     if args.strategy in ("drafter", "fairseq"):
         idle.add("AR_backend")
     if args.strategy == "drafter":
-        return (idle | uncontrolled) - {ACCEPTANCE_HEAD.name}
+        return (idle | uncontrolled) - {"acceptance_head"}
     undrafted = {"block_size", OF_DRAFTER.name}
     if args.strategy != "specdec":
-        return (idle | uncontrolled | undrafted) - {ACCEPTANCE_HEAD.name}
+        return (idle | uncontrolled | undrafted) - {"acceptance_head"}
     if args.controller == "none":
         return idle | uncontrolled | undrafted
     # One that compares controllers has several or none, and uses the settings of all.

@@ -17,7 +17,6 @@ import specdec_plugins
 from specdec_plugins.decoding.acceptance import choose_rule
 from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
-from specdec_plugins.decoding.controllers.registry import COST_PROFILE
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.files.paths import file_digest
@@ -126,7 +125,7 @@ def _settings(settings: Settings) -> JsonObject:
 def _files(settings: Settings) -> Iterator[tuple[str, str]]:
     """The files that the output depends on, and the costs by which it was decoded."""
     yield from model_files(settings).items()
-    profile = settings.controller[COST_PROFILE]
+    profile = settings.controller["cost_profile"]
     if profile is not None and os.path.isfile(profile):
         yield "cost_profile", profile
 
@@ -184,7 +183,7 @@ def format_report(report: JsonObject) -> str:
     if reason := report["not_by_ctranslate2"]:
         rows.append(f"  by our own loop, not by CTranslate2: {reason}")
     if settings["output_depends_on_batch"]:
-        timed = ControllerOptions(**settings["controller"]).prepares == "costs"
+        timed = ControllerOptions(**settings["controller"]).measures
         rows.append(
             "  relaxed output depends here on what else is in the batch, and on what came before"
             + (", and on timings" if timed else "")

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 from specdec_plugins.checkpoints.head_file import find_head
-from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD, COST_PROFILE
 from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.files.paths import Location, NamedPaths, check_paths, file_digest
 from specdec_plugins.inference.settings import Settings
@@ -22,12 +21,12 @@ def check_run(settings: Settings, outputs: NamedPaths, inputs: NamedPaths) -> No
     given = {
         "--path": settings.path,
         "--AR-path": settings.ar_path,
-        "--acceptance-head": options[ACCEPTANCE_HEAD],
+        "--acceptance-head": options["acceptance_head"],
         "--closest-to": settings.closest_to,
     }
     named = [(f"the model's {name}", path) for name, path in model_files(settings).items()]
     check_paths(
-        [*outputs, ("--cost-profile", options[COST_PROFILE])], [*inputs, *named, *given.items()]
+        [*outputs, ("--cost-profile", options["cost_profile"])], [*inputs, *named, *given.items()]
     )
 
 
@@ -56,8 +55,8 @@ def acceptance_head(settings: Settings) -> Location | None:
     options = settings.controller
     if settings.strategy != "specdec" or not options.needs_head:
         return None
-    if options[ACCEPTANCE_HEAD] is not None or settings.path is None:
-        return options[ACCEPTANCE_HEAD]
+    if options["acceptance_head"] is not None or settings.path is None:
+        return options["acceptance_head"]
     return find_head(settings.path, settings.rule)
 
 

@@ -19,7 +19,7 @@ from specdec_plugins.checkpoints.head_file import controller_head
 from specdec_plugins.decoding.acceptance import Scoring, choose_rule
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers import ControllerOptions
-from specdec_plugins.decoding.controllers.registry import ACCEPTANCE_HEAD, AUTO, PUBLISHED
+from specdec_plugins.decoding.controllers.registry import AUTO, PUBLISHED
 from specdec_plugins.decoding.engine_choice import choose_engines
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import SHORTEST, GenerationLimits
@@ -135,7 +135,7 @@ def refuse_controller(options: ControllerOptions) -> None:
     """
     name = options.controller
     flag = f"--controller {name}" if name not in (AUTO, "constant", "none") else ""
-    if flag or options[ACCEPTANCE_HEAD]:
+    if flag or options["acceptance_head"]:
         raise ValueError(
             f"{flag or '--acceptance-head'}: there is no drafter; give both checkpoints, "
             "--path drafter.pt:verifier.pt"

@@ -22,7 +22,7 @@ from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers import ControllerOptions, Needs
 from specdec_plugins.decoding.controllers.costs import Points, StepCosts
-from specdec_plugins.decoding.controllers.registry import TREE_NODES
+from specdec_plugins.decoding.controllers.policy import TreePolicy
 from specdec_plugins.decoding.cost_profile import CostProfile, default_path, describe, write_costs
 from specdec_plugins.decoding.drafts import LatticeTrees
 from specdec_plugins.decoding.generator import SpeculativeGenerator
@@ -155,13 +155,14 @@ def test_the_controller_is_told_before_a_batch_that_is_larger(
     generator = make_generator(cost_profile=str(tmp_path / "costs.json"))
     controller: Any = generator.controller
     told: list[StepCosts] = []
-    tell = controller.tell
-    monkeypatch.setattr(controller, "tell", lambda costs: (told.append(costs), tell(costs)))
+    tell = controller.learn_costs
+    told_too = lambda costs: (told.append(costs), tell(costs))  # noqa: E731
+    monkeypatch.setattr(controller, "learn_costs", told_too)
     for rows in (2, 1, 2, 3):
         generator.generate([], sample(rows))
     assert [len(costs.draft) for costs in told] == [3, 4]
     # Of trees, which it drafts: up to so many nodes.
-    assert told[0].verify.shape == (3, TREE_NODES.default + 1)
+    assert told[0].verify.shape == (3, TreePolicy.tree_nodes + 1)
     assert generator.statistics.sentences == 8
 
 

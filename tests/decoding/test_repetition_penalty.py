@@ -116,8 +116,8 @@ def test_what_a_script_drafts(
     expected = all_greedy(batch, limits)
     right = [{"tokens": torch.tensor(tokens)} for tokens, _ in expected]
     script = corrupted(right, most + 1, corruption, len(DICTIONARY), seed)
-    controller, prepare = make_policy(name, k, seed)
-    generator = scripted_generator(verifier(), script, controller, limits=limits, prepare=prepare)
+    controller = make_policy(name, k, seed)
+    generator = scripted_generator(verifier(), script, controller, limits=limits)
     assert_greedy(generator, batch, expected)
 
 

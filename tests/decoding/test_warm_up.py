@@ -65,7 +65,7 @@ def outputs(generator: SpeculativeGenerator) -> Any:
 
 
 UNPREPARED = sorted(
-    name for name, policy in POLICIES.items() if not policy.prepares(ControllerOptions(name))
+    name for name, policy in POLICIES.items() if policy.real and not policy().measures
 )
 
 

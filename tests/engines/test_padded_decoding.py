@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_batch
-from controlled import DRAFTERS, HEAD, K, drafter, tell_costs, verifier
+from controlled import DRAFTERS, HEAD, K, drafter, priced, verifier
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from padded import PADDED
@@ -48,7 +48,7 @@ def decode(
         **given,
     )
     if generator.controller.name == "cost-aware":
-        generator.prepare = tell_costs(0.1)
+        priced(generator.controller, 0.1)
     return generator.generate([], make_batch(lengths, seed=seed))
 
 

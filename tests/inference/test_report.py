@@ -101,7 +101,7 @@ def test_every_setting_is_reported(settings: Settings, tmp_path: Path) -> None:
     check(settings, found, ("data", *of_beams, "strategy", "device", "rule", "controller"))
     assert found["rule"] == {"beta": 3, "tau": 1.5}
     controller = settings.controller
-    values = {option.name: controller[option] for option in controller.used}
+    values = {option.name: controller[option.name] for option in controller.used}
     assert found["controller"] == {
         "controller": "acceptance-head",
         **{name: "inf" if value == float("inf") else value for name, value in values.items()},

@@ -5,16 +5,17 @@ of every door, and it appears in sweeps, tables and plots.
 """
 
 from specdec_plugins.decoding.controllers.base import Bounds, Controller, Needs, NoDrafts
-from specdec_plugins.decoding.controllers.registry import (
+from specdec_plugins.decoding.controllers.policy import (
     POLICIES,
-    ControllerOptions,
     Head,
     Parts,
     Policy,
-    Style,
+    register_policy,
+)
+from specdec_plugins.decoding.controllers.registry import (
+    ControllerOptions,
     controller_options,
     load_policies,
-    register_policy,
 )
 
 load_policies()
@@ -29,7 +30,6 @@ __all__ = [
     "NoDrafts",
     "Parts",
     "Policy",
-    "Style",
     "controller_options",
     "register_policy",
 ]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from argparse import SUPPRESS
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -11,34 +13,17 @@ from torch import Tensor
 from specdec_plugins.decoding.controllers.averages import RunningRates
 from specdec_plugins.decoding.controllers.base import Bounds, Controller, Needs
 from specdec_plugins.decoding.controllers.costs import StepCosts
-from specdec_plugins.decoding.controllers.registry import (
-    ACCEPTANCE_HEAD,
-    COST_PROFILE,
-    ControllerOptions,
+from specdec_plugins.decoding.controllers.policy import (
     Head,
     Parts,
-    Policy,
-    Style,
+    PricedPolicy,
     register_policy,
 )
+from specdec_plugins.decoding.controllers.priced import PricedController
+from specdec_plugins.decoding.cost_profile import CostProfile
 from specdec_plugins.decoding.drafts import ChainDraft, Draft
-from specdec_plugins.decoding.options import Option
+from specdec_plugins.decoding.options import option
 from specdec_plugins.decoding.step_result import StepResult
-
-STOP_THRESHOLD = Option(
-    "stop_threshold", 0.7, "acceptance-head: cut where a rejection is more probable than this",
-    least=0, most=1, sweep=(0.1, 0.3, 0.5, 0.7, 0.9), axis="threshold",
-)  # fmt: skip
-AUTO_STOP_THRESHOLD = Option(
-    "auto_stop_threshold", False,
-    "acceptance-head: the threshold that follows from what steps cost on this machine, in place of "
-    "--stop-threshold: relaxed output then depends on timings and on the batch",
-    bool,
-)  # fmt: skip
-VERIFY_BUDGET = Option[str | None](
-    "verify_budget", None, SUPPRESS, str, optional=True,
-    gone="it was slower than no drafts in every batch measured; use --stop-threshold",
-)  # fmt: skip
 
 
 class AcceptanceHead(Controller):
@@ -68,7 +53,7 @@ class AcceptanceHead(Controller):
         return self.predicted.cumprod(-1)
 
 
-class CostStopping(AcceptanceHead):
+class CostStopping(AcceptanceHead, PricedController):
     """Slots are verified as long as that pays, by what steps cost on this machine.
 
     SpecDec++ (§3, theorem 3.1) stops drafting where the probability that a drafted token is
@@ -97,14 +82,14 @@ class CostStopping(AcceptanceHead):
     PRIOR = 20.0
     """To begin with: as if so many rows had had nothing accepted, and nothing verified."""
 
-    def __init__(self, bounds: Bounds, head: Head) -> None:
-        super().__init__(bounds, head, 1.0)
+    def __init__(self, bounds: Bounds, head: Head, profile: CostProfile | None = None) -> None:
+        AcceptanceHead.__init__(self, bounds, head, 1.0)
+        PricedController.__init__(self, profile)
         # Of a row and step: tokens committed, and slots verified.
         self._averages = RunningRates(np.array([1.0, 0.0]), self.PRIOR)
         self._sums, self._rows, self._steps = np.zeros(2), 0, 0
 
-    def tell(self, costs: StepCosts) -> None:
-        """What steps cost, for as many rows as the next batch has, and more."""
+    def learn_costs(self, costs: StepCosts) -> None:
         self._fixed = costs.draft[:, -1] + costs.verify[:, 0]
         self._slot = (costs.verify[:, -1] - costs.verify[:, 0]) / self._bounds.most
         self._choose()
@@ -133,32 +118,55 @@ class CostStopping(AcceptanceHead):
         return super().observe(result)
 
 
-def _build(options: ControllerOptions, parts: Parts) -> Controller:
-    assert parts.head is not None
-    if options[AUTO_STOP_THRESHOLD]:
-        return CostStopping(parts.bounds, parts.head)
-    return AcceptanceHead(parts.bounds, parts.head, options[STOP_THRESHOLD])
+@register_policy
+@dataclass(frozen=True, kw_only=True)
+class AcceptanceHeadPolicy(PricedPolicy):
+    """See :class:`AcceptanceHead` and :class:`CostStopping`."""
 
+    name: ClassVar[str] = "acceptance-head"
+    help: ClassVar[str] = "cut where a rejection becomes likely"
+    rank: ClassVar[int] = 40
+    asks_head: ClassVar[bool] = True
 
-register_policy(
-    Policy(
-        "acceptance-head",
-        "cut where a rejection becomes likely",
-        build=_build,
-        options=(
-            STOP_THRESHOLD,
-            AUTO_STOP_THRESHOLD,
-            VERIFY_BUDGET,
-            ACCEPTANCE_HEAD,
-            COST_PROFILE,
-        ),
-        needs_head=True,
-        looks_around=lambda options: options[AUTO_STOP_THRESHOLD],
-        prepares=lambda options: "costs" if options[AUTO_STOP_THRESHOLD] else "",
-        idle=lambda options: {
-            (STOP_THRESHOLD if options[AUTO_STOP_THRESHOLD] else COST_PROFILE).name
-        },
-        styles={"acceptance-head": Style("#D55E00", "^")},
-        rank=40,
+    stop_threshold: float = option(
+        0.7,
+        "acceptance-head: cut where a rejection is more probable than this",
+        least=0,
+        most=1,
+        sweep=(0.1, 0.3, 0.5, 0.7, 0.9),
+        axis="threshold",
     )
-)
+    auto_stop_threshold: bool = option(
+        False,
+        "acceptance-head: the threshold that follows from what steps cost on this machine, in "
+        "place of --stop-threshold: relaxed output then depends on timings and on the batch",
+    )
+    verify_budget: str | None = option(
+        None,
+        SUPPRESS,
+        gone="it was slower than no drafts in every batch measured; use --stop-threshold",
+    )
+    acceptance_head: str | None = option(
+        None,
+        "acceptance-head: file of the head (inference.py finds the acceptance_head.pt, or for "
+        "relaxed acceptance or sampling acceptance_head.relaxed.pt or .sampling.pt, that lies "
+        "beside the drafter)",
+    )
+
+    @property
+    def looks_around(self) -> bool:
+        return self.auto_stop_threshold
+
+    @property
+    def measures(self) -> bool:
+        return self.auto_stop_threshold
+
+    @property
+    def idle(self) -> frozenset[str]:
+        return frozenset({"stop_threshold" if self.auto_stop_threshold else "cost_profile"})
+
+    def build(self, parts: Parts) -> Controller:
+        assert parts.head is not None
+        if self.auto_stop_threshold:
+            return CostStopping(parts.bounds, parts.head, CostProfile(self.cost_profile))
+        return AcceptanceHead(parts.bounds, parts.head, self.stop_threshold)

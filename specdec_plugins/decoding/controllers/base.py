@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from copy import deepcopy
 from dataclasses import dataclass
+from typing import Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.drafts import Draft
+from specdec_plugins.decoding.hypothesis import Hypothesis
+from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import StepResult
+from specdec_plugins.engines.engine import Engines
+from specdec_plugins.host.fairseq_types import Sample
 
 
 @dataclass(frozen=True)
@@ -44,6 +53,25 @@ class Bounds:
         return min(max(length, self.least), self.most)
 
 
+class Decoder(Protocol):
+    """What a controller may try something on before a batch: a generator."""
+
+    engines: Engines
+    rule: AcceptanceRule
+    limits: GenerationLimits
+
+    @property
+    def models(self) -> list[nn.Module]:
+        """Those that there are, the verifier first."""
+        ...
+
+    def decode(
+        self, sample: Sample, controller: Controller, statistics: DecodingStatistics
+    ) -> list[list[Hypothesis]]:
+        """Translate a batch under a controller; what it takes is counted in ``statistics``."""
+        ...
+
+
 class Controller:
     """Decides how much to draft and how much of the draft to verify.
 
@@ -63,6 +91,18 @@ class Controller:
     predicted: Tensor | None = None
     """``(rows, slots)`` of the last draft: how likely each of its tokens is to be accepted if those
     before it are, as an acceptance head said; None where none was asked."""
+
+    def prepare(self, decoder: Decoder, sample: Sample) -> None:
+        """A batch is about to be decoded and timed: what has to be tried on it first, is."""
+
+    def rehearsals(self, lengths: Iterable[int]) -> list[Controller]:
+        """Controllers under which made-up sentences are decoded before the first real one, so that
+        an engine meets the sizes that this one asks for.
+
+        Args:
+            lengths: of drafts, one for each size that the engine pads to.
+        """
+        return [deepcopy(self)]
 
     def start(self, rows: int) -> list[int]:
         """Draft lengths of the first step of a batch of so many rows, at most ``needs.most``."""

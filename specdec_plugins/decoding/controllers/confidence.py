@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
 from torch import Tensor
 
 from specdec_plugins.decoding.controllers.base import Bounds, Controller, Needs
-from specdec_plugins.decoding.controllers.registry import Policy, Style, register_policy
+from specdec_plugins.decoding.controllers.policy import (
+    DraftingPolicy,
+    Parts,
+    register_policy,
+)
 from specdec_plugins.decoding.drafts import ChainDraft, Draft
-from specdec_plugins.decoding.options import Option
+from specdec_plugins.decoding.options import option
 from specdec_plugins.decoding.step_result import StepResult
-
-CONFIDENCE_THRESHOLD = Option(
-    "confidence_threshold", 0.4, "confidence: cut at the first slot less probable than this",
-    least=0, most=1, sweep=(0.1, 0.3, 0.5, 0.7, 0.9), axis="threshold",
-)  # fmt: skip
-REFIT_THRESHOLD = Option(
-    "refit_threshold", False,
-    "confidence: fit the threshold to what was accepted last, of all sentences: relaxed output "
-    "then depends on them",
-    bool,
-)  # fmt: skip
 
 
 class Confidence(Controller):
@@ -93,16 +89,32 @@ def best_threshold(judged: list[tuple[float, bool]], default: float, weight: flo
     return float(thresholds[(false_accepts + weight * false_rejects).argmin()])
 
 
-register_policy(
-    Policy(
-        "confidence",
-        "cut at the first unlikely slot",
-        build=lambda options, parts: Confidence(
-            parts.bounds, options[CONFIDENCE_THRESHOLD], options[REFIT_THRESHOLD]
-        ),
-        options=(CONFIDENCE_THRESHOLD, REFIT_THRESHOLD),
-        looks_around=lambda options: options[REFIT_THRESHOLD],
-        styles={"confidence": Style("#009E73", "s")},
-        rank=30,
+@register_policy
+@dataclass(frozen=True, kw_only=True)
+class ConfidencePolicy(DraftingPolicy):
+    """See :class:`Confidence`."""
+
+    name: ClassVar[str] = "confidence"
+    help: ClassVar[str] = "cut at the first unlikely slot"
+    rank: ClassVar[int] = 30
+
+    confidence_threshold: float = option(
+        0.4,
+        "confidence: cut at the first slot less probable than this",
+        least=0,
+        most=1,
+        sweep=(0.1, 0.3, 0.5, 0.7, 0.9),
+        axis="threshold",
     )
-)
+    refit_threshold: bool = option(
+        False,
+        "confidence: fit the threshold to what was accepted last, of all sentences: relaxed output "
+        "then depends on them",
+    )
+
+    @property
+    def looks_around(self) -> bool:
+        return self.refit_threshold
+
+    def build(self, parts: Parts) -> Confidence:
+        return Confidence(parts.bounds, self.confidence_threshold, self.refit_threshold)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 from specdec_plugins.decoding.controllers.base import Controller, Needs
-from specdec_plugins.decoding.controllers.registry import (
-    MIN_DRAFT,
-    Policy,
-    Style,
+from specdec_plugins.decoding.controllers.policy import (
+    DraftingPolicy,
+    Parts,
     register_policy,
 )
 
@@ -21,13 +23,18 @@ class Constant(Controller):
         self.needs = needs or Needs(length)
 
 
-register_policy(
-    Policy(
-        "constant",
-        "whole blocks",
-        build=lambda options, parts: Constant(parts.bounds.most),
-        styles={"constant": Style("#0072B2", "o")},
-        rank=10,
-        idle=lambda options: {MIN_DRAFT.name},
-    )
-)
+@register_policy
+@dataclass(frozen=True, kw_only=True)
+class ConstantPolicy(DraftingPolicy):
+    """See :class:`Constant`."""
+
+    name: ClassVar[str] = "constant"
+    help: ClassVar[str] = "whole blocks"
+    rank: ClassVar[int] = 10
+
+    @property
+    def idle(self) -> frozenset[str]:
+        return frozenset({"min_draft"})
+
+    def build(self, parts: Parts) -> Constant:
+        return Constant(parts.bounds.most)

@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import math
 from argparse import SUPPRESS
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from specdec_plugins.decoding.arrays import Floats
 from specdec_plugins.decoding.controllers.averages import NodeAverages
-from specdec_plugins.decoding.controllers.base import Bounds, Controller, Needs
+from specdec_plugins.decoding.controllers.base import Bounds, Needs
 from specdec_plugins.decoding.controllers.costs import StepCosts
-from specdec_plugins.decoding.controllers.registry import (
-    COST_PROFILE,
-    TREE_NODES,
-    Policy,
-    Style,
+from specdec_plugins.decoding.controllers.policy import (
+    Parts,
+    PricedPolicy,
+    TreePolicy,
     register_policy,
 )
-from specdec_plugins.decoding.options import Option
+from specdec_plugins.decoding.controllers.priced import PricedController
+from specdec_plugins.decoding.cost_profile import CostProfile
+from specdec_plugins.decoding.options import option
 from specdec_plugins.decoding.step_result import StepResult
 
-SURVIVAL = Option[str | None](
-    "survival", None, SUPPRESS, str, optional=True,
-    gone="cost-aware drafts trees, which committed more than its chains; for chains use "
-    "--controller acceptance-head",
-)  # fmt: skip
 
-
-class CostAware(Controller):
+class CostAware(PricedController):
     """Trees as large as commits most tokens a second, by a table of what steps cost and running
     averages of what is accepted.
 
@@ -69,8 +66,9 @@ class CostAware(Controller):
     """What of its experience with reused drafts, and with each length, remains after a period:
     after bad luck they are tried again."""
 
-    def __init__(self, bounds: Bounds, depth: int) -> None:
+    def __init__(self, bounds: Bounds, depth: int, profile: CostProfile | None = None) -> None:
         """``bounds``: of a tree's nodes; ``depth``: how many tokens deep it is at most."""
+        super().__init__(profile)
         self.needs = Needs(bounds.most, depth)
         self._bounds = bounds
         self._averages = NodeAverages(bounds.most)
@@ -82,8 +80,7 @@ class CostAware(Controller):
         self._saved = math.nan
         self._sentence = 20.0  # tokens, of the sentences so far on average
 
-    def tell(self, costs: StepCosts) -> None:
-        """What steps cost, for as many rows as the next batch has, and more."""
+    def learn_costs(self, costs: StepCosts) -> None:
         self._costs = costs
         best = self._choose()
         if math.isnan(self._saved):
@@ -169,18 +166,33 @@ class CostAware(Controller):
             self._choose()
 
 
-register_policy(
-    Policy(
-        "cost-aware",
+@register_policy
+@dataclass(frozen=True, kw_only=True)
+class CostAwarePolicy(PricedPolicy, TreePolicy):
+    """See :class:`CostAware`."""
+
+    name: ClassVar[str] = "cost-aware"
+    help: ClassVar[str] = (
         "most tokens a second on this machine, so that relaxed output depends on timings and on "
-        "the batch",
-        build=lambda options, parts: CostAware(parts.bounds, parts.depth),
-        options=(TREE_NODES, SURVIVAL, COST_PROFILE),
-        trees=lambda options: True,
-        looks_around=lambda options: True,
-        prepares=lambda options: "costs",
-        variants=lambda options: iter([("", options)]),
-        styles={"cost-aware": Style("#E69F00", "P", 10)},
-        rank=60,
+        "the batch"
     )
-)
+    rank: ClassVar[int] = 60
+    unswept: ClassVar[tuple[str, ...]] = ("tree_nodes",)
+
+    survival: str | None = option(
+        None,
+        SUPPRESS,
+        gone="cost-aware drafts trees, which committed more than its chains; for chains use "
+        "--controller acceptance-head",
+    )
+
+    @property
+    def looks_around(self) -> bool:
+        return True
+
+    @property
+    def measures(self) -> bool:
+        return True
+
+    def build(self, parts: Parts) -> CostAware:
+        return CostAware(parts.bounds, parts.depth, CostProfile(self.cost_profile))

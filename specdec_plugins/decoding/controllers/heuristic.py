@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 from specdec_plugins.decoding.controllers.base import Bounds, Controller, Needs
-from specdec_plugins.decoding.controllers.registry import (
-    ControllerOptions,
+from specdec_plugins.decoding.controllers.policy import (
+    DraftingPolicy,
     Parts,
-    Policy,
-    Style,
     register_policy,
 )
-from specdec_plugins.decoding.options import Option
+from specdec_plugins.decoding.options import option
 from specdec_plugins.decoding.step_result import StepResult
-
-INITIAL_DRAFT = Option[int | None](
-    "initial_draft", None, "heuristic: slots of a sentence's first draft; by default the most",
-    int, optional=True, least=1,
-)  # fmt: skip
-REMEMBER_DRAFT = Option(
-    "remember_draft", False,
-    "heuristic: begin a sentence as the one before ended, and only the first by --initial-draft: "
-    "relaxed output then depends on them",
-    bool,
-)  # fmt: skip
 
 
 class Heuristic(Controller):
@@ -45,7 +35,7 @@ class Heuristic(Controller):
         self._bounds = Bounds(max(1, bounds.least), bounds.most)
         if initial is not None and self._bounds.clamp(initial) != initial:
             raise ValueError(
-                f"{INITIAL_DRAFT.flag} {initial}: must be between {self._bounds.least} and "
+                f"--initial-draft {initial}: must be between {self._bounds.least} and "
                 f"{bounds.most}, the fewest and the most slots to draft"
             )
         self.needs = Needs(bounds.most)
@@ -70,18 +60,27 @@ class Heuristic(Controller):
         return lengths
 
 
-def _build(options: ControllerOptions, parts: Parts) -> Heuristic:
-    return Heuristic(parts.bounds, options[INITIAL_DRAFT], options[REMEMBER_DRAFT])
+@register_policy
+@dataclass(frozen=True, kw_only=True)
+class HeuristicPolicy(DraftingPolicy):
+    """See :class:`Heuristic`."""
 
+    name: ClassVar[str] = "heuristic"
+    help: ClassVar[str] = "2 more when all was accepted, else 1 less"
+    rank: ClassVar[int] = 20
 
-register_policy(
-    Policy(
-        "heuristic",
-        "2 more when all was accepted, else 1 less",
-        build=_build,
-        options=(INITIAL_DRAFT, REMEMBER_DRAFT),
-        looks_around=lambda options: options[REMEMBER_DRAFT],
-        styles={"heuristic": Style("#CC79A7", "D", 8)},
-        rank=20,
+    initial_draft: int | None = option(
+        None, "heuristic: slots of a sentence's first draft; by default the most", least=1
     )
-)
+    remember_draft: bool = option(
+        False,
+        "heuristic: begin a sentence as the one before ended, and only the first by "
+        "--initial-draft: relaxed output then depends on them",
+    )
+
+    @property
+    def looks_around(self) -> bool:
+        return self.remember_draft
+
+    def build(self, parts: Parts) -> Heuristic:
+        return Heuristic(parts.bounds, self.initial_draft, self.remember_draft)

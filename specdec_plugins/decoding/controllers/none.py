@@ -1,15 +1,23 @@
 """``none``: plain AR."""
 
-from specdec_plugins.decoding.controllers.base import NoDrafts
-from specdec_plugins.decoding.controllers.registry import Policy, register_policy
+from __future__ import annotations
 
-register_policy(
-    Policy(
-        "none",
-        "draft nothing",
-        build=lambda options, parts: NoDrafts(),
-        bounded=False,
-        variants=lambda options: iter(()),
-        rank=80,
-    )
-)
+from dataclasses import dataclass
+from typing import ClassVar
+
+from specdec_plugins.decoding.controllers.base import NoDrafts
+from specdec_plugins.decoding.controllers.policy import Parts, Policy, register_policy
+
+
+@register_policy
+@dataclass(frozen=True, kw_only=True)
+class NoPolicy(Policy):
+    """See :class:`NoDrafts`."""
+
+    name: ClassVar[str] = "none"
+    help: ClassVar[str] = "draft nothing"
+    rank: ClassVar[int] = 80
+    drafts: ClassVar[bool] = False
+
+    def build(self, parts: Parts) -> NoDrafts:
+        return NoDrafts()

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.controllers.base import Bounds, Controller, Needs
-from specdec_plugins.decoding.controllers.registry import Policy, Style, register_policy
+from specdec_plugins.decoding.controllers.base import Bounds, Controller, Decoder, Needs
+from specdec_plugins.decoding.controllers.constant import Constant
+from specdec_plugins.decoding.controllers.policy import (
+    DraftingPolicy,
+    Parts,
+    register_policy,
+)
 from specdec_plugins.decoding.drafts import Draft
+from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import StepResult
+from specdec_plugins.host.fairseq_types import Sample
 
 
 class Oracle(Controller):
     """Verifies exactly what will be accepted. **Not a real decoder.**
 
-    It is told what decoding whole blocks accepted (:meth:`tell`). It drafts nothing where nothing
-    would be accepted, and else the whole block, since a drafter's tokens depend on how many slots
-    there are. In low precision it may reach a position that was not told; there it verifies the
-    whole block.
+    It decodes each batch with whole blocks first, neither timed nor counted. It drafts nothing
+    where nothing would be accepted, and else the whole block, since a drafter's tokens depend on
+    how many slots there are. In low precision it may reach a position that was not reached before;
+    there it verifies the whole block.
     """
 
     name = "oracle"
@@ -31,9 +40,18 @@ class Oracle(Controller):
         self._plans: list[dict[int, int]] = []
         self._accepted: list[int] = []
 
-    def tell(self, accepted: Sequence[Sequence[int]]) -> None:
-        """Of every sentence of the next batch, the drafted tokens that each step of whole blocks
-        committed."""
+    def prepare(self, decoder: Decoder, sample: Sample) -> None:
+        """See what whole blocks come to."""
+        found = decoder.decode(sample, Constant(self.needs.most), DecodingStatistics())
+        self.foresee([hypothesis["accepted"] for (hypothesis,) in found])
+
+    def rehearsals(self, lengths: Iterable[int]) -> list[Controller]:
+        """None: it decodes each batch twice anyway."""
+        return []
+
+    def foresee(self, accepted: Sequence[Sequence[int]]) -> None:
+        """Know of every sentence of the next batch the drafted tokens that each step of whole
+        blocks committed."""
         self._plans = [
             dict(zip(accumulate((count + 1 for count in steps), initial=0), steps))
             for steps in accepted
@@ -59,14 +77,15 @@ class Oracle(Controller):
         return [self._bounds.clamp(most if count else 0) for count in self._accepted]
 
 
-register_policy(
-    Policy(
-        "oracle",
-        "decodes twice, to show the bound of chains: not a real decoder",
-        build=lambda options, parts: Oracle(parts.bounds),
-        prepares=lambda options: "lookahead",
-        styles={"oracle": Style("black", "*", 15)},
-        real=False,
-        rank=70,
-    )
-)
+@register_policy
+@dataclass(frozen=True, kw_only=True)
+class OraclePolicy(DraftingPolicy):
+    """See :class:`Oracle`."""
+
+    name: ClassVar[str] = "oracle"
+    help: ClassVar[str] = "decodes twice, to show the bound of chains: not a real decoder"
+    rank: ClassVar[int] = 70
+    real: ClassVar[bool] = False
+
+    def build(self, parts: Parts) -> Oracle:
+        return Oracle(parts.bounds)

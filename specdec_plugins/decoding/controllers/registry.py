@@ -1,147 +1,28 @@
-"""The policies there are, each with all that has to be known of it, and their options."""
+"""The policies there are, and the settings that choose one."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
-
-from torch import Tensor
+from typing import Any
 
 from specdec_plugins.decoding.controllers.base import Bounds, Controller
-from specdec_plugins.decoding.options import Option, Value, by_name
-
-T = TypeVar("T")
+from specdec_plugins.decoding.controllers.policy import (
+    POLICIES,
+    DraftingPolicy,
+    Head,
+    Parts,
+    Policy,
+)
+from specdec_plugins.decoding.options import Option, Value, by_name, declared_options
 
 AUTO = "auto"
 """In place of a policy's name: what the manual recommends."""
 RECOMMENDED, PUBLISHED = "tree", "constant"
 """What that is; of a drafter that is the published one's kind, what was published with it."""
-
-MIN_DRAFT = Option(
-    "min_draft", 0, "the fewest slots to draft and, of those, to verify; of a tree: nodes", int,
-    least=0,
-)  # fmt: skip
-MAX_DRAFT = Option[int | None](
-    "max_draft", None,
-    "the most slots to draft, or how deep a tree; by default the block size", int, optional=True,
-    least=1, remedy="; to draft nothing give --controller none",
-)  # fmt: skip
-TREE_NODES = Option(
-    "tree_nodes", 8, "tree: how many tokens of a tree to verify; cost-aware: at most", int,
-    least=1, most=1024, sweep=(8, 12, 16, 20, 24), axis="nodes",
-)  # fmt: skip
-MAX_ROWS = Option[int | None](
-    "max_rows", None,
-    "tree: larger batches are decoded without drafts (default: no batch is too large; auto sets it "
-    "where drafts cost time, but not for relaxed output, which would depend on it)",
-    int, optional=True, least=1,
-)  # fmt: skip
-ACCEPTANCE_HEAD = Option[str | None](
-    "acceptance_head", None,
-    "acceptance-head: file of the head (inference.py finds the acceptance_head.pt, or for relaxed "
-    "acceptance or sampling acceptance_head.relaxed.pt or .sampling.pt, that lies beside the "
-    "drafter)",
-    str, optional=True,
-)  # fmt: skip
-COST_PROFILE = Option[str | None](
-    "cost_profile", None,
-    "cost-aware, and acceptance-head with --auto-stop-threshold: file of what steps cost here; "
-    "measured and written if it is not there (default: one in ~/.cache/specdec)",
-    str, optional=True,
-)  # fmt: skip
-BOUNDS = (MIN_DRAFT, MAX_DRAFT)
-"""Of all policies that draft."""
-
-
-class Head(Protocol):
-    """An acceptance head: how likely drafted tokens are to be accepted."""
-
-    def __call__(self, states: Tensor, confidences: Tensor) -> Tensor:
-        """``(rows, slots)`` probabilities that a slot is accepted given that all before it are.
-
-        Args:
-            states: ``(rows, slots, channels)`` the drafter's states.
-            confidences: ``(rows, slots)`` the drafter's probability of each drafted token.
-        """
-        ...
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What a controller is built from, beside its options."""
-
-    bounds: Bounds
-    """Of slots, or of nodes where drafts are trees."""
-    depth: int
-    """How deep trees may be."""
-    head: Head | None = None
-
-
-@dataclass(frozen=True)
-class Style:
-    """How a kind of system is drawn."""
-
-    color: str
-    """Those of Okabe and Ito (2008) can be told apart by the colour-blind."""
-    marker: str
-    size: int = 6
-
-
-@dataclass(frozen=True)
-class Policy:
-    """A policy: how it is named, set, checked, built, reported and drawn.
-
-    Functions are given the :class:`ControllerOptions`.
-    """
-
-    name: str
-    help: str
-    build: Callable[[ControllerOptions, Parts], Controller]
-    options: tuple[Option[Any], ...] = ()
-    """Those that it looks at, beside the bounds."""
-    styles: Mapping[str, Style] = field(default_factory=dict)
-    """By its name, or the names of the kinds of system that a sweep makes of it."""
-    trees: Callable[[ControllerOptions], bool] = lambda options: False
-    """Whether drafts branch."""
-    needs_head: bool = False
-    """Whether it asks an acceptance head."""
-    looks_around: Callable[[ControllerOptions], bool] = lambda options: False
-    """Whether it decides for a row by other rows, those before it or timings too: relaxed output
-    then depends on them, also in float64."""
-    prepares: Callable[[ControllerOptions], str] = lambda options: ""
-    """What is to be done before each batch, and told to the controller: ``costs`` are measured, or
-    the batch is decoded (``lookahead``)."""
-    variants: Callable[[ControllerOptions], Iterator[tuple[str, ControllerOptions]]] | None = None
-    """What a sweep makes of it, each with what its name has beside the policy's; None: one for each
-    value of the option that is swept."""
-    bounded: bool = True
-    """Whether it has bounds at all."""
-    rank: int = 50
-    """Its place in lists."""
-    real: bool = True
-    """False of what knows more than a decoder can."""
-    idle: Callable[[ControllerOptions], set[str]] = lambda options: set()
-    """Of its options, those that do nothing beside the others."""
-
-
-POLICIES: dict[str, Policy] = {}
-"""By name."""
-
-
-def register_policy(policy: Policy) -> Policy:
-    """Make a policy known: to flags, configurations, sweeps, tables and plots.
-
-    Raises:
-        ValueError: there is one of that name.
-    """
-    if policy.name in POLICIES:
-        raise ValueError(f"policy {policy.name}: is registered twice")
-    POLICIES[policy.name] = policy
-    return policy
 
 
 def load_policies() -> None:
@@ -156,8 +37,7 @@ def load_policies() -> None:
 
 def controller_options() -> dict[str, Option[Any]]:
     """The options of all policies, by name."""
-    others = (option for policy in POLICIES.values() for option in policy.options)
-    return by_name([*BOUNDS, *others])
+    return by_name(one for policy in POLICIES.values() for one in declared_options(policy))
 
 
 @dataclass(frozen=True, init=False)
@@ -189,24 +69,20 @@ class ControllerOptions:
         self._check_bounds()
 
     def _check_bounds(self) -> None:
-        least, most = self[MIN_DRAFT], self[MAX_DRAFT]
-        limit = TREE_NODES if self.trees else MAX_DRAFT
-        most = self[TREE_NODES] if self.trees else most
-        if least and not self.policy.bounded:
+        least, name = self["min_draft"], "tree_nodes" if self.trees else "max_draft"
+        most = self[name]
+        if least and not self.drafts:
             raise ValueError(f"--min-draft {least}: --controller {self.controller} drafts nothing")
         if most is not None and least > most:
-            raise ValueError(f"--min-draft {least}: is above {limit.flag} {most}")
+            flag = f"--{name.replace('_', '-')}"
+            raise ValueError(f"--min-draft {least}: is above {flag} {most}")
 
     def __hash__(self) -> int:
         return hash((self.controller, tuple(sorted(self.given.items()))))
 
-    def __getitem__(self, option: Option[T]) -> T:
-        """The value of an option."""
-        found: T = self._value(option)
-        return found
-
-    def _value(self, option: Option[Any]) -> Any:
-        return self.given.get(option.name, option.default)
+    def __getitem__(self, name: str) -> Any:
+        """The value of an option, of whichever policy it is."""
+        return self.given[name] if name in self.given else controller_options()[name].default
 
     def having(self, controller: str | None = None, **given: Value) -> ControllerOptions:
         """The same with another policy, or with some other values."""
@@ -224,10 +100,11 @@ class ControllerOptions:
         """
         if self.controller != AUTO:
             return self
-        trees = {option.name for option in POLICIES[RECOMMENDED].options} - {MAX_ROWS.name}
+        trees = {one.name for one in declared_options(POLICIES[RECOMMENDED])}
+        trees -= {one.name for one in declared_options(DraftingPolicy)} | {"max_rows"}
         if not causal and not trees & self.given.keys():
             return self.having(PUBLISHED)
-        return self.having(RECOMMENDED, **{MAX_ROWS.name: max_rows, **self.given})
+        return self.having(RECOMMENDED, **{"max_rows": max_rows, **self.given})
 
     @classmethod
     def from_config(cls, config: Any) -> ControllerOptions:
@@ -244,31 +121,35 @@ class ControllerOptions:
 
     @property
     def policy(self) -> Policy:
-        """The policy."""
-        return POLICIES[RECOMMENDED if self.controller == AUTO else self.controller]
+        """The policy, with its options."""
+        policy = POLICIES[RECOMMENDED if self.controller == AUTO else self.controller]
+        names = {one.name for one in declared_options(policy)}
+        return policy(**{name: value for name, value in self.given.items() if name in names})
 
     @property
     def trees(self) -> bool:
         """Whether drafts branch."""
-        return self.policy.trees(self)
+        return self.policy.trees
 
     @property
     def drafts(self) -> bool:
         """Whether a drafter is needed at all."""
-        return self.policy.bounded
+        return self.policy.drafts
 
     @property
     def looks_around(self) -> bool:
-        return self.policy.looks_around(self)
+        """See the policy."""
+        return self.policy.looks_around
 
     @property
-    def prepares(self) -> str:
-        return self.policy.prepares(self)
+    def measures(self) -> bool:
+        """See the policy."""
+        return self.policy.measures
 
     @property
     def needs_head(self) -> bool:
         """Whether it asks an acceptance head."""
-        return self.policy.needs_head
+        return self.policy.asks_head
 
     @property
     def kind(self) -> str:
@@ -278,9 +159,9 @@ class ControllerOptions:
     @property
     def used(self) -> tuple[Option[Any], ...]:
         """The options that it looks at."""
-        own = (*(BOUNDS if self.policy.bounded else ()), *self.policy.options)
-        idle = self.policy.idle(self)
-        return tuple(option for option in own if option.name not in idle and not option.gone)
+        policy = self.policy
+        declared = declared_options(type(policy))
+        return tuple(one for one in declared if one.name not in policy.idle and not one.gone)
 
     @property
     def idle(self) -> set[str]:
@@ -289,22 +170,22 @@ class ControllerOptions:
 
     def swept(self, axis: str) -> Any:
         """The value of its option that plots have on this axis; None if it has none."""
-        return next((self._value(option) for option in self.used if option.axis == axis), None)
+        return next((self[one.name] for one in self.used if one.axis == axis), None)
 
     def describe(self) -> dict[str, Value]:
         """All that it depends on: its name as ``controller``, and its options' values."""
-        return {"controller": self.controller, **{o.name: self._value(o) for o in self.used}}
+        return {"controller": self.controller, **{one.name: self[one.name] for one in self.used}}
 
     def check_block_size(self, block_size: int) -> None:
         """
         Raises:
             ValueError: a bound is above the block size, naming its flag.
         """
-        slots = (MAX_DRAFT,) if self.trees else (MAX_DRAFT, MIN_DRAFT)
-        for option in slots:
-            value = self._value(option)
+        for name in ("max_draft",) if self.trees else ("max_draft", "min_draft"):
+            value = self[name]
             if value is not None and value > block_size:
-                raise ValueError(f"{option.flag} {value}: is above the block size, {block_size}")
+                flag = f"--{name.replace('_', '-')}"
+                raise ValueError(f"{flag} {value}: is above the block size, {block_size}")
 
     def build(self, block_size: int, head: Head | None = None) -> Controller:
         """The controller for blocks of ``block_size``.
@@ -316,11 +197,11 @@ class ControllerOptions:
             ValueError: bounds outside the block, or no head where one is needed.
         """
         self.check_block_size(block_size)
-        slots = self[MAX_DRAFT] or block_size
-        bounds = Bounds(self[MIN_DRAFT], self[TREE_NODES] if self.trees else slots)
+        slots = self["max_draft"] or block_size
+        bounds = Bounds(self["min_draft"], self["tree_nodes"] if self.trees else slots)
         if self.needs_head and head is None:
             raise ValueError(
                 f"--controller {self.controller}: there is no acceptance head beside the drafter; "
                 "give its file with --acceptance-head"
             )
-        return self.policy.build(self, Parts(bounds, slots, head))
+        return self.policy.build(Parts(bounds, slots, head))

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from specdec_plugins.decoding.controllers.base import Controller, Needs
-from specdec_plugins.decoding.controllers.registry import (
-    MAX_ROWS,
-    MIN_DRAFT,
-    TREE_NODES,
-    Policy,
-    Style,
-    register_policy,
-)
-from specdec_plugins.decoding.options import Option
-from specdec_plugins.decoding.step_result import StepResult
+from dataclasses import dataclass
+from typing import ClassVar
 
-REDRAFT_BELOW = Option(
-    "redraft_below", 1.5,
-    "tree: draft anew where what is left of the last draft promises fewer accepted tokens a "
-    "sentence; inf: always (cost-aware decides by itself)",
-    least=0,
-)  # fmt: skip
+from specdec_plugins.decoding.controllers.base import Controller, Needs
+from specdec_plugins.decoding.controllers.policy import Parts, TreePolicy, register_policy
+from specdec_plugins.decoding.options import option
+from specdec_plugins.decoding.step_result import StepResult
 
 
 class Tree(Controller):
@@ -59,18 +48,36 @@ class Tree(Controller):
         return [self._nodes] * len(result.rows)
 
 
-register_policy(
-    Policy(
-        "tree",
-        "the most probable continuations, which branch, or what the last step left of them",
-        build=lambda options, parts: Tree(
-            parts.bounds.most, parts.depth, options[REDRAFT_BELOW], options[MAX_ROWS]
-        ),
-        options=(TREE_NODES, REDRAFT_BELOW, MAX_ROWS),
-        trees=lambda options: True,
-        looks_around=lambda options: options[MAX_ROWS] is not None,
-        styles={"tree": Style("#56B4E9", "v")},
-        rank=50,
-        idle=lambda options: {MIN_DRAFT.name},
+@register_policy
+@dataclass(frozen=True, kw_only=True)
+class BranchingPolicy(TreePolicy):
+    """See :class:`Tree`."""
+
+    name: ClassVar[str] = "tree"
+    help: ClassVar[str] = (
+        "the most probable continuations, which branch, or what the last step left of them"
     )
-)
+
+    redraft_below: float = option(
+        1.5,
+        "tree: draft anew where what is left of the last draft promises fewer accepted tokens a "
+        "sentence; inf: always (cost-aware decides by itself)",
+        least=0,
+    )
+    max_rows: int | None = option(
+        None,
+        "tree: larger batches are decoded without drafts (default: no batch is too large; auto "
+        "sets it where drafts cost time, but not for relaxed output, which would depend on it)",
+        least=1,
+    )
+
+    @property
+    def looks_around(self) -> bool:
+        return self.max_rows is not None
+
+    @property
+    def idle(self) -> frozenset[str]:
+        return frozenset({"min_draft"})
+
+    def build(self, parts: Parts) -> Tree:
+        return Tree(parts.bounds.most, parts.depth, self.redraft_below, self.max_rows)

@@ -216,7 +216,7 @@ def enumerate_outputs(
             patches.setattr(sampling, "accepts", chance.accepts)
             policy = options.build(k, head)
             if isinstance(policy, CostStopping):
-                policy.tell(COSTS)
+                policy.learn_costs(COSTS)
             controller = Watched(policy, chance)
             hypotheses = generator.decode(sample_of(len(paths)), controller, statistics)
             for (hypothesis,), weight in zip(hypotheses, chance.weights):

@@ -97,6 +97,7 @@ def test_cost_aware_lengths_do_not_skew_it(depth: int) -> None:
     slots = np.tile(np.arange(5.0), (rows + 1, 1))
     controller = CostAware(Bounds(0, 4), depth=depth)
     costs = StepCosts(0.02 * slots, 1 + 0.05 * slots)
+    controller.prepare = lambda *_: controller.learn_costs(costs)  # type: ignore[method-assign]
     torch.manual_seed(9)
     rule = SamplingRule(Sampling())
     drafter = cached_drafter(DRAFTERS["causal"], EagerEngine(), VERIFIER)
@@ -107,7 +108,6 @@ def test_cost_aware_lengths_do_not_skew_it(depth: int) -> None:
         controller,
         rule,
         LIMITS,
-        lambda *_: controller.tell(costs),
     )
     assert fit(outputs_of(generator, at_once=rows), Sampling()) > 1e-3
     assert generator.statistics.accepted_tokens > 100

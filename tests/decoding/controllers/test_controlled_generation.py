@@ -13,11 +13,10 @@ from controlled import (
     DRAFTERS,
     VARIANTS,
     K,
-    Prepare,
     drafter,
     make_generator,
     make_policy,
-    tell_costs,
+    priced,
     verifier,
 )
 from drafters import slot_logits
@@ -103,11 +102,11 @@ class RandomController(Controller):
         return answers
 
 
-def make(name: str, k: int, seed: int, least: int = 0) -> tuple[Controller, Prepare]:
+def make(name: str, k: int, seed: int, least: int = 0) -> Controller:
     if name == "random":
-        return RandomController(Bounds(least, k), seed), None
+        return RandomController(Bounds(least, k), seed)
     if name == "random tree":
-        return RandomController(Bounds(least, 3 * k), seed, depth=k), None
+        return RandomController(Bounds(least, 3 * k), seed, depth=k)
     return make_policy(name, k, seed, least)
 
 
@@ -183,11 +182,9 @@ def test_scripted(
 
     least = min(least, k)
     batch, other = make_batch(lengths, seed=seed), make_batch(lengths[::-1], seed=seed + 1)
-    controller, prepare = make(name, k, seed, least)
+    controller = make(name, k, seed, least)
     limits = GenerationLimits(max_len_b=max_len_b)
-    generator = traced(
-        scripted_generator(verifier(), script(batch), controller, limits=limits, prepare=prepare)
-    )
+    generator = traced(scripted_generator(verifier(), script(batch), controller, limits=limits))
     assert_exact(generator, batch, least)
     # A second batch meets what the first one taught.
     scripted: Any = generator.drafter
@@ -207,8 +204,8 @@ def test_scripted(
 def test_real_drafters(
     name: str, kind: str, lengths: list[int], seed: int, k: int, max_len_b: int
 ) -> None:
-    controller, prepare = make(name, k, seed)
-    generator = make_generator(kind, controller, max_len_b, prepare)
+    controller = make(name, k, seed)
+    generator = make_generator(kind, controller, max_len_b)
     assert_exact(generator, make_batch(lengths, seed=seed))
 
 
@@ -306,7 +303,7 @@ def test_features_are_those_of_the_committed_tokens(nodes: int) -> None:
 def test_batches_that_grow() -> None:
     """What was told and learned of smaller ones says nothing of a larger one."""
     controller = CostAware(Bounds(0, 6), depth=K)
-    generator = make_generator("causal, all shared", controller, 12, tell_costs(0.02))
+    generator = make_generator("causal, all shared", priced(controller, 0.02), 12)
     for size in (2, 2, 2, 2, 8, 8, 3):
         assert_exact(generator, make_batch(list(range(2, 2 + size)), seed=size))
 
@@ -376,10 +373,10 @@ def test_none_makes_no_pass_of_the_drafter(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_oracle_verifies_what_is_accepted_and_nothing_else() -> None:
     batch = make_batch([6, 2, 9, 1, 4])
     script = corrupted(beam1(batch, 15), 16, 0.3, len(DICTIONARY), 1)
-    controller, prepare = make_policy("oracle", 4)
+    controller = make_policy("oracle", 4)
     settled: dict[str, Any] = {"limits": GenerationLimits(max_len_b=15)}
     plain = traced(scripted_generator(verifier(), script, 4, **settled))
-    oracle = traced(scripted_generator(verifier(), script, controller, prepare=prepare, **settled))
+    oracle = traced(scripted_generator(verifier(), script, controller, **settled))
     whole, cut = assert_exact(plain, batch), assert_exact(oracle, batch)
     assert [h["accepted"] for h in whole] == [h["accepted"] for h in cut]
     # Its first pass is not counted.

@@ -29,7 +29,7 @@ def make_costs(draft: float, verify: float, per_row: float = 0.0, rows: int = 4)
 
 def make(draft: float, verify: float, per_row: float = 0.0, least: int = 0) -> CostAware:
     controller = CostAware(Bounds(least, K), depth=3)
-    controller.tell(make_costs(draft, verify, per_row))
+    controller.learn_costs(make_costs(draft, verify, per_row))
     return controller
 
 
@@ -77,7 +77,7 @@ def test_best_by_brute_force(rises: list[tuple[float, float]], least: int) -> No
         return float((1 + gains[:m].sum()) / (draft[n] + 1 + verify[m]))
 
     controller = CostAware(Bounds(least, K), depth=3)
-    controller.tell(StepCosts(*(np.tile(costs, (2, 1)) for costs in (draft, 1 + verify))))
+    controller.learn_costs(StepCosts(*(np.tile(costs, (2, 1)) for costs in (draft, 1 + verify))))
     (length,) = begin(controller, 1)
     best = max(rate(n, m) for n in range(least, K + 1) for m in range(least, n + 1))
     assert rate(length, length) == pytest.approx(best)
@@ -126,9 +126,9 @@ class TestChoice:
         controller = make(0.1, 0.1)
         run(controller, [2], 400)
         assert begin(controller, 4) == [2] * 4
-        controller.tell(make_costs(0.1, 0.1, rows=9))
+        controller.learn_costs(make_costs(0.1, 0.1, rows=9))
         assert begin(controller, 9) == [2] * 9
-        controller.tell(make_costs(0.9, 0.9))
+        controller.learn_costs(make_costs(0.9, 0.9))
         assert begin(controller, 4) == [0] * 4
 
     @settings(max_examples=30)

@@ -26,7 +26,7 @@ def linear(draft_seconds: float, fixed: float, slot: float, rows: int = 4) -> St
 
 def make(costs: StepCosts, least: int = 0) -> CostStopping:
     controller = CostStopping(Bounds(least, MOST), HEAD)
-    controller.tell(costs)
+    controller.learn_costs(costs)
     return controller
 
 

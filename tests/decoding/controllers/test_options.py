@@ -25,8 +25,6 @@ from specdec_plugins.decoding.controllers import (
     controller_options,
 )
 from specdec_plugins.decoding.controllers.base import NoDrafts
-from specdec_plugins.decoding.controllers.confidence import CONFIDENCE_THRESHOLD
-from specdec_plugins.decoding.controllers.registry import TREE_NODES
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.sizes import PaddedSizes
 
@@ -88,13 +86,10 @@ def test_every_name_has_its_controller(name: str) -> None:
     assert isinstance(controller, NoDrafts) == (name == "none") == (not options.drafts)
 
 
-@pytest.mark.parametrize(
-    ("by_costs", "prepares", "read"),
-    [(False, "", "stop_threshold"), (True, "costs", "cost_profile")],
-)
-def test_what_a_threshold_follows_from(by_costs: bool, prepares: str, read: str) -> None:
+@pytest.mark.parametrize(("by_costs", "read"), [(False, "stop_threshold"), (True, "cost_profile")])
+def test_what_a_threshold_follows_from(by_costs: bool, read: str) -> None:
     options = ControllerOptions("acceptance-head", auto_stop_threshold=by_costs)
-    assert (options.prepares, options.looks_around) == (prepares, by_costs)
+    assert (options.measures, options.looks_around) == (by_costs, by_costs)
     always = {"min_draft", "max_draft", "acceptance_head", "auto_stop_threshold"}
     assert {option.name for option in options.used} == {read, *always}
     assert options.build(4, HEAD).needs == Needs(4, confidences=True)
@@ -131,8 +126,8 @@ def test_what_is_said_of_it() -> None:
     options = ControllerOptions("confidence", confidence_threshold=0.25, max_draft=None)
     assert options == ControllerOptions("confidence", confidence_threshold=0.25)
     assert len({options, ControllerOptions("confidence", confidence_threshold=0.25)}) == 1
-    assert options[CONFIDENCE_THRESHOLD] == options.swept("threshold") == 0.25
-    assert options[TREE_NODES] == 8
+    assert options["confidence_threshold"] == options.swept("threshold") == 0.25
+    assert options["tree_nodes"] == 8
     assert options.swept("nodes") is None
     assert options.describe() == {
         "controller": "confidence",
@@ -143,8 +138,8 @@ def test_what_is_said_of_it() -> None:
     }
     assert {*options.describe(), *options.idle} == {"controller", *controller_options()}
     other = options.having("tree", tree_nodes=9)
-    assert (other.controller, other[TREE_NODES], other.swept("nodes")) == ("tree", 9, 9)
-    assert other[CONFIDENCE_THRESHOLD] == 0.25
+    assert (other.controller, other["tree_nodes"], other.swept("nodes")) == ("tree", 9, 9)
+    assert other["confidence_threshold"] == 0.25
 
 
 def test_from_a_task_or_a_command_line() -> None:
@@ -205,7 +200,6 @@ class Padded(EagerEngine):
 @pytest.mark.parametrize(
     ("rule", "engine", "given", "most"),
     [
-        (StrictRule(), None, {}, 2),
         (StrictRule(), EagerEngine(), {}, 2),
         (StrictRule(), Padded(), {}, 1),
         (StrictRule(), Padded(), {"max_rows": 4}, 4),
@@ -215,7 +209,7 @@ class Padded(EagerEngine):
     ],
 )
 def test_auto_drafts_for_as_many_rows_as_it_pays(
-    rule: AcceptanceRule, engine: EagerEngine | None, given: dict[str, Any], most: int | None
+    rule: AcceptanceRule, engine: EagerEngine, given: dict[str, Any], most: int | None
 ) -> None:
     """But relaxed output does not depend on the batch, unless that is asked for."""
     found = recommended(ControllerOptions("auto", **given), drafter("causal"), rule, engine)
@@ -255,5 +249,5 @@ def test_which_threshold_is_looked_at() -> None:
     found = fixed.having(auto_stop_threshold=True)
     assert {"stop_threshold", "cost_profile"} & fixed.idle == {"cost_profile"}
     assert {"stop_threshold", "cost_profile"} & found.idle == {"stop_threshold"}
-    assert (fixed.prepares, found.prepares) == ("", "costs")
+    assert (fixed.measures, found.measures) == (False, True)
     assert (fixed.looks_around, found.looks_around) == (False, True)

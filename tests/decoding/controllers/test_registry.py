@@ -6,9 +6,9 @@ import importlib
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from conftest import make_batch
@@ -19,23 +19,18 @@ from sweeps import make_run
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers import (
     POLICIES,
-    Controller,
     ControllerOptions,
+    Parts,
     Policy,
-    Style,
     controller_options,
     register_policy,
 )
 from specdec_plugins.decoding.controllers.constant import Constant
-from specdec_plugins.decoding.options import Option
+from specdec_plugins.decoding.controllers.policy import DraftingPolicy
+from specdec_plugins.decoding.options import declared_options, option
 from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.evaluation.summary import is_real, summarize
 from specdec_plugins.inference import Settings
-
-EVERY = Option(
-    "every", 2, "toy: draft in one of so many steps", int, least=1, most=9, sweep=(2, 3),
-    axis="threshold",
-)  # fmt: skip
 
 
 class Toy(Constant):
@@ -52,21 +47,34 @@ class Toy(Constant):
         return super().observe(result) if self.step % self.every == 0 else [0] * len(result.rows)
 
 
-def build(options: ControllerOptions, parts: Any) -> Controller:
-    return Toy(parts.bounds.most, options[EVERY])
+@dataclass(frozen=True, kw_only=True)
+class ToyPolicy(DraftingPolicy):
+    name: ClassVar[str] = "toy"
+    help: ClassVar[str] = "now and then"
+    real: ClassVar[bool] = False
+    rank: ClassVar[int] = 99
+
+    every: int = option(
+        2,
+        "toy: draft in one of so many steps",
+        least=1,
+        most=9,
+        sweep=(2, 3),
+        axis="threshold",
+    )
+
+    def build(self, parts: Parts) -> Toy:
+        return Toy(parts.bounds.most, self.every)
 
 
 @pytest.fixture
-def toy() -> Iterator[Policy]:
-    styles = {"toy": Style("#123456", "h")}
-    yield register_policy(
-        Policy("toy", "now and then", build, (EVERY,), styles, real=False, rank=99)
-    )
+def toy() -> Iterator[type[Policy]]:
+    yield register_policy(ToyPolicy)
     del POLICIES["toy"]
 
 
 @pytest.fixture
-def fresh(toy: Policy, monkeypatch: pytest.MonkeyPatch) -> Any:
+def fresh(toy: type[Policy], monkeypatch: pytest.MonkeyPatch) -> Any:
     """Imports a module as a process does in which the policy was there before."""
 
     def load(name: str) -> ModuleType:
@@ -84,7 +92,7 @@ def fresh(toy: Policy, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_it_decodes() -> None:
     options = ControllerOptions("toy", every=3, max_draft=2)
     assert options.describe() == {"controller": "toy", "min_draft": 0, "max_draft": 2, "every": 3}
-    assert controller_options()["every"] is EVERY
+    assert controller_options()["every"] in declared_options(ToyPolicy)
     assert "every" in ControllerOptions("constant").idle
     with pytest.raises(ValueError, match="--every 0: must be between 1 and 9"):
         ControllerOptions("toy", every=0)
@@ -124,7 +132,7 @@ def test_plots_have_it(fresh: Any) -> None:
     runs = [make_run("AR"), *(make_run(f"toy {every} k 3", threshold=every) for every in (0.2, 3))]
     (group,) = summarize(runs, [])
     picture = plots.draw_pareto(group)["svg"].decode()
-    assert "#123456" in picture
+    assert plots.OTHER.color in picture
     assert "toy (the bound of chains, not a real decoder), by threshold, k 3" in picture
     assert not is_real("toy")
 
@@ -132,9 +140,15 @@ def test_plots_have_it(fresh: Any) -> None:
 @pytest.mark.usefixtures("toy")
 def test_names_are_taken_once() -> None:
     with pytest.raises(ValueError, match="policy toy: is registered twice"):
-        register_policy(Policy("toy", "another", build))
-    other = Option("every", 3, "another of that name", int)
-    register_policy(Policy("toy too", "with another option of that name", build, (other,)))
+        register_policy(ToyPolicy)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Another(DraftingPolicy):
+        name: ClassVar[str] = "toy too"
+        help: ClassVar[str] = "with another option of that name"
+        every: int = option(3, "another of that name")
+
+    register_policy(Another)
     try:
         with pytest.raises(ValueError, match="--every: is declared twice"):
             controller_options()

@@ -78,8 +78,8 @@ def test_a_batch_is_its_rows(
     max_len_b: int,
 ) -> None:
     options = {"tree_nodes": 2 * k, "redraft_below": redraft_below}
-    policy, prepare = make_policy(controller, k, **options)
-    generator = make_generator(kind, policy, max_len_b, prepare, rule)
+    policy = make_policy(controller, k, **options)
+    generator = make_generator(kind, policy, max_len_b, rule)
     assert_apart(generator, lengths, seed)
 
 

@@ -98,6 +98,11 @@ def _check_file(name: str) -> None:
             zipped = file.read(len(ZIP_MAGIC)) == ZIP_MAGIC
         fault = _archive_fault(name) if zipped else _is_tar(name)
     except FileNotFoundError:
+        if os.pathsep in name:
+            raise CheckpointError(
+                f"{name}: names several models; an ensemble cannot be verified with: distil it "
+                "into one model (docs/verifiers.md), or name one of them"
+            ) from None
         raise CheckpointError(f"{name}: no such file; check the path") from None
     except OSError as error:
         raise CheckpointError(

@@ -9,12 +9,13 @@ import torch
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
+from fairseq.tasks.translation import TranslationConfig
 from omegaconf import OmegaConf
 from torch import Tensor
 
 from specdec_plugins.checkpoints.dictionaries import load_dictionary, noted
 from specdec_plugins.checkpoints.draft_vocabulary import FrequentTokens
-from specdec_plugins.checkpoints.loading import State, is_drafter, save_state
+from specdec_plugins.checkpoints.loading import State, is_drafter, is_transformer, save_state
 from specdec_plugins.checkpoints.upgrade import load_upgraded
 from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.host.packed_encoder import REDUNDANT
@@ -30,19 +31,20 @@ PLACES = ("data", "AR_path", "acceptance_head", "cost_profile", "drafter")
 def export_checkpoint(
     source: str,
     target: str,
-    source_lang: str | None = None,
-    target_lang: str | None = None,
+    languages: tuple[str | None, str | None] = (None, None),
     dictionaries: str | None = None,
     draft_from: FrequentTokens | Literal["all"] | None = None,
+    as_transformer: bool = False,
 ) -> int:
     """Write ``source`` to ``target`` with float16 weights and without optimizer state or paths.
 
     Args:
-        source_lang, target_lang: written into the checkpoint; fairseq saves only languages that
+        languages: source and target, written into the checkpoint; fairseq saves only languages that
             training was given by flag, and else reads them off its data directory.
         dictionaries: the folder of the dictionaries that it was trained with, whose fingerprints
             are written into the checkpoint; those of the plugin's tasks hold them already.
         draft_from: the tokens that a drafter is to draft, ``all`` or some; None: those that it did.
+        as_transformer: write an architecture of any name as fairseq's Transformer.
 
     Returns:
         The size of ``target`` in bytes.
@@ -52,19 +54,19 @@ def export_checkpoint(
             cannot be or is not the one that it was trained with, the draft vocabulary cannot be
             chosen, or ``target`` cannot be written.
     """
-    state = load_upgraded(source)
+    state = load_upgraded(source, as_transformer)
     if not all(isinstance(tensor, Tensor) for tensor in state["model"].values()):
         raise CheckpointError(
             f"{source}: is no model that translates; of an acceptance head's checkpoint "
             "scripts/calibrate_head.py makes the file to ship"
         )
     task = state["cfg"]["task"]
-    for name, language in (("source_lang", source_lang), ("target_lang", target_lang)):
+    for name, language in zip(("source_lang", "target_lang"), languages, strict=True):
         if language:
             setattr(task, name, language)
     if dictionaries:
-        languages = (getattr(task, "source_lang", None), getattr(task, "target_lang", None))
-        state["task_state"] = noted(state["task_state"], dictionaries, languages, source)
+        both = (getattr(task, "source_lang", None), getattr(task, "target_lang", None))
+        state["task_state"] = noted(state["task_state"], dictionaries, both, source)
     if draft_from is not None:
         _choose_drafts(state, draft_from, dictionaries, source)
     return save_state(inference_state(state, _half(state["model"])), target)
@@ -96,6 +98,12 @@ def inference_state(state: State, weights: dict[str, Tensor]) -> dict[str, objec
     ours load; without optimizer state or paths."""
     model, task = (_without_places(vars(state["cfg"][part])) for part in ("model", "task"))
     task = {**_defaults(task["_name"]), **task}
+    if is_transformer(state):
+        # For whoever has no plugin. CTranslate2's converter sets up the task from the model's part,
+        # which has all options where fairseq-train writes it.
+        task = {name: task[name] for name in task if name in _settings(TranslationConfig)}
+        model = {**task, **model, "task": "translation"}
+        task["_name"] = "translation"
     return {
         # fairseq's hub interface asks for all groups of settings; of this model are these two.
         "cfg": {**_settings(FairseqConfig), "model": _as_fairseq_saves(model), "task": task},

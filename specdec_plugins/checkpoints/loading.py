@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import torch
 from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.models.transformer import TransformerModelBase
 
 from specdec_plugins.checkpoints.archive import check_weights, load_archive, one_line
 from specdec_plugins.checkpoints.dictionaries import check_dictionaries
@@ -48,8 +49,11 @@ class State(TypedDict):
     extra_state: dict[str, object]
 
 
-def load_state(path: str | os.PathLike[str]) -> State:
+def load_state(path: str | os.PathLike[str], as_transformer: bool = False) -> State:
     """Read a fairseq checkpoint onto the CPU, and check it.
+
+    Args:
+        as_transformer: take an architecture of any name for fairseq's Transformer.
 
     Raises:
         CheckpointError: the file is missing, unreadable, damaged, not a checkpoint of fairseq's,
@@ -71,7 +75,8 @@ def load_state(path: str | os.PathLike[str]) -> State:
     weights = state["model"].items()
     check_weights(name, {key: value for key, value in weights if not REDUNDANT.search(str(key))})
     try:
-        parts = {"model": saved_model(config["model"]), "task": saved_task(config["task"])}
+        model = saved_model(config["model"], as_transformer)
+        parts = {"model": model, "task": saved_task(config["task"])}
     except ConfigError as error:
         raise CheckpointError(f"{name}: {error}") from error
     return {
@@ -87,6 +92,11 @@ def load_state(path: str | os.PathLike[str]) -> State:
 def is_drafter(state: State) -> bool:
     """Whether a checkpoint is a drafter's."""
     return issubclass(ARCH_MODEL_REGISTRY.get(state["cfg"]["model"].arch, object), Drafter)
+
+
+def is_transformer(state: State) -> bool:
+    """Whether a checkpoint is that of a Transformer of fairseq's."""
+    return issubclass(ARCH_MODEL_REGISTRY[state["cfg"]["model"].arch], TransformerModelBase)
 
 
 def _num_updates(name: str, history: object) -> int:

@@ -14,32 +14,28 @@ import logging
 import re
 from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TypeVar, Union, get_args, get_origin
 
-from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
-from fairseq.models.transformer import TransformerConfig, TransformerModel
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import DictConfig
 from omegaconf.nodes import ValueNode
 
+from specdec_plugins.checkpoints.architectures import (
+    LEFT_OUT,
+    SUPPORTED,
+    architecture,
+    hints_of,
+    known_fields,
+    shown,
+)
 from specdec_plugins.files.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-# Read with getattr by fairseq's Transformer, and declared nowhere (NormFormer).
-UNDECLARED = {"scale_attn": bool, "scale_fc": bool, "scale_heads": bool, "scale_resids": bool}
-
-# Files that training began with: the weights that are loaded have replaced what was in them.
-STARTING_POINTS = ("encoder_embed_path", "decoder_embed_path", "init_encoder_from")
-# What changes nothing but training, and that only of some models.
-TRAINING_ONLY = ("decoder_layerdrop",)
-LEFT_OUT = (*STARTING_POINTS, *TRAINING_ONLY)
 
 # Integers that fairseq takes from the command line as text, and makes numbers of while it builds.
 SAVED_AS_TEXT = ("decoder_input_dim", "decoder_output_dim")
@@ -61,12 +57,13 @@ OTHERWISE = 1 << 20
 LONGEST = 4096
 
 
-def saved_model(config: object) -> Namespace:
+def saved_model(config: object, as_transformer: bool = False) -> Namespace:
     """The model's part of a checkpoint's configuration, fit to build the model from.
 
     Args:
         config: as it is in the file: a namespace (which then has all options of a command line),
             a mapping or a node of omegaconf.
+        as_transformer: build an architecture of any name as fairseq's Transformer.
 
     Returns:
         The architecture, as ``arch`` and ``_name``, and the fields that are set.
@@ -75,8 +72,8 @@ def saved_model(config: object) -> Namespace:
         ConfigError: an architecture that is not supported, or a value that is not of its field.
     """
     values = _values("model", config)
-    name = values.get("_name") or values.get("arch")
-    known = _known_fields(_model_class(name), str(name))
+    name = architecture(values, as_transformer)
+    known = known_fields(name)
     kept = _checked(values, known, "model", LIMITS, least=0)
     if not isinstance(config, Namespace):  # a namespace has all other options, too
         _say_dropped(values, {*known, *LEFT_OUT, "_name", "arch"}, f"model {name}")
@@ -94,8 +91,8 @@ def saved_task(config: object) -> Namespace:
     name = values.get("task" if isinstance(config, Namespace) else "_name") or "translation"
     registered = TASK_REGISTRY.get(name, object) if isinstance(name, str) else object
     if not issubclass(registered, TranslationTask):
-        raise ConfigError(f"its task is {_shown(name)}; {_SUPPORTED}")
-    known = _hints(TASK_DATACLASS_REGISTRY.get(name, TranslationConfig))
+        raise ConfigError(f"its task is {shown(name)}; {SUPPORTED}")
+    known = hints_of(TASK_DATACLASS_REGISTRY.get(name, TranslationConfig))
     if isinstance(config, Namespace):
         known = {side: known[side] for side in ("source_lang", "target_lang")}
     else:
@@ -114,59 +111,11 @@ def saved_fields(
     Raises:
         ConfigError: an unknown field, or a value that is not of its field.
     """
-    known = {**_hints(config), **others}
+    known = {**hints_of(config), **others}
     unknown = [name for name in values if name not in known]
     if unknown:
-        raise ConfigError(f"unknown field {_shown(unknown[0])}")
+        raise ConfigError(f"unknown field {shown(unknown[0])}")
     return _checked(values, known, "file", LIMITS)
-
-
-_SUPPORTED = (
-    "supported are fairseq's `transformer`, trained for `translation`, and this plugin's own"
-)
-
-
-def _model_class(name: object) -> type:
-    # Here, since the drafters' modules read checkpoints themselves.
-    from specdec_plugins.models.acceptance_head import AcceptanceHeadModel
-    from specdec_plugins.models.drafter import Drafter
-
-    found: type = object
-    if isinstance(name, str):
-        found = ARCH_MODEL_REGISTRY.get(name) or MODEL_REGISTRY.get(name) or object
-    if found is TransformerModel or issubclass(found, (Drafter, AcceptanceHeadModel)):
-        return found
-    if not isinstance(name, str):
-        raise ConfigError(f"it names no architecture; {_SUPPORTED}")
-    what = "unknown" if found is object else "not supported"
-    raise ConfigError(f"architecture {_shown(name)} is {what}; {_SUPPORTED}")
-
-
-@cache
-def _known_fields(model: type, name: str) -> dict[str, object]:
-    """The types of an architecture's fields, by name."""
-    declared = MODEL_DATACLASS_REGISTRY.get(name)
-    if declared is not None:
-        known = _hints(declared)
-    else:
-        known = {**_hints(TransformerConfig), **UNDECLARED, **getattr(model, "saved_fields", {})}
-    return {name: hint for name, hint in known.items() if name not in LEFT_OUT}
-
-
-@cache
-def _hints(config: type) -> dict[str, object]:
-    """The types of a dataclass's fields; of a field that is a dataclass, those of its own fields,
-    with its name before theirs (``encoder_layers``)."""
-    hints = get_type_hints(config)
-    found: dict[str, object] = {}
-    for field in fields(config):
-        hint = hints[field.name]
-        if isinstance(hint, type) and is_dataclass(hint):
-            inner = _hints(hint)
-            found.update({f"{field.name}_{name}": inner[name] for name in inner})
-        elif not field.name.startswith("_") and hint is not Mapping[str, Any]:
-            found[field.name] = hint
-    return found
 
 
 def _values(what: str, config: object) -> dict[str, object]:
@@ -215,14 +164,14 @@ def _checked(
         if name in REFUSED:
             if value:
                 flag = name.replace("_", "-")
-                raise ConfigError(f"--{flag}: {REFUSED[name]} is not supported; {_SUPPORTED}")
+                raise ConfigError(f"--{flag}: {REFUSED[name]} is not supported; {SUPPORTED}")
             continue
         if name in SAVED_AS_TEXT and isinstance(value, str) and re.fullmatch("[0-9]{1,9}", value):
             value = int(value)
         try:
             kept[name] = _typed(value, hint, least, _limit(name, limits))
         except ConfigError as error:
-            fault = f"its {what} has {name} {_shown(value)}, which is {error}"
+            fault = f"its {what} has {name} {shown(value)}, which is {error}"
             raise ConfigError(f"{fault}; get the file from its author again") from None
     return kept
 
@@ -286,20 +235,10 @@ def _layer_numbers(value: object) -> str:
 def _say_dropped(values: Mapping[str, object], known: set[str], what: str) -> None:
     dropped = sorted(set(values) - known)
     if dropped:
-        _warn_of_dropped(what, ", ".join(_shown(name) for name in dropped))
+        _warn_of_dropped(what, ", ".join(shown(name) for name in dropped))
 
 
 @cache
 def _warn_of_dropped(what: str, names: str) -> None:
     """Once, however often a file is read."""
     logger.warning("a checkpoint's %s has unknown fields, which are left out: %s", what, names)
-
-
-def _shown(value: object) -> str:
-    """A value of somebody else's, in at most 40 characters that a terminal can show."""
-    if isinstance(value, int) and value.bit_length() > 64:
-        return f"a number of {value.bit_length()} bits"
-    if not isinstance(value, (str, int, float)):
-        return f"a {type(value).__name__}"
-    text = ascii(value[:80] if isinstance(value, str) else value)
-    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -13,18 +13,22 @@ from collections.abc import Mapping
 
 import torch
 from fairseq.data import Dictionary
-from fairseq.models import ARCH_MODEL_REGISTRY
-from fairseq.models.transformer import TransformerModelBase
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
-from specdec_plugins.checkpoints.loading import State, build_model, first_mismatches, load_state
+from specdec_plugins.checkpoints.loading import (
+    State,
+    build_model,
+    first_mismatches,
+    is_transformer,
+    load_state,
+)
 from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.host.packed_encoder import REDUNDANT
 
 SIDES = ("encoder", "decoder")
 
 
-def load_upgraded(path: str | os.PathLike[str]) -> State:
+def load_upgraded(path: str | os.PathLike[str], as_transformer: bool = False) -> State:
     """Read a checkpoint as ``load_state`` does; a Transformer's weights have today's names.
 
     What is not a Transformer is this plugin's own, whose weights never had other names.
@@ -33,9 +37,9 @@ def load_upgraded(path: str | os.PathLike[str]) -> State:
         CheckpointError: as ``load_state``; or the weights are not those of the Transformer that the
             configuration describes, so that some would be lost.
     """
-    name, state = os.fspath(path), load_state(path)
+    name, state = os.fspath(path), load_state(path, as_transformer)
     cfg, weights = state["cfg"]["model"], state["model"]
-    if issubclass(ARCH_MODEL_REGISTRY[cfg.arch], TransformerModelBase):
+    if is_transformer(state):
         # Every layer that was saved: those to keep are chosen where the file is loaded.
         whole = {**vars(cfg), "encoder_layers_to_keep": None, "decoder_layers_to_keep": None}
         task = TranslationTask(TranslationConfig(), *_dictionaries(name, weights))

@@ -50,12 +50,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="FILE",
         help="segmented text of the target language, best what the verifier wrote for training",
     )
+    parser.add_argument(
+        "--as-transformer",
+        action="store_true",
+        help="of a verifier with an architecture that fairseq has not: write it as fairseq's "
+        "Transformer, if its options and weights are exactly those of one",
+    )
     args = parser.parse_args(argv)
     inputs = [("SOURCE", args.source), ("--draft-text", args.draft_text)]
     check_paths([("TARGET", args.target)], inputs)
     languages = args.source_lang, args.target_lang
     draft_from = _draft_from(args.draft_vocabulary, args.draft_text)
-    about = *languages, args.dictionaries, draft_from
+    about = languages, args.dictionaries, draft_from, args.as_transformer
     with reserved([("TARGET", args.target)]):
         size = export_checkpoint(args.source, args.target, *about)
     put(f"{args.target}: {size / 1e6:.1f} MB\n")

@@ -76,15 +76,27 @@ def test_no_path_of_the_training_machine_is_left(trained: Path, tmp_path: Path) 
 
 
 def test_options_that_the_checkpoint_is_older_than_have_their_defaults(
-    trained: Path, tmp_path: Path
+    drafter: Path, tmp_path: Path
 ) -> None:
-    state = torch.load(trained, weights_only=False)
+    state = torch.load(drafter, weights_only=False)
     state["cfg"]["task"] = {"_name": "translation_specdec", "block_size": 3}
-    torch.save(state, trained)
-    export_checkpoint(str(trained), str(tmp_path / "small.pt"))
+    torch.save(state, drafter)
+    export_checkpoint(str(drafter), str(tmp_path / "small.pt"))
     task = load_state(tmp_path / "small.pt")["cfg"]["task"]
     assert (task.block_size, task.beta, task.controller) == (3, 1, "auto")
     assert not hasattr(task, "num_shards")  # it follows fairseq's own option of that name
+
+
+def test_a_verifier_of_our_task_is_one_of_fairseqs(trained: Path, tmp_path: Path) -> None:
+    """So that it needs no plugin."""
+    state = torch.load(trained, weights_only=False)
+    state["cfg"]["task"] = {"_name": "translation_specdec", "block_size": 3, "target_lang": "de"}
+    torch.save(state, trained)
+    export_checkpoint(str(trained), str(tmp_path / "small.pt"))
+    config = torch.load(tmp_path / "small.pt", weights_only=False)["cfg"]
+    assert config["task"]["_name"] == config["model"].task == "translation"
+    assert config["task"]["target_lang"] == config["model"].target_lang == "de"
+    assert "block_size" not in config["task"]
 
 
 def test_the_dictionaries_are_noted(trained: Path, tmp_path: Path) -> None:
@@ -93,7 +105,7 @@ def test_the_dictionaries_are_noted(trained: Path, tmp_path: Path) -> None:
     dictionary = make_task().source_dictionary
     for language in ("en", "de"):
         dictionary.save(str(folder / f"dict.{language}.txt"))
-    export_checkpoint(str(trained), target, "en", "de", str(folder))
+    export_checkpoint(str(trained), target, ("en", "de"), str(folder))
     expected = dictionary_fingerprint(dictionary)
     assert load_state(target)["task_state"][KEY] == {"source": expected, "target": expected}
     # What they are is kept from then on, and is not to be changed.
@@ -104,7 +116,7 @@ def test_the_dictionaries_are_noted(trained: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="trained with other dictionaries than those in"):
         export_checkpoint(target, again, dictionaries=str(folder))
     with pytest.raises(CheckpointError, match=r"dict\.fr\.txt: cannot be read as a dictionary"):
-        export_checkpoint(target, again, "en", "fr", str(folder))
+        export_checkpoint(target, again, ("en", "fr"), str(folder))
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ def test_calibrated_head_is_the_trained_one(
     assert "uncalibrated token" in capsys.readouterr().out
     results = json.loads(figures.read_text("utf-8"))
     exported = tmp_path / "drafter.pt"
-    export_checkpoint(str(trained.drafter), str(exported), "en", "de")
+    export_checkpoint(str(trained.drafter), str(exported), ("en", "de"))
     assert find_head(exported, RelaxedRule(3, 1.0)) == output
     head_before = TrainedHead(str(trained.head))
     drafter = head_before.task.load_drafter(str(exported))

@@ -1,0 +1,174 @@
+"""Which architecture a saved model is built as, and the fields that its configuration may have."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Any, get_type_hints
+
+from fairseq.dataclass.configs import FairseqConfig
+from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
+from fairseq.models.transformer import TransformerConfig, TransformerModel
+from fairseq.models.transformer_align import TransformerAlignModel
+
+from specdec_plugins.files.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+TRANSFORMER = "transformer"
+SUPPORTED = (
+    "supported are fairseq's `transformer`, trained for `translation`, and this plugin's own"
+)
+AS_TRANSFORMER = "if it is a Transformer, make one of it: specdec-export SOURCE TARGET"
+
+# Read with getattr by fairseq's Transformer, and declared nowhere (NormFormer).
+UNDECLARED = {"scale_attn": bool, "scale_fc": bool, "scale_heads": bool, "scale_resids": bool}
+# A Transformer that also aligns: only what it says of its attention differs.
+OF_ALIGNMENT = {"alignment_heads": int, "alignment_layer": int, "full_context_alignment": bool}
+
+# Files that training began with: the weights that are loaded have replaced what was in them.
+STARTING_POINTS = ("encoder_embed_path", "decoder_embed_path", "init_encoder_from")
+# What changes nothing but training, and that only of some models.
+TRAINING_ONLY = ("decoder_layerdrop",)
+LEFT_OUT = (*STARTING_POINTS, *TRAINING_ONLY)
+
+# What fairseq writes down of every Transformer, whatever its architecture is called.
+ALWAYS_SAVED = tuple(
+    f"{side}_{name}"
+    for side in ("encoder", "decoder")
+    for name in (
+        *("embed_dim", "ffn_embed_dim", "layers", "attention_heads"),
+        *("normalize_before", "learned_pos"),
+    )
+)
+# Options by these names would be a network's own.
+OF_A_NETWORK = re.compile(
+    "encoder|decoder|layer|head|attn|attention|norm|embed|posit|rotary|relative|ffn|glu|activation"
+    "|expert|moe|adapter|softmax|residual"
+)
+# Of the tasks of multilingual models.
+OF_TASKS = {"encoder_langtok", "decoder_langtok"}
+
+
+def architecture(values: Mapping[str, object], as_transformer: bool = False) -> str:
+    """The name of the registered architecture that a saved model is built as.
+
+    One that nobody here knows and that is called ``transformer…`` is built as fairseq's own.
+
+    Args:
+        values: the model's part of a configuration, by name.
+        as_transformer: so is one of any name.
+
+    Raises:
+        ConfigError: an architecture that is not supported, or one that cannot be a Transformer.
+    """
+    name = values.get("_name") or values.get("arch")
+    if not isinstance(name, str):
+        raise ConfigError(f"it names no architecture; {SUPPORTED}")
+    # Here, since the drafters' modules read checkpoints themselves.
+    from specdec_plugins.models.acceptance_head import AcceptanceHeadModel
+    from specdec_plugins.models.drafter import Drafter
+
+    model = ARCH_MODEL_REGISTRY.get(name) or MODEL_REGISTRY.get(name)
+    if model is not None and (
+        model in (TransformerModel, TransformerAlignModel)
+        or issubclass(model, (Drafter, AcceptanceHeadModel))
+    ):
+        return name
+    if as_transformer or (model is None and name.startswith(TRANSFORMER)):
+        _check_transformer(name, values)
+        return TRANSFORMER
+    if model is None:
+        raise ConfigError(
+            f"architecture {shown(name)} is unknown; {SUPPORTED}; {AS_TRANSFORMER} --as-transformer"
+        )
+    raise ConfigError(f"architecture {shown(name)} is not supported; {SUPPORTED}")
+
+
+def _check_transformer(name: str, values: Mapping[str, object]) -> None:
+    """
+    Raises:
+        ConfigError: what was saved does not describe a Transformer, or more than one.
+    """
+    for needed in ALWAYS_SAVED:
+        if values.get(needed) is None:
+            raise ConfigError(
+                f"architecture {shown(name)} is unknown, and no Transformer: it has no {needed}; "
+                f"{SUPPORTED}"
+            )
+    known = {
+        *hints_of(TransformerConfig),
+        *UNDECLARED,
+        *LEFT_OUT,
+        *OF_TASKS,
+        *_options_of_fairseq(),
+    }
+    for key, value in values.items():
+        off = value is None or (isinstance(value, (bool, int, float, str)) and not value)
+        if not off and key not in known and OF_A_NETWORK.search(key):
+            raise ConfigError(
+                f"architecture {shown(name)} has {shown(key)}, which fairseq's Transformer has "
+                f"not; {SUPPORTED}"
+            )
+    _say_built_as_transformer(name)
+
+
+@cache
+def _say_built_as_transformer(name: str) -> None:
+    """Once, however often a file is read."""
+    logger.warning(
+        "architecture %s: built as fairseq's Transformer, not compared with code of its own",
+        shown(name),
+    )
+
+
+@cache
+def _options_of_fairseq() -> set[str]:
+    """The options that every training has."""
+    return {name for group in fields(FairseqConfig) for name in _names(group.type)}
+
+
+def _names(config: object) -> set[str]:
+    return {field.name for field in fields(config)} if is_dataclass(config) else set()
+
+
+@cache
+def known_fields(name: str) -> dict[str, object]:
+    """The types of an architecture's fields, by name."""
+    declared = MODEL_DATACLASS_REGISTRY.get(name)
+    if declared is not None:
+        known = hints_of(declared)
+    else:
+        model = ARCH_MODEL_REGISTRY[name]
+        own = OF_ALIGNMENT if model is TransformerAlignModel else getattr(model, "saved_fields", {})
+        known = {**hints_of(TransformerConfig), **UNDECLARED, **own}
+    return {name: hint for name, hint in known.items() if name not in LEFT_OUT}
+
+
+@cache
+def hints_of(config: type) -> dict[str, object]:
+    """The types of a dataclass's fields; of a field that is a dataclass, those of its own fields,
+    with its name before theirs (``encoder_layers``)."""
+    hints = get_type_hints(config)
+    found: dict[str, object] = {}
+    for field in fields(config):
+        hint = hints[field.name]
+        if isinstance(hint, type) and is_dataclass(hint):
+            inner = hints_of(hint)
+            found.update({f"{field.name}_{name}": inner[name] for name in inner})
+        elif not field.name.startswith("_") and hint is not Mapping[str, Any]:
+            found[field.name] = hint
+    return found
+
+
+def shown(value: object) -> str:
+    """A value of somebody else's, in at most 40 characters that a terminal can show."""
+    if isinstance(value, int) and value.bit_length() > 64:
+        return f"a number of {value.bit_length()} bits"
+    if not isinstance(value, (str, int, float)):
+        return f"a {type(value).__name__}"
+    text = ascii(value[:80] if isinstance(value, str) else value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

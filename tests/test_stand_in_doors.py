@@ -1,0 +1,144 @@
+"""Verifiers as people have them, through each door: all give what stock fairseq gives."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from drafters import make_causal, save_checkpoint
+from fairseq.models.transformer import TransformerModel
+from stand_ins import STAND_INS, StandIn, read_by_fairseq
+from test_fairseq_doors import PACKAGE, by_letter, in_order, run, run_generate
+
+from specdec_plugins.checkpoints.export import export_checkpoint
+from specdec_plugins.cli import inference as script
+from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.inference import Settings, load_translator
+
+LINES = ["w1 w2 w3", "w4 w5", "w6 w7 w8 w9 w10", "w11 w1 w3 w0"]
+LONGEST = "--max-len-b 12"
+LANGUAGES = {"source_lang": "en", "target_lang": "de"}
+
+
+class World:
+    """A folder with a stand-in, a random drafter, text, and what stock fairseq makes of it."""
+
+    def __init__(self, kind: StandIn, folder: Path) -> None:
+        self.folder, self.kind = folder, kind
+        self.verifier = kind.save(folder / "verifier.pt")
+        trained = save_checkpoint(folder / "trained.pt", make_causal(), **LANGUAGES)
+        self.drafter = folder / "drafter.pt"
+        export_checkpoint(str(trained), str(self.drafter))
+        for language in LANGUAGES.values():
+            (folder / f"valid.en-de.{language}").write_text("\n".join(LINES) + "\n", "utf-8")
+        read_by_fairseq(self.verifier, kind.task())
+        self.expected = self.generate("translation", folder / "stock.pt", "stock")
+        assert len(set(self.expected)) == len(LINES)
+
+    def generate(self, task: str, path: Path | str, results: str) -> list[str]:
+        """The output of ``fairseq-generate``."""
+        flags = f"{self.folder} --task {task} -s en -t de --cpu --dataset-impl raw"
+        flags += f" --path {path} {LONGEST} --num-workers 0 --gen-subset valid --beam 1"
+        flags += " --required-batch-size-multiple 1"
+        return in_order(by_letter(run_generate(flags, self.folder / results))["H"])
+
+
+DOORS = ["fused, joint", pytest.param("unknown, post-norm", marks=pytest.mark.slow)]
+
+
+@pytest.fixture(scope="module", params=DOORS)
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(STAND_INS[request.param], tmp_path_factory.mktemp("world"))
+
+
+def test_translate(world: World) -> None:
+    output = world.folder / "out.txt"
+    flags = f"{world.folder} --path {world.drafter} --AR-path {world.verifier} {LONGEST}"
+    flags += f" --input-path {world.folder}/valid.en-de.en --output-path {output}"
+    assert script.main(flags.split()) == 0
+    assert output.read_text("utf-8").splitlines() == world.expected
+
+
+def translate(world: World, verifier: Path, strategy: str) -> list[str]:
+    """By our Python interface."""
+    settings = Settings(
+        data=str(world.folder),
+        path=str(world.drafter),
+        ar_path=str(verifier),
+        strategy=strategy,
+        batch=3,
+        limits=GenerationLimits(max_len_b=12),
+    )
+    return [translation.text for translation in load_translator(settings).translate(LINES)]
+
+
+@pytest.mark.parametrize("strategy", ["specdec", "AR"])
+def test_python(world: World, strategy: str) -> None:
+    assert translate(world, world.verifier, strategy) == world.expected
+
+
+def test_generate(world: World) -> None:
+    pair = f"{world.drafter}:{world.verifier}"
+    assert world.generate("translation_specdec", pair, "ours") == world.expected
+
+
+def test_interactive(world: World) -> None:
+    output = run(
+        "interactive",
+        f"{world.folder} --user-dir {PACKAGE} --task translation_specdec -s en -t de --cpu --beam 1"
+        f" --path {world.drafter}:{world.verifier} {LONGEST}",
+        stdin="".join(line + "\n" for line in LINES),
+    )
+    assert in_order(by_letter(output)["H"]) == world.expected
+
+
+def hub(folder: Path, files: str, **given: Any) -> Any:
+    return TransformerModel.from_pretrained(
+        str(folder), checkpoint_file=files, **LANGUAGES, **given
+    )
+
+
+def test_hub(world: World) -> None:
+    found = hub(world.folder, "drafter.pt:verifier.pt", user_dir=str(PACKAGE))
+    assert found.translate(LINES, max_len_b=12) == world.expected
+
+
+STOCK = """
+import sys
+from fairseq.models.transformer import TransformerModel
+hub = TransformerModel.from_pretrained(sys.argv[1], checkpoint_file="exported.pt")
+print(*hub.translate(sys.argv[2:], beam=1, max_len_b=12), sep="\\n")
+assert not any(name.startswith("specdec") for name in sys.modules)
+"""
+
+
+def test_what_is_exported_needs_no_plugin(world: World) -> None:
+    """Neither for fairseq, which torch has to be told to trust, nor for CTranslate2's converter."""
+    exported = world.folder / "exported.pt"
+    export_checkpoint(str(world.verifier), str(exported))
+    expected = translate(world, exported, "AR")
+    done = subprocess.run(
+        [sys.executable, "-c", STOCK, str(world.folder), *LINES],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=world.folder,
+        env={**os.environ, "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"},
+    )
+    assert done.stdout.splitlines() == expected, done.stderr[-2000:]
+    ctranslate2 = pytest.importorskip("ctranslate2", reason="the extra [bench] is not installed")
+    from ctranslate2.converters.fairseq import FairseqConverter
+
+    model = str(world.folder / "ctranslate2")
+    FairseqConverter(str(exported), str(world.folder)).convert(model, force=True)
+    translator = ctranslate2.Translator(model, compute_type="float32")
+    found = translator.translate_batch(
+        [line.split() for line in LINES], beam_size=1, max_decoding_length=12
+    )
+    # fairseq prints no <s>.
+    words = [[word for word in one.hypotheses[0] if word != "<s>"] for one in found]
+    assert [" ".join(line) for line in words] == expected

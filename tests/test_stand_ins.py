@@ -1,0 +1,104 @@
+"""Verifiers as people have them: each translates as stock fairseq does with the same file."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_batch, make_task
+from drafters import make_causal
+from stand_ins import STAND_INS, StandIn, read_by_fairseq
+from strict import assert_beam1, beam1, one_row
+
+from specdec_plugins.checkpoints.export import export_checkpoint
+from specdec_plugins.checkpoints.pair import load_verifier
+from specdec_plugins.decoding.build import build_generator
+from specdec_plugins.decoding.engine_choice import choose_engines
+from specdec_plugins.decoding.limits import GenerationLimits
+
+BATCHES = {"one": [8], "three": [9, 4, 6]}
+LIMITS = GenerationLimits(max_len_b=20)
+
+
+class Pair:
+    """A stand-in read by us and by fairseq, and a random drafter for it."""
+
+    def __init__(self, kind: StandIn, folder: Path) -> None:
+        path, task = kind.save(folder / "verifier.pt"), kind.task()
+        self.path = path
+        self.stock = read_by_fairseq(path, task)
+        self.ours = load_verifier(path, task).double()
+        source, self.target = kind.dictionaries
+        names = make_task(source, block_size=4)
+        names.target_dictionary = self.target
+        self.drafter = make_causal(names)
+        self.words = len(source)
+
+    def generators(self, *engines: Any) -> list[Any]:
+        """AR, and strict acceptance of drafts."""
+        chosen = dict(zip(("engine", "drafter_engine"), engines))
+        return [
+            build_generator(self.ours, drafter, self.target, 4, limits=LIMITS, **chosen)
+            for drafter in (None, self.drafter)
+        ]
+
+
+@pytest.fixture(scope="module", params=STAND_INS)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return Pair(STAND_INS[request.param], tmp_path_factory.mktemp("stand_in"))
+
+
+@pytest.mark.usefixtures("exact_softmax")
+@pytest.mark.parametrize("rows", BATCHES)
+def test_output_is_stock_fairseqs(pair: Pair, rows: str) -> None:
+    batch = make_batch(BATCHES[rows], pair.words, seed=4)
+    for generator in pair.generators():
+        found = [hypothesis for (hypothesis,) in generator.generate([], batch)]
+        assert_beam1(found, batch, pair.stock, LIMITS)
+
+
+def test_output_is_lively(pair: Pair) -> None:
+    """Or equality would show little."""
+    found = beam1(pair.stock, make_batch([9] * 12, pair.words, seed=4), LIMITS)
+    lines = {tuple(one["tokens"].tolist()) for one in found}
+    assert len(lines) > 5
+    assert len({token for line in lines for token in line}) > 6
+
+
+def test_what_is_exported_is_the_same(
+    pair: Pair, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    export_checkpoint(str(pair.path), str(tmp_path / "small.pt"))
+    kind = STAND_INS[request.node.callspec.params["pair"]]
+    exported = load_verifier(tmp_path / "small.pt", kind.task()).half().state_dict()
+    ours = copy.deepcopy(pair.ours).half().state_dict()
+    assert exported.keys() == ours.keys()
+    assert all(torch.equal(tensor, ours[name]) for name, tensor in exported.items())
+
+
+@pytest.mark.slow
+def test_float32_by_openvino_is_stock_fairseqs_but_for_near_ties(pair: Pair) -> None:
+    pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
+    engines = choose_engines("openvino", "float32", "float32", "cpu")
+    pair.ours.float(), pair.drafter.float()
+    batch = make_batch(BATCHES["three"], pair.words, seed=4)
+    expected = [one["tokens"].tolist() for one in beam1(pair.stock, batch, LIMITS)]
+    for generator in pair.generators(*engines):
+        for row, (hypothesis,) in enumerate(generator.generate([], batch)):
+            found = hypothesis["tokens"].tolist()
+            if found != expected[row]:
+                assert gap_at_the_difference(pair, batch, row, found, expected[row]) < 1e-3
+
+
+def gap_at_the_difference(
+    pair: Pair, batch: Any, row: int, found: list[int], expected: list[int]
+) -> float:
+    """Between the logits of the two tokens with which outputs part, in float64."""
+    at = next(i for i, (a, b) in enumerate(zip(found, expected)) if a != b)
+    one = one_row(batch, row)["net_input"]
+    previous = torch.tensor([[pair.target.eos(), *expected[:at]]])
+    logits = pair.stock(**one, prev_output_tokens=previous)[0][0, -1]
+    return float((logits[expected[at]] - logits[found[at]]).abs())

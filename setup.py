@@ -71,10 +71,11 @@ OPENVINO = ["openvino>=2026.0"]
 INT8 = [*OPENVINO, "nncf>=3.0"]
 CTRANSLATE2 = ["ctranslate2>=4.5"]
 BENCH = [*PLOT, *CTRANSLATE2]
+SENTENCEPIECE = ["sentencepiece>=0.1.99"]
 # Half a gigabyte with what it needs, for one script: not for everyone who runs the tests.
 RAY = ["ray[data]>=2.60"]
 TEST = [*PLOT, *INT8, "filelock>=4", "hypothesis>=6.100", "pytest>=8"]
-TEST += ["pytest-cov>=5", "pytest-xdist>=3.5"]
+TEST += [*SENTENCEPIECE, "pytest-cov>=5", "pytest-xdist>=3.5"]
 DEV = [*TEST, *BENCH, *RAY, "mypy>=1.10", "ruff>=0.6"]
 
 setup(
@@ -122,6 +123,7 @@ setup(
         "bench": BENCH,
         "plot": PLOT,
         "ray": RAY,
+        "sentencepiece": SENTENCEPIECE,
         "test": TEST,
         "dev": DEV,
     },

@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 import os
 from argparse import Namespace
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import torch
-from fairseq.data import Dictionary, encoders
+from fairseq.data import Dictionary
 from fairseq.data.data_utils import infer_language_pair
 from fairseq.models.transformer import TransformerModelBase
-from fairseq.registry import REGISTRIES
-from omegaconf import MISSING
 
 from specdec_plugins.checkpoints.archive import one_line
 from specdec_plugins.checkpoints.head_file import controller_head
@@ -36,8 +34,9 @@ from specdec_plugins.files.errors import ConversionError, InferenceError
 from specdec_plugins.inference.beam_search import BeamSearchGenerator
 from specdec_plugins.inference.ctranslate2_ar import CTranslate2Generator, obstacle
 from specdec_plugins.inference.references import LineReferences
+from specdec_plugins.inference.segmentation import build_segmenters
 from specdec_plugins.inference.settings import CTRANSLATE2, Settings
-from specdec_plugins.inference.text import Segmenter, TextCodec
+from specdec_plugins.inference.text import TextCodec
 from specdec_plugins.inference.translator import Generator, Translator
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
@@ -66,7 +65,7 @@ def load_translator(settings: Settings) -> Translator:
     task = _build_task(settings)
     languages = {"source_lang": task.cfg.source_lang, "target_lang": task.cfg.target_lang}
     settings = replace(settings, **languages)
-    tokenizer, bpe = _build_encoders(settings, task)
+    tokenizer, bpe = build_segmenters(settings, (task.cfg.source_lang, task.cfg.target_lang))
     stock = settings.strategy == "fairseq"
     name = "eager" if stock or settings.by_ctranslate2 else settings.engine
     precision = "float32" if settings.by_ctranslate2 else settings.precision
@@ -259,43 +258,3 @@ def _build_beam_search(
         return BeamSearchGenerator(task.build_generator([verifier], options))
     except AssertionError as error:
         raise ValueError(str(error)) from error
-
-
-def _check_files_named(kind: str, options: Namespace) -> None:
-    """Refuse a tokenizer or BPE whose file is not given.
-
-    Raises:
-        InferenceError: names its flag.
-    """
-    name = getattr(options, kind)
-    form = REGISTRIES[kind]["dataclass_registry"].get(name)
-    for field in fields(form) if form else ():
-        given = getattr(options, field.name, None)
-        if field.default == MISSING and given in (None, MISSING):
-            flag = f"--{field.name.replace('_', '-')}"
-            raise InferenceError(f"--{kind} {name}: needs {flag}; give its file")
-
-
-def _build_encoders(
-    settings: Settings, task: TranslationSpecdecTask
-) -> tuple[Segmenter | None, Segmenter | None]:
-    """fairseq's tokenizer and BPE, or None each."""
-    options = Namespace(**settings.encoder_options)
-    options.tokenizer, options.bpe = settings.tokenizer, settings.bpe
-    options.source_lang, options.target_lang = task.cfg.source_lang, task.cfg.target_lang
-    if settings.bpe == "subword_nmt" and getattr(options, "bpe_codes", None) in (None, MISSING):
-        options.bpe_codes = os.path.join(settings.data, "codes")
-        if not os.path.isfile(options.bpe_codes):
-            raise InferenceError(
-                f"--bpe-codes: give the file of BPE codes; there is no {options.bpe_codes}"
-            )
-    built = []
-    for flag, build in (("tokenizer", encoders.build_tokenizer), ("bpe", encoders.build_bpe)):
-        _check_files_named(flag, options)
-        try:
-            built.append(build(options))
-        # Each has its own ways to fail: missing files, packages, options. The BPE reader exits.
-        except (Exception, SystemExit) as error:
-            reason, name = one_line(error), getattr(options, flag)
-            raise InferenceError(f"--{flag} {name}: cannot be set up ({reason})") from error
-    return built[0], built[1]

@@ -8,6 +8,7 @@ from pathlib import Path
 from specdec_plugins.checkpoints.head_file import find_head
 from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.files.paths import Location, NamedPaths, check_paths, file_digest
+from specdec_plugins.inference.segmentation import files_in_folder
 from specdec_plugins.inference.settings import Settings
 
 
@@ -43,8 +44,8 @@ def model_files(settings: Settings) -> dict[str, str]:
     found = {name: path for name, path in files.items() if path}
     for path in sorted(Path(settings.data).glob("dict.*.txt")):
         found[path.name] = str(path)
-    options = {"codes": os.path.join(settings.data, "codes"), **settings.encoder_options}
-    for name, value in options.items():
+    found |= {Path(path).name: path for path in files_in_folder(settings.data).values()}
+    for name, value in settings.encoder_options.items():
         if isinstance(value, str) and os.path.isfile(value):
             found[name] = value
     return found

@@ -21,6 +21,7 @@ from specdec_plugins.decoding.engine_choice import (
 from specdec_plugins.decoding.limits import REPETITION_PENALTY, GenerationLimits
 from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.host.stock_search import check_stock_search
+from specdec_plugins.inference.segmentation import segmentation_of
 
 STRATEGIES = ("specdec", "AR", "fairseq", "drafter")
 TRACED = ("specdec", "AR")
@@ -149,19 +150,19 @@ class Settings:
 
     @classmethod
     def of_model(cls, folder: Path, **given: Any) -> Settings:
-        """For a folder like ``checkpoints/multi30k.en-de``, and ordinary text.
+        """For a folder like ``checkpoints/multi30k.en-de``, and ordinary text, which is segmented
+        by the codes or the SentencePiece model that lies in it.
 
         Args:
             given: other settings.
         """
-        return cls(
-            data=str(folder),
-            path=str(folder / "drafter.pt"),
-            ar_path=str(folder / "verifier.pt"),
-            tokenizer="moses",
-            bpe="subword_nmt",
-            **given,
-        )
+        found: dict[str, Any] = {
+            "data": str(folder),
+            "path": str(folder / "drafter.pt"),
+            "ar_path": str(folder / "verifier.pt"),
+            **segmentation_of(str(folder)),
+        }
+        return cls(**{**found, **given})
 
     def _check_limits(self) -> None:
         limits = self.limits

@@ -1,0 +1,183 @@
+"""Text in and out by fairseq's tokenizers and BPEs, whose files lie in the model's folder."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_verifier
+from drafters import make_task, save_checkpoint
+from fairseq.data import Dictionary, encoders
+
+from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.input import Line
+from specdec_plugins.inference import Settings, load_translator
+from specdec_plugins.inference.run_files import model_files
+from specdec_plugins.inference.segmentation import segmentation_of
+
+LINES = [
+    "the small house stands in the garden",
+    "a garden is small, and a house is smaller",
+    "in the house: a house-cat",
+    "smaller gardens stand  still",
+]
+LANGUAGES = {"source_lang": "en", "target_lang": "de"}
+
+
+def save_model(folder: Path, dictionary: Dictionary) -> None:
+    """A verifier whose dictionaries both are this one."""
+    for language in LANGUAGES.values():
+        dictionary.save(str(folder / f"dict.{language}.txt"))
+    model = make_verifier(make_task(dictionary))
+    path = save_checkpoint(folder / "verifier.pt", model, **LANGUAGES)
+    torch.save({**torch.load(path, weights_only=False), "task_state": {}}, path)
+
+
+def load(folder: Path, **given: Any) -> Any:
+    limits = GenerationLimits(max_len_b=8)
+    return load_translator(Settings.of_model(folder, strategy="AR", limits=limits, **given))
+
+
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a SentencePiece model, and a verifier of its pieces."""
+    trainer = pytest.importorskip(
+        "sentencepiece", reason="the extra [sentencepiece] is not installed"
+    ).SentencePieceTrainer
+    folder = tmp_path_factory.mktemp("pieces")
+    (folder / "text").write_text("\n".join(LINES * 5), "utf-8")
+    prefix = str(folder / "sentencepiece.bpe")
+    trainer.train(
+        input=str(folder / "text"),
+        model_prefix=prefix,
+        vocab_size=40,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    dictionary = Dictionary()
+    for line in Path(f"{prefix}.vocab").read_text("utf-8").splitlines()[3:]:
+        dictionary.add_symbol(line.split("\t")[0])
+    dictionary.pad_to_multiple_(8)  # fairseq-preprocess adds madeupword0000 and so on
+    save_model(folder, dictionary)
+    return folder
+
+
+def test_pieces_are_fairseqs(pieces: Path) -> None:
+    codec = load(pieces).codec
+    model = str(pieces / "sentencepiece.bpe.model")
+    stock = encoders.build_bpe(Namespace(bpe="sentencepiece", sentencepiece_model=model))
+    for number, line in enumerate(LINES, 1):
+        ids = codec.encode(Line(number, line))
+        expected = codec.source.encode_line(stock.encode(line), add_if_not_exist=False).long()
+        assert ids.tolist() == expected.tolist()
+        assert codec.source.unk() not in ids
+        assert codec.decode(ids) == " ".join(line.split())
+
+
+def test_the_model_of_pieces_is_one_of_a_runs_files(pieces: Path) -> None:
+    settings = Settings.of_model(pieces, strategy="AR")
+    assert (settings.tokenizer, settings.bpe) == ("space", "sentencepiece")
+    assert model_files(settings)["sentencepiece.bpe.model"] == str(
+        pieces / "sentencepiece.bpe.model"
+    )
+
+
+def test_translations_hold_no_pieces(pieces: Path) -> None:
+    for translation in load(pieces).translate(LINES):
+        assert "\u2581" not in translation.text
+        assert translation.text == translation.text.strip()
+
+
+def test_one_may_be_given_in_place_of_what_lies_in_the_folder(pieces: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.model"
+    with pytest.raises(InferenceError, match="--bpe sentencepiece: cannot be set up"):
+        load(pieces, encoder_options={"sentencepiece_model": str(other)})
+    other.write_bytes((pieces / "sentencepiece.bpe.model").read_bytes())
+    assert load(pieces, encoder_options={"sentencepiece_model": str(other)})
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> Path:
+    """A folder with a verifier of whole words, some of which its dictionary names twice."""
+    text = sorted({word for line in LINES for word in line.split()})
+    (tmp_path / "dict").write_text(
+        "".join(f"{word} 5\n" for word in text) + "the 3 #fairseq:overwrite\nmadeupword0000 0\n",
+        "utf-8",
+    )
+    dictionary = Dictionary.load(str(tmp_path / "dict"))
+    assert dictionary.index("the") == len(dictionary) - 2
+    save_model(tmp_path, dictionary)
+    for language in LANGUAGES.values():
+        (tmp_path / f"dict.{language}.txt").write_text((tmp_path / "dict").read_text())
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["codes", "code", "bpecodes"])
+@pytest.mark.parametrize("bpe", ["subword_nmt", "fastbpe"])
+def test_codes_are_found_by_any_of_their_names(
+    name: str, bpe: str, words: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    class Codes:
+        """Stands for fastBPE's own, a compiled package."""
+
+        def __init__(self, path: str) -> None:
+            read.append(path)
+
+        def apply(self, lines: list[str]) -> list[str]:
+            return lines
+
+    monkeypatch.setitem(sys.modules, "fastBPE", SimpleNamespace(fastBPE=Codes))
+    (words / name).write_text("#version: 0.2\nt h\n", "utf-8")
+    translator = load(words, bpe=bpe)
+    if bpe == "fastbpe":
+        assert read == [str(words / name)]
+    assert model_files(translator.settings)[name] == str(words / name)
+    ids = translator.codec.encode(Line(1, "the"))
+    expected = "the" if bpe == "fastbpe" else "th@@ e"
+    assert len(ids) == len(expected.split()) + 1
+
+
+def test_fastbpe_itself(words: Path) -> None:
+    pytest.importorskip("fastBPE", reason="fastBPE, which has to be compiled, is not installed")
+    (words / "codes").write_text("t h 9\nth e</w> 7\n", "utf-8")
+    codec = load(words, bpe="fastbpe").codec
+    assert codec.encode(Line(1, "the")).tolist() == [codec.source.index("the"), codec.source.eos()]
+
+
+def test_segmented_text_needs_no_files(words: Path) -> None:
+    codec = load(words, tokenizer=None, bpe=None).codec
+    ids = codec.encode(Line(1, "the garden"))
+    assert ids.tolist() == [*map(codec.source.index, ("the", "garden")), codec.source.eos()]
+    assert codec.source.index("the") == len(codec.source) - 2
+
+
+@pytest.mark.parametrize(
+    ("bpe", "fault"),
+    [
+        ("subword_nmt", "needs --bpe-codes; give its file, or put it into {} as codes"),
+        ("fastbpe", "needs --bpe-codes; give its file, or put it into {} as codes"),
+        (
+            "sentencepiece",
+            "needs --sentencepiece-model; give its file, or put it into {} as "
+            "sentencepiece.bpe.model",
+        ),
+    ],
+)
+def test_a_file_that_is_nowhere(bpe: str, fault: str, words: Path) -> None:
+    with pytest.raises(InferenceError) as caught:
+        load(words, bpe=bpe)
+    assert str(caught.value) == f"--bpe {bpe}: {fault.format(words)}"
+
+
+def test_pairs_with_codes_are_as_ever(tmp_path: Path) -> None:
+    for name in ("codes", "spm.model"):
+        (tmp_path / name).touch()
+    assert segmentation_of(str(tmp_path)) == {"tokenizer": "moses", "bpe": "subword_nmt"}

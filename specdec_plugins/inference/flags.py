@@ -7,7 +7,7 @@ import logging
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from fairseq import options, utils
@@ -28,12 +28,12 @@ from specdec_plugins.inference.flag_checks import (
     check_honoured,
     idle_flags,
 )
+from specdec_plugins.inference.pair_folder import ENCODERS, VERIFIER, pair_settings
 from specdec_plugins.inference.settings import AR_BACKENDS, STRATEGIES, Settings
 from specdec_plugins.tasks.decoding_config import ControllerConfig, LimitsConfig, RuleConfig
 
 logger = logging.getLogger(__name__)
 
-ENCODERS = ("tokenizer", "bpe")
 LIMITS = (
     "max_len_a",
     "max_len_b",
@@ -62,7 +62,7 @@ class TranslationParser(argparse.ArgumentParser):
         """``argv`` is looked at for ``--user-dir``, whose modules may bring tokenizers and BPEs."""
         super().__init__(
             prog=prog,
-            usage=f"{prog} DATA_DIR --path FILE --AR-path FILE [flag ...]",
+            usage=f"{prog} PAIR [flag ...]",
             allow_abbrev=False,
             **documented(description),
         )
@@ -145,7 +145,12 @@ class TranslationParser(argparse.ArgumentParser):
     def _add_translation_flags(self) -> None:
         add = self.group.add_argument
         _, rules, controllers, engines = self._own
-        add("data", metavar="DATA_DIR", help="folder of dict.{source,target}.txt, and of codes")
+        add(
+            "data",
+            metavar="PAIR",
+            help="a pair's folder, for ordinary text; with --path or --AR-path the folder of "
+            "dict.{source,target}.txt and of codes, for segmented text",
+        )
         add(
             "--path",
             metavar="FILE",
@@ -230,6 +235,24 @@ def _warn_of_no_tau(args: Namespace) -> None:
         )
 
 
+def _models_and_text(args: Namespace) -> dict[str, Any]:
+    """Settings of checkpoints, tokenizer and BPE: those of the flags, or of a pair's folder.
+
+    Raises:
+        CheckpointError: ``--path`` names two checkpoints that are no pair.
+        InferenceError: the folder's ``segmentation.json`` cannot be read.
+    """
+    flags = {name: getattr(args, name) for name in ENCODERS}
+    if args.path or args.AR_path or not (Path(args.data) / VERIFIER).is_file():
+        path, verifier = split_pair(args.path, args.AR_path) if args.path else (None, args.AR_path)
+        flags |= {"data": args.data, "path": path, "ar_path": verifier}
+        return flags | {"encoder_options": args.encoder_options}
+    settings = pair_settings(Path(args.data))
+    options = {**settings.get("encoder_options", {}), **args.encoder_options}
+    chosen = {name: encoder for name, encoder in flags.items() if encoder is not None}
+    return {**settings, **chosen, "encoder_options": options}
+
+
 def make_settings(args: Namespace) -> Settings:
     """The settings that a parsed command line stands for.
 
@@ -245,9 +268,6 @@ def make_settings(args: Namespace) -> Settings:
             f"--acceptance-head {args.acceptance_head}: --strategy {args.strategy} verifies no "
             "drafts; use --strategy specdec"
         )
-    path, verifier = args.path, args.AR_path
-    if path:
-        path, verifier = split_pair(path, verifier)
     stock = args.strategy == "fairseq"
     # Stock search draws by its own options, of which those that cannot be are refused here too.
     judging = {option: vars(args)[option] for option in RULE_OPTIONS}
@@ -257,9 +277,7 @@ def make_settings(args: Namespace) -> Settings:
     _warn_of_no_tau(args)
     limits = {name: getattr(args, name) for name in LIMITS}
     return Settings(
-        data=args.data,
-        ar_path=verifier,
-        path=path,
+        **_models_and_text(args),
         strategy=args.strategy,
         ar_backend=args.AR_backend,
         batch=args.batch,
@@ -275,9 +293,6 @@ def make_settings(args: Namespace) -> Settings:
         engine=args.engine,
         precision=_precision(args),
         drafter_precision=args.drafter_precision,
-        tokenizer=args.tokenizer,
-        bpe=args.bpe,
-        encoder_options=args.encoder_options,
         post_process=args.post_process,
         keep_bpe=args.keep_bpe,
         search_options={name: getattr(args, name) for name in SEARCH} if stock else {},

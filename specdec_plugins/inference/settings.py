@@ -21,7 +21,7 @@ from specdec_plugins.decoding.engine_choice import (
 from specdec_plugins.decoding.limits import REPETITION_PENALTY, GenerationLimits
 from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.host.stock_search import check_stock_search
-from specdec_plugins.inference.segmentation import segmentation_of
+from specdec_plugins.inference.pair_folder import pair_settings
 
 STRATEGIES = ("specdec", "AR", "fairseq", "drafter")
 TRACED = ("specdec", "AR")
@@ -128,8 +128,8 @@ class Settings:
             )
         if self.drafts and not self.path:
             raise ValueError(
-                f"--path: give the drafter's checkpoint, or translate without a drafter "
-                f"(--strategy AR); --strategy {self.strategy} needs one"
+                f"--path: give the drafter's checkpoint (or a pair's folder and no --AR-path), "
+                f"or translate without a drafter; --strategy {self.strategy} needs one"
             )
         if self.strategy != "drafter" and not self.ar_path:
             raise ValueError(
@@ -150,19 +150,15 @@ class Settings:
 
     @classmethod
     def of_model(cls, folder: Path, **given: Any) -> Settings:
-        """For a folder like ``checkpoints/multi30k.en-de``, and ordinary text, which is segmented
-        by the codes or the SentencePiece model that lies in it.
+        """For a pair's folder, like ``checkpoints/multi30k.en-de``, and ordinary text.
 
         Args:
-            given: other settings.
+            given: other settings, which win over what the folder says.
+
+        Raises:
+            InferenceError: the folder's ``segmentation.json`` cannot be read.
         """
-        found: dict[str, Any] = {
-            "data": str(folder),
-            "path": str(folder / "drafter.pt"),
-            "ar_path": str(folder / "verifier.pt"),
-            **segmentation_of(str(folder)),
-        }
-        return cls(**{**found, **given})
+        return cls(**{**pair_settings(Path(folder)), **given})
 
     def _check_limits(self) -> None:
         limits = self.limits

@@ -415,13 +415,6 @@ def test_without_a_head_its_controller_is_left_out(
     assert "there is no acceptance head beside the drafter" in one_error(capfd)
 
 
-def test_a_named_head_is_used_by_cost_aware_too(run: Evaluate, out: Path, world: Path) -> None:
-    head = str(world / "acceptance_head.pt")
-    assert run("--repeats", "1", "--controller", "cost-aware", acceptance_head=head) == 0
-    names = {name for name, _, _ in made(out)}
-    assert names == {"AR", "drafter", "cost-aware k 4", "cost-aware head k 4"}
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_on_standard_output(
     run: Evaluate, out: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

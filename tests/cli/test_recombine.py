@@ -96,5 +96,6 @@ def test_a_full_disk_is_one_line(
         patch.setattr(sys, "stdout", full)
         assert run(source, 9) == 1
     assert capsys.readouterr().err == (
-        "recombine.py: standard output: cannot be written to (No space left on device); make room\n"
+        "recombine.py: standard output: cannot be written to (No space left on device); make room, "
+        "or send it elsewhere\n"
     )

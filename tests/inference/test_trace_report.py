@@ -217,7 +217,7 @@ def test_text_that_is_no_unicode(tmp_path: Path) -> None:
         (["run", "."], "OUTPUT .: is a directory"),
         (["run", "no/page"], "OUTPUT no/page: there is no folder"),
         (["run", "./run"], "OUTPUT ./run: is the same file as TRACE run"),
-        (["run", "/dev/full"], "OUTPUT /dev/full: cannot be written to (No space left"),
+        (["run", "/dev/full"], "/dev/full: cannot be written (No space left"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

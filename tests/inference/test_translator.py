@@ -39,11 +39,6 @@ def test_the_head_beside_the_drafter_is_used(world: Path, tmp_path: Path) -> Non
     relaxed = {"controller": options, "rule": RelaxedRule(3, 1.0), **files}
     with pytest.raises(CheckpointError, match="trained for strict acceptance, not relaxed"):
         load_translator(make_settings(world, **relaxed))
-    # Only where it is named: asking it takes time.
-    for given in (None, str(tmp_path / "acceptance_head.pt")):
-        options = ControllerOptions("cost-aware", acceptance_head=given, cost_profile="unused")
-        translator = load_translator(make_settings(world, controller=options, **files))
-        assert translator.generator.controller.needs.confidences is (given is not None)
 
 
 def test_lines_come_as_soon_as_they_are_known(world: Path) -> None:

@@ -1,0 +1,53 @@
+"""The folder of a pair: a verifier, a drafter, their dictionaries and their segmentation."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.inference.segmentation import segmentation_of
+
+VERIFIER, DRAFTER = "verifier.pt", "drafter.pt"
+SEGMENTATION = "segmentation.json"
+"""Says the tokenizer and the BPE, and their options by fairseq's names; files stand beside it."""
+ENCODERS = ("tokenizer", "bpe")
+
+
+def pair_settings(folder: Path) -> dict[str, Any]:
+    """The settings of a run that a pair's folder decides: models, tokenizer and BPE.
+
+    Without ``segmentation.json`` the files of codes or models in the folder say what it is for.
+
+    Raises:
+        InferenceError: ``segmentation.json`` cannot be read, or says something else.
+    """
+    return {
+        "data": str(folder),
+        "ar_path": str(folder / VERIFIER),
+        "path": str(folder / DRAFTER),
+        **_segmentation(folder),
+    }
+
+
+def _segmentation(folder: Path) -> dict[str, Any]:
+    file = folder / SEGMENTATION
+    return _read(file) if file.is_file() else dict(segmentation_of(str(folder)))
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        said = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise InferenceError(f"{file}: cannot be read ({error}); write it anew") from error
+    if not isinstance(said, dict) or not all(isinstance(said[key], str) for key in said):
+        raise InferenceError(f"{file}: must hold texts by name, such as {{'tokenizer': 'moses'}}")
+    beside = {key: os.path.join(file.parent, value) for key, value in said.items()}
+    options = {
+        key: beside[key] if os.path.isfile(beside[key]) else value
+        for key, value in said.items()
+        if key not in ENCODERS
+    }
+    return {key: said.get(key) for key in ENCODERS} | {"encoder_options": options}

@@ -1,0 +1,51 @@
+"""The folder of a pair says what a run with it needs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from inference_runs import SENTENCES
+
+from specdec_plugins.cli import inference as script
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.inference import Settings
+from specdec_plugins.inference.pair_folder import pair_settings
+
+
+def test_what_is_given_wins_over_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "codes").touch()
+    settings = Settings.of_model(tmp_path, bpe="characters")
+    assert (settings.tokenizer, settings.bpe) == ("moses", "characters")
+    assert settings.path == str(tmp_path / "drafter.pt")
+
+
+def test_segmentation_that_is_written_down_wins(tmp_path: Path) -> None:
+    (tmp_path / "codes").touch()
+    said = {"bpe": "fastbpe", "bpe_codes": "codes", "moses_source_lang": "en"}
+    (tmp_path / "segmentation.json").write_text(json.dumps(said))
+    settings = Settings.of_model(tmp_path)
+    assert (settings.tokenizer, settings.bpe) == (None, "fastbpe")
+    codes = str(tmp_path / "codes")
+    assert settings.encoder_options == {"bpe_codes": codes, "moses_source_lang": "en"}
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"bpe": 3}', "\xff"])
+def test_a_damaged_description_is_refused(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "segmentation.json"
+    file.write_bytes(content.encode("latin-1"))
+    with pytest.raises(InferenceError, match=f"{file}: "):
+        pair_settings(tmp_path)
+
+
+def test_a_pair_needs_no_more_than_its_folder(world: Path, tmp_path: Path) -> None:
+    """It takes its models and its segmentation from there; a path given is taken as it was."""
+    source, short, long = tmp_path / "in.txt", tmp_path / "short.txt", tmp_path / "long.txt"
+    source.write_text("\n".join(SENTENCES) + "\n")
+    common = ["--input-path", str(source), "--engine", "eager", "--quiet", "--output-path"]
+    assert script.main([str(world), *common, str(short)]) == 0
+    paths = ["--path", str(world / "drafter.pt"), "--AR-path", str(world / "verifier.pt")]
+    segmentation = ["--tokenizer", "moses", "--bpe", "subword_nmt"]
+    assert script.main([str(world), *common, str(long), *paths, *segmentation]) == 0
+    assert short.read_text() == long.read_text()

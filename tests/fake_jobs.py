@@ -1,4 +1,4 @@
-"""Jobs for a benchmark's processes, which import this without torch."""
+"""Jobs for processes of systems, which import this without torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import sys
 from dataclasses import dataclass
 
-from specdec_plugins.evaluation.benchmark.worker import Decoded
+from specdec_plugins.evaluation.worker import Decoded
 
 
 @dataclass(frozen=True)
@@ -20,10 +20,25 @@ class EchoJob:
             raise ValueError("--flag: cannot be\nsecond line")
         return self
 
-    def decode(self, batches: int) -> Decoded:
+    def decode(self, batches: int, seed: int | None = None, trace: bool = False) -> Decoded:
         if self.fault == "decoding":
             os._exit(3)
         heavy = [name for name in ("torch", "fairseq", "numpy") if name in sys.modules]
         threads = [f"{name}={os.environ[name]}" for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY")]
         print("noise")
-        return Decoded(1.0, [heavy, threads, [str(batches)]], {})
+        return Decoded([1.0], [heavy, threads, [str(batches)]])
+
+
+@dataclass
+class HeavyJob:
+    """Holds so many bytes, and as many again while it decodes a batch."""
+
+    size: int
+    held: bytes = b""
+
+    def load(self) -> HeavyJob:
+        self.held = b"1" * self.size
+        return self
+
+    def decode(self, batches: int, seed: int | None = None, trace: bool = False) -> Decoded:
+        return Decoded([float(len(b"1" * self.size)) for _ in range(batches)])

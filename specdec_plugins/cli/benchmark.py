@@ -30,41 +30,36 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
+from specdec_plugins.cli.experiment import INTERRUPTED, REPEATS, add_flags, perform, read_texts
 from specdec_plugins.decoding.acceptance import AcceptanceRule, RelaxedRule, StrictRule
 from specdec_plugins.decoding.acceptance.rules import BETA, TAU
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.engine_choice import COMPILED, PRECISIONS, engines_for_cpus
-from specdec_plugins.evaluation.benchmark.conversion import convert_for
-from specdec_plugins.evaluation.benchmark.ctranslate2_system import (
+from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.evaluation.ctranslate2_system import (
     check_installed,
     check_precisions,
     supported_precisions,
 )
-from specdec_plugins.evaluation.benchmark.measurements import BenchmarkFolder
-from specdec_plugins.evaluation.benchmark.outputs import Report, own_files, write_outputs
-from specdec_plugins.evaluation.benchmark.rounds import Benchmark, run_benchmark
-from specdec_plugins.evaluation.benchmark.sentences import Sentences
-from specdec_plugins.evaluation.benchmark.systems import (
+from specdec_plugins.evaluation.experiment import Experiment
+from specdec_plugins.evaluation.outputs import Report
+from specdec_plugins.evaluation.peers import (
     CONTROLLERS,
     EAGER,
     FLOAT32,
     OPENVINO,
-    Choice,
+    Peers,
     choose_baseline,
-    list_systems,
+    peer_systems,
 )
-from specdec_plugins.evaluation.bleu import References
-from specdec_plugins.evaluation.plots import check_plotting
-from specdec_plugins.evaluation.texts import read_references, read_text
-from specdec_plugins.files.input import Line
-from specdec_plugins.files.streams import put
+from specdec_plugins.evaluation.systems import AR, CTRANSLATE2
+from specdec_plugins.evaluation.texts import Sentences
+from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.terminal import command, program
-from specdec_plugins.inference import Settings, load_translator
+from specdec_plugins.inference import Settings, Translator, load_translator
+from specdec_plugins.inference.ctranslate2_model import convert_verifier
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.report import versions
-from specdec_plugins.inference.run_files import check_run
 from specdec_plugins.machine import cores
 
 PROG = program("benchmark.py")
@@ -92,15 +87,9 @@ REFUSED: tuple[tuple[str, object, str], ...] = (
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
     parser = TranslationParser(PROG, __doc__, argv)
-    # Some flags of a single run take several values here.
-    parser.group.conflict_handler = "resolve"
+    add_flags(parser, batches=[1, 8, 32])
     add = parser.group.add_argument
     numbers: dict[str, Any] = {"nargs": "+", "type": int, "metavar": "N"}
-    add("--source", metavar="FILE", required=True, help="text, one sentence a line")
-    add("--reference", metavar="FILE", help="its translation, line by line, to count BLEU")
-    add("--output-path", metavar="FOLDER", type=Path, required=True, help="for runs and results")
-    add("--lines", metavar="N", type=int, help="only the first N lines of the text")
-    add("--batch", **numbers, default=[1, 8, 32], help="sentences at a time (1 8 32)")
     add("--threads", **numbers, help="CPU threads of each system (1 2, as far as there are cores)")
     add("--beam", **{**numbers, "nargs": "*"}, default=[5, 1], help="of stock fairseq (5 1)")
     add(
@@ -138,66 +127,60 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         "for more than one of this kind (strict relaxed)",
     )
     add("--baseline", metavar="NAME", help="system to compare with (CTranslate2 float32)")
-    add("--repeats", type=int, default=5, metavar="N", help="rounds (5)")
-    add("--warmup", type=int, default=16, metavar="N", help="lines decoded before, untimed (16)")
-    add("--no-plots", action="store_true", help="do without matplotlib")
-    add("--no-progress-bar", action="store_true", help="no progress bar on a terminal")
     parser.set_defaults(beta=RELAXED.beta, tau=RELAXED.tau)
     return parser.parse(argv)
 
 
-def benchmark(args: argparse.Namespace, argv: Sequence[str]) -> None:
-    """Make the runs that are missing, then write and print what all of them come to.
+def benchmark(args: argparse.Namespace, command: str) -> None:
+    """Compare the systems that were asked for.
+
+    Args:
+        command: what was typed.
 
     Raises:
         CheckpointError, InferenceError: what stopped it.
         ValueError: a setting that cannot be.
     """
-    if not args.no_plots:
-        check_plotting()
     base, choice = make_base(args), choose(args)
-    outputs = [("--output-path", path) for path in own_files(args.output_path)]
-    texts = [("--source", args.source), ("--reference", args.reference)]
-    check_run(base, outputs, texts)
-    lines, references = read_texts(args)
-    verifier = load_translator(replace(base, strategy="AR", block_size=None))
-    wanted = None
-    if references is not None:
-        tokenised = base.tokenizer is None
-        wanted = References(references, verifier.settings.target_lang or "", tokenised)
-    sentences = Sentences.of(
-        lines, wanted, verifier.codec, base.limits, verifier.generator.positions
-    )
+    texts = read_texts(args, base)
+    verifier = load_translator(replace(base, strategy=AR, block_size=None))
+    systems, left_out = peer_systems(base, choice), {}
     with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
-        systems, model, left_out = convert_for(list_systems(choice), verifier, Path(folder))
-        del verifier
+        model: Path | None = None
+        if choice.ctranslate2:
+            try:
+                model = convert(verifier, Path(folder) / "model")
+            except InferenceError as error:
+                logger.warning("%s; goes on without it", error)
+                systems = [system for system in systems if system.strategy != CTRANSLATE2]
+                left_out = {CTRANSLATE2: str(error)}
         baseline = choose_baseline(systems, args.baseline)
-        command = shlex.join([PROG, *argv])
-        task = Benchmark(
+        experiment = Experiment(
             systems=systems,
+            texts=[Sentences.of(text, verifier) for text in texts],
             base=base,
-            sentences=sentences,
-            model=model,
-            versions=all_versions(model is not None),
+            versions={**versions(), **({"ctranslate2": version("ctranslate2")} if model else {})},
+            rounds=range(1, (args.repeats or REPEATS) + 1),
             batches=tuple(dict.fromkeys(args.batch)),
-            repeats=args.repeats,
             warmup=args.warmup,
+            apart=True,
+            model=model,
         )
-        report = Report(baseline, left_out, command, not args.no_plots)
-        run(args, task, report)
+        del verifier
+        perform(args, experiment, Report(baseline, command, left_out, {}, not args.no_plots))
 
 
-def run(args: argparse.Namespace, task: Benchmark, report: Report) -> None:
-    """Make the runs that are missing, and tell."""
-    with BenchmarkFolder(args.output_path, task.describe()) as folder:
-        missing = sum(len(one.systems) for one in task.pending(folder.runs))
-        hidden = args.no_progress_bar or not sys.stderr.isatty()
-        with tqdm(total=missing, unit="run", disable=hidden) as bar:
-            for _ in run_benchmark(task, folder, bar.set_description_str):
-                bar.update()
-        tables = write_outputs(folder, task, report)
-    if not args.quiet:
-        put(tables)
+def convert(verifier: Translator, folder: Path) -> Path:
+    """The folder of the verifier as CTranslate2 has it.
+
+    Raises:
+        InferenceError: it has no such model.
+    """
+    generator, codec = verifier.generator, verifier.codec
+    assert isinstance(generator, SpeculativeGenerator)
+    assert generator.model is not None
+    convert_verifier(generator.model, codec.source, codec.target, folder)
+    return folder
 
 
 def make_base(args: argparse.Namespace) -> Settings:
@@ -213,20 +196,19 @@ def make_base(args: argparse.Namespace) -> Settings:
     if not args.path:
         raise ValueError("--path: give the drafter's checkpoint; a benchmark needs it")
     own = {"batch": 1, "beam": 1, "controller": "constant", "cpu": True}
-    own |= {"engine": EAGER, "precision": FLOAT32, "drafter_precision": None}
+    own |= {"AR_backend": "ours", "engine": EAGER, "precision": FLOAT32, "drafter_precision": None}
     return make_settings(argparse.Namespace(**{**vars(args), **own}))
 
 
-def choose(args: argparse.Namespace) -> Choice:
+def choose(args: argparse.Namespace) -> Peers:
     """The systems that were asked for.
 
     Raises:
         ValueError: a value that cannot be, naming its flag.
     """
-    for flag, values in (("--batch", args.batch), ("--beam", args.beam)):
-        for value in values:
-            if value < 1:
-                raise ValueError(f"{flag} {value}: must be at least 1")
+    for value in args.beam:
+        if value < 1:
+            raise ValueError(f"--beam {value}: must be at least 1")
     precisions = args.ctranslate2
     if precisions != []:
         check_installed()
@@ -234,7 +216,7 @@ def choose(args: argparse.Namespace) -> Choice:
     options = ControllerOptions.from_config(
         argparse.Namespace(**{**vars(args), "controller": "constant"})
     )
-    return Choice(
+    return Peers(
         threads=_threads(args.threads),
         beams=args.beam,
         ctranslate2=supported_precisions() if precisions is None else precisions,
@@ -286,29 +268,9 @@ def _relaxed(name: str) -> RelaxedRule:
     return RelaxedRule(BETA.check(int(found[1])), TAU.check(float(found[2])))
 
 
-def read_texts(args: argparse.Namespace) -> tuple[list[Line], list[str] | None]:
-    """The lines, and the translation of each.
-
-    Raises:
-        InferenceError: they cannot be read, or are not as many.
-        ValueError: no such number of lines.
-    """
-    lines = read_text(args.source, args.lines, "--source")
-    if args.reference is None:
-        return lines, None
-    about = args.lines, lines, args.source, "--source"
-    return lines, read_references(args.reference, *about)
-
-
-def all_versions(converted: bool) -> dict[str, str]:
-    """Those of what decodes, CTranslate2's too if it is compared."""
-    return {**versions(), **({"ctranslate2": version("ctranslate2")} if converted else {})}
-
-
-@command(PROG, "interrupted; finished runs are kept, the same command goes on")
+@command(PROG, INTERRUPTED)
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0, 1 for what the run met with, 2 for the command line."""
-    given = sys.argv[1:] if argv is None else argv
-    args = parse(given)
-    benchmark(args, given)
+    argv = sys.argv[1:] if argv is None else argv
+    benchmark(parse(argv), shlex.join([PROG, *argv]))
     return 0

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import IO, Generic, Protocol, TypeVar
+from typing import IO
 
 from specdec_plugins.evaluation.runs import Run
 from specdec_plugins.files.errors import InferenceError
@@ -15,47 +14,19 @@ from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.files.work_folder import WorkFolder
 
 RUNS = "runs.jsonl"
-DESCRIPTION = "sweep.json"
+DESCRIPTION = "experiment.json"
 
 
-class Record(Protocol):
-    """A run that is kept."""
-
-    def to_json(self) -> str:
-        """The line of the file, without a line feed."""
-        ...
-
-
-class Dated(Protocol):
-    """A run that says when it was made."""
-
-    @property
-    def began(self) -> str:
-        """Date and time, UTC."""
-        ...
-
-
-R = TypeVar("R", bound=Record)
-
-
-class RunFolder(WorkFolder, Generic[R]):
+class RunFolder(WorkFolder):
     """Where runs are left; one process at a time has it, from entering to leaving.
 
     Nothing is written before the first run.
     """
 
-    def __init__(
-        self, path: Path, name: str, description: JsonObject, read: Callable[[bytes], R]
-    ) -> None:
-        """
-        Args:
-            name: of the file that says of what these are runs.
-            read: a run from its line; raises ``ValueError`` where it is none.
-        """
-        super().__init__(path, path, name, description)
-        self.runs: list[R] = []
+    def __init__(self, path: Path, description: JsonObject) -> None:
+        super().__init__(path, path, DESCRIPTION, description)
+        self.runs: list[Run] = []
         """Those that are there, the earliest first."""
-        self._name, self._read = name, read
         self._runs_file: IO[bytes] | None = None
 
     def __exit__(self, *exception: object) -> None:
@@ -70,14 +41,14 @@ class RunFolder(WorkFolder, Generic[R]):
             InferenceError: they are runs of something else, or of nobody knows what.
         """
         path = self.output / RUNS
-        self.runs = read_lines(path, self._read) if path.exists() else []
+        self.runs = read_runs(path) if path.exists() else []
         if self.runs and not self.is_begun():
             raise InferenceError(
-                f"--output-path {self.output}: holds a {RUNS}, but no {self._name} that says of "
+                f"--output-path {self.output}: holds a {RUNS}, but no {DESCRIPTION} that says of "
                 "what; name another folder"
             )
 
-    def add(self, run: R) -> None:
+    def add(self, run: Run) -> None:
         """Write a run through to the disk.
 
         Raises:
@@ -86,11 +57,14 @@ class RunFolder(WorkFolder, Generic[R]):
         try:
             if self._runs_file is None:
                 self._runs_file = self._open()
-            self._runs_file.write(run.to_json().encode("utf-8") + b"\n")
+            self._runs_file.write(run.to_json() + b"\n")
             self._runs_file.flush()
             os.fsync(self._runs_file.fileno())
         except OSError as error:
-            raise self._fault(error) from error
+            raise InferenceError(
+                f"--output-path {self.output}: cannot be written to ({error.strerror}); runs that "
+                "are there are kept"
+            ) from error
         self.runs.append(run)
 
     def _open(self) -> IO[bytes]:
@@ -98,34 +72,13 @@ class RunFolder(WorkFolder, Generic[R]):
         path = self.output / RUNS
         if not self.runs:
             self.begin()
-        end = complete_lines(str(path))[1] if path.exists() else 0
         if path.exists():
-            os.truncate(path, end)
+            os.truncate(path, complete_lines(str(path))[1])
         return open(path, "ab")
 
-    def _fault(self, error: OSError) -> InferenceError:
-        return InferenceError(
-            f"--output-path {self.output}: cannot be written to ({error.strerror}); runs that are "
-            "there are kept"
-        )
 
-
-class SweepFolder(RunFolder[Run]):
-    """That of a sweep."""
-
-    def __init__(self, path: Path, description: JsonObject) -> None:
-        super().__init__(path, DESCRIPTION, description, Run.from_json)
-
-
-def provenance(description: JsonObject, runs: Sequence[Dated]) -> JsonObject:
-    """Where and when runs were made, and with what: of what their folder says."""
-    dates = sorted(run.began for run in runs)
-    machine = {name: description[name] for name in ("processor", "cores", "versions")}
-    return {**machine, "first_run": dates[0], "last_run": dates[-1]}
-
-
-def read_lines(path: Path, read: Callable[[bytes], R]) -> list[R]:
-    """All complete lines.
+def read_runs(path: Path) -> list[Run]:
+    """All complete lines of a file of runs.
 
     Raises:
         InferenceError: the file cannot be read, or a line is no run.
@@ -135,8 +88,8 @@ def read_lines(path: Path, read: Callable[[bytes], R]) -> list[R]:
         with open(path, "rb") as file:
             for number, line in enumerate(islice(file, complete_lines(str(path))[0]), start=1):
                 try:
-                    runs.append(read(line))
-                except (ValueError, TypeError) as error:
+                    runs.append(Run.from_json(line))
+                except ValueError as error:
                     raise InferenceError(
                         f"{path}, line {number}: is no run ({error}); remove the line, or name "
                         "another folder"

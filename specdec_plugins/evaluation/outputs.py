@@ -1,101 +1,174 @@
-"""What a sweep's folder holds beside its runs: records, summary, table and pictures."""
+"""What the folder of an experiment holds beside its runs: records, summary, tables, pictures."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from specdec_plugins.evaluation.comparisons import compare
-from specdec_plugins.evaluation.folder import DESCRIPTION, RUNS, SweepFolder, provenance
-from specdec_plugins.evaluation.plots import draw_oracle, draw_pareto, draw_speed
+from specdec_plugins.evaluation.discards import discards_against_constant
+from specdec_plugins.evaluation.experiment import Experiment
+from specdec_plugins.evaluation.folder import DESCRIPTION, RUNS, RunFolder
+from specdec_plugins.evaluation.plots import FORMATS, Draw, draw_bars
 from specdec_plugins.evaluation.records import file_name, sentence_records
-from specdec_plugins.evaluation.summary import Group, summarize, system_figures
-from specdec_plugins.evaluation.table import format_group, format_texts
-from specdec_plugins.evaluation.texts import Text
+from specdec_plugins.evaluation.summary import RATES, Group, Spread, SystemSummary, summarize
+from specdec_plugins.evaluation.systems import AR, CTRANSLATE2
+from specdec_plugins.evaluation.table import summary_tables
+from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.files.output import write_whole
 from specdec_plugins.files.paths import files_below
 from specdec_plugins.files.work_folder import LOCK
 from specdec_plugins.inference.report import plain
 
-SUMMARY, TABLE, SENTENCES = "summary.json", "table.md", "sentences"
-PICTURES = {"pareto": draw_pareto, "speed": draw_speed, "oracle": draw_oracle}
+SUMMARY, TABLE, SENTENCES, BARS = "summary.json", "table.md", "sentences", "speed"
+PICTURES = ("pareto", "speed", "oracle")
+"""A picture of each of these for every group."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """How an experiment is told."""
+
+    baseline: str
+    """The name of the system that others are compared with."""
+    command: str
+    """By which this was made."""
+    left_out: Mapping[str, str]
+    """Why a family of systems is not there."""
+    pictures: Mapping[str, Draw]
+    """What draws each of ``PICTURES`` that is wanted of every group."""
+    bars: bool = False
+    """Whether there is a picture of all groups."""
 
 
 def own_files(folder: Path) -> Iterator[Path]:
-    """The files of a folder that are a sweep's own, be they there or not."""
+    """The files of a folder that are an experiment's own, be they there or not."""
     yield from (folder / name for name in (LOCK, RUNS, DESCRIPTION, SUMMARY, TABLE))
+    yield from (folder / f"{BARS}.{kind}" for kind in FORMATS)
     yield from files_below(folder, f"{SENTENCES}/*", *(f"{kind}-*" for kind in PICTURES))
 
 
-def write_outputs(
-    folder: SweepFolder,
-    order: Sequence[str],
-    texts: Sequence[Text],
-    command: str,
-    plots: bool = True,
-) -> str:
+def write_outputs(folder: RunFolder, experiment: Experiment, report: Report) -> str:
     """Write all that can be told from the runs; what is there of it is replaced file by file.
-
-    Args:
-        order: names of systems.
-        command: by which the runs were made.
 
     Returns:
         the tables, in Markdown.
 
     Raises:
         InferenceError: a file cannot be written.
-        ImportError: ``plots`` without matplotlib.
+        ImportError: pictures without matplotlib.
     """
-    about, groups = folder.description, summarize(folder.runs, order, texts)
-    tables, figures = list(_tables_across_texts(groups)), []
-    for group in groups:
-        comparisons = compare(group)
-        tables.append(format_group(group, comparisons))
-        figures.append(
-            {
-                "conditions": group.conditions,
-                "systems": [system_figures(system, group.ar) for system in group.systems],
-                "comparisons": comparisons,
-            }
-        )
-        _write_sentences(folder.output / SENTENCES, group)
-        if plots:
-            _draw(folder.output, group)
-    text = "\n".join(tables)
+    groups = summarize(folder.runs, experiment.systems, experiment.texts, report.baseline)
+    summary = _summary(folder, groups, report)
+    text = summary_tables(summary)
     write_whole(folder.output / TABLE, [text.encode()])
-    summary = {
-        "machine": provenance(about, folder.runs),
-        "command": command,
-        "models": about["models"],
-        "groups": figures,
-    }
-    write_whole(folder.output / SUMMARY, [json.dumps(plain(summary), indent=1).encode(), b"\n"])
+    write_whole(folder.output / SUMMARY, [json.dumps(summary, indent=1).encode(), b"\n"])
+    for group in groups:
+        for one in group.systems:
+            records = (
+                json.dumps(plain(r), ensure_ascii=False) for r in sentence_records(one, group)
+            )
+            path = folder.output / SENTENCES / file_name(one, group)
+            write_whole(path, (f"{record}\n".encode() for record in records))
+        for name, draw in report.pictures.items():
+            for kind, picture in draw(group).items():
+                write_whole(folder.output / f"{name}-{group.label}.{kind}", [picture])
+    if report.bars:
+        for kind, picture in draw_bars(groups, _machine(folder)).items():
+            write_whole(folder.output / f"{BARS}.{kind}", [picture])
     return text
 
 
-def _tables_across_texts(groups: Sequence[Group]) -> Iterator[str]:
-    """Of groups that differ in nothing but the text."""
-    for _, alike in groupby(groups, key=lambda group: group.first.group[:-1]):
-        across = list(alike)
-        if len(across) > 1:
-            yield format_texts(across)
+def _machine(folder: RunFolder) -> str:
+    return f"{folder.description['processor']}, {folder.description['cores']} cores"
 
 
-def _write_sentences(folder: Path, group: Group) -> None:
-    """What each system made of each sentence."""
-    for system in group.systems:
-        records = (
-            json.dumps(plain(r), ensure_ascii=False) for r in sentence_records(system, group)
-        )
-        path = folder / file_name(system, group)
-        write_whole(path, (f"{record}\n".encode() for record in records))
+def _summary(folder: RunFolder, groups: Sequence[Group], report: Report) -> JsonObject:
+    """``summary.json``: where, when, with what and of what, and what it comes to."""
+    about = folder.description
+    dates = sorted(run.began for run in folder.runs)
+    machine = ("processor", "cores", "versions", "waiting")
+    references = next((group.text.references for group in groups if group.text.references), None)
+    found = {
+        "machine": {
+            **{name: about[name] for name in machine if name in about},
+            "first_run": dates[0],
+            "last_run": dates[-1],
+        },
+        "command": report.command,
+        "models": about["models"],
+        "texts": about["texts"],
+        "baseline": report.baseline,
+        "bleu_signature": references.signature() if references else None,
+        "left_out": dict(report.left_out),
+        "groups": [group_figures(group) for group in groups],
+    }
+    read: JsonObject = plain(found)  # type: ignore[assignment]
+    return read
 
 
-def _draw(folder: Path, group: Group) -> None:
-    """All pictures of a group."""
-    for kind, draw in PICTURES.items():
-        for ending, picture in draw(group).items():
-            write_whole(folder / f"{kind}-{group.label}.{ending}", [picture])
+def group_figures(group: Group) -> JsonObject:
+    """A group's part of ``summary.json``."""
+    return {
+        "conditions": group.conditions,
+        "systems": [system_figures(one, group) for one in group.systems],
+        "fastest": [
+            {
+                "system": group.called(compared.system),
+                "over": group.called(compared.over),
+                "speed_ratio": asdict(compared.ratio),
+            }
+            for compared in group.fastest()
+        ],
+        "acceptance_head_against_constant": discards_against_constant(group),
+    }
+
+
+def system_figures(one: SystemSummary, group: Group) -> JsonObject:
+    """A system's part, with what each number was measured under."""
+    system = one.system
+    return {
+        **group.conditions_of(one),
+        "asks_head": system.asks_head,
+        "options": system.describe()["options"],
+        "sentences": one.first.sentences,
+        "seeds": [run.round for run in one.runs] if group.sampled else None,
+        **{name: one.middle(name) for name in RATES},
+        "over_rounds": {name: _spread(one.spread(name)) for name in RATES},
+        "seconds": _spread(one.spread("seconds")),
+        "milliseconds_a_sentence": _spread(one.spread("milliseconds_a_sentence")),
+        "milliseconds_per_token": _spread(one.spread("milliseconds_per_token")),
+        "tokens_per_second": _spread(one.spread("tokens_per_second")),
+        "control_share": one.middle("control_share"),
+        "speed_over_baseline": _spread(group.over_baseline(one)),
+        "lines_unlike_AR": _unlike(one, group.counterpart(one, AR)),
+        "lines_unlike_CTranslate2_float32": _unlike(
+            one, group.beside(one, strategy=CTRANSLATE2, precision="float32")
+        ),
+        **_bleu(one, group),
+        "memory_mib": None if one.memory is None else one.memory / 2**20,
+        "real_decoder": system.real,
+    }
+
+
+def _spread(spread: Spread | None) -> JsonObject | None:
+    return None if spread is None else asdict(spread)
+
+
+def _unlike(one: SystemSummary, other: SystemSummary | None) -> int | None:
+    """How many lines differ in round 1; None where either is not there, and of what is drawn."""
+    if other is None or not one.output or not other.output or one.system.draws:
+        return None
+    return sum(a != b for a, b in zip(one.output, other.output, strict=True))
+
+
+def _bleu(one: SystemSummary, group: Group) -> JsonObject:
+    """Of round 1, or of each seed; None without references."""
+    references = group.text.references
+    outputs = [run.by_sentence.output for run in one.runs if run.by_sentence.output]
+    scores = [references.scores(output) for output in outputs] if references else []
+    return {
+        "bleu": _spread(Spread.of(score.sacrebleu for score in scores)),
+        "tokenised_bleu": _spread(Spread.of(score.tokenised for score in scores)),
+    }

@@ -1,23 +1,30 @@
-"""Pictures of a group: verified against discarded, speed by threshold, what the oracle verifies."""
+"""Pictures of a group: verified against discarded, speed by threshold, what the oracle verifies.
+
+And of all groups: the time of a sentence."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from specdec_plugins.decoding.controllers import POLICIES
 from specdec_plugins.evaluation.labels import Label, place_labels
-from specdec_plugins.evaluation.summary import Group, SystemSummary, is_real
+from specdec_plugins.evaluation.summary import Group, Spread, SystemSummary
+from specdec_plugins.evaluation.systems import AR, CTRANSLATE2, FAIRSEQ, System
+from specdec_plugins.inference.report import counted
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
-class Style(NamedTuple):
+@dataclass(frozen=True)
+class Style:
     """How a policy is drawn."""
 
     color: str
@@ -26,6 +33,8 @@ class Style(NamedTuple):
     size: int = 6
 
 
+Draw = Callable[[Group], dict[str, bytes]]
+"""Makes a picture of a group, by format."""
 STYLES = {
     "constant": Style("#0072B2", "o"),
     "heuristic": Style("#CC79A7", "D", 8),
@@ -35,8 +44,14 @@ STYLES = {
     "cost-aware": Style("#E69F00", "P", 10),
     "oracle": Style("black", "*", 15),
 }
+"""Of policies, in the order in which they are drawn; any other comes after them."""
 OTHER = Style("#777777", "h", 8)
-"""Of policies that are not among them."""
+BARS = {FAIRSEQ: "#999999", CTRANSLATE2: "#E69F00", AR: "#56B4E9", "strict": "#0072B2"}
+"""Of what has no drafts, and of acceptance rules; any other rule is green. In print they differ in
+lightness."""
+HATCHES = ("", "////", "....", "xxxx", "----")
+"""By the number of threads, from the fewest on; once more from the beginning where that does not
+suffice."""
 UNREAL = "the bound of chains, not a real decoder"
 FORMATS = ("png", "svg")
 PANELS = (
@@ -73,7 +88,9 @@ def draw_pareto(group: Group) -> dict[str, bytes]:
         curves = []
         for name, systems in _curves(group):
             style = _style(systems[0], group)
-            points = [(float(getattr(s, rate)), s.verification_rate) for s in systems]
+            points = [
+                (s.middle(rate) or 0.0, s.middle("verification_rate") or 0.0) for s in systems
+            ]
             line = "-" if len(points) > 1 else ""
             axes.plot(*zip(*points), label=name, linestyle=line, **style)
             curves.append(points)
@@ -105,23 +122,23 @@ def draw_speed(group: Group) -> dict[str, bytes]:
     axes = figure.subplots()
     for name, systems in _curves(group):
         style = _style(systems[0], group)
-        if systems[0].first.threshold is not None:
-            spreads = [system.tokens_per_second for system in systems]
+        if systems[0].system.threshold is not None:
+            spreads = [_tokens(system) for system in systems]
             middles = [spread.middle(group.sampled) for spread in spreads]
             low = [middle - spread.low for middle, spread in zip(middles, spreads)]
             high = [spread.high - middle for middle, spread in zip(middles, spreads)]
-            places = [t for t in (system.first.threshold for system in systems) if t is not None]
+            places = [system.system.threshold or 0.0 for system in systems]
             axes.errorbar(places, middles, (low, high), label=name, capsize=3, **style)
             continue
-        best = max(systems, key=lambda system: system.tokens_per_second.median)
+        best = max(systems, key=lambda system: _tokens(system).median)
         label = name
         if len(systems) > 1 and _point(best):
-            unit = " nodes" if _by_nodes(best) else ""
+            unit = " nodes" if _by_nodes(best.system) else ""
             label = f"{name.removesuffix(', by k')}, the fastest: {_point(best)}{unit}"
-        line = {**style, "marker": "", "linestyle": "--" if is_real(best.policy) else ":"}
-        axes.axhline(best.tokens_per_second.middle(group.sampled), label=label, **line)
-    if group.ar is not None:
-        speed = group.ar.tokens_per_second.middle(group.sampled)
+        line = {**style, "marker": "", "linestyle": "--" if best.system.real else ":"}
+        axes.axhline(_tokens(best).middle(group.sampled), label=label, **line)
+    for ar in group.of(AR)[:1]:
+        speed = _tokens(ar).middle(group.sampled)
         axes.axhline(speed, label="AR", color="0.5", linewidth=2)
     axes.set(
         xlabel="threshold: acceptance-head, of the probability of a rejection;\n"
@@ -132,6 +149,13 @@ def draw_speed(group: Group) -> dict[str, bytes]:
     axes.grid(alpha=0.3)
     _legend(figure, columns=2)
     return save_figure(figure)
+
+
+def _tokens(system: SystemSummary) -> Spread:
+    """Tokens a second, which all of ours count."""
+    found = system.spread("tokens_per_second")
+    assert found is not None
+    return found
 
 
 def draw_oracle(group: Group) -> dict[str, bytes]:
@@ -157,7 +181,7 @@ def draw_oracle(group: Group) -> dict[str, bytes]:
     for system, lengths in found:
         style = {
             "color": _style(system, group)["color"],
-            "label": f"oracle, k {system.first.block_size}",
+            "label": f"oracle, k {system.block_size}",
         }
         steps = lengths[chosen]
         one.plot(range(1, len(steps) + 1), steps, marker="*", drawstyle="steps-mid", **style)
@@ -166,8 +190,8 @@ def draw_oracle(group: Group) -> dict[str, bytes]:
         mean.errorbar(places, middles, spreads, marker="*", capsize=3, **style)
     constants = group.of("constant")
     if constants:
-        best = max(constants, key=lambda system: system.tokens_per_second.median)
-        k = best.first.block_size or 0
+        best = min(constants, key=SystemSummary.time)
+        k = best.block_size or 0
         for axes in (one, mean):
             label = f"constant, the fastest: k {k}"
             axes.axhline(k, label=label, color=STYLES["constant"].color, linestyle="--")
@@ -201,55 +225,62 @@ def by_tenths(sentences: Sequence[Sequence[int]]) -> tuple[list[float], list[flo
 
 
 def _curves(group: Group) -> Iterator[tuple[str, list[SystemSummary]]]:
-    """Systems that belong together, under the name of their curve; the oracle last."""
+    """Systems that belong together, under the name of their curve; what is not real comes last."""
+    order = list(STYLES)
     curves: dict[tuple[str, int | None], list[SystemSummary]] = {}
-    for kind in POLICIES:
-        for system in group.decoders():
-            if system.first.kind == kind:
-                k = None if kind == "constant" else system.first.block_size
-                curves.setdefault((kind, k), []).append(system)
-    for (kind, k), systems in curves.items():
-        systems.sort(
-            key=lambda s: (s.first.threshold or 0, s.first.tree_nodes or 0, s.first.block_size or 0)
+    for one in group.decoders():
+        policy = one.system.policy
+        if one.system.options is not None:
+            k = None if policy == "constant" else one.block_size
+            curves.setdefault((policy, k), []).append(one)
+
+    def turn(key: tuple[str, int | None]) -> tuple[bool, int]:
+        policy = key[0]
+        place = order.index(policy) if policy in order else len(order)
+        return not curves[key][0].system.real, place
+
+    for policy, k in sorted(curves, key=turn):
+        systems = sorted(
+            curves[policy, k],
+            key=lambda s: (s.system.threshold or 0, s.system.tree_nodes or 0, s.block_size or 0),
         )
-        first = systems[0].first
-        name = kind if is_real(first.policy) else f"{kind} ({UNREAL})"
+        first = systems[0].system
+        name = policy if first.real else f"{policy} ({UNREAL})"
         if first.threshold is not None:
             name = f"{name}, by threshold"
-        elif _by_nodes(systems[0]):
+        elif _by_nodes(first):
             name = f"{name}, by nodes"
         yield f"{name}, by k" if k is None else f"{name}, k {k}", systems
 
 
-def _point(system: SystemSummary) -> str:
+def _point(one: SystemSummary) -> str:
     """What is written at a point: the threshold, nodes or k; nothing where the legend says all."""
-    if system.first.threshold is not None:
-        return f"{system.first.threshold:g}"
+    system = one.system
+    if system.threshold is not None:
+        return f"{system.threshold:g}"
     if system.policy == "constant":
-        return f"k {system.first.block_size}"
-    return str(system.first.tree_nodes) if _by_nodes(system) else ""
+        return f"k {one.block_size}"
+    return str(system.tree_nodes) if _by_nodes(system) else ""
 
 
-def _by_nodes(system: SystemSummary) -> bool:
+def _by_nodes(system: System) -> bool:
     """Whether several numbers of nodes are compared; what chooses by itself has as many as may be,
     and no curve."""
-    return system.first.tree_nodes is not None and not POLICIES[system.policy].unswept
+    return system.tree_nodes is not None and not POLICIES[system.policy].unswept
 
 
-def _style(system: SystemSummary, group: Group) -> dict[str, Any]:
-    """That of its kind; the largest k in full colour, smaller ones paler."""
-    kind = system.first.kind
-    style = STYLES.get(kind, OTHER)
-    face = {} if is_real(system.policy) else {"markerfacecolor": "none"}
-    sizes = {s.first.block_size or 0 for s in group.systems if s.first.kind == kind}
-    larger = sum(k > (system.first.block_size or 0) for k in sizes) if kind != "constant" else 0
-    pale = _mixed_with_white(style.color, 0.55**larger)
+def _style(one: SystemSummary, group: Group) -> dict[str, Any]:
+    """That of its policy; the largest k in full colour, smaller ones paler."""
+    policy, real = one.system.policy, one.system.real
+    style = STYLES.get(policy, OTHER)
+    sizes = {other.block_size or 0 for other in group.of(policy)}
+    larger = sum(k > (one.block_size or 0) for k in sizes) if policy != "constant" else 0
     return {
-        "color": pale,
+        "color": _mixed_with_white(style.color, 0.55**larger),
         "marker": style.marker,
         "markersize": style.size,
         "linewidth": 1.5,
-        **face,
+        **({} if real else {"markerfacecolor": "none"}),
     }
 
 
@@ -261,9 +292,84 @@ def _mixed_with_white(color: str, share: float) -> tuple[float, ...]:
 
 
 def _title(group: Group) -> str:
-    rounds = max(len(system.runs) for system in group.systems)
-    over = f"means of {rounds} seeds" if group.sampled else f"medians of {rounds} rounds"
-    return f"{group.conditions}; {group.first.sentences} sentences, {over}"
+    return f"{group.conditions}; {_over(group)}"
+
+
+def _over(group: Group) -> str:
+    """Of how many sentences, and how often."""
+    rounds = max(len(one.runs) for one in group.systems)
+    how = f"means of {counted(rounds, 'seed')}"
+    if not group.sampled:
+        how = f"medians of {counted(rounds, 'round')}" if rounds > 1 else "one round"
+    return f"{counted(group.first.sentences, 'sentence')}, {how}"
+
+
+def draw_bars(groups: Sequence[Group], machine: str) -> dict[str, bytes]:
+    """Milliseconds a sentence of every system: a panel a group, bars a system, a bar a number of
+    threads; lines reach from least to most.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    every = [one for group in groups for one in group.systems]
+    names = list(dict.fromkeys(one.system.name for one in every))
+    threads = sorted({one.system.threads for one in every})
+    figure = new_figure((4 + 4.5 * len(groups), 1.8 + 0.26 * len(names) * len(threads)))
+    figure.suptitle(f"{machine}; {_over(groups[0])}")
+    panels = figure.subplots(1, len(groups), sharey=True, squeeze=False)[0]
+    for axes, group in zip(panels, groups):
+        _draw_panel(axes, group, names, threads)
+    panels[0].set_yticks(range(len(names)), names)
+    panels[0].invert_yaxis()
+    keys = [_key(count, threads) for count in threads]
+    figure.legend(handles=keys, loc="outside lower center", ncols=len(threads), frameon=False)
+    return save_figure(figure)
+
+
+def _draw_panel(axes: Axes, group: Group, names: Sequence[str], threads: Sequence[int]) -> None:
+    height = 0.84 / len(threads)
+    spreads = [(one.system, one.spread("milliseconds_a_sentence")) for one in group.systems]
+    longest = max(spread.high for _, spread in spreads if spread)
+    for system, spread in spreads:
+        assert spread is not None
+        shift = (threads.index(system.threads) - (len(threads) - 1) / 2) * height
+        place = names.index(system.name) + shift
+        rule = system.rule.name if system.rule else system.policy
+        axes.barh(
+            place,
+            spread.median,
+            height=height,
+            xerr=([spread.median - spread.low], [spread.high - spread.median]),
+            capsize=2,
+            error_kw={"linewidth": 0.8},
+            color=BARS.get(rule, "#009E73"),
+            hatch=_hatch(system.threads, threads),
+            edgecolor="black",
+            linewidth=0.6,
+        )
+        text = f"{spread.median:.3g}"
+        axes.text(spread.high + 0.015 * longest, place, text, va="center", fontsize=8)
+    axes.set(
+        title=group.conditions,
+        xlabel="milliseconds a sentence (less is better)",
+        # Room for what is written beside the longest bar.
+        xlim=(0, 1.15 * longest),
+    )
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_axisbelow(True)
+    axes.tick_params(axis="y", length=0)
+
+
+def _hatch(count: int, threads: Sequence[int]) -> str:
+    return HATCHES[threads.index(count) % len(HATCHES)]
+
+
+def _key(count: int, threads: Sequence[int]) -> Any:
+    """A number of threads in the legend."""
+    from matplotlib.patches import Patch
+
+    label, hatch = counted(count, "thread"), _hatch(count, threads)
+    return Patch(facecolor="white", edgecolor="black", hatch=hatch, label=label)
 
 
 def new_figure(size: tuple[float, float]) -> Figure:

@@ -1,17 +1,27 @@
-"""What the runs of a sweep come to: over rounds medians, over seeds means; ratios within rounds."""
+"""What runs come to: over rounds medians, over seeds means; ratios within rounds."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
 from statistics import fmean, median
 
-from specdec_plugins.decoding.controllers import POLICIES
 from specdec_plugins.evaluation.runs import Run
-from specdec_plugins.evaluation.systems import AR, DRAFTER
-from specdec_plugins.evaluation.texts import Text
+from specdec_plugins.evaluation.systems import AR, CTRANSLATE2, DRAFTER, FAIRSEQ, System
+from specdec_plugins.evaluation.texts import Sentences
+from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.inference.report import counted
+
+RATES = (
+    *("acceptance_length", "acceptance_rate", "verification_rate"),
+    *("discard_rate", "verified_discard_rate"),
+)
+LEAST = 3
+"""Rounds from which on something is called the fastest."""
+RIVALS = (FAIRSEQ, CTRANSLATE2, AR, "oracle", "constant", "tree")
+"""What is compared with, each by all that come after it, and by all controllers."""
 
 
 @dataclass(frozen=True)
@@ -25,12 +35,12 @@ class Spread:
     rounds: int
 
     @classmethod
-    def of(cls, values: Iterable[float]) -> Spread | None:
+    def of(cls, values: Iterable[float | None]) -> Spread | None:
         """None of nothing."""
-        values = list(values)
-        if not values:
+        known = [value for value in values if value is not None]
+        if not known:
             return None
-        return cls(median(values), fmean(values), min(values), max(values), len(values))
+        return cls(median(known), fmean(known), min(known), max(known), len(known))
 
     def middle(self, sampled: bool) -> float:
         """What stands for all: the mean where rounds are seeds, whose differences are no faults;
@@ -40,65 +50,86 @@ class Spread:
 
 @dataclass(frozen=True)
 class SystemSummary:
-    """A system on a text, at one batch size on one device; rates are medians over its rounds, of
-    sampled output means over its seeds."""
+    """A system on a text, at one batch size on one device."""
 
+    system: System
     runs: Sequence[Run]
     """By round."""
-    tokens_per_second: Spread
-    milliseconds_per_token: Spread
-    seconds: Spread
-    control_share: float
-    """How much of the seconds the controller's answers took, 0 to 1."""
-    acceptance_length: float
-    acceptance_rate: float
-    verification_rate: float
-    discard_rate: float
-    verified_discard_rate: float
-    same_as_ar: int | None
-    """Sentences with the same output as AR, in round 1; None where that is not known, and where
-    tokens are drawn."""
-    bleu: Spread | None
-    """Of round 1, or of each seed, by sacreBLEU; None without references."""
+
+    @property
+    def first(self) -> Run:
+        """A run that tells what all share."""
+        return self.runs[0]
+
+    @property
+    def block_size(self) -> int | None:
+        """k, as it was trained where nothing else was asked for."""
+        return self.first.block_size
 
     @property
     def memory(self) -> int | None:
         """Bytes, at most: see :class:`Run`."""
-        known = [run.memory for run in self.runs if run.memory is not None]
-        return max(known, default=None)
+        return max((run.memory for run in self.runs if run.memory is not None), default=None)
 
     @property
-    def first(self) -> Run:
-        """One that tells the settings, which all share."""
-        return self.runs[0]
+    def output(self) -> list[str]:
+        """The translations of the first round that has any."""
+        return next((r.by_sentence.output for r in self.runs if r.by_sentence.output), [])
 
-    @property
-    def name(self) -> str:
-        """The system's."""
-        return self.first.system
+    def spread(self, name: str) -> Spread | None:
+        """A figure of its runs over rounds, by its name; None where it has none."""
+        return Spread.of(getattr(run, name) for run in self.runs)
 
-    @property
-    def policy(self) -> str:
-        """The system's."""
-        return self.first.policy
+    def middle(self, name: str) -> float | None:
+        """What stands for a figure in all rounds."""
+        spread = self.spread(name)
+        return None if spread is None else spread.middle(self.system.draws)
 
-    def spread(self, name: str) -> Spread:
-        """Of a figure of its runs, by its name."""
-        found = Spread.of(getattr(run, name) for run in self.runs)
+    def time(self) -> float:
+        """By which systems are ordered: the median of :meth:`pace`."""
+        return median(self.pace(run) for run in self.runs)
+
+    def pace(self, run: Run) -> float:
+        """What is compared: the time of a sentence; of drawn output, which differs in length, that
+        of a token."""
+        found = run.milliseconds_per_token if self.system.draws else run.milliseconds_a_sentence
         assert found is not None
         return found
+
+    def times_as_fast_as(self, other: SystemSummary) -> Spread | None:
+        """Compared within a round, since the speed of a machine drifts; over rounds, the median."""
+        theirs = {run.round: other.pace(run) for run in other.runs}
+        pairs = ((theirs.get(run.round, 0), self.pace(run)) for run in self.runs)
+        return Spread.of(their / own for their, own in pairs if their > 0 and own > 0)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How many times as fast a system is as another, within rounds."""
+
+    system: SystemSummary
+    over: SystemSummary
+    ratio: Spread
 
 
 @dataclass(frozen=True)
 class Group:
-    """All systems on a text, at one batch size on one device, in the order of the sweep."""
+    """All systems on a text, at one batch size on one device, in the order of the experiment."""
 
     systems: Sequence[SystemSummary]
+    text: Sentences
+    baseline: str
+    """The name of the system that others are compared with."""
 
     @property
     def first(self) -> Run:
-        """One that tells what all share: device, engine, precision, threads, batch, rule."""
+        """A run that tells what all share."""
         return self.systems[0].first
+
+    @property
+    def sampled(self) -> bool:
+        """Whether tokens were drawn."""
+        return self.systems[0].system.draws
 
     @property
     def label(self) -> str:
@@ -114,126 +145,118 @@ class Group:
 
     @property
     def machine(self) -> str:
-        """Of these, those that all texts share."""
-        run = self.first
-        threads = f", {counted(run.threads, 'thread')}" if run.device == "cpu" else ""
-        scale = f" at temperature {run.temperature:g}" if run.sampled else ""
-        return (
-            f"{run.device}, {run.engine}, {run.precision}{threads}, batch {run.batch}, "
-            f"{run.rule}{scale}"
-        )
-
-    @property
-    def sampled(self) -> bool:
-        """Whether tokens were drawn."""
-        return self.first.sampled
+        """Of these, those that all texts share; what systems differ in is told with them."""
+        run, every = self.first, [s.system for s in self.systems]
+        engines = {s.first.engine for s in self.systems}, {s.first.precision for s in self.systems}
+        parts = [run.device, *(one.pop() for one in engines if len(one) == 1)]
+        threads = {system.threads for system in every}
+        if run.device == "cpu" and len(threads) == 1:
+            parts.append(counted(threads.pop(), "thread"))
+        parts.append(f"batch {run.batch}")
+        rules = {str(system.rule) for system in every if system.rule is not None}
+        if len(rules) == 1:
+            temperature = every[0].settings.limits.temperature
+            scale = f" at temperature {temperature:g}" if self.sampled else ""
+            parts.append(rules.pop() + scale)
+        return ", ".join(parts)
 
     def of(self, *policies: str) -> list[SystemSummary]:
         """The systems of these policies."""
-        return [system for system in self.systems if system.policy in policies]
+        return [one for one in self.systems if one.system.policy in policies]
 
     def decoders(self) -> list[SystemSummary]:
         """All whose output is the verifier's: without the drafter alone."""
-        return [system for system in self.systems if system.policy != DRAFTER]
+        return [one for one in self.systems if one.system.policy != DRAFTER]
 
-    @property
-    def ar(self) -> SystemSummary | None:
-        """The baseline; None before its first run."""
-        return next(iter(self.of(AR)), None)
+    def beside(self, one: SystemSummary, **like: object) -> SystemSummary | None:
+        """The system with as many threads that has these values."""
+        for other in self.systems:
+            wanted = {"threads": one.system.threads, **like}
+            if all(getattr(other.system, name) == value for name, value in wanted.items()):
+                return other
+        return None
+
+    def counterpart(self, one: SystemSummary, policy: str) -> SystemSummary | None:
+        """The system of a policy that computes like another one."""
+        like = {"engine": one.system.engine, "precision": one.system.precision}
+        return self.beside(one, policy=policy, **like)
+
+    def called(self, one: SystemSummary) -> str:
+        """Its name, with the threads where systems differ in them."""
+        several = len({other.system.threads for other in self.systems}) > 1
+        return one.system.label if several else one.system.name
+
+    def conditions_of(self, one: SystemSummary) -> JsonObject:
+        """What belongs beside every number of a system."""
+        system, run = one.system, one.first
+        rule = system.rule
+        return {
+            "system": system.name,
+            "text": run.text or None,
+            "strategy": system.strategy,
+            "controller": system.policy if system.options else None,
+            "k": one.block_size,
+            "threshold": system.threshold,
+            "tree_nodes": system.tree_nodes,
+            "beam": system.beam,
+            "batch": run.batch,
+            "rule": None if rule is None else str(rule),
+            **({} if rule is None else rule.values),
+            "temperature": system.settings.limits.temperature,
+            "device": run.device,
+            "engine": run.engine,
+            "precision": run.precision,
+            "threads": system.threads,
+        }
+
+    def over_baseline(self, one: SystemSummary) -> Spread | None:
+        """How many times as fast as the baseline with as many threads; None without that."""
+        baseline = self.beside(one, name=self.baseline)
+        return None if baseline is None else one.times_as_fast_as(baseline)
+
+    def fastest(self) -> Iterator[Comparison]:
+        """The fastest of each family of controllers over the fastest of each of ``RIVALS`` before
+        it; nothing of fewer than ``LEAST`` rounds, of which one may just have been lucky."""
+        leaders: dict[str, SystemSummary] = {}
+        for one in sorted(self.decoders(), key=SystemSummary.time):
+            leaders.setdefault(one.system.family, one)
+        rivals = sorted(leaders.values(), key=lambda one: _rank(one.system))
+        for own, other in product(leaders.values(), rivals):
+            mine, theirs = own.system, other.system
+            alike = not theirs.options or theirs.settings.rule.name == mine.settings.rule.name
+            if mine.options and mine.real and _rank(theirs) < _rank(mine) and alike:
+                ratio = own.times_as_fast_as(other)
+                if ratio is not None and ratio.rounds >= LEAST:
+                    yield Comparison(own, other, ratio)
 
 
-def is_real(policy: str) -> bool:
-    """False of what knows more than a decoder can."""
-    return policy not in POLICIES or POLICIES[policy].real
+def _rank(system: System) -> int:
+    """Its place among ``RIVALS``, or after them."""
+    return RIVALS.index(system.policy) if system.policy in RIVALS else len(RIVALS)
 
 
-def speed_ratio(system: SystemSummary, baseline: SystemSummary) -> Spread | None:
-    """How many times as many tokens a second ``system`` puts out as ``baseline``.
-
-    Compared within a round, since the speed of a machine drifts; of the rounds, the median.
-    """
-    theirs = {run.round: run.tokens_per_second for run in baseline.runs}
-    return Spread.of(
-        run.tokens_per_second / theirs[run.round]
-        for run in system.runs
-        if theirs.get(run.round, 0) > 0
-    )
-
-
-def summarize(runs: Iterable[Run], order: Sequence[str], texts: Sequence[Text] = ()) -> list[Group]:
-    """The groups, smaller batches first, texts in their order.
+def summarize(
+    runs: Iterable[Run], systems: Sequence[System], texts: Sequence[Sentences], baseline: str
+) -> list[Group]:
+    """The groups, smaller batches first, texts and systems in their order; what has not run is
+    left out.
 
     Args:
-        order: names of systems.
+        baseline: the name of the system that others are compared with.
     """
-    place = {name: index for index, name in enumerate(order)}
-    known = {text.name: text for text in texts}
-    turn = {name: index for index, name in enumerate(known)}
-    groups: dict[tuple[str, str, str, int, int, str], dict[str, dict[int, Run]]] = {}
+    found: dict[tuple[str, int, str], dict[str, dict[int, Run]]] = {}
     for run in runs:
-        groups.setdefault(run.group, {}).setdefault(run.system, {})[run.round] = run
-    found = []
-    for key in sorted(groups, key=lambda key: (*key[:-1], turn.get(key[-1], len(turn)), key)):
-        systems, text = groups[key], known.get(key[-1])
-        names = sorted(systems, key=lambda name: place.get(name, len(place)))
-        rounds = {name: [run for _, run in sorted(systems[name].items())] for name in names}
-        baseline = rounds.get(AR, [])
-        found.append(Group([_system(rounds[name], baseline, text) for name in names]))
-    return found
-
-
-RATES = (
-    *("acceptance_length", "acceptance_rate", "verification_rate"),
-    *("discard_rate", "verified_discard_rate"),
-)
-
-
-def _system(runs: list[Run], baseline: list[Run], text: Text | None) -> SystemSummary:
-    speed = Spread.of(run.tokens_per_second for run in runs)
-    pace = Spread.of(1000 * run.seconds / max(run.committed_tokens, 1) for run in runs)
-    seconds = Spread.of(run.seconds for run in runs)
-    assert speed is not None
-    assert pace is not None
-    assert seconds is not None
-    sampled = runs[0].sampled
-    middle = fmean if sampled else median
-    outputs = [
-        next((r.by_sentence.output for r in rs if r.round == 1), []) for rs in (runs, baseline)
-    ]
-    spoken = [(run.by_sentence.line, run.by_sentence.output) for run in runs]
-    scores = [text.bleu(*said) for said in spoken] if text is not None else []
-    known = outputs[0] and len(outputs[0]) == len(outputs[1]) and not sampled
-    return SystemSummary(
-        runs=runs,
-        tokens_per_second=speed,
-        milliseconds_per_token=pace,
-        seconds=seconds,
-        control_share=middle(r.control_seconds / r.seconds if r.seconds else 0.0 for r in runs),
-        **{name: middle(getattr(run, name) for run in runs) for name in RATES},
-        bleu=Spread.of(score for score in scores if score is not None),
-        same_as_ar=sum(a == b for a, b in zip(*outputs)) if known else None,
-    )
-
-
-def system_figures(system: SystemSummary, ar: SystemSummary | None) -> dict[str, object]:
-    """A system's part of ``summary.json``, with what each number was measured under."""
-    run = system.first
-    over_ar = speed_ratio(system, ar) if ar is not None else None
-    return {
-        **run.conditions,
-        "asks_head": run.asks_head,
-        "options": run.options,
-        "sentences": run.sentences,
-        "seeds": [run.round for run in system.runs] if run.sampled else None,
-        **{name: getattr(system, name) for name in RATES},
-        "over_rounds": {name: asdict(system.spread(name)) for name in RATES},
-        "seconds": asdict(system.seconds),
-        "control_share": system.control_share,
-        "tokens_per_second": asdict(system.tokens_per_second),
-        "milliseconds_per_token": asdict(system.milliseconds_per_token),
-        "speed_over_AR": asdict(over_ar) if over_ar else None,
-        "same_as_AR": system.same_as_ar,
-        "bleu": asdict(system.bleu) if system.bleu else None,
-        "memory_mib": None if system.memory is None else system.memory / 2**20,
-        "real_decoder": is_real(run.policy),
-    }
+        by_label = found.setdefault((run.device, run.batch, run.text), {})
+        by_label.setdefault(run.system, {})[run.round] = run
+    groups = []
+    for device, batch in sorted({key[:2] for key in found}):
+        for text in texts:
+            by_label = found.get((device, batch, text.name), {})
+            here = [
+                SystemSummary(one, [run for _, run in sorted(by_label[one.label].items())])
+                for one in systems
+                if one.label in by_label
+            ]
+            if here:
+                groups.append(Group(here, text, baseline))
+    return groups

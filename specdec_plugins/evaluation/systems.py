@@ -1,164 +1,126 @@
-"""What a sweep compares: the decoders, each with a name and the settings that make it."""
+"""A system: a decoder, and how it computes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass
 
-from torch import Tensor
-
-from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions, controller_options
-from specdec_plugins.decoding.options import Option, Value
+from specdec_plugins.decoding.acceptance import AcceptanceRule
+from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
+from specdec_plugins.engines.engine import described
+from specdec_plugins.files.json_object import JsonObject
+from specdec_plugins.inference.report import counted
 from specdec_plugins.inference.settings import Settings
 
-CONTROLLERS = tuple(name for name in POLICIES if name != "none")
-"""Those that a sweep compares with each other; ``none`` is AR, which is always there."""
 AR = "AR"
 DRAFTER = "drafter"
-REFUSED = "looks at drafted tokens that are then not verified, which --sampling must not depend on"
-CONSTANTS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 25)
-SWEPT = {name: option for name, option in controller_options().items() if option.sweep}
-"""The options of which a sweep compares several values."""
+FAIRSEQ = "fairseq"
+CTRANSLATE2 = "CTranslate2"
 
 
 @dataclass(frozen=True)
 class System:
-    """A decoder: AR, the drafter alone (as SpecDec++ times them too), or a controller."""
+    """Stock fairseq, CTranslate2, our AR, the drafter alone, or a controller."""
 
     name: str
-    """Unique in a sweep, and part of file names."""
+    """Unique among systems of as many threads, and part of file names."""
     settings: Settings
-    """All but the device and the batch size."""
-    block_size: int | None
-    """k; None for AR."""
+    """All but the device and the batch size; of CTranslate2 only limits count."""
+    threads: int
+    compute_type: str | None = None
+    """What CTranslate2 calls its precision; None for any other system."""
+
+    @property
+    def label(self) -> str:
+        """Its name, with the threads."""
+        return f"{self.name}, {counted(self.threads, 'thread')}"
+
+    @property
+    def strategy(self) -> str:
+        """That of the settings, or ``CTranslate2``."""
+        return self.settings.strategy if self.compute_type is None else CTRANSLATE2
 
     @property
     def policy(self) -> str:
-        """``AR``, ``drafter``, or the controller's name."""
-        return self._options.controller if self._options else self.name
+        """The controller's name, or the strategy where nothing is controlled."""
+        return self.options.controller if self.options is not None else self.strategy
 
     @property
-    def kind(self) -> str:
-        """The policy, or which kind of it: those of a kind make a curve."""
-        return self._options.kind if self._options else self.name
+    def family(self) -> str:
+        """What it is compared as, whatever its options, precision and threads."""
+        return f"{self.settings.rule.name} {self.policy}" if self.options else self.policy
+
+    @property
+    def real(self) -> bool:
+        """False of what knows more than a decoder can."""
+        return self.policy not in POLICIES or POLICIES[self.policy].real
+
+    @property
+    def engine(self) -> str:
+        """The engine that was asked for; stock search is PyTorch's."""
+        if self.compute_type is not None:
+            return CTRANSLATE2
+        return "eager" if self.strategy == FAIRSEQ else self.settings.engine
+
+    @property
+    def precision(self) -> str:
+        """The precision that was asked for."""
+        own = self.settings.precision
+        return self.compute_type or described(own, self.settings.drafter_precision or own)
+
+    @property
+    def rule(self) -> AcceptanceRule | None:
+        """The acceptance rule, by which AR too draws; None where none is asked."""
+        return self.settings.rule if self.options or self.draws else None
+
+    @property
+    def draws(self) -> bool:
+        """Whether its tokens are drawn: output then differs from round to round."""
+        return self.settings.rule.draws
+
+    @property
+    def beam(self) -> int:
+        """1 of all but stock fairseq."""
+        return self.settings.beam if self.strategy == FAIRSEQ else 1
+
+    @property
+    def options(self) -> ControllerOptions | None:
+        """Those of its controller, if it has one."""
+        return self.settings.controller if self.strategy == "specdec" else None
+
+    @property
+    def block_size(self) -> int | None:
+        """The k that was asked for."""
+        return self.settings.block_size
 
     @property
     def threshold(self) -> float | None:
-        """That of a policy that has one."""
-        return self._options.swept("threshold") if self._options else None
+        """The threshold of a policy that has one."""
+        return self.options.swept("threshold") if self.options else None
 
     @property
     def tree_nodes(self) -> int | None:
-        """Nodes of the trees that are verified, at most; None where chains are."""
-        return self._options.swept("nodes") if self._options else None
+        """The most nodes of the trees that are verified; None where chains are."""
+        return self.options.swept("nodes") if self.options else None
 
     @property
     def asks_head(self) -> bool:
         """Whether an acceptance head is asked about drafts."""
-        return self._options is not None and self._options.needs_head
+        return self.options is not None and self.options.needs_head
 
-    @property
-    def _options(self) -> ControllerOptions | None:
-        """Of its controller, if it has one."""
-        return self.settings.controller if self.settings.strategy == "specdec" else None
-
-    def describe(self) -> dict[str, Value]:
-        """What sets it apart from the other systems of its sweep."""
-        options = self._options.describe() if self._options else {}
-        # A head is known by its content.
-        options.pop("acceptance_head", None)
+    def describe(self) -> JsonObject:
+        """What sets it apart from other systems of its experiment."""
+        options = self.options.describe() if self.options else None
+        if options:
+            # A head is known by its content.
+            options.pop("acceptance_head", None)
         return {
-            "policy": self.policy,
-            "block_size": self.block_size,
-            "asks_head": self.asks_head,
-            **options,
+            "strategy": self.strategy,
+            "k": self.block_size,
+            "options": options,
+            "rule": self.rule.values if self.rule else None,
+            "beam": self.beam,
+            "engine": self.engine,
+            "precision": self.precision,
+            "drafter_precision": self.settings.drafter_precision,
+            "threads": self.threads,
         }
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Which systems a sweep is to have."""
-
-    controllers: tuple[str, ...] = CONTROLLERS
-    constants: tuple[int, ...] | None = None
-    """k of each ``constant`` system; None is a handful up to what the drafter was trained for."""
-    block_sizes: tuple[int, ...] | None = None
-    """k of each of the others; None is what the drafter was trained for."""
-    swept: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Values of options of ``SWEPT`` by name; others have their own. Of the nodes of trees,
-    ``cost-aware`` has the most at most."""
-
-    def values(self, option: Option[float]) -> tuple[Any, ...]:
-        """Those of an option."""
-        return self.swept.get(option.name) or option.sweep
-
-
-def list_systems(base: Settings, choice: Choice, trained: int) -> list[System]:
-    """AR, the drafter alone, and every controller with every k and value of the choice.
-
-    With sampling the drafter is not alone: it takes its best tokens. What looks at a whole draft
-    before it cuts it, as a head may for ``cost-aware``, is left out beside what does not.
-
-    Args:
-        base: what all share; its controller's options but those that are swept are those of all.
-        trained: the k that the drafter was trained for.
-
-    Raises:
-        ValueError: a k, bound, value or controller that cannot be, naming its flag.
-    """
-    for name in choice.controllers:
-        if name not in CONTROLLERS:
-            raise ValueError(f"--controller {name}: must be one of {', '.join(CONTROLLERS)}")
-    standing = [k for k in CONSTANTS if k < trained] + [trained]
-    constants = _checked("--constant-k", choice.constants or standing, trained)
-    sizes = _checked("--block-size", choice.block_sizes or [trained], trained)
-    plain = replace(base, controller=ControllerOptions(), block_size=None)
-    systems = [System(AR, replace(plain, strategy="AR"), None)]
-    if not base.rule.draws:
-        systems.append(System(DRAFTER, replace(plain, strategy="drafter"), trained))
-    if "constant" in choice.controllers:
-        systems += [System(f"constant k {k}", replace(plain, block_size=k), k) for k in constants]
-    for k in sizes:
-        for name, options in _controlled(base.controller, choice):
-            # The generator would find it too, but only once that is built.
-            options.check_block_size(k)
-            settings = replace(base, controller=options, block_size=k)
-            if not (base.rule.draws and _sees_whole_draft(options, k)):
-                systems.append(System(f"{name} k {k}", settings, k))
-    for name in choice.controllers:
-        if name not in {system.policy for system in systems}:
-            raise ValueError(f"--controller {name}: {REFUSED}; leave it out")
-    # Of what was asked for twice, one.
-    return list({system.name: system for system in systems}.values())
-
-
-def _sees_whole_draft(options: ControllerOptions, k: int) -> bool:
-    def head(states: Tensor, confidences: Tensor) -> Tensor:
-        raise NotImplementedError("the controller is only asked what it needs")
-
-    return options.build(k, head).needs.whole_draft
-
-
-def _checked(flag: str, sizes: Sequence[int], trained: int) -> list[int]:
-    for k in sizes:
-        if not 1 <= k <= trained:
-            raise ValueError(f"{flag} {k}: the drafter was trained for blocks of 1 to {trained}")
-    return list(sizes)
-
-
-def _controlled(base: ControllerOptions, choice: Choice) -> Iterator[tuple[str, ControllerOptions]]:
-    """Name and options of everything but ``constant``."""
-    most = {name: max(choice.values(option)) for name, option in SWEPT.items()}
-    for name in choice.controllers:
-        policy, options = POLICIES[name], base.having(name, **most)
-        if name == "constant":
-            continue
-        switches = [o.name.split("_")[0] for o in options.used if options[o.name] is True]
-        swept = [o for o in options.used if o.sweep and o.name not in policy.unswept]
-        for option in swept:
-            for value in choice.values(option):
-                parts = [name, f"{value:g}", *switches]
-                yield " ".join(parts), options.having(**{option.name: value})
-        if not swept:
-            yield " ".join([name, *switches]), options

@@ -1,227 +1,295 @@
-"""A sweep's summary in Markdown: a table a group, and the comparisons in words."""
+"""Figures in Markdown: the tables of a summary, of which the manual's are made, too.
+
+Nothing is imported here: pages are made where nothing is installed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any, TypeVar
 
-from specdec_plugins.evaluation.comparisons import Comparison
-from specdec_plugins.evaluation.summary import Group, Spread, SystemSummary, is_real, speed_ratio
-from specdec_plugins.evaluation.systems import AR, DRAFTER
-from specdec_plugins.files.json_object import JsonObject
+Json = dict[str, Any]
+"""A summary, or what it tells of a system."""
+T = TypeVar("T")
+Columns = Mapping[str, Callable[[T], str]]
+"""What a table says of an item, by the heads of the columns."""
 
-RATES = {
-    "acceptance_length": ("acceptance length", 2),
-    "acceptance_rate": ("acceptance rate", 3),
-    "verification_rate": ("verification rate", 3),
-    "verified_discard_rate": ("discard rate, verified slots", 3),
-    "discard_rate": ("discard rate, drafted slots", 3),
-}
-"""Their columns, and decimal places."""
-SPEED, BLEU = "x AR (least to most)", "BLEU"
-OF_TEXTS = (
-    *("acceptance length", "verification rate", "discard rate, verified slots"),
-    *(SPEED, BLEU),
+SHORT = ("system", "ms per sentence", "x", "acceptance length")
+QUALITY = (
+    *("system", "BLEU", "tokenised BLEU", "acceptance length"),
+    *("lines unlike AR", "lines unlike CTranslate2 float32"),
 )
-"""The columns that a table across texts has of each."""
-Column = tuple[str, Callable[[SystemSummary], str]]
-"""Its head, and what it says of a system."""
-NOTE = "Medians over alternating rounds ({rounds}), decoding only, of {sentences} sentences. "
-SAMPLED_NOTE = (
-    "Means over seeds ({rounds}, a round each; least to most in brackets), decoding only, of "
-    "{sentences} sentences. Output is drawn: systems say different things, of different lengths, "
-    "so that the time of a token is compared, not that of a sentence, and outputs are not compared "
-    "at all; each is as probable with every system as with AR. "
+USUAL = (
+    *("system", "ms per sentence", "x", "BLEU", "tokenised BLEU", "acceptance length"),
+    *("verification rate", "discard rate", "memory, MiB"),
 )
+FULL = (
+    *("system", "k", "threads", "ms per sentence", "ms per token", "x", "BLEU", "tokenised BLEU"),
+    *("acceptance length", "acceptance rate", "verification rate", "of verified", "discard rate"),
+    *("controller, % of time", "memory, MiB"),
+    *("lines unlike AR", "lines unlike CTranslate2 float32"),
+)
+VIEWS: dict[str | None, tuple[str, ...]] = {"short": SHORT, "quality": QUALITY, None: USUAL}
+"""Columns by the name of a view; ``x`` stands for the speed over the baseline."""
 MEANINGS = (
-    "Ratios are taken within a round. Acceptance length: tokens committed a step, bonus token "
-    "included. Acceptance rate: accepted tokens per verified one. Verification rate: verifier "
-    "calls per committed token. Discard rate: slots not accepted per committed token, of those "
-    "verified and of all drafted. Controller: what its answers took of the time. Memory: roughly, "
-    "what loading a system added to that of the process, which all share, and the most that "
-    "decoding added. "
+    "Times are of decoding alone; {over}, least to most in brackets. x: how many times as fast as "
+    "{baseline} with as many threads, taken within a round{drawn}. Acceptance length: tokens "
+    "committed a step, bonus token included. Acceptance rate: accepted tokens per verified one. "
+    "Verification rate: verifier calls per committed token. Discard rate: drafted tokens that were "
+    "not accepted, per committed token; of verified: only those that were verified. Controller: "
+    "what its answers took of the time. Memory: {memory}. Lines unlike: how many differ from those "
+    "of AR of the same engine and precision, and from those of CTranslate2 in float32.{bleu}"
 )
-REMARKS = (
-    "As AR: sentences with the same output. The oracle knows what of a chain will be accepted: it "
-    "is **not a real decoder**; the drafter alone is not verified."
+BLEU = (
+    " BLEU: sacreBLEU `{}`. Tokenised BLEU: of Moses tokens, compounds split, as in the SpecDec "
+    "paper."
+)
+DRAWN = (
+    "; output is drawn and differs in length, so that tokens are timed, not sentences, and outputs "
+    "are not compared"
 )
 
 
-def format_group(group: Group, comparisons: JsonObject) -> str:
-    """The table of a group under a heading with its conditions, then what it comes to."""
-    counts = [len(system.runs) for system in group.systems]
-    rounds = str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
-    note = SAMPLED_NOTE + MEANINGS if group.sampled else NOTE + MEANINGS + REMARKS
-    lines = [
-        f"### {group.conditions}",
-        "",
-        *_format_columns(_columns(group), group.systems),
-        "",
-        note.format(rounds=rounds, sentences=group.first.sentences).strip(),
-        "",
-        *_sentences(comparisons, group.sampled),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def format_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+def markdown(columns: Columns[T], items: Iterable[T]) -> Iterator[str]:
     """The lines of a table."""
-    head = list(head)
-    yield f"| {' | '.join(head)} |"
-    yield "|" + "---|" * len(head)
-    for row in rows:
-        yield f"| {' | '.join(row)} |"
+    yield f"| {' | '.join(columns)} |"
+    yield "|" + "---|" * len(columns)
+    for item in items:
+        yield f"| {' | '.join(make(item) for make in columns.values())} |"
 
 
-def format_texts(groups: Sequence[Group]) -> str:
-    """One table across texts, under a heading: a row for each system, columns for each text.
-
-    Args:
-        groups: of different texts, and otherwise alike.
-    """
-    columns: list[Column] = [("system", _name), ("k", _block_size)]
-    for group in groups:
-        columns += [(f"{group.first.text}: {head}", tell) for head, tell in _of_text(group)]
-    lines = [
-        f"### All texts: {groups[0].machine}",
-        "",
-        *_format_columns(columns, groups[0].systems),
-        "",
-        "Each text as in its own table below; speed is over AR of the same text.",
-    ]
-    return "\n".join(lines) + "\n"
+def filled(columns: Columns[T], items: Iterable[T]) -> Columns[T]:
+    """Those columns that say something of an item."""
+    items = list(items)
+    return {head: make for head, make in columns.items() if any(map(make, items))}
 
 
-def _of_text(group: Group) -> Iterator[Column]:
-    """What is told of a text, of the system of the same name that ran on it."""
-    here = {system.name: system for system in group.systems}
-    for head, tell in _columns(group):
-        if head in OF_TEXTS:
-            yield head, partial(_told_of, here, tell)
+def number(value: float | None, digits: int) -> str:
+    """A figure, or nothing."""
+    return "" if value is None else f"{value:.{digits}f}"
 
 
-def _told_of(
-    here: Mapping[str, SystemSummary],
-    tell: Callable[[SystemSummary], str],
-    system: SystemSummary,
-) -> str:
-    return tell(here[system.name]) if system.name in here else ""
-
-
-def _format_columns(columns: Iterable[Column], systems: Iterable[SystemSummary]) -> Iterator[str]:
-    columns = list(columns)
-    rows = ([tell(system) for _, tell in columns] for system in systems)
-    return format_table([head for head, _ in columns], rows)
-
-
-def _columns(group: Group) -> Iterator[Column]:
-    """Those of a group's table."""
-    sampled = group.sampled
-    yield "system", _name
-    yield "k", _block_size
-    for name, (head, _) in RATES.items():
-        yield head, partial(_rate, name)
-    if sampled:
-        yield "ms/token (least to most)", lambda s: format_spread(s.milliseconds_per_token, 2, True)
-    else:
-        yield "tokens/s", lambda system: f"{system.tokens_per_second.median:.0f}"
-    yield SPEED, partial(_speed, group.ar)
-    yield "controller, % of time", lambda s: "" if _alone(s) else f"{100 * s.control_share:.1f}"
-    yield "memory, MiB", lambda s: "" if s.memory is None else f"{s.memory / 2**20:.0f}"
-    if any(system.bleu for system in group.systems):
-        yield BLEU, _bleu
-    if not sampled:
-        yield "as AR", _same
-
-
-def _name(system: SystemSummary) -> str:
-    if system.policy == DRAFTER:
-        return "*drafter alone*"
-    return system.name if is_real(system.policy) else f"*{system.name}* (not real)"
-
-
-def _block_size(system: SystemSummary) -> str:
-    return "" if system.first.block_size is None else str(system.first.block_size)
-
-
-def _alone(system: SystemSummary) -> bool:
-    return system.policy == DRAFTER
-
-
-def _rate(name: str, system: SystemSummary) -> str:
-    """One of ``RATES``; of sampled output with least and most, where seeds differ."""
-    if _alone(system) or (name == "acceptance_rate" and system.policy == AR):
+def spread(value: Json | None, digits: int | None = None, sampled: bool = False) -> str:
+    """A median, of drawn output a mean, and of several rounds least to most."""
+    if value is None:
         return ""
-    spread, (_, digits) = system.spread(name), RATES[name]
-    if system.first.sampled and spread.low < spread.high:
-        return format_spread(spread, digits, sampled=True)
-    return f"{getattr(system, name):.{digits}f}"
+    places = digits if digits is not None else (2 if value["median"] < 10 else 1)
+    middle = f"{value['mean' if sampled else 'median']:.{places}f}"
+    if value["rounds"] == 1:
+        return middle
+    return f"{middle} ({value['low']:.{places}f} to {value['high']:.{places}f})"
 
 
-def _speed(ar: SystemSummary | None, system: SystemSummary) -> str:
-    if ar is None or system.policy == AR:
-        return "1" if system.policy == AR else ""
-    return format_spread(speed_ratio(system, ar), sampled=system.first.sampled)
+def counted(count: int, what: str) -> str:
+    """So many of something that is more by an s."""
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
-def _bleu(system: SystemSummary) -> str:
-    if system.bleu is None or system.bleu.low == system.bleu.high:
-        return "" if system.bleu is None else f"{system.bleu.mean:.1f}"
-    return format_spread(system.bleu, 1, sampled=True)
+def columns(figures: Json, heads: Sequence[str]) -> Columns[Json]:
+    """Columns about systems, by what :data:`VIEWS` call them; empty where figures lack something,
+    as those of earlier versions do."""
+    every = {
+        "system": named,
+        "k": lambda s: number(s.get("k"), 0),
+        "threads": lambda s: str(s["threads"]),
+        "ms per sentence": lambda s: (
+            "" if s.get("seeds") else spread(s.get("milliseconds_a_sentence"))
+        ),
+        "ms per token": lambda s: (
+            spread(s.get("milliseconds_per_token"), 2, True) if s.get("seeds") else ""
+        ),
+        "x": _speed,
+        "BLEU": lambda s: _bleu(s.get("bleu")),
+        "tokenised BLEU": lambda s: _bleu(s.get("tokenised_bleu")),
+        "acceptance length": lambda s: _rate(s, "acceptance_length", 2),
+        "acceptance rate": lambda s: _rate(s, "acceptance_rate", 3),
+        "verification rate": lambda s: _rate(s, "verification_rate", 3),
+        "of verified": lambda s: _rate(s, "verified_discard_rate", 2),
+        "discard rate": lambda s: _rate(s, "discard_rate", 2),
+        "controller, % of time": lambda s: number(_percent(s.get("control_share")), 1),
+        "memory, MiB": lambda s: number(s.get("memory_mib"), 0),
+        "lines unlike AR": lambda s: number(s.get("lines_unlike_AR"), 0),
+        "lines unlike CTranslate2 float32": lambda s: number(
+            s.get("lines_unlike_CTranslate2_float32"), 0
+        ),
+    }
+    return {head if head != "x" else f"x {figures['baseline']}": every[head] for head in heads}
 
 
-def _same(system: SystemSummary) -> str:
-    return "" if system.same_as_ar is None else f"{system.same_as_ar}/{system.first.sentences}"
+def named(system: Json) -> str:
+    """A system, and what runs it: its own name leaves PyTorch out."""
+    name, precision = str(system["system"]), system["precision"]
+    if not system.get("real_decoder", True):
+        return f"{name} (not real)"
+    own = system["strategy"] not in ("CTranslate2", "fairseq")
+    if own and system["engine"] == "eager" and name.endswith(f" {precision}"):
+        return f"{name.removesuffix(precision)}eager {precision}"
+    return name
 
 
-def format_spread(spread: Spread | None, digits: int = 2, sampled: bool = False) -> str:
-    """What stands for all, and in brackets least and most; nothing of None."""
-    if spread is None:
+def _speed(system: Json) -> str:
+    return spread(system.get("speed_over_baseline"), 2, bool(system.get("seeds")))
+
+
+def _bleu(value: Json | None) -> str:
+    return spread(value, 1, sampled=True)
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def _rate(system: Json, name: str, digits: int) -> str:
+    """With least and most where seeds differ."""
+    every = system.get("over_rounds", {}).get(name)
+    if system.get("seeds") and every and every["low"] < every["high"]:
+        return spread(every, digits, sampled=True)
+    return number(system.get(name), digits)
+
+
+def systems_of(figures: Json) -> list[Json]:
+    """All systems of all groups."""
+    return [system for group in figures["groups"] for system in group["systems"]]
+
+
+def groups_table(figures: Json, chosen: Callable[[Json], bool] = lambda s: True) -> Iterator[str]:
+    """A row a system, with its rates in the first group that has it, and its speed in each."""
+    by_group = [{s["system"]: s for s in group["systems"]} for group in figures["groups"]]
+    names = dict.fromkeys(name for here in by_group for name in here)
+    known = [next(here[name] for here in by_group if name in here) for name in names]
+    items = [system for system in known if chosen(system)]
+    heads = ("system", "acceptance length", "verification rate", "discard rate", "of verified")
+    made = dict(columns(figures, heads))
+    shared = shared_conditions(figures)
+    for here, group in zip(by_group, figures["groups"]):
+        apart = [part for part in _conditions(group) if part not in shared]
+        head = ", ".join([f"x {figures['baseline']}", *apart])
+        made[head] = partial(_told_of, here, _speed)
+    return markdown(made, items)
+
+
+def _told_of(here: Mapping[str, Json], tell: Callable[[Json], str], system: Json) -> str:
+    """What is told of the system of that name, if it is there."""
+    return tell(here[system["system"]]) if system["system"] in here else ""
+
+
+def shared_conditions(figures: Json) -> list[str]:
+    """What all groups have in common."""
+    parts = list(map(_conditions, figures["groups"]))
+    return [part for part in parts[0] if all(part in others for others in parts)]
+
+
+def _conditions(group: Json) -> list[str]:
+    """One by one: the text, and how it is decoded."""
+    text = group["systems"][0].get("text")
+    if text is None:
+        return str(group["conditions"]).split(", ")
+    return [text, *group["conditions"].removeprefix(f"{text}: ").split(", ")]
+
+
+def texts_table(figures: Json) -> Iterator[str]:
+    """A row a text, in its first group: BLEU of what drafts nothing, acceptance lengths of what
+    does."""
+    by_text: dict[str, dict[str, Json]] = {}
+    for group in figures["groups"]:
+        here = {system["system"]: system for system in group["systems"]}
+        by_text.setdefault(group["systems"][0]["text"], here)
+    groups = list(by_text.values())
+    made: dict[str, Callable[[dict[str, Json]], str]] = {
+        "text": lambda g: str(next(iter(g.values()))["text"])
+    }
+    for name, system in groups[0].items():
+        plain = system["controller"] is None
+        made[f"BLEU of {name}" if plain else name] = partial(_of_text, name, plain)
+    return markdown(filled(made, groups), groups)
+
+
+def _of_text(name: str, plain: bool, systems: Mapping[str, Json]) -> str:
+    if name not in systems:
         return ""
-    middle, low, high = (
-        f"{value:.{digits}f}" for value in (spread.middle(sampled), spread.low, spread.high)
-    )
-    return f"{middle} ({low} to {high})"
+    system = systems[name]
+    return _bleu(system["bleu"]) if plain else number(system["acceptance_length"], 2)
 
 
-def _sentences(comparisons: JsonObject, sampled: bool) -> Iterator[str]:
-    """The comparisons but those with AR, which the table holds."""
-    for found in comparisons["acceptance_head_against_constant"]:
-        yield f"- {_discard(found)}"
-    best = comparisons["best_controller_over_best_constant"]
-    if best is not None:
-        yield f"- Best controller over best constant k: {_ratio(best, sampled)}."
-    for name, rivals in (
-        ("simple", "the best of AR, constant k, heuristic and confidence"),
-        ("tree", "the best tree"),
-    ):
-        for found in filter(None, comparisons[f"cost_aware_over_best_{name}"]):
-            yield f"- cost-aware over {rivals}: {_ratio(found, sampled)}."
-    for found in filter(None, comparisons["cost_aware_as_part_of_oracle"]):
-        ratio = _ratio(found, sampled)
-        yield f"- cost-aware as a part of the oracle's speed (not a real decoder): {ratio}."
+def summary_tables(figures: Json) -> str:
+    """All that a summary tells: what differs between groups, each group, and what columns mean."""
+    parts: list[str] = []
+    if len(figures["groups"]) > 1:
+        parts += [
+            f"### All: {', '.join(shared_conditions(figures))}",
+            "",
+            *groups_table(figures),
+            "",
+        ]
+    if len({system["text"] for system in systems_of(figures)}) > 1:
+        parts += [*texts_table(figures), ""]
+    for group in figures["groups"]:
+        made = columns(figures, FULL)
+        several = len({system["threads"] for system in group["systems"]}) > 1
+        made = {head: make for head, make in made.items() if several or head != "threads"}
+        lines = counted(group["systems"][0]["sentences"], "sentence")
+        parts += [f"### {group['conditions']}; {lines}", ""]
+        parts += [*markdown(filled(made, group["systems"]), group["systems"]), ""]
+        parts += _compared(group)
+    parts.append(_meanings(figures))
+    parts += [f"\n{family} is left out: {why}." for family, why in figures["left_out"].items()]
+    return "\n".join(parts) + "\n"
 
 
-def _ratio(found: Comparison, sampled: bool) -> str:
-    spread = format_spread(Spread(**found["speed_ratio"]), sampled=sampled)
-    return f"{found['system']} over {found['over']}, {spread} x tokens/s"
+def _compared(group: Json) -> Iterator[str]:
+    """The fastest against the fastest, and what acceptance heads save."""
+    sampled = bool(group["systems"][0]["seeds"])
+    ratios = {(one["system"], one["over"]): one["speed_ratio"] for one in group["fastest"]}
+    over = dict.fromkeys(other for _, other in ratios)
+    if ratios:
+        made: dict[str, Callable[[str], str]] = {"the fastest of its kind, x over": str}
+        for other in over:
+            made[other] = partial(_ratio, ratios, sampled, other)
+        yield from markdown(made, dict.fromkeys(system for system, _ in ratios))
+        yield ""
+    heads = group["acceptance_head_against_constant"]
+    yield from (f"- {_saved(one)}" for one in heads)
+    yield from [""] * bool(heads)
 
 
-def _discard(found: Comparison) -> str:
+def _ratio(ratios: Mapping[tuple[str, str], Json], sampled: bool, other: str, name: str) -> str:
+    return spread(ratios.get((name, other)), 2, sampled)
+
+
+def _saved(found: Json) -> str:
     start = f"{found['system']}: at verification rate {found['verification_rate']:.3f}"
-    if found["constant_verification_rates"] is None:
+    rates, among = found["verified_discard_rate"], found["constant_verification_rates"]
+    if among is None:
         return f"{start} there is no constant k to compare with."
-    if found["outside"]:
-        low, high = found["constant_verification_rates"]
+    if rates["constant"] is None:
+        low, high = among
         return f"{start}, outside the range of constant k ({low:.3f} to {high:.3f}): no comparison."
-    rates = found["verified_discard_rate"]
     percent = rates["reduction_percent"]
-    change = "" if percent is None else f", {abs(percent):.0f} % {_less(percent)}"
+    less = "fewer" if (percent or 0) >= 0 else "more"
+    change = "" if percent is None else f", {abs(percent):.0f} % {less}"
     return (
         f"{start} it has {rates['own']:.3f} verified slots discarded per committed token, constant "
         f"k {rates['constant']:.3f}{change}."
     )
 
 
-def _less(percent: float) -> str:
-    return "fewer" if percent >= 0 else "more"
+def _meanings(figures: Json) -> str:
+    every = systems_of(figures)
+    seeds = every[0]["seeds"]
+    counts = sorted({system["milliseconds_a_sentence"]["rounds"] for system in every})
+    rounds = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+    signature = figures["bleu_signature"]
+    own = "waiting" in figures["machine"]
+    return MEANINGS.format(
+        over=f"means over {rounds} seeds"
+        if seeds
+        else f"medians over alternating rounds ({rounds})",
+        baseline=figures["baseline"],
+        drawn=DRAWN if seeds else "",
+        memory="the most that the system's process had, libraries and weights included"
+        if own
+        else "roughly, what loading a system added to that of the process, which all share, and "
+        "the most that decoding added",
+        bleu=BLEU.format(signature) if signature else "",
+    )

@@ -1,4 +1,4 @@
-"""The texts of a sweep, each with a name and perhaps a translation."""
+"""The texts that systems are compared on, each with a name and perhaps a translation."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from sacrebleu.metrics.bleu import BLEU
+import torch
 
+from specdec_plugins.evaluation.bleu import References
+from specdec_plugins.evaluation.worker import Tokens
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.input import InputLines, Line
 from specdec_plugins.files.json_object import JsonObject
+from specdec_plugins.inference.text import TextCodec
+from specdec_plugins.inference.translator import Translator
 
 
 @dataclass(frozen=True)
-class Text:
-    """A text that systems are compared on."""
+class NamedText:
+    """A text as it was read."""
 
     name: str
     """Also of files; empty of a text that is alone."""
@@ -26,22 +30,63 @@ class Text:
     references: Sequence[str] | None = None
     """Its translation, line by line."""
 
+
+@dataclass(frozen=True)
+class Sentences:
+    """The lines with words of a text, segmented, in the order of the text."""
+
+    name: str
+    lines: Sequence[Line]
+    tokens: Sequence[Tokens]
+    """Symbols of the source dictionary of each line."""
+    most: Sequence[int]
+    """The most target tokens of each line, EOS not counted."""
+    references: References | None
+    """The translation of each line, by which BLEU is counted."""
+    codec: TextCodec
+
+    @classmethod
+    def of(cls, text: NamedText, translator: Translator) -> Sentences:
+        """Segment a text as the translator does, whose limits are those of all systems."""
+        settings, codec = translator.settings, translator.codec
+        positions = translator.generator.positions
+        encoded = [(place, codec.encode(line)) for place, line in enumerate(text.lines)]
+        worded = [(place, ids) for place, ids in encoded if ids is not None]
+        references = None
+        if text.references is not None:
+            wanted = [text.references[place] for place, _ in worded]
+            # Untokenised text has no tokenizer given, and its translation is tokenised, too.
+            tokenised = settings.tokenizer is None
+            references = References(wanted, settings.target_lang or "", tokenised)
+        return cls(
+            name=text.name,
+            lines=[text.lines[place] for place, _ in worded],
+            tokens=[[codec.source[i] for i in ids[:-1]] for _, ids in worded],
+            most=[settings.limits.most(len(ids), positions) for _, ids in worded],
+            references=references,
+            codec=codec,
+        )
+
+    def batches(self, size: int) -> list[list[int]]:
+        """Indices of the sentences in batches, the longest sentences first: a batch that is too
+        large fails at once. At batch 1 they are in the order of the text."""
+        order = list(range(len(self.tokens)))
+        if size > 1:
+            order.sort(key=lambda i: -len(self.tokens[i]))
+        return [order[start : start + size] for start in range(0, len(order), size)]
+
+    def joined(self, symbols: Tokens) -> str:
+        """A translation in symbols of the target dictionary as text."""
+        ids = [self.codec.target.index(symbol) for symbol in symbols]
+        return self.codec.decode(torch.tensor(ids).long())
+
     def describe(self) -> JsonObject:
-        """What decides the runs on it."""
-        text = "\n".join(line.text for line in self.lines)
-        digest = hashlib.sha256(text.encode("utf-8")).hexdigest()
-        return {"lines": len(self.lines), "sha256": digest}
+        """By what the text is known again."""
+        return {"lines": len(self.lines), "sha256": _digest([line.text for line in self.lines])}
 
-    def bleu(self, numbers: Sequence[int], output: Sequence[str]) -> float | None:
-        """sacreBLEU's score of the translations of these lines; None without references.
 
-        Args:
-            numbers: of lines, from 1.
-        """
-        if self.references is None or not output:
-            return None
-        wanted = [self.references[number - 1] for number in numbers]
-        return float(BLEU().corpus_score(output, [wanted]).score)
+def _digest(lines: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode("utf-8")).hexdigest()
 
 
 def open_texts(
@@ -49,7 +94,7 @@ def open_texts(
     names: Sequence[str] | None,
     references: Sequence[str] | None,
     most: int | None,
-) -> list[Text]:
+) -> list[NamedText]:
     """The texts that ``--input-path``, ``--text-name`` and ``--reference`` name.
 
     Args:
@@ -82,7 +127,7 @@ def open_texts(
         None if references is None else read_references(references[i], most, texts[i], path)
         for i, path in enumerate(paths)
     ]
-    return [Text(*parts) for parts in zip(called, texts, found, strict=True)]
+    return [NamedText(*parts) for parts in zip(called, texts, found, strict=True)]
 
 
 def read_text(path: str, most: int | None, flag: str = "--input-path") -> list[Line]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import random
 from argparse import Namespace
@@ -18,10 +19,10 @@ import torch
 from conftest import make_batch, make_verifier
 from conftest import make_task as plain_task
 from drafters import make_causal
+from experiments import make_groups, make_run
 from kills import load
 from models.test_acceptance_head import make_head
 from mutations import ODD, mutations, texts
-from sweeps import make_run, read_runs
 from test_head_file import DRAFTER, RULE
 from test_loading import make_model_args, make_state, make_task
 
@@ -33,8 +34,7 @@ from specdec_plugins.decoding.controllers import Needs
 from specdec_plugins.decoding.cost_profile import CostProfile
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.step_result import StepTrace
-from specdec_plugins.evaluation.folder import SweepFolder
-from specdec_plugins.evaluation.summary import summarize
+from specdec_plugins.evaluation.folder import RunFolder, read_runs
 from specdec_plugins.files.errors import CheckpointError, InferenceError
 from specdec_plugins.inference.trace_file import SentenceTrace, read_trace
 from specdec_plugins.inference.trace_report import build_report
@@ -68,23 +68,22 @@ def test_runs_of_a_sweep(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
 
     def summarized() -> None:
-        runs = read_runs(path)
-        summarize(runs, [run.system for run in runs])
+        make_groups(read_runs(path))
 
-    good = asdict(make_run())
+    good = json.loads(make_run().to_json())
     check(path, texts(good, COUNT), summarized, InferenceError)
 
 
 def test_what_a_sweep_was_of(tmp_path: Path) -> None:
-    (tmp_path / "runs.jsonl").write_text(make_run().to_json() + "\n", "utf-8")
+    (tmp_path / "runs.jsonl").write_text(make_run().to_json().decode() + "\n", "utf-8")
     description = {"text": "0f3a", "settings": {"batch": [1, 2]}}
 
     def opened() -> None:
-        with SweepFolder(tmp_path, description):
+        with RunFolder(tmp_path, description):
             pass
 
     contents = [*texts(description, COUNT), '{"text": "0f3a", "settings": {"batch": [1, 2]}}']
-    check(tmp_path / "sweep.json", contents, opened, InferenceError)
+    check(tmp_path / "experiment.json", contents, opened, InferenceError)
 
 
 def test_traces(tmp_path: Path) -> None:

@@ -7,17 +7,17 @@ import math
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from benchmarks import InThisProcess
 from drafters import save_pair
 
 from specdec_plugins.cli import benchmark as script
 from specdec_plugins.decoding.acceptance import RelaxedRule, StrictRule
-from specdec_plugins.evaluation import plots
-from specdec_plugins.evaluation.benchmark import conversion, ctranslate2_system, rounds
-from specdec_plugins.evaluation.benchmark.measurements import BenchmarkFolder, Measurement
+from specdec_plugins.evaluation import ctranslate2_system, experiment, plots
+from specdec_plugins.evaluation.folder import RunFolder
+from specdec_plugins.evaluation.processes import InThisProcess
+from specdec_plugins.evaluation.runs import Run as TimedRun
+from specdec_plugins.evaluation.worker import Answer, Job
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference.report import versions
 
@@ -42,10 +42,14 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
+def in_this_process(name: str, job: Job, threads: int) -> InThisProcess:
+    return InThisProcess(job, "cpu")
+
+
 @pytest.fixture
 def run(world: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """``run(flag, …)`` in this process, that of all systems too."""
-    monkeypatch.setattr(rounds, "SystemProcess", InThisProcess)
+    monkeypatch.setattr(experiment, "SystemProcess", in_this_process)
 
     def run_script(*flags: str, **usual: str | None) -> int:
         given = {
@@ -88,8 +92,8 @@ def test_all_systems(run: Run, world: Path, out: Path, capfd: pytest.CaptureFixt
     printed = capfd.readouterr().out
     assert printed == (out / "table.md").read_text()
     summary = json.loads((out / "summary.json").read_text())
-    (batch,) = summary["batches"]
-    found = {system["name"]: system for system in batch["systems"]}
+    (group,) = summary["groups"]
+    found = {system["system"]: system for system in group["systems"]}
     assert list(found) == [
         *("fairseq beam 5", "fairseq beam 1", "CTranslate2 float32", "CTranslate2 int8"),
         *("AR float32", "AR bfloat16", "strict tree float32", "strict tree bfloat16"),
@@ -97,7 +101,7 @@ def test_all_systems(run: Run, world: Path, out: Path, capfd: pytest.CaptureFixt
     ]
     assert summary["baseline"] == "CTranslate2 float32"
     assert summary["bleu_signature"].startswith("nrefs:1|")
-    assert summary["text"]["lines"] == 4
+    assert summary["texts"][""]["lines"] == 4
     assert set(summary["machine"]["versions"]) == {*versions(), "ctranslate2"}
     assert {"verifier", "drafter"} <= set(summary["models"])
     assert summary["machine"]["cores"] >= 1
@@ -107,63 +111,64 @@ def test_all_systems(run: Run, world: Path, out: Path, capfd: pytest.CaptureFixt
         assert found[name]["speed_over_baseline"]["rounds"] == 1
         assert found[name]["bleu"] is not None
     assert found["strict tree float32"]["acceptance_length"] > 1
-    assert found["strict tree float32"]["block_size"] == 4
-    assert found["AR float32"]["acceptance_length"] is None
-    assert found["relaxed tree float32"]["rule"] == {"beta": 3, "tau": 1.0}
+    assert found["strict tree float32"]["k"] == 4
+    assert found["AR float32"]["acceptance_length"] == 1
+    assert found["fairseq beam 1"]["acceptance_length"] is None
+    assert (found["relaxed tree float32"]["beta"], found["relaxed tree float32"]["tau"]) == (3, 1.0)
 
 
 def test_several_relaxed_rules(run: Run, out: Path) -> None:
     rules = ["strict", "relaxed", "relaxed:3:1.0", "relaxed:5:.5"]
     flags = ["--ctranslate2", "--beam", "--precision", "float64", "--batch", "1"]
     assert run(*flags, "--threads", "1", "--rule", *rules) == 0
-    (batch,) = json.loads((out / "summary.json").read_text())["batches"]
-    found = {system["name"]: system["rule"] for system in batch["systems"]}
+    (group,) = json.loads((out / "summary.json").read_text())["groups"]
+    found = {one["system"]: (one.get("beta"), one.get("tau")) for one in group["systems"]}
     assert found == {
-        "AR float64": None,
-        "strict tree float64": {"beta": 1, "tau": 0.0},
-        "relaxed 3 1.0 tree float64": {"beta": 3, "tau": 1.0},
-        "relaxed 5 0.5 tree float64": {"beta": 5, "tau": 0.5},
+        "AR float64": (None, None),
+        "strict tree float64": (1, 0.0),
+        "relaxed 3 1.0 tree float64": (3, 1.0),
+        "relaxed 5 0.5 tree float64": (5, 0.5),
     }
 
 
 def test_resuming_repeats_nothing(
     run: Run, out: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    add = BenchmarkFolder.add
+    add = RunFolder.add
 
-    def interrupt(self: BenchmarkFolder, measurement: Measurement) -> None:
+    def interrupt(self: RunFolder, measurement: TimedRun) -> None:
         if len(self.runs) == 4:
             raise KeyboardInterrupt
         add(self, measurement)
 
     with monkeypatch.context() as patch:
-        patch.setattr(BenchmarkFolder, "add", interrupt)
+        patch.setattr(RunFolder, "add", interrupt)
         assert run(*SMALL) == 130
     assert "finished runs are kept" in one_error(capfd)
-    # Each round begins with another system.
-    turns = [(name, 1, 1) for name in NAMES] + [(n, 1, 2) for n in (*NAMES[1:], NAMES[0])]
-    assert made(out) == turns[:4]
+    # Each round has an order of its own.
+    turns = made(out)
+    assert [number for _, _, number in turns] == [1, 1, 1, 2]
     kept = (out / "runs.jsonl").read_bytes()
     assert run(*SMALL) == 0
-    assert made(out) == turns
+    assert made(out)[:4] == turns
+    assert sorted(made(out)) == sorted((name, 1, number) for name in NAMES for number in (1, 2))
     assert (out / "runs.jsonl").read_bytes().startswith(kept)
     table = capfd.readouterr().out
-    assert table.count("| 0/4 |") == 2, "float32 of fairseq has no AR beside it"
-
+    assert "### cpu, eager, 1 thread, batch 1, strict; 4 sentences" in table
     assert not list(out.glob("speed.*"))
     # What is complete is told anew, and more is added.
     (out / "table.md").unlink()
-    monkeypatch.setattr(rounds, "SystemProcess", None)
+    monkeypatch.setattr(experiment, "SystemProcess", None)
     assert run(*SMALL) == 0
     assert (out / "table.md").read_text() == table
-    monkeypatch.setattr(rounds, "SystemProcess", InThisProcess)
+    monkeypatch.setattr(experiment, "SystemProcess", in_this_process)
     assert run(*SMALL, "--batch", "1", "2", "--repeats", "1") == 0
-    assert made(out)[6:] == [(name, 2, 1) for name in NAMES]
+    assert sorted(made(out)[6:]) == sorted((name, 2, 1) for name in NAMES)
     capfd.readouterr()
     assert run(*SMALL, "--rule", "relaxed") == 1
     assert "was begun with other systems.strict tree float64, 1 thread" in one_error(capfd)
     assert run(*SMALL, "--lines", "3") == 1
-    assert "was begun with other text.lines, text.sha256" in one_error(capfd)
+    assert "was begun with other texts..lines, texts..sha256" in one_error(capfd)
 
 
 def test_a_verifier_that_ctranslate2_cannot_take(
@@ -175,10 +180,10 @@ def test_a_verifier_that_ctranslate2_cannot_take(
     def refuse(*_: object) -> None:
         raise InferenceError("CTranslate2 cannot take this verifier (a reason)")
 
-    monkeypatch.setattr(conversion, "convert_verifier", refuse)
+    monkeypatch.setattr(script, "convert_verifier", refuse)
     assert run(*SMALL, "--ctranslate2", "int8", "--repeats", "1", "--quiet") == 0
     assert "cannot take this verifier (a reason); goes on without it" in caplog.text
-    assert [name for name, _, _ in made(out)] == NAMES
+    assert sorted(name for name, _, _ in made(out)) == sorted(NAMES)
     assert "CTranslate2 is left out: CTranslate2 cannot take" in (out / "table.md").read_text()
     summary = json.loads((out / "summary.json").read_text())
     assert summary["left_out"] == {
@@ -219,9 +224,9 @@ def test_pictures(world: Path, out: Path) -> None:
         (["--beta", "1"], 2, "--beta 1: relaxed acceptance takes 2 or more"),
         (["--strategy", "AR"], 2, "--strategy is not for a benchmark"),
         (["--baseline", "other"], 1, "--baseline 'other': is not one of the systems: fairseq"),
-        (["--source", "nowhere"], 1, "--source nowhere: cannot be read"),
+        (["--source", "nowhere"], 1, "--input-path nowhere: cannot be read"),
         (["--reference", "nowhere"], 1, "--reference nowhere: cannot be read"),
-        (["--reference", "SHORT"], 1, "has 1 lines, and --source"),
+        (["--reference", "SHORT"], 1, "has 1 lines, and --input-path"),
         (["--block-size", "9"], 2, "block"),
     ],
 )
@@ -244,7 +249,7 @@ def test_the_command_of_the_manual_is_understood() -> None:
     page = Path(__file__).resolve().parents[2] / "docs/evaluation.md"
     command = page.read_text("utf-8").partition("    specdec-benchmark ")[2].partition("\n\n")[0]
     args = script.parse(shlex.split(command.replace("\\\n", " "), comments=True))
-    assert args.reference == "valid.de"
+    assert (args.input_path, args.reference) == (["valid.en"], ["valid.de"])
     assert args.batch == [1, 8, 32]
     assert args.bpe == "subword_nmt"
 
@@ -275,7 +280,8 @@ def test_what_is_not_installed_is_named(
     assert run() == 2
     assert "ctranslate2 is not installed: pip install" in one_error(capfd)
     monkeypatch.setattr(plots, "find_spec", lambda name: None)
-    assert script.main(["data", "--source", "x", "--output-path", "y"]) == 2
+    flags = ["--path", "d", "--AR-path", "v", "--source", "x", "--output-path", "y"]
+    assert script.main(["data", *flags, "--ctranslate2"]) == 2
     assert "pip install matplotlib, or give --no-plots" in one_error(capfd)
 
 
@@ -297,9 +303,10 @@ def test_the_folder_of_something_else(
 def test_a_system_that_fails_is_named(
     run: Run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(self: Any) -> None:
-        raise InferenceError(f"{self.name}: its process ended (status -9)")
+    class Ended(InThisProcess):
+        def wait(self) -> Answer:
+            raise InferenceError("AR, 1 thread: its process ended (status -9)")
 
-    monkeypatch.setattr(InThisProcess, "wait", fail)
+    monkeypatch.setattr(experiment, "SystemProcess", lambda name, job, threads: Ended(job, "cpu"))
     assert run(*SMALL) == 1
-    assert "fairseq beam 1, 1 thread: its process ended (status -9)" in one_error(capfd)
+    assert "AR, 1 thread: its process ended (status -9)" in one_error(capfd)

@@ -13,12 +13,11 @@ import torch
 from conftest import need_bfloat16
 from drafters import save_pair
 from models.test_acceptance_head import make_head
-from sweeps import read_runs
 
 from specdec_plugins.checkpoints.head_file import save_head
 from specdec_plugins.cli import evaluate as script
-from specdec_plugins.evaluation import plots, sweep
-from specdec_plugins.evaluation.folder import SweepFolder
+from specdec_plugins.evaluation import experiment, plots
+from specdec_plugins.evaluation.folder import RunFolder, read_runs
 from specdec_plugins.evaluation.runs import Run
 from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.models.acceptance_head import fingerprint
@@ -76,7 +75,8 @@ def run(world: Path, out: Path) -> Evaluate:
 
 def made(out: Path) -> list[tuple[str, int, int]]:
     """System, batch size and round of every run, in the order in which they were made."""
-    return [(run.system, run.batch, run.round) for run in read_runs(out / "runs.jsonl")]
+    runs = read_runs(out / "runs.jsonl")
+    return [(run.system.rpartition(",")[0], run.batch, run.round) for run in runs]
 
 
 def one_error(capfd: pytest.CaptureFixture[str]) -> str:
@@ -95,12 +95,12 @@ def test_drafts_in_a_precision_of_their_own(run: Evaluate, out: Path) -> None:
     said = "cpu, openvino, float32, bfloat16 drafts, 1 thread, batch 1, strict"
     assert group["conditions"] == said
     _, _, tree = group["systems"]
-    assert tree["same_as_AR"] == tree["sentences"] == 4
-    assert tree["speed_over_AR"]["rounds"] == 1
+    assert (tree["lines_unlike_AR"], tree["sentences"]) == (0, 4)
+    assert tree["speed_over_baseline"]["rounds"] == 1
 
 
 def test_all_controllers(run: Evaluate, out: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    flags = ["--confidence-threshold", "0.1", "0.6", "--stop-threshold", "0.9", "--repeats", "2"]
+    flags = ["--confidence-threshold", "0.1", "0.6", "--stop-threshold", "0.9", "--repeats", "3"]
     flags += ["--tree-nodes", "9"]
     assert run(*flags, "--batch", "1", "3", "--fp64") == 0
     printed = capfd.readouterr().out
@@ -122,33 +122,35 @@ def test_all_controllers(run: Evaluate, out: Path, capfd: pytest.CaptureFixture[
         assert [system["system"] for system in group["systems"]] == names
         for system in group["systems"]:
             # In float64 strict output is the verifier's own under every controller.
-            assert system["same_as_AR"] == 4 or system["system"] == "drafter"
-            assert system["tokens_per_second"]["rounds"] == 2
+            assert system["lines_unlike_AR"] == 0 or system["system"] == "drafter"
+            assert system["tokens_per_second"]["rounds"] == 3
             assert system["sentences"] == 4
         oracle = group["systems"][-1]
         assert oracle["verified_discard_rate"] == 0
         assert not oracle["real_decoder"]
-        assert len(group["comparisons"]["each_over_AR"]) == len(names) - 2
+        over = [one["system"] for one in group["fastest"] if one["over"] == "AR"]
+        assert len(over) == len({"constant", "heuristic", "confidence", "head", "tree", "cost"})
+        assert len(group["acceptance_head_against_constant"]) == 1
     assert len(list((out / "sentences").iterdir())) == 2 * len(names)
     path = out / "sentences" / "acceptance-head-0.9-k-4.cpu-batch1.jsonl"
     records = [json.loads(line) for line in path.read_text().splitlines()]
     assert [record["id"] for record in records] == [0, 2, 3, 4]
     assert all(0 < record["target_time"] < 60 and record["draft_time"] > 0 for record in records)
-    assert {record["rounds"] for record in records} == {2}
+    assert {record["rounds"] for record in records} == {3}
 
 
 def test_resuming_repeats_nothing(
     run: Evaluate, out: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    add = SweepFolder.add
+    add = RunFolder.add
 
-    def interrupt(self: SweepFolder, made_run: Run) -> None:
+    def interrupt(self: RunFolder, made_run: Run) -> None:
         if len(self.runs) == 4:
             raise KeyboardInterrupt
         add(self, made_run)
 
     with monkeypatch.context() as patch:
-        patch.setattr(SweepFolder, "add", interrupt)
+        patch.setattr(RunFolder, "add", interrupt)
         assert run(*SMALL) == 130
     assert "finished runs are kept" in one_error(capfd)
     before = [(name, number) for name, _, number in made(out)]
@@ -156,13 +158,13 @@ def test_resuming_repeats_nothing(
     rest = {(name, 2) for name in SYSTEMS} - set(before)
     kept = (out / "runs.jsonl").read_bytes()
     timed: list[tuple[str, int]] = []
-    timed_run = sweep.timed_run
+    timed_run = experiment.timed_run
 
-    def counted(system: Any, translator: Any, batches: Any, number: int, *more: Any) -> Run:
-        timed.append((system.name, number))
-        return timed_run(system, translator, batches, number, *more)
+    def counted(system: Any, worker: Any, one: Any, trace: bool) -> Run:
+        timed.append((system.name, one.number))
+        return timed_run(system, worker, one, trace)
 
-    monkeypatch.setattr(sweep, "timed_run", counted)
+    monkeypatch.setattr(experiment, "timed_run", counted)
     assert run(*SMALL) == 0
     assert len(timed) == 2
     assert set(timed) == rest
@@ -200,10 +202,10 @@ def test_sampled(run: Evaluate, out: Path, world: Path, capfd: pytest.CaptureFix
     assert sorted(made(out)) == sorted((name, 2, seed) for name in names for seed in (8, 3))
     printed = capfd.readouterr().out
     assert "sampling at temperature 0.7" in printed
-    assert "as AR |" not in printed
+    assert "unlike AR |" not in printed
     (group,) = json.loads((out / "summary.json").read_text())["groups"]
     for system in group["systems"]:
-        assert (system["seeds"], system["same_as_AR"]) == ([3, 8], None)
+        assert (system["seeds"], system["lines_unlike_AR"]) == ([3, 8], None)
     text = (out / "sentences" / "confidence-0.3-k-4.cpu-batch2.jsonl").read_text()
     records = [json.loads(line) for line in text.splitlines()]
     assert [(r["seed"], r["id"]) for r in records] == [(n, i) for n in (3, 8) for i in (0, 2, 3, 4)]
@@ -232,8 +234,9 @@ def test_several_texts(
     names = [(one.text, one.system, one.round) for one in found]
     assert len(names) == len(set(names)) == 12
     printed = capfd.readouterr().out
-    assert printed.startswith("### All texts: cpu")
-    assert "| far: x AR (least to most) | far: BLEU |" in printed
+    assert printed.startswith("### All: cpu")
+    assert "| x AR, in | x AR, far |" in printed
+    assert "| text | BLEU of AR |" in printed
     groups = json.loads((out / "summary.json").read_text())["groups"]
     assert [group["systems"][0]["text"] for group in groups] == ["in", "far"]
     assert [group["systems"][0]["sentences"] for group in groups] == [4, 2]
@@ -280,7 +283,7 @@ def test_another_sweep_is_refused(
     for changes, message in (
         ({"input_path": str(tmp_path / "other.txt")}, "other text"),
         ({"max_len_b": "14"}, "other settings.limits.max_len_b"),
-        ({"beta": "3", "tau": "1"}, "other settings.rule.beta"),
+        ({"beta": "3", "tau": "1"}, "other systems.constant k 2, 1 thread.rule.beta"),
         ({"constant_k": "3"}, "other systems.constant k 2"),
         ({"warmup": "2"}, "other warmup"),
         ({"AR_path": str(world / "drafter.pt")}, "verifier"),
@@ -303,7 +306,7 @@ BAD = [
     (["--warmup", "-1"], "--warmup -1: must be 0 or more"),
     (["--threads", "0"], "--threads 0: must be at least 1"),
     (["--lines", "0"], "--lines 0: must be at least 1"),
-    (["--strategy", "AR"], "--strategy, --beam: are not for a sweep"),
+    (["--strategy", "AR"], "--strategy, --beam, --AR-backend: are not for a sweep"),
     (["--sampling", "--repeats", "2"], "--repeats 2: with --sampling there is a round for each"),
     (["--sampling", "--seed", "1", "-2"], "--seed 1 -2: must be 0 or more"),
     (["--seed", "1", "2"], "--seed 1 2: several are for --sampling"),

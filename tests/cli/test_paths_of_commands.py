@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from specdec_plugins.evaluation.benchmark.outputs import own_files as benchmark_files
 from specdec_plugins.evaluation.outputs import own_files
 from specdec_plugins.files.lock import OutputLock, reserved
 
@@ -162,7 +161,7 @@ def test_evaluate(folder: Path, refused: Callable[..., None], way: Any) -> None:
 def test_benchmark(folder: Path, refused: Callable[..., None], way: Any) -> None:
     main = load("benchmark").main
     (folder / "ref.txt").write_text("precious, too\n")
-    for path, name in each_once(list(benchmark_files(folder / "out")), (*INPUTS[:-1], "ref.txt")):
+    for path, name in each_once(list(own_files(folder / "out")), (*INPUTS[:-1], "ref.txt")):
         way(path, folder / name)
         pair = models(folder)[:5]
         flags = ["--source", folder / "in.txt", "--reference", folder / "ref.txt"]

@@ -1,4 +1,4 @@
-"""A sweep's folder: what is kept, what is gone on with, what is refused."""
+"""An experiment's folder: what is kept, what is gone on with, what is refused."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from sweeps import make_run, read_runs
+from experiments import make_run
 
-from specdec_plugins.evaluation.folder import SweepFolder
+from specdec_plugins.evaluation.folder import RunFolder, read_runs
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.work_folder import LOCK
 
@@ -16,7 +16,7 @@ ABOUT = {"threads": 2, "models": {"verifier": "abc"}, "systems": {"AR": {}}}
 
 
 def fill(path: Path, *rounds: int) -> None:
-    with SweepFolder(path, ABOUT) as folder:
+    with RunFolder(path, ABOUT) as folder:
         for number in rounds:
             folder.add(make_run(round=number))
 
@@ -24,17 +24,17 @@ def fill(path: Path, *rounds: int) -> None:
 def test_nothing_is_begun_before_the_first_run(tmp_path: Path) -> None:
     """Thus what failed on its way there can be corrected."""
     path = tmp_path / "new" / "out"
-    with SweepFolder(path, ABOUT):
+    with RunFolder(path, ABOUT):
         pass
     assert [file.name for file in path.iterdir() if file.name != LOCK] == []
-    with SweepFolder(path, {"threads": 1}) as folder:
+    with RunFolder(path, {"threads": 1}) as folder:
         folder.add(make_run())
-    assert json.loads((path / "sweep.json").read_text()) == {"threads": 1}
+    assert json.loads((path / "experiment.json").read_text()) == {"threads": 1}
 
 
 def test_runs_are_kept_and_added_to(tmp_path: Path) -> None:
     fill(tmp_path, 1, 2)
-    with SweepFolder(tmp_path, ABOUT) as folder:
+    with RunFolder(tmp_path, ABOUT) as folder:
         assert [run.round for run in folder.runs] == [1, 2]
         folder.add(make_run(round=3))
         # Written at once, not when it is left.
@@ -58,12 +58,12 @@ def test_half_of_the_first_line_is_dropped(tmp_path: Path) -> None:
     assert len(read_runs(tmp_path / "runs.jsonl")) == 1
 
 
-def test_another_sweep_is_refused(tmp_path: Path) -> None:
+def test_another_experiment_is_refused(tmp_path: Path) -> None:
     fill(tmp_path, 1)
     before = (tmp_path / "runs.jsonl").read_bytes()
     other = {**ABOUT, "threads": 4, "models": {"verifier": "xyz"}}
     with pytest.raises(InferenceError, match=r"begun with other threads, models.verifier;"):
-        SweepFolder(tmp_path, other).__enter__()
+        RunFolder(tmp_path, other).__enter__()
     assert (tmp_path / "runs.jsonl").read_bytes() == before
     fill(tmp_path, 2)
 
@@ -72,10 +72,10 @@ def test_runs_of_nobody_knows_what(tmp_path: Path) -> None:
     fill(tmp_path, 1)
     for text in ("[]", '{"threads": ', None):
         if text is None:
-            (tmp_path / "sweep.json").unlink()
+            (tmp_path / "experiment.json").unlink()
         else:
-            (tmp_path / "sweep.json").write_text(text)
-        with pytest.raises(InferenceError, match=r"no sweep.json"):
+            (tmp_path / "experiment.json").write_text(text)
+        with pytest.raises(InferenceError, match=r"no experiment.json"):
             fill(tmp_path, 2)
 
 
@@ -89,10 +89,10 @@ def test_a_line_that_is_no_run(tmp_path: Path) -> None:
 
 def test_one_at_a_time(tmp_path: Path) -> None:
     with (
-        SweepFolder(tmp_path, ABOUT),
+        RunFolder(tmp_path, ABOUT),
         pytest.raises(InferenceError, match="another run is at work"),
     ):
-        SweepFolder(tmp_path, ABOUT).__enter__()
+        RunFolder(tmp_path, ABOUT).__enter__()
     fill(tmp_path, 1)
 
 

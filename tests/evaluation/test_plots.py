@@ -1,4 +1,4 @@
-"""Both pictures are drawn, with everything on them and no label upon another."""
+"""Every picture is drawn, with everything on it and no label upon another."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import xml.etree.ElementTree as ElementTree
 from typing import Any
 
 import pytest
-from sweeps import make_columns, make_run
+from experiments import PEERS, SYSTEMS, make_columns, make_group, make_groups, make_run
 
+from specdec_plugins.decoding.controllers import POLICIES
 from specdec_plugins.evaluation import plots
 from specdec_plugins.evaluation.labels import Label, place_labels
 from specdec_plugins.evaluation.plots import STYLES, check_plotting, draw_pareto, draw_speed
 from specdec_plugins.evaluation.runs import Run
-from specdec_plugins.evaluation.summary import Group, summarize
-from specdec_plugins.evaluation.systems import Choice, list_systems
-from specdec_plugins.inference import Settings
 
 Pictures = dict[Any, dict[str, bytes]]
 
@@ -25,28 +23,14 @@ def _matplotlib() -> None:
 
 
 def make_runs() -> list[Run]:
-    runs = [make_run("AR"), make_run("drafter")]
-    for k in (1, 2, 4):
-        rates = {"verification_rate": 1 / (1 + 0.8 * k), "verified_discard_rate": 0.2 * k}
-        runs.append(make_run(f"constant k {k}", block_size=k, tokens_per_second=8.0 + k, **rates))
-    for name in ("confidence", "acceptance-head"):
-        for threshold in (0.25, 0.75):
-            rates = {"verification_rate": 0.3 + threshold / 5, "threshold": threshold}
-            runs.append(make_run(f"{name} {threshold} k 4", **rates))
-    runs += [make_run("heuristic k 4"), make_run("cost-aware k 4"), make_run("oracle k 4")]
-    for nodes in (8, 16):
-        rates = {"verification_rate": 0.2, "verified_discard_rate": nodes / 5}
-        runs.append(make_run(f"tree {nodes} k 4", tree_nodes=nodes, **rates))
-    for name, kind in (("averages", "cost-aware, chains"), ("head", "cost-aware with a head")):
-        runs.append(make_run(f"cost-aware {name} k 4", kind=kind, tree_nodes=None))
-    # The curves of two k.
-    runs += [make_run(f"oracle k {k}", block_size=k) for k in (2, 5)]
+    """Of every controller, with its smaller k: constant k 4 is the fastest of its kind."""
+    runs = []
+    for name, system in SYSTEMS.items():
+        k, nodes = system.block_size or 0, system.tree_nodes or 0
+        discards = {"verified_discard_rate": 0.2 * k + 0.1 * nodes}
+        rate = 1 / (1 + 0.8 * k) + (system.threshold or 0) / 5
+        runs.append(make_run(name, seconds=1 - 0.02 * k, verification_rate=rate, **discards))
     return runs
-
-
-def make_group(runs: list[Run]) -> Group:
-    (group,) = summarize(runs, [])
-    return group
 
 
 @pytest.fixture(scope="module")
@@ -62,14 +46,10 @@ def texts(svg: bytes) -> list[str]:
     return [(e.text or "").strip() for e in tree.iter() if callable(e.tag)]
 
 
-def test_every_kind_has_a_style_of_its_own() -> None:
-    base = Settings(data="d", path="d.pt", ar_path="v.pt")
-    kinds = {system.kind for system in list_systems(base, Choice(), 4)}
-    assert set(STYLES) == kinds - {"AR", "drafter"}
-    looks = {(style.color, style.marker) for style in STYLES.values()}
-    assert len(looks) == len(STYLES)
-    # In the order in which they are drawn.
-    assert list(STYLES)[-1] == "oracle"
+def test_every_policy_has_a_style_of_its_own() -> None:
+    assert set(STYLES) == set(POLICIES) - {"none"}
+    looks = {(style.color, style.marker) for style in (*STYLES.values(), plots.OTHER)}
+    assert len(looks) == len(STYLES) + 1
 
 
 @pytest.mark.parametrize("draw", [draw_pareto, draw_speed])
@@ -79,11 +59,11 @@ def test_pictures_show_every_policy(pictures: Pictures, draw: object) -> None:
     assert found["png"].startswith(b"\x89PNG")
     assert len(found["png"]) > 20_000
     shown = "\n".join(texts(found["svg"]))
-    for name in ("confidence, by threshold, k 3", "acceptance-head, by threshold, k 3"):
+    for name in ("confidence, by threshold, k 4", "acceptance-head, by threshold, k 3"):
         assert name in shown
-    for name in ("heuristic, k 3", "tree, by nodes, k 3", "cost-aware, k 3", "AR"):
+    for name in ("heuristic, k 4", "tree, by nodes, k 3", "cost-aware, k 2"):
         assert name in shown
-    for k in (2, 3, 5):
+    for k in (2, 3, 4):
         assert f"oracle (the bound of chains, not a real decoder), k {k}" in shown
     assert "cpu, eager, float32, 1 thread, batch 1, strict" in shown
     assert "drafter alone" not in shown
@@ -106,8 +86,8 @@ def test_the_oracles_lengths() -> None:
 @pytest.mark.usefixtures("_matplotlib")
 def test_the_oracle_is_drawn_where_it_is() -> None:
     columns = make_columns(1, 1, accepted_by_step=[[3, 0], [4, 0, 1]], output=["a", "b"])
-    runs = [make_run("oracle k 4", block_size=4, by_sentence=columns)]
-    runs += [make_run("constant k 2", block_size=2), make_run("AR")]
+    runs = [make_run("oracle k 4", by_sentence=columns)]
+    runs += [make_run("constant k 2"), make_run("AR")]
     shown = "\n".join(texts(plots.draw_oracle(make_group(runs))["svg"]))
     for name in ("line 2", "all 2 sentences", "k 4", "constant, the fastest: k 2"):
         assert name in shown
@@ -135,10 +115,23 @@ def test_the_same_runs_give_the_same_picture(pictures: Pictures) -> None:
 @pytest.mark.parametrize("draw", [draw_pareto, draw_speed])
 def test_little_is_drawn_too(draw: Any) -> None:
     """Nothing but AR, as in a sweep that has just begun."""
-    few, faster = ([make_run("AR", tokens_per_second=speed)] for speed in (8.0, 99.0))
+    few, faster = ([make_run("AR", seconds=value)] for value in (8.0, 1.0))
     found = draw(make_group(few))
     assert found["png"].startswith(b"\x89PNG")
     assert (found == draw(make_group(faster))) == (draw is draw_pareto)
+
+
+@pytest.mark.usefixtures("_matplotlib")
+def test_bars() -> None:
+    runs = [make_run(one, batch=n, seconds=1.0 + i) for n in (1, 8) for i, one in enumerate(PEERS)]
+    pictures = plots.draw_bars(make_groups(runs, PEERS), "a processor")
+    assert set(pictures) == {"png", "svg"}
+    shown = texts(pictures["svg"])
+    for text in ("a processor; 2 sentences, one round", "cpu, batch 1, strict", "fairseq beam 1"):
+        assert text in shown
+    assert {"cpu, batch 8, strict", "strict tree bfloat16", "1 thread", "2 threads"} <= set(shown)
+    one = [run for run in runs if run.system.endswith("1 thread")]
+    assert "2 threads" not in texts(plots.draw_bars(make_groups(one, PEERS), "")["svg"])
 
 
 @pytest.mark.usefixtures("_matplotlib")

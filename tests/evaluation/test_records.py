@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
-from sweeps import SAMPLED, make_columns, make_run
+from experiments import BASE, PEERS, make_columns, make_group, make_run, make_systems
 
+from specdec_plugins.decoding.acceptance import SamplingRule
+from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.step_result import StepTrace
 from specdec_plugins.evaluation.records import file_name, sentence_records
-from specdec_plugins.evaluation.summary import Group, summarize
+from specdec_plugins.evaluation.runs import Run, SentenceColumns
+from specdec_plugins.evaluation.summary import Group
 
 SPECDEC_PP = {
     "id",
@@ -25,9 +28,9 @@ SPECDEC_PP = {
 }
 
 
-def make_group(*names: str, rounds: int = 3) -> Group:
+def make_runs(*names: str, rounds: int = 3) -> list[Run]:
     """Sentence i of system n takes ``(n + 1) * (i + 1) * round`` seconds."""
-    runs = [
+    return [
         make_run(
             name,
             round=number,
@@ -41,8 +44,6 @@ def make_group(*names: str, rounds: int = 3) -> Group:
         for n, name in enumerate(names)
         for number in range(1, rounds + 1)
     ]
-    (group,) = summarize(runs, list(names))
-    return group
 
 
 def records(group: Group, index: int) -> list[dict[str, Any]]:
@@ -50,7 +51,7 @@ def records(group: Group, index: int) -> list[dict[str, Any]]:
 
 
 def test_a_speculative_system() -> None:
-    group = make_group("AR", "drafter", "constant k 3")
+    group = make_group(make_runs("AR", "drafter", "constant k 3"))
     first, second = records(group, 2)
     assert set(first) >= SPECDEC_PP
     assert [first["id"], second["id"]] == [1, 4]
@@ -77,15 +78,14 @@ def test_a_speculative_system() -> None:
 
 def test_the_target_is_timed_in_the_same_rounds() -> None:
     """Of AR there is a third round, which the other one never had."""
-    runs = [run for system in make_group("AR", "constant k 3").systems for run in system.runs]
-    (group,) = summarize(runs[:-1], ["AR", "constant k 3"])
+    group = make_group(make_runs("AR", "constant k 3")[:-1])
     first, _ = records(group, 1)
     assert first["rounds"] == 2
     assert (first["spec_time"], first["target_time"]) == (3, 1.5)
 
 
 def test_the_baselines_do_not_speculate() -> None:
-    group = make_group("AR", "drafter")
+    group = make_group(make_runs("AR", "drafter"))
     for index in (0, 1):
         first, _ = records(group, index)
         assert first["spec_time"] is first["num_LM_call"] is first["num_mismatched_tokens"] is None
@@ -94,26 +94,27 @@ def test_the_baselines_do_not_speculate() -> None:
 
 
 def test_what_was_not_measured_is_null() -> None:
-    first, _ = records(make_group("constant k 3"), 0)
+    first, _ = records(make_group(make_runs("constant k 3")), 0)
     assert first["target_time"] is first["generated_length_target"] is first["draft_time"] is None
 
 
 def test_of_sampled_output_there_is_a_record_for_each_seed() -> None:
     """With AR's time by the same seed; and what every drafted token was worth, if recorded."""
     step = StepTrace(["a"], 1, 1, "b", 0.5, p=[0.5], q=[1.0], p_acc=[0.5])
+    limits = GenerationLimits(temperature=0.7)
+    drawn = make_systems(replace(BASE, rule=SamplingRule(), limits=limits))
     runs = [
         make_run(
-            name,
+            drawn[name],
             round=seed,
             by_sentence=make_columns(
                 seed * (n + 1), seed, output=["x", str(seed)], trace=[[step], []]
             ),
-            **SAMPLED,
         )
         for n, name in enumerate(("AR", "constant k 3"))
         for seed in (4, 9)
     ]
-    (group,) = summarize(runs, [])
+    group = make_group(runs, list(drawn.values()))
     found = records(group, 1)
     assert [(r["seed"], r["id"], r["output"]) for r in found] == [
         *((4, 0, "x"), (4, 1, "4"), (9, 0, "x"), (9, 1, "9")),
@@ -121,10 +122,20 @@ def test_of_sampled_output_there_is_a_record_for_each_seed() -> None:
     assert [(r["spec_time"], r["target_time"]) for r in found[::2]] == [(8, 4), (18, 9)]
     assert found[0]["trace"] == [asdict(step)]
     assert (found[0]["sampling"], found[0]["temperature"], found[0]["rounds"]) == (True, 0.7, 1)
-    (plain, _) = records(make_group("AR"), 0)
+    (plain, _) = records(make_group(make_runs("AR")), 0)
     assert plain["seed"] is plain["trace"] is None
 
 
 def test_file_names() -> None:
-    group = make_group("acceptance-head 0.7 k 12")
-    assert file_name(group.systems[0], group) == "acceptance-head-0.7-k-12.cpu-batch1.jsonl"
+    group = make_group([make_run("acceptance-head 0.5 k 3")])
+    assert file_name(group.systems[0], group) == "acceptance-head-0.5-k-3.cpu-batch1.jsonl"
+    group = make_group([make_run(one) for one in PEERS], PEERS)
+    assert len({file_name(one, group) for one in group.systems}) == len(PEERS)
+
+
+def test_what_tells_nothing_of_its_steps() -> None:
+    columns = SentenceColumns(line=[1, 2], seconds=[1.0, 2.0], output=["a", "b"])
+    group = make_group([make_run(PEERS[0], by_sentence=columns)], PEERS)
+    first, _ = records(group, 0)
+    assert (first["seconds"], first["output"]) == (1.0, "a")
+    assert first["steps"] is first["acceptance_length"] is first["generated_length"] is None

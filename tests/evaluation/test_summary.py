@@ -1,173 +1,196 @@
-"""Medians over rounds, ratios within rounds."""
+"""Medians over rounds, ratios within rounds, and what is compared with what."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from sweeps import SAMPLED, make_columns, make_run
+from experiments import (
+    BASE,
+    PEERS,
+    SYSTEMS,
+    make_columns,
+    make_group,
+    make_groups,
+    make_run,
+    make_systems,
+    make_text,
+)
 
+from specdec_plugins.decoding.acceptance import SamplingRule
+from specdec_plugins.evaluation.outputs import group_figures, system_figures
 from specdec_plugins.evaluation.runs import Run
-from specdec_plugins.evaluation.summary import Spread, speed_ratio, summarize, system_figures
-from specdec_plugins.evaluation.texts import Text
+from specdec_plugins.evaluation.summary import Spread
+from specdec_plugins.evaluation.systems import System
+from specdec_plugins.files.json_object import JsonObject
+
+DRAWN = make_systems(replace(BASE, rule=SamplingRule()))
+TEXTS = ["ein Hund läuft durch den Schnee .", "zwei Männer sitzen auf einer Bank ."]
 
 
-def rounds(system: str, *speeds: float, first: int = 1) -> list[Run]:
-    """A run a round, of these tokens a second."""
+def rounds(system: System | str, *seconds: float, first: int = 1) -> list[Run]:
+    """A run a round, of these seconds."""
     return [
-        make_run(system, round=number, tokens_per_second=speed, seconds=8 / speed)
-        for number, speed in enumerate(speeds, start=first)
+        make_run(system, round=number, seconds=value)
+        for number, value in enumerate(seconds, start=first)
     ]
 
 
 def test_ratios_are_taken_within_a_round() -> None:
     """The machine was 10 times as fast in round 2: the ratio of medians would be 2.5."""
-    (group,) = summarize([*rounds("AR", 8, 80, 10), *rounds("constant k 3", 16, 160, 25)], [])
+    group = make_group([*rounds("AR", 8, 0.8, 10), *rounds("constant k 3", 4, 0.4, 4)])
     ar, constant = group.systems
-    ratio = speed_ratio(constant, ar)
-    assert ratio == Spread(2.0, 6.5 / 3, 2.0, 2.5, 3)
-    assert constant.tokens_per_second == Spread(25, 67, 16, 160, 3)
-    assert constant.tokens_per_second.median / ar.tokens_per_second.median == 2.5
+    assert constant.times_as_fast_as(ar) == Spread(2.0, 6.5 / 3, 2.0, 2.5, 3)
+    assert group.over_baseline(constant) == constant.times_as_fast_as(ar)
+    assert constant.spread("seconds") == Spread(4, 8.4 / 3, 0.4, 4, 3)
 
 
 def test_rounds_that_only_one_has_do_not_count() -> None:
-    (group,) = summarize([*rounds("AR", 8, 8), *rounds("constant k 3", 16, 99, first=2)], [])
-    assert speed_ratio(group.systems[1], group.systems[0]) == Spread(2.0, 2.0, 2.0, 2.0, 1)
-    (group,) = summarize([*rounds("AR", 8), *rounds("constant k 3", 16, first=2)], [])
-    assert speed_ratio(group.systems[1], group.systems[0]) is None
-
-
-def test_batch_sizes_and_devices_are_kept_apart() -> None:
-    runs = [
-        make_run("AR", batch=8),
-        make_run("AR", device="cuda (H)", rule="relaxed (beta 3, tau 1.0)"),
-        make_run("AR"),
-        make_run("oracle k 3"),
-    ]
-    groups = summarize(runs, [])
-    assert [group.label for group in groups] == ["cpu-batch1", "cpu-batch8", "cuda-H-batch1"]
-    assert [len(group.systems) for group in groups] == [2, 1, 1]
-    assert groups[0].conditions == "cpu, eager, float32, 1 thread, batch 1, strict"
-    assert groups[2].conditions == "cuda (H), eager, float32, batch 1, relaxed (beta 3, tau 1.0)"
-
-
-def test_texts_are_kept_apart_in_their_order() -> None:
-    runs = [make_run("AR", text=name) for name in ("a", "b")]
-    texts = [Text(name, []) for name in ("b", "a")]
-    groups = summarize(runs, [], texts)
-    assert [group.label for group in groups] == ["cpu-batch1-b", "cpu-batch1-a"]
-    assert groups[0].conditions == "b: cpu, eager, float32, 1 thread, batch 1, strict"
-
-
-def test_bleu_is_that_of_the_lines_that_were_decoded() -> None:
-    said = ["der Hund schläft auf dem Sofa", "ein Mann kocht in der Küche"]
-    text = Text("", [], [said[0], "", said[1]])
-    columns = make_columns(1, 1, line=[1, 3], output=said)
-    runs = [make_run("AR", by_sentence=columns), make_run("AR", round=2)]
-    (group,) = summarize(runs, [], [text])
-    score = group.systems[0].bleu
-    assert score is not None
-    assert (score.rounds, score.mean) == (1, pytest.approx(100))
-    (group,) = summarize(runs, [], [Text("", [])])
-    assert group.systems[0].bleu is None
-
-
-def test_memory_is_the_most_of_all_rounds() -> None:
-    sizes = (3, None, 7)
-    runs = [make_run("AR", round=n, memory=size) for n, size in enumerate(sizes)]
-    (group,) = summarize(runs, [])
-    assert group.systems[0].memory == 7
-    (group,) = summarize([make_run("AR", memory=None)], [])
-    assert group.systems[0].memory is None
-    assert system_figures(group.systems[0], None)["memory_mib"] is None
-
-
-def test_the_order_is_that_of_the_sweep() -> None:
-    names = ["AR", "constant k 3", "oracle k 3"]
-    (group,) = summarize([make_run(name) for name in reversed(names)], names)
-    assert [system.name for system in group.systems] == names
+    group = make_group([*rounds("AR", 8, 8), *rounds("constant k 3", 4, 1, first=2)])
+    assert group.over_baseline(group.systems[1]) == Spread(2.0, 2.0, 2.0, 2.0, 1)
+    group = make_group([*rounds("AR", 8), *rounds("constant k 3", 4, first=2)])
+    assert group.over_baseline(group.systems[1]) is None
+    alone = make_group(rounds("constant k 3", 4))
+    assert alone.over_baseline(alone.systems[0]) is None
 
 
 def test_a_repeated_run_replaces_the_one_before() -> None:
-    runs = [make_run("AR", seconds=1.0), make_run("AR", seconds=3.0)]
-    (group,) = summarize(runs, [])
-    assert group.systems[0].seconds == Spread(3.0, 3.0, 3.0, 3.0, 1)
+    group = make_group([make_run(seconds=1.0), make_run(seconds=3.0)])
+    assert group.systems[0].spread("seconds") == Spread(3.0, 3.0, 3.0, 3.0, 1)
 
 
-def test_rates_are_medians() -> None:
-    rates = (0.3, 0.9, 0.4)
-    runs = [make_run(round=i, verification_rate=rate) for i, rate in enumerate(rates, start=1)]
-    (group,) = summarize(runs, [])
-    assert group.systems[0].verification_rate == 0.4
-    assert Spread.of([]) is None
+def test_texts_batch_sizes_and_devices_are_kept_apart() -> None:
+    """Smaller batches first, texts and systems in their order."""
+    runs = [make_run("oracle k 3", text="b"), make_run("AR", text="b"), make_run("AR", text="a")]
+    runs += [make_run("AR", batch=8, text="a"), make_run("AR", device="cuda (H)", text="a")]
+    groups = make_groups(runs, None, [make_text("b"), make_text("a")])
+    labels = ["cpu-batch1-b", "cpu-batch1-a", "cpu-batch8-a", "cuda-H-batch1-a"]
+    assert [group.label for group in groups] == labels
+    assert [one.system.name for one in groups[0].systems] == ["AR", "oracle k 3"]
+    assert groups[0].conditions == "b: cpu, eager, float32, 1 thread, batch 1, strict"
+    assert groups[3].machine == "cuda (H), eager, float32, batch 1"
+    assert make_group([make_run("AR")]).label == "cpu-batch1"
 
 
 def test_of_sampled_output_there_are_means_over_seeds() -> None:
-    """And a token's time, since sentences differ in length; outputs are not compared."""
+    """And a token's time is compared, since sentences differ in length; outputs are not."""
     output = make_columns(1, 1, output=["a", "b"])
     runs = [
-        make_run(
-            name,
-            round=seed,
-            acceptance_length=length,
-            seconds=seconds,
-            by_sentence=output,
-            **SAMPLED,
-        )
-        for name in ("AR", "constant k 3")
+        make_run(DRAWN[name], round=seed, seconds=seconds, committed_tokens=tokens,
+                 acceptance_length=length, by_sentence=output)
+        for name, tokens in (("AR", 8), ("constant k 3", 16))
         for seed, length, seconds in ((11, 2.0, 8.0), (12, 2.5, 16.0), (13, 6.0, 8.0))
-    ]
-    (group,) = summarize(runs, [])
-    system = group.systems[1]
-    assert group.conditions.endswith("batch 1, sampling at temperature 0.7")
-    assert system.acceptance_length == 3.5
-    assert system.spread("acceptance_length") == Spread(2.5, 3.5, 2.0, 6.0, 3)
-    assert system.milliseconds_per_token == Spread(1000, 4000 / 3, 1000, 2000, 3)
-    assert [one.same_as_ar for one in group.systems] == [None, None]
-    figures = system_figures(system, group.ar)
-    assert figures["seeds"] == [11, 12, 13]
+    ]  # fmt: skip
+    group = make_group(runs, list(DRAWN.values()))
+    figures = system_figures(group.systems[1], group)
+    assert group.conditions.endswith("batch 1, sampling at temperature 1")
+    assert figures["acceptance_length"] == 3.5
     assert figures["over_rounds"]["acceptance_length"]["high"] == 6.0
+    assert figures["milliseconds_per_token"]["mean"] == 2000 / 3
+    assert figures["speed_over_baseline"]["median"] == 2
+    assert figures["seeds"] == [11, 12, 13]
+    assert figures["lines_unlike_AR"] is None
 
 
-def test_the_controllers_share_is_that_of_each_round() -> None:
-    times = ((1.0, 0.5), (10.0, 2.0), (4.0, 1.0), (0.0, 0.0), (8.0, 2.0))
-    runs = [
-        make_run(round=i, seconds=total, control_seconds=part)
-        for i, (total, part) in enumerate(times, start=1)
-    ]
-    (group,) = summarize(runs, [])
-    assert group.systems[0].control_share == 0.25
-    assert system_figures(group.systems[0], None)["control_share"] == 0.25
-
-
-def test_outputs_are_compared_with_those_of_ar() -> None:
-    runs = [
-        make_run("AR", by_sentence=make_columns(1, 1, output=["a", "b"])),
-        make_run("constant k 3", by_sentence=make_columns(1, 1, output=["a", "c"])),
-        make_run("oracle k 3"),
-    ]
-    (group,) = summarize(runs, [])
-    assert [system.same_as_ar for system in group.systems] == [2, 1, None]
+def figures_of(runs: list[Run], *given: object) -> dict[str, JsonObject]:
+    """By label."""
+    group = make_group(runs, *given, baseline="CTranslate2 float32")
+    return {one.system.label: system_figures(one, group) for one in group.systems}
 
 
 def test_figures_name_what_they_were_measured_under() -> None:
-    runs = [*rounds("AR", 8), *rounds("oracle k 3", 16)]
-    (group,) = summarize(runs, [])
-    figures = system_figures(group.systems[1], group.ar)
-    for name in (
-        "device",
-        "engine",
-        "precision",
-        "threads",
-        "batch",
-        "k",
-        "beta",
-        "tau",
-        "temperature",
-        "controller",
-    ):
-        assert name in figures
-    assert figures["seeds"] is None
-    assert figures["controller"] == "oracle"
-    assert figures["real_decoder"] is False
-    assert figures["speed_over_AR"]["median"] == pytest.approx(2)
-    baseline = system_figures(group.systems[0], group.ar)
+    runs = [*rounds("AR", 4), *rounds("oracle k 3", 2)]
+    group = make_group(runs)
+    figures = system_figures(group.systems[1], group)
+    told = {"device": "cpu", "engine": "eager", "precision": "float32", "threads": 1, "batch": 1}
+    told |= {"k": 3, "beta": 1, "tau": 0.0, "temperature": 1.0, "rule": "strict"}
+    told |= {"controller": "oracle", "real_decoder": False, "memory_mib": 5.0}
+    assert {**figures, **told} == figures
+    assert figures["speed_over_baseline"]["median"] == 2
+    assert figures["control_share"] == 0.125
+    baseline = system_figures(group.systems[0], group)
     assert (baseline["controller"], baseline["k"], baseline["real_decoder"]) == (None, None, True)
+    nothing = figures_of([make_run(PEERS[0], memory=None)], PEERS)[PEERS[0].label]
+    for name in ("memory_mib", "acceptance_length", "over_rounds", "tokens_per_second", "bleu"):
+        assert not nothing[name] or not any(nothing[name].values())
+
+
+def test_a_baseline_has_as_many_threads() -> None:
+    runs = [make_run(one, seconds=1 + i) for i, one in enumerate(PEERS)]
+    found = figures_of(runs, PEERS)
+    over = {name: one["speed_over_baseline"]["median"] for name, one in found.items()}
+    assert over["fairseq beam 1, 1 thread"] == 2
+    assert over["CTranslate2 float32, 1 thread"] == 1
+    assert over["fairseq beam 1, 2 threads"] == pytest.approx(9 / 8)
+
+
+def test_bleu_and_differences_are_those_of_the_first_output() -> None:
+    other = [TEXTS[0], "zwei Frauen stehen auf einer Bank ."]
+    fairseq, reference, int8, ar, ar16, strict, strict16 = PEERS[:7]
+    said = dict.fromkeys((reference.label, int8.label, ar.label), TEXTS)
+    runs = [
+        make_run(s, by_sentence=make_columns(1, 1, output=said.get(s.label, other)))
+        for s in PEERS[:7]
+    ]
+    runs += [make_run(s, round=2) for s in (fairseq, strict)]
+    found = figures_of(runs, PEERS, [make_text("", TEXTS)])
+    counts = {
+        name: (one["lines_unlike_AR"], one["lines_unlike_CTranslate2_float32"])
+        for name, one in found.items()
+    }
+    assert counts == {
+        fairseq.label: (1, 1),
+        reference.label: (None, 0),
+        int8.label: (None, 0),
+        ar.label: (0, 0),
+        ar16.label: (0, 1),
+        strict.label: (1, 1),
+        strict16.label: (0, 1),
+    }
+    for kind in ("bleu", "tokenised_bleu"):
+        assert found[ar.label][kind]["median"] == pytest.approx(100)
+        assert found[strict.label][kind]["median"] < 90
+        assert found[strict.label][kind]["rounds"] == 1
+
+
+def fastest(seconds: dict[System, float] | list[tuple[System, float]], count: int = 3) -> list[str]:
+    """What is compared, and how many times as fast it is."""
+    pairs = list(seconds)
+    runs = [run for system, value in pairs for run in rounds(system, *[value] * count)]  # type: ignore[misc]
+    group = make_group(runs, [system for system, _ in pairs])  # type: ignore[misc]
+    return [
+        f"{one['system']} / {one['over']}: {one['speed_ratio']['median']:g}"
+        for one in group_figures(group)["fastest"]
+    ]
+
+
+def test_the_fastest_of_each_family_is_compared() -> None:
+    speeds = {"AR": 12, "drafter": 1, "constant k 2": 8, "constant k 4": 10, "oracle k 4": 2}
+    speeds |= {"tree 8 k 4": 6, "tree 16 k 4": 3, "heuristic k 4": 4, "cost-aware k 4": 24}
+    found = fastest([(SYSTEMS[name], float(value)) for name, value in speeds.items()])
+    assert sorted(found) == sorted(
+        [
+            *("constant k 2 / AR: 1.5", "tree 16 k 4 / AR: 4", "heuristic k 4 / AR: 3"),
+            *("cost-aware k 4 / AR: 0.5", "tree 16 k 4 / constant k 2: 2.66667"),
+            *("heuristic k 4 / constant k 2: 2", "cost-aware k 4 / constant k 2: 0.333333"),
+            *("heuristic k 4 / tree 16 k 4: 0.75", "cost-aware k 4 / tree 16 k 4: 0.125"),
+            *("constant k 2 / oracle k 4: 0.25", "tree 16 k 4 / oracle k 4: 0.666667"),
+            *("heuristic k 4 / oracle k 4: 0.5", "cost-aware k 4 / oracle k 4: 0.0833333"),
+        ]
+    )
+
+
+def test_of_peers_whatever_drafts_is_compared() -> None:
+    found = fastest([(one, float(1 + i)) for i, one in enumerate(PEERS)])
+    strict = "strict tree float32, 1 thread"
+    assert found == [
+        f"{strict} / fairseq beam 1, 1 thread: {1 / 6:g}",
+        f"{strict} / CTranslate2 float32, 1 thread: {2 / 6:g}",
+        f"{strict} / AR float32, 1 thread: {4 / 6:g}",
+    ]
+
+
+def test_of_two_rounds_nothing_is_called_the_fastest() -> None:
+    pairs = [(SYSTEMS[name], 1.0) for name in ("AR", "constant k 2")]
+    assert fastest(pairs, 2) == []
+    assert len(fastest(pairs, 3)) == 1

@@ -1,25 +1,31 @@
-"""The Markdown of a group."""
+"""The Markdown of figures."""
 
 from __future__ import annotations
 
-import pytest
-from sweeps import SAMPLED, make_run
+from collections.abc import Sequence
+from dataclasses import replace
 
-from specdec_plugins.evaluation.comparisons import compare
-from specdec_plugins.evaluation.summary import Group, summarize
-from specdec_plugins.evaluation.table import SPEED, format_group, format_texts
-from specdec_plugins.evaluation.texts import Text
+from experiments import (
+    BASE,
+    PEERS,
+    SYSTEMS,
+    make_columns,
+    make_groups,
+    make_run,
+    make_systems,
+    make_text,
+)
 
-NAMES = [
-    "AR",
-    "drafter",
-    "constant k 1",
-    "constant k 3",
-    "acceptance-head 0.5 k 3",
-    "acceptance-head 0.9 k 3",
-    "cost-aware k 3",
-    "oracle k 3",
-]
+from specdec_plugins.decoding.acceptance import SamplingRule
+from specdec_plugins.evaluation.outputs import group_figures
+from specdec_plugins.evaluation.runs import Run
+from specdec_plugins.evaluation.systems import System
+from specdec_plugins.evaluation.table import groups_table, spread, summary_tables, texts_table
+from specdec_plugins.evaluation.texts import Sentences
+from specdec_plugins.files.json_object import JsonObject
+
+NAMES = ["AR", "drafter", "constant k 1", "constant k 3", "acceptance-head 0.5 k 3"]
+NAMES += ["acceptance-head 0.9 k 3", "oracle k 3"]
 RATES = {
     "constant k 1": (0.6, 0.2),
     "constant k 3": (0.4, 0.4),
@@ -28,42 +34,64 @@ RATES = {
 }
 
 
-@pytest.fixture
-def group() -> Group:
+def figures(
+    runs: Sequence[Run],
+    systems: Sequence[System] = tuple(SYSTEMS.values()),
+    texts: Sequence[Sentences] = (make_text(),),
+    baseline: str = "AR",
+) -> JsonObject:
+    """A summary, as far as it is told."""
+    return {
+        "machine": {},
+        "baseline": baseline,
+        "bleu_signature": None,
+        "left_out": {},
+        "groups": [group_figures(g) for g in make_groups(runs, systems, texts, baseline)],
+    }
+
+
+def many(rounds: int = 3) -> list[Run]:
     runs = []
     for name in NAMES:
         verification, discard = RATES.get(name, (0.5, 0.1))
         rates = {"verification_rate": verification, "verified_discard_rate": discard}
-        runs += [make_run(name, round=number, **rates) for number in (1, 2)]
-    (group,) = summarize(runs, NAMES)
-    return group
+        own = {} if name == "drafter" else rates
+        runs += [make_run(name, round=number, **own) for number in range(1, rounds + 1)]
+    return runs
 
 
-def test_every_system_has_a_row_of_every_column(group: Group) -> None:
-    text = format_group(group, compare(group))
-    rows = [line for line in text.splitlines() if line.startswith("| ")]
-    assert len(rows) == 1 + len(NAMES)
-    assert {row.count("|") for row in rows} == {13}
-    assert (
-        "| constant k 3 | 3 | 2.00 | 0.400 | 0.400 | 0.400 | 1.000 | 8 | 1.00 (1.00 to 1.00) "
-        "| 25.0 | 5 |  |\n"
-    ) in text
-    assert "| AR |  | 2.00 |  |" in text
+def rows(text: str) -> list[list[str]]:
+    """The cells of the tables."""
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
 
 
-def test_conditions_and_what_is_no_decoder_are_said(group: Group) -> None:
-    text = format_group(group, compare(group))
-    assert text.startswith("### cpu, eager, float32, 1 thread, batch 1, strict\n")
-    assert "alternating rounds (2)" in text
-    assert "not a real decoder" in text
+def test_every_system_has_a_row_of_every_column_that_says_something() -> None:
+    text = summary_tables(figures(many()))
+    heading = "### cpu, eager, float32, 1 thread, batch 1, strict; 2 sentences"
+    assert text.splitlines()[0] == heading
+    head, *found = rows(text.partition("| the fastest")[0])
+    assert head == [
+        *("system", "k", "ms per sentence", "x AR", "acceptance length", "acceptance rate"),
+        *("verification rate", "of verified", "discard rate", "controller, % of time"),
+        "memory, MiB",
+    ]
+    assert [row[0] for row in found] == [*NAMES[:-1], "oracle k 3 (not real)"]
+    assert found[3] == [
+        *("constant k 3", "3", "500.0 (500.0 to 500.0)", "1.00 (1.00 to 1.00)", "2.00", "0.400"),
+        *("0.400", "0.40", "1.00", "25.0", "5"),
+    ]
+    assert "medians over alternating rounds (3), least to most" in text
     assert "bonus token included" in text
-    assert "| *oracle k 3* (not real) |" in text
-    # The drafter alone has no rates: it is not verified.
-    assert "| *drafter alone* | 3 |  |  |  |  |  | 8 |" in text
+    assert "which all share" in text
 
 
-def test_comparisons_in_words(group: Group) -> None:
-    text = format_group(group, compare(group))
+def test_comparisons() -> None:
+    text = summary_tables(figures(many()))
+    head, *found = rows("| the fastest" + text.partition("| the fastest")[2])
+    assert head == ["the fastest of its kind, x over", "AR", "oracle k 3", "constant k 1"]
+    assert [row[0] for row in found] == ["constant k 1", "acceptance-head 0.5 k 3"]
+    assert found[0][1:] == ["1.00 (1.00 to 1.00)", "1.00 (1.00 to 1.00)", ""]
     assert (
         "- acceptance-head 0.5 k 3: at verification rate 0.500 it has 0.240 verified slots "
         "discarded per committed token, constant k 0.300, 20 % fewer.\n"
@@ -72,48 +100,82 @@ def test_comparisons_in_words(group: Group) -> None:
         "- acceptance-head 0.9 k 3: at verification rate 0.300, outside the range of constant k "
         "(0.400 to 0.600): no comparison.\n"
     ) in text
-    assert "cost-aware k 3 over oracle k 3, 1.00 (1.00 to 1.00) x tokens/s" in text
+
+
+def test_of_few_rounds_nothing_is_claimed() -> None:
+    """And one round has no range."""
+    text = summary_tables(figures(many(rounds=1)))
+    assert "the fastest" not in text
+    assert "| 500.0 | 1.00 |" in text
+    assert " to " not in text.partition("Times are")[0].partition("\n- ")[0]
+    assert "the fastest" not in summary_tables(figures(many(rounds=2)))
+    assert spread({"median": 4.05, "low": 4.05, "high": 4.05, "rounds": 1}) == "4.05"
 
 
 def test_a_round_that_was_broken_off_is_said() -> None:
-    (group,) = summarize([make_run("AR"), make_run("AR", round=2), make_run("oracle k 3")], [])
-    assert "alternating rounds (1 to 2)" in format_group(group, compare(group))
+    runs = [make_run("AR"), make_run("AR", round=2), make_run("oracle k 3")]
+    assert "alternating rounds (1 to 2)" in summary_tables(figures(runs))
 
 
 def test_sampled_output_is_compared_by_the_token() -> None:
+    drawn = make_systems(replace(BASE, rule=SamplingRule()))
     runs = [
-        make_run(name, round=seed, acceptance_length=1.5 + seed, seconds=seconds, **SAMPLED)
-        for name in ("AR", "constant k 3", "acceptance-head 0.5 k 3")
-        for seed, seconds in ((1, 8.0), (2, 16.0))
+        make_run(drawn[name], round=seed, acceptance_length=1.5 + seed, seconds=8.0 * seed)
+        for name in ("AR", "constant k 3")
+        for seed in (1, 2)
     ]
-    (group,) = summarize(runs, [])
-    text = format_group(group, compare(group))
-    assert "batch 1, sampling at temperature 0.7\n" in text
-    rows = [line for line in text.splitlines() if line.startswith("| ")]
-    assert {row.count("|") for row in rows} == {12}
-    assert "as AR" not in rows[0]
-    assert "| constant k 3 | 3 | 3.00 (2.50 to 3.50) | 0.400 | 0.500 | 0.750 | 1.000 |" in text
-    assert "| 1500.00 (1000.00 to 2000.00) | 1.00 (1.00 to 1.00) | 2.3 |" in text
-    assert "Means over seeds (2, a round each" in text
-    assert "the time of a token is compared" in text
-    assert "same output" not in text
+    text = summary_tables(figures(runs, list(drawn.values())))
+    head, _, constant = rows(text)
+    found = dict(zip(head, constant, strict=True))
+    assert "ms per sentence" not in head
+    assert "lines unlike AR" not in head
+    assert found["ms per token"] == "1500.00 (1000.00 to 2000.00)"
+    assert found["acceptance length"] == "3.00 (2.50 to 3.50)"
+    assert found["verification rate"] == "0.500"
+    assert "means over 2 seeds" in text
+    assert "tokens are timed, not sentences" in text
 
 
 def test_one_table_across_texts() -> None:
-    """A row for each system; what it has not run on is left empty."""
+    """A row for each system, then one for each text; what has not run is left empty."""
+    translated = make_columns(1, 1, output=["ein Hund schläft auf dem Sofa"] * 2)
     runs = [
-        make_run(name, text=text, acceptance_length=length, tokens_per_second=speed)
+        make_run(name, text=text, acceptance_length=length, seconds=seconds, by_sentence=translated)
         for text, length in (("near", 4.0), ("far", 2.5))
-        for name, speed in (("AR", 8.0), ("constant k 3", 4 * length))
+        for name, seconds in (("AR", 2.0), ("constant k 3", 1.0))
         if (name, text) != ("AR", "far")
     ]
-    groups = summarize(runs, NAMES, [Text("near", []), Text("far", [])])
-    lines = format_texts(groups).splitlines()
-    assert lines[0] == "### All texts: cpu, eager, float32, 1 thread, batch 1, strict"
-    head = [name.strip() for name in lines[2].split("|")[1:-1]]
-    shown = ("acceptance length", "verification rate", "discard rate, verified slots")
-    heads = [f"{text}: {name}" for text in ("near", "far") for name in (*shown, SPEED)]
-    assert head == ["system", "k", *heads]
-    assert lines[4] == "| AR |  | 4.00 | 0.500 | 0.750 | 1 |  |  |  |  |"
-    near = "4.00 | 0.500 | 0.750 | 2.00 (2.00 to 2.00)"
-    assert lines[5] == f"| constant k 3 | 3 | {near} | 2.50 | 0.500 | 0.750 |  |"
+    texts = [make_text(n, ["ein Hund schläft auf dem Sofa"] * 2) for n in ("near", "far")]
+    found = figures(runs, texts=texts)
+    assert rows("\n".join(groups_table(found))) == [
+        [
+            *("system", "acceptance length", "verification rate", "discard rate", "of verified"),
+            *("x AR, near", "x AR, far"),
+        ],
+        ["AR", "4.00", "0.500", "1.00", "0.75", "1.00", ""],
+        ["constant k 3", "4.00", "0.500", "1.00", "0.75", "2.00", ""],
+    ]
+    assert rows("\n".join(texts_table(found))) == [
+        ["text", "BLEU of AR", "constant k 3"],
+        ["near", "100.0", "4.00"],
+        ["far", "", "2.50"],
+    ]
+    text = summary_tables(found)
+    assert text.startswith("### All: cpu, eager, float32, 1 thread, batch 1, strict\n")
+    assert text.count("\n### ") == 2
+
+
+def test_peers_are_told_apart_by_their_threads() -> None:
+    runs = [make_run(one, seconds=1.0 + i) for i, one in enumerate(PEERS)]
+    given = {**figures(runs, PEERS, baseline="CTranslate2 float32"), "bleu_signature": "signed"}
+    given |= {"left_out": {"CTranslate2": "a reason"}, "machine": {"waiting": {}}}
+    text = summary_tables(given)
+    head, *found = rows(text)
+    assert text.startswith("### cpu, batch 1, strict; 2 sentences\n")
+    assert head[:4] == ["system", "threads", "ms per sentence", "x CTranslate2 float32"]
+    assert found[0][:4] == ["fairseq beam 1", "1", "500.0", "2.00"]
+    assert found[3][0] == "AR eager float32"
+    assert len(found) == len(PEERS)
+    assert "sacreBLEU `signed`" in text
+    assert "the most that the system's process had" in text
+    assert text.endswith("\nCTranslate2 is left out: a reason.\n")

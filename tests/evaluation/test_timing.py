@@ -10,11 +10,16 @@ from drafters import save_pair
 from scripted import make_result
 
 from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule
+from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.evaluation.systems import Choice, System, list_systems
-from specdec_plugins.evaluation.timing import RowCounts, plan_batches, timed_run, warm_up
+from specdec_plugins.evaluation.experiment import Experiment, Round, timed_run
+from specdec_plugins.evaluation.processes import InThisProcess
+from specdec_plugins.evaluation.runs import Run
+from specdec_plugins.evaluation.systems import System
+from specdec_plugins.evaluation.texts import NamedText, Sentences
+from specdec_plugins.evaluation.timing import RowCounts
 from specdec_plugins.files.input import Line
-from specdec_plugins.inference import Settings, Translator, load_translator
+from specdec_plugins.inference import Settings, load_translator
 
 TEXTS = ["w3 w4 w5", "", "w7", "w1 w2 w3 w4 w5 w6 w7", " ", "w9 w8 w7 w6", "w2 w2"]
 LINES = [Line(number, text) for number, text in enumerate(TEXTS, start=1)]
@@ -27,11 +32,30 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     return Settings(data=str(folder), limits=GenerationLimits(1.0, 4), **files)
 
 
-def load(pair: Settings, name: str, batch: int) -> tuple[System, Translator]:
-    controllers = ("constant", "confidence", "oracle")
-    choice = Choice(controllers, swept={"confidence_threshold": (0.2,)})
-    (system,) = (s for s in list_systems(pair, choice, 4) if s.name == name)
-    return system, load_translator(replace(system.settings, batch=batch))
+@pytest.fixture(scope="module")
+def text(pair: Settings) -> Sentences:
+    return Sentences.of(NamedText("", LINES), load_translator(pair))
+
+
+def make(pair: Settings, name: str) -> System:
+    """A strategy, or a controller."""
+    if name in ("AR", "drafter", "fairseq"):
+        plain = replace(pair, strategy=name, controller=ControllerOptions())
+        return System(name, plain, 1)
+    given = {"confidence_threshold": 0.2} if name == "confidence" else {}
+    return System(name, replace(pair, controller=ControllerOptions(name, **given)), 1)
+
+
+def runs(
+    system: System, text: Sentences, batch: int, *numbers: int, trace: bool = False
+) -> list[Run]:
+    """Rounds of one system, in this process."""
+    experiment = Experiment([system], [text], system.settings, {})
+    rounds = [Round("cpu", batch, text, number, [system]) for number in numbers]
+    with InThisProcess(experiment.job(system, rounds[0]), "cpu") as worker:
+        worker.wait()
+        worker.decode(1)
+        return [timed_run(system, worker, one, trace) for one in rounds]
 
 
 def test_counts_are_of_the_rows_that_steps_had() -> None:
@@ -51,97 +75,83 @@ def test_counts_are_of_the_rows_that_steps_had() -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize(
-    "name", ["AR", "drafter", "constant k 2", "confidence 0.2 k 4", "oracle k 4"]
-)
-def test_a_run_of_every_kind(pair: Settings, name: str, batch: int) -> None:
-    system, translator = load(pair, name, batch)
-    batches = plan_batches(translator.codec, LINES, batch)
+@pytest.mark.parametrize("name", ["AR", "drafter", "constant", "confidence", "oracle"])
+def test_a_run_of_every_kind(pair: Settings, text: Sentences, name: str, batch: int) -> None:
+    system = make(pair, name)
+    translator = load_translator(replace(system.settings, batch=batch))
     expected = [result.text for result in translator.translate(TEXTS)]
-    run = timed_run(system, translator, batches, 1)
+    run, again = runs(system, text, batch, 1, 2)
     columns = run.by_sentence
     assert columns.line == [1, 3, 4, 6, 7]
     assert columns.output == [expected[number - 1] for number in columns.line]
     for total in ("steps", "drafted_tokens", "verified_tokens", "accepted_tokens"):
         assert sum(getattr(columns, total)) == getattr(run, total), total
-    assert sum(columns.committed_tokens) == run.committed_tokens > 0
-    assert run.tokens_per_second == pytest.approx(run.committed_tokens / run.seconds)
+    assert sum(columns.committed_tokens) == run.committed_tokens
+    assert run.control_seconds is not None
     assert 0 <= run.control_seconds < run.seconds
     assert run.control_seconds > 0 or name == "drafter"
-    assert run.verified_discard_rate <= run.discard_rate or name == "drafter"
-    assert (run.policy, run.kind, run.batch, run.round) == (name.split()[0],) * 2 + (batch, 1)
-    assert (run.rule, run.rule_options) == ("strict", {"beta": 1, "tau": 0.0})
-    assert run.options == system.describe()
+    assert (run.acceptance_length is None) == (name == "drafter")
+    assert run.verified_discard_rate is None or run.verified_discard_rate <= run.discard_rate
+    assert (run.batch, run.round, run.sentences, run.precision) == (batch, 1, 5, "float32")
+    assert run.block_size == (None if name == "AR" else 4)
     # A batch's time is that of each of its sentences, and there are two batches of 3 and 2.
-    distinct = {columns.seconds[columns.line.index(line.number)] for line in batches[0]}
+    batches = text.batches(batch)
+    distinct = {columns.seconds[i] for i in batches[0]}
     assert len(distinct) == 1
-    total = sum(columns.seconds[columns.line.index(group[0].number)] for group in batches)
+    total = sum(columns.seconds[one[0]] for one in batches)
     assert total == pytest.approx(run.seconds, abs=1e-4)
-    assert timed_run(system, translator, batches, 2).by_sentence.output == []
+    assert again.by_sentence.output == again.by_sentence.accepted_by_step == []
 
 
-def test_a_sentence_counts_the_same_alone_and_in_a_batch(pair: Settings) -> None:
+def test_stock_search_tells_nothing_of_its_steps(pair: Settings, text: Sentences) -> None:
+    (run,) = runs(make(replace(pair, beam=1), "fairseq"), text, 1, 1)
+    (ours,) = runs(make(pair, "AR"), text, 1, 1)
+    assert run.by_sentence.output == ours.by_sentence.output
+    assert run.by_sentence.steps == []
+    assert run.steps is run.acceptance_length is run.block_size is None
+    assert run.memory is not None
+
+
+def test_a_sentence_counts_the_same_alone_and_in_a_batch(pair: Settings, text: Sentences) -> None:
     """Verify lengths differ from row to row, so that rows that were mixed up would show."""
-    pair = replace(pair, rule=RelaxedRule(8, 50.0))
-    alone, together = (
-        timed_run(system, translator, plan_batches(translator.codec, LINES, size), 1).by_sentence
-        for size in (1, 3)
-        for system, translator in [load(pair, "confidence 0.2 k 4", size)]
-    )
+    system = make(replace(pair, rule=RelaxedRule(8, 50.0)), "confidence")
+    alone, together = (runs(system, text, size, 1)[0].by_sentence for size in (1, 3))
     for name in ("steps", "drafted_tokens", "verified_tokens", "accepted_tokens", "output"):
         assert getattr(alone, name) == getattr(together, name), name
     assert len(set(alone.verified_tokens)) > 2
     assert len(set(alone.accepted_tokens)) > 2
 
 
-def test_batches_are_of_like_lengths(pair: Settings) -> None:
-    _, translator = load(pair, "AR", 2)
-    numbers = [[line.number for line in b] for b in plan_batches(translator.codec, LINES, 2)]
+def test_batches_are_of_like_lengths(text: Sentences) -> None:
+    numbers = [[text.lines[i].number for i in batch] for batch in text.batches(2)]
     assert numbers == [[4, 6], [1, 7], [3]]
-    alone = [[line.number for line in b] for b in plan_batches(translator.codec, LINES, 1)]
-    assert alone == [[1], [3], [4], [6], [7]]
+    assert [[text.lines[i].number for i in batch] for batch in text.batches(1)] == [
+        *([1], [3], [4], [6], [7])
+    ]
 
 
-def test_warm_up_is_not_counted(pair: Settings) -> None:
-    system, translator = load(pair, "constant k 2", 1)
-    batches = plan_batches(translator.codec, LINES, 1)
-    warm_up(translator, batches[:2])
-    assert translator.statistics.sentences == 2
-    assert timed_run(system, translator, batches, 1).sentences == 5
-
-
-def test_a_run_is_traced_in_a_pass_of_its_own(pair: Settings) -> None:
+def test_a_run_is_traced_in_a_pass_of_its_own(pair: Settings, text: Sentences) -> None:
     """Which is neither counted nor repeated where outputs are the same."""
-    system, translator = load(pair, "confidence 0.2 k 4", 2)
-    batches = plan_batches(translator.codec, LINES, 2)
-    run = timed_run(system, translator, batches, 1, trace=True)
+    run, again = runs(make(pair, "confidence"), text, 2, 1, 2, trace=True)
     columns = run.by_sentence
     assert [len(steps) for steps in columns.trace] == columns.steps
     accepted = [[step.accepted for step in steps] for steps in columns.trace]
     assert accepted == columns.accepted_by_step
-    for name, own in (("drafted_tokens", "drafted"), ("committed_tokens", "committed")):
-        told = [
-            sum(len(value) if own == "drafted" else value for value in values)
-            for values in ([getattr(step, own) for step in steps] for steps in columns.trace)
-        ]
-        assert told == getattr(columns, name)
+    drafted = [sum(len(step.drafted) for step in steps) for steps in columns.trace]
+    assert drafted == columns.drafted_tokens
+    committed = [sum(step.committed for step in steps) for steps in columns.trace]
+    assert committed == columns.committed_tokens
     assert all(step.p and step.q and step.p_acc for steps in columns.trace for step in steps)
-    assert timed_run(system, translator, batches, 2, trace=True).by_sentence.trace == []
-    assert timed_run(system, translator, batches, 1).by_sentence.trace == []
-    drafter, alone = load(pair, "drafter", 2)
-    assert timed_run(drafter, alone, batches, 1, trace=True).by_sentence.trace == []
+    assert again.by_sentence.trace == []
+    assert runs(make(pair, "drafter"), text, 2, 1, trace=True)[0].by_sentence.trace == []
 
 
-def test_a_round_of_sampling_is_drawn_by_its_seed(pair: Settings) -> None:
+def test_a_round_of_sampling_is_drawn_by_its_seed(pair: Settings, text: Sentences) -> None:
     """What is traced is what was timed; all rounds have outputs."""
-    pair = replace(pair, rule=SamplingRule())
-    (system,) = (s for s in list_systems(pair, Choice(("constant",), (2,)), 4) if s.policy != "AR")
-    translator = load_translator(replace(system.settings, batch=2))
-    batches = plan_batches(translator.codec, LINES, 2)
-    runs = [timed_run(system, translator, batches, n, trace=True) for n in (3, 4, 3)]
-    outputs = [run.by_sentence.output for run in runs]
+    system = make(replace(pair, rule=SamplingRule()), "constant")
+    found = runs(system, text, 2, 3, 4, 3, trace=True)
+    outputs = [run.by_sentence.output for run in found]
     assert outputs[0] == outputs[2] != outputs[1]
-    assert all(run.sampled and run.temperature == 1 for run in runs)
-    for run in runs:
+    for run in found:
         accepted = [sum(s.accepted for s in steps) for steps in run.by_sentence.trace]
         assert accepted == run.by_sentence.accepted_tokens

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 import pytest
 from conftest import make_batch
 from controlled import K, drafter, verifier
+from experiments import make_group, make_run
 from scripted import DICTIONARY
-from sweeps import make_run
 
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers import (
@@ -29,7 +29,7 @@ from specdec_plugins.decoding.controllers.constant import Constant
 from specdec_plugins.decoding.controllers.policy import DraftingPolicy
 from specdec_plugins.decoding.options import declared_options, option
 from specdec_plugins.decoding.step_result import StepResult
-from specdec_plugins.evaluation.summary import is_real, summarize
+from specdec_plugins.evaluation import plots
 from specdec_plugins.inference import Settings
 
 
@@ -114,27 +114,28 @@ def test_its_options_are_those_of_the_task(fresh: Any) -> None:
     assert ControllerOptions.from_config(Namespace(**given)) == ControllerOptions("toy", every=3)
 
 
-def test_sweeps_have_it(fresh: Any) -> None:
-    systems = fresh("evaluation.systems")
+def toys(fresh: Any, **choice: Any) -> list[Any]:
+    """The systems of a comparison in which the policy is known."""
+    room = fresh("evaluation.controllers")
     base = Settings(data="d", path="drafter.pt", ar_path="verifier.pt")
-    found = systems.list_systems(base, systems.Choice(), K)
-    assert [(s.name, s.kind, s.threshold) for s in found if s.policy == "toy"] == [
-        ("toy 2 k 4", "toy", 2),
-        ("toy 3 k 4", "toy", 3),
-    ]
-    choice = systems.Choice(("toy",), swept={"every": (5,)})
-    assert [s.name for s in systems.list_systems(base, choice, K)][2:] == ["toy 5 k 4"]
+    systems = room.controlled_systems(base, room.Controllers(**choice), K, 1)
+    return [system for system in systems if system.policy == "toy"]
+
+
+def test_sweeps_have_it(fresh: Any) -> None:
+    found = [(one.name, one.threshold, one.real) for one in toys(fresh)]
+    assert found == [("toy 2 k 4", 2, False), ("toy 3 k 4", 3, False)]
+    chosen = toys(fresh, names=("toy",), swept={"every": (5,)})
+    assert [one.name for one in chosen] == ["toy 5 k 4"]
 
 
 def test_plots_have_it(fresh: Any) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib, of the extra [plot], is not here")
-    plots = fresh("evaluation.plots")
-    runs = [make_run("AR"), *(make_run(f"toy {every} k 3", threshold=every) for every in (0.2, 3))]
-    (group,) = summarize(runs, [])
+    systems = toys(fresh)
+    group = make_group([make_run(system) for system in systems], systems)
     picture = plots.draw_pareto(group)["svg"].decode()
     assert plots.OTHER.color in picture
-    assert "toy (the bound of chains, not a real decoder), by threshold, k 3" in picture
-    assert not is_real("toy")
+    assert "toy (the bound of chains, not a real decoder), by threshold, k 4" in picture
 
 
 @pytest.mark.usefixtures("toy")

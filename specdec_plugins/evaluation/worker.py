@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
@@ -16,26 +15,32 @@ from specdec_plugins.evaluation.memory import peak_memory
 
 Tokens = list[str]
 """A sentence: symbols of its language's dictionary, without EOS."""
-Batches = Sequence[Sequence[Tokens]]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Decoded:
-    """What a system made of the batches that it was asked for."""
+    """What a system made of the batches that it was asked for; lists are in the order of them."""
 
-    seconds: float
-    """Of decoding alone."""
-    outputs: list[Tokens]
-    """Batch by batch."""
-    figures: dict[str, Any]
-    """Of those that draft, the fields of a measurement that others do not have."""
+    seconds: list[float] = field(default_factory=list)
+    """Seconds of decoding each batch, and nothing else."""
+    outputs: list[str] | list[Tokens] = field(default_factory=list)
+    """The translation of each sentence: text, or symbols where a system knows nothing else."""
+    columns: dict[str, list[Any]] = field(default_factory=dict)
+    """By the names of :class:`SentenceColumns`: what is known of each sentence."""
+    figures: dict[str, Any] = field(default_factory=dict)
+    """Fields of a :class:`Run` that this kind of system knows."""
 
 
 class Decoder(Protocol):
     """A loaded system."""
 
-    def decode(self, batches: int) -> Decoded:
-        """Decode so many batches, the first ones."""
+    def decode(self, batches: int, seed: int | None = None, trace: bool = False) -> Decoded:
+        """Decode so many batches, the first ones.
+
+        Args:
+            seed: what is drawn depends on it.
+            trace: record the steps of each sentence, as the column ``trace``, and nothing else.
+        """
         ...
 
 
@@ -47,11 +52,11 @@ class Job(Protocol):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a process says when it has loaded (``decoded`` is None then), and has decoded."""
+    """What a process says when it has loaded (``decoded`` is then empty), and has decoded."""
 
-    decoded: Decoded | None
-    peak_memory: int
-    """Bytes: the most that the process has had in memory so far."""
+    decoded: Decoded
+    memory: int | None
+    """Bytes: the most that the system has had in memory so far; None where nothing tells it."""
 
 
 @dataclass(frozen=True)
@@ -74,14 +79,14 @@ def main() -> None:
 
 
 def serve(connection: Connection) -> None:
-    """Load the job that comes first, then decode as many batches as each message says.
+    """Load the job that comes first, then decode as each message, the arguments, says.
 
     Raises:
         EOFError: the other end was closed.
     """
     job: Job = connection.recv()
     decoder = job.load()
-    connection.send(Answer(None, peak_memory()))
+    connection.send(Answer(Decoded(), peak_memory()))
     while True:
-        decoded = decoder.decode(connection.recv())
+        decoded = decoder.decode(*connection.recv())
         connection.send(Answer(decoded, peak_memory()))

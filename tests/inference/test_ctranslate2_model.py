@@ -11,21 +11,15 @@ from drafters import save_checkpoint
 
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.evaluation.benchmark import ctranslate2_system
-from specdec_plugins.evaluation.benchmark.conversion import convert_verifier
-from specdec_plugins.evaluation.benchmark.ctranslate2_system import (
-    CTranslate2Job,
-    check_installed,
-    check_precisions,
-    supported_precisions,
-)
-from specdec_plugins.evaluation.benchmark.processes import SystemProcess
-from specdec_plugins.evaluation.benchmark.sentences import Sentences
+from specdec_plugins.evaluation.ctranslate2_system import CTranslate2Job
+from specdec_plugins.evaluation.processes import SystemProcess
+from specdec_plugins.evaluation.texts import NamedText, Sentences
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.input import Line
 from specdec_plugins.inference import Settings, Translator, load_translator
+from specdec_plugins.inference.ctranslate2_model import convert_verifier
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
     "pre-norm, learned": {
@@ -67,7 +61,7 @@ def decode(translator: Translator, lines: list[Line], folder: Path) -> list[str]
     assert generator.model is not None
     convert_verifier(generator.model, codec.source, codec.target, folder / "model")
     limits = translator.settings.limits
-    sentences = Sentences.of(lines, None, codec, limits, generator.positions)
+    sentences = Sentences.of(NamedText("", lines), translator)
     places = sentences.batches(2)
     tokens, most = (
         [[column[i] for i in batch] for batch in places]
@@ -78,10 +72,12 @@ def decode(translator: Translator, lines: list[Line], folder: Path) -> list[str]
         process.wait()
         answer = process.decode(len(places))
     decoded = answer.decoded
-    assert decoded is not None
-    assert decoded.seconds > 0
-    assert answer.peak_memory < 150 * 2**20, "torch is no part of it"
-    return sentences.texts(decoded.outputs, places)
+    assert min(decoded.seconds) > 0
+    assert answer.memory is not None
+    assert answer.memory < 150 * 2**20, "torch is no part of it"
+    order = [i for batch in places for i in batch]
+    said = dict(zip(order, decoded.outputs, strict=True))
+    return [sentences.joined(said[i]) for i in range(len(order))]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -120,18 +116,3 @@ def test_what_it_cannot_take_is_named(tmp_path: Path, option: dict[str, Any], me
     with pytest.raises(InferenceError, match=rf"cannot take this verifier \({message}\)"):
         convert_verifier(verifier.requires_grad_(False), words, words, tmp_path / "model")
     assert not (tmp_path / "model").exists()
-
-
-def test_precisions() -> None:
-    found = supported_precisions()
-    assert found[0] == "float32"
-    check_precisions(found)
-    assert not {"int8", "int8_float32"} <= set(found)
-    with pytest.raises(ValueError, match=r"--ctranslate2 int3: must be one of .*float32"):
-        check_precisions(["float32", "int3"])
-
-
-def test_where_it_is_not_installed_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ctranslate2_system, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"--ctranslate2: .* not installed: pip install .*bench"):
-        check_installed()

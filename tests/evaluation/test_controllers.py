@@ -9,7 +9,8 @@ import pytest
 
 from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule
 from specdec_plugins.decoding.controllers import ControllerOptions
-from specdec_plugins.evaluation.systems import CONTROLLERS, Choice, System, list_systems
+from specdec_plugins.evaluation.controllers import CONTROLLERS, Controllers, controlled_systems
+from specdec_plugins.evaluation.systems import System
 from specdec_plugins.inference import Settings
 
 BASE = Settings(data="d", path="drafter.pt", ar_path="verifier.pt", rule=RelaxedRule(3, 1.0))
@@ -18,7 +19,7 @@ BASE = Settings(data="d", path="drafter.pt", ar_path="verifier.pt", rule=Relaxed
 def systems(trained: int = 6, options: Any = None, **choice: Any) -> dict[str, System]:
     """By name; ``options`` are those of all controllers, as a mapping."""
     base = replace(BASE, controller=ControllerOptions("heuristic", **(options or {})))
-    found = list_systems(base, Choice(**choice), trained)
+    found = controlled_systems(base, Controllers(**choice), trained, 1)
     assert len({system.name for system in found}) == len(found)
     return {system.name: system for system in found}
 
@@ -37,22 +38,23 @@ def test_everything_by_default() -> None:
     assert [found[name].settings.strategy for name in ("AR", "drafter")] == ["AR", "drafter"]
     assert [found[name].block_size for name in ("AR", "drafter", "oracle k 6")] == [None, 6, 6]
     assert all(system.settings.rule == BASE.rule for system in found.values())
-    thresholds = [s.threshold for s in found.values() if s.kind == "acceptance-head"]
+    thresholds = [s.threshold for s in found.values() if s.policy == "acceptance-head"]
     assert thresholds == [0.1, 0.3, 0.5, 0.7, 0.9]
 
 
 def test_a_threshold_that_follows_from_costs_is_one_system() -> None:
     base = replace(BASE, controller=BASE.controller.having(auto_stop_threshold=True))
-    found = list_systems(base, Choice(("acceptance-head", "heuristic")), 6)
+    found = controlled_systems(base, Controllers(("acceptance-head", "heuristic")), 6, 1)
     assert [system.name for system in found[2:]] == ["acceptance-head auto k 6", "heuristic k 6"]
     assert found[2].threshold is None
-    assert "stop_threshold" not in found[2].describe()
-    assert found[2].describe()["cost_profile"] is None
+    options = found[2].describe()["options"]
+    assert "stop_threshold" not in options
+    assert options["cost_profile"] is None
 
 
 def test_every_value_for_every_k() -> None:
     found = systems(
-        controllers=("confidence", "acceptance-head", "tree", "oracle"),
+        names=("confidence", "acceptance-head", "tree", "oracle"),
         block_sizes=(6, 2),
         swept={"confidence_threshold": (0.25, 0.5), "stop_threshold": (0.6,), "tree_nodes": (5,)},
     )
@@ -73,14 +75,14 @@ def test_every_value_for_every_k() -> None:
 
 
 def test_a_threshold_that_is_not_looked_at_is_not_swept() -> None:
-    found = systems(controllers=("acceptance-head",), options={"auto_stop_threshold": True})
+    found = systems(names=("acceptance-head",), options={"auto_stop_threshold": True})
     assert list(found) == ["AR", "drafter", "acceptance-head auto k 6"]
     assert found["acceptance-head auto k 6"].threshold is None
 
 
 def test_cost_aware_has_as_many_nodes_as_the_largest_tree() -> None:
-    (system,) = list(systems(controllers=("cost-aware",)).values())[2:]
-    assert (system.name, system.kind, system.tree_nodes) == ("cost-aware k 6", "cost-aware", 24)
+    (system,) = list(systems(names=("cost-aware",)).values())[2:]
+    assert (system.name, system.tree_nodes) == ("cost-aware k 6", 24)
     assert not system.asks_head
 
 
@@ -92,27 +94,31 @@ def test_bounds_are_for_all_but_constant() -> None:
     refit = found["confidence 0.3 refit k 6"]
     assert settings(refit).items() >= {**options, "confidence_threshold": 0.3}.items()
     assert refit.describe() == {
-        "policy": "confidence",
-        "block_size": 6,
-        "asks_head": False,
-        "controller": "confidence",
-        "confidence_threshold": 0.3,
-        **options,
+        "strategy": "specdec",
+        "k": 6,
+        "options": {"controller": "confidence", "confidence_threshold": 0.3, **options},
+        "rule": {"beta": 3, "tau": 1.0},
+        "beam": 1,
+        "engine": "auto",
+        "precision": "float32",
+        "drafter_precision": None,
+        "threads": 1,
     }
+    assert found["AR"].describe()["options"] is found["AR"].describe()["rule"] is None
     # Of the nodes that are swept, cost-aware has the most at most.
     assert settings(found["tree 4 k 6"])["tree_nodes"] == 4
     assert settings(found["cost-aware k 6"])["tree_nodes"] == 9
 
 
 def test_what_was_asked_for_twice_is_there_once() -> None:
-    found = list_systems(BASE, Choice(("constant", "constant"), (2, 2)), 6)
+    found = controlled_systems(BASE, Controllers(("constant", "constant"), (2, 2)), 6, 1)
     assert [system.name for system in found] == ["AR", "drafter", "constant k 2"]
 
 
 @pytest.mark.parametrize(
     ("choice", "options", "message"),
     [
-        ({"controllers": ("none",)}, {}, "--controller none"),
+        ({"names": ("none",)}, {}, "--controller none"),
         ({"constants": (7,)}, {}, "--constant-k 7: .* 1 to 6"),
         ({"constants": (0,)}, {}, "--constant-k 0"),
         ({"block_sizes": (4, 9)}, {}, "--block-size 9"),
@@ -142,10 +148,10 @@ def test_with_sampling_there_is_what_does_not_skew_it() -> None:
         controller=ControllerOptions("heuristic", acceptance_head="head.pt"),
     )
     names = tuple(name for name in CONTROLLERS if name != "oracle")
-    found = [system.name for system in list_systems(base, Choice(names, (2,)), 6)]
+    found = [system.name for system in controlled_systems(base, Controllers(names, (2,)), 6, 1)]
     assert "drafter" not in found
     assert "cost-aware k 6" in found
     assert "cost-aware head k 6" not in found
     assert {name.split()[0] for name in found} == {"AR", *names}
     with pytest.raises(ValueError, match="--controller oracle: looks at drafted tokens"):
-        list_systems(base, Choice(("constant", "oracle")), 6)
+        controlled_systems(base, Controllers(("constant", "oracle")), 6, 1)

@@ -8,35 +8,37 @@ import sys
 from pathlib import Path
 
 import pytest
-from fake_jobs import EchoJob
+from fake_jobs import EchoJob, HeavyJob
 from trained import Trained
 
-from specdec_plugins.evaluation.benchmark import worker
-from specdec_plugins.evaluation.benchmark.own_systems import TranslatorJob
-from specdec_plugins.evaluation.benchmark.processes import SystemProcess
-from specdec_plugins.evaluation.benchmark.systems import BenchmarkSystem
+from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.evaluation import worker
+from specdec_plugins.evaluation.memory import MemoryGrowth
+from specdec_plugins.evaluation.processes import InThisProcess, SystemProcess
+from specdec_plugins.evaluation.timing import TranslatorJob
 from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.input import Line
 from specdec_plugins.inference import Settings
 
 
 @pytest.fixture(autouse=True)
 def _tests_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[1]))
 
 
 def test_a_process_has_what_it_needs_alone(capfd: pytest.CaptureFixture[str]) -> None:
     with SystemProcess("echo", EchoJob(), threads=3) as process:
-        assert process.wait().decoded is None
+        assert process.wait().decoded.outputs == []
         for batches in (2, 5):
             answer = process.decode(batches)
-            assert answer.decoded is not None
             heavy, environment, asked = answer.decoded.outputs
             assert heavy == []
             assert environment == ["OMP_NUM_THREADS=3", "OMP_WAIT_POLICY=passive"]
             assert asked == [str(batches)]
         # Its own, not that of the process that started it.
         ours = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        assert 2**22 < answer.peak_memory < ours / 2
+        assert answer.memory is not None
+        assert 2**22 < answer.memory < ours / 2
     captured = capfd.readouterr()
     assert captured.out == captured.err == ""
 
@@ -45,9 +47,10 @@ def test_waiting_may_be_chosen_otherwise(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
     with SystemProcess("echo", EchoJob(), threads=1) as process:
         process.wait()
-        decoded = process.decode(1).decoded
-        assert decoded is not None
-        assert decoded.outputs[1] == ["OMP_NUM_THREADS=1", "OMP_WAIT_POLICY=active"]
+        assert process.decode(1).decoded.outputs[1] == [
+            "OMP_NUM_THREADS=1",
+            "OMP_WAIT_POLICY=active",
+        ]
 
 
 def test_a_failure_names_the_system() -> None:
@@ -76,11 +79,11 @@ def test_an_error_ends_processes_at_once() -> None:
 def test_a_worker_whose_other_end_is_gone_ends_quietly() -> None:
     code = (
         "import os, sys; from multiprocessing import Pipe; "
-        "from specdec_plugins.evaluation.benchmark import worker; "
+        "from specdec_plugins.evaluation import worker; "
         "ours, theirs = Pipe(); ours.close(); "
         "sys.argv = ['', str(os.dup(theirs.fileno()))]; worker.main()"
     )
-    root = Path(worker.__file__).parents[3]
+    root = Path(worker.__file__).parents[2]
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, check=True, text=True, cwd=root
     )
@@ -88,25 +91,43 @@ def test_a_worker_whose_other_end_is_gone_ends_quietly() -> None:
 
 
 def test_ours_in_its_process_says_what_it_says_here(trained: Trained) -> None:
-    """Segmented text in, segmented text out, with the figures of its drafts."""
-    base = Settings(
+    settings = Settings(
         str(trained.data),
         path=str(trained.drafter),
         ar_path=str(trained.verifier),
         source_lang="en",
         target_lang="de",
+        batch=4,
+        engine="eager",
+        controller=ControllerOptions("constant"),
     )
-    system = BenchmarkSystem("strict", "strict", "specdec", "eager", "float32", 1)
-    batches = [[line.split() for line in trained.source[i : i + 4]] for i in (0, 4)]
-    with SystemProcess("ours", TranslatorJob(system.settings(base, 4), batches), 1) as process:
+    lines = [Line(number, text) for number, text in enumerate(trained.source[:8], start=1)]
+    job = TranslatorJob(settings, [lines[:4], lines[4:]])
+    here = InThisProcess(job, "cpu")
+    here.wait()
+    with SystemProcess("ours", job, 1) as process:
         process.wait()
-        decoded = process.decode(1).decoded
-        assert decoded is not None
-        assert len(decoded.outputs) == 4
-        decoded = process.decode(2).decoded
-    assert decoded is not None
-    found = [" ".join(tokens) for tokens in decoded.outputs]
-    assert found == trained.translate(limits=base.limits)[:8]
-    assert decoded.seconds > 0
-    assert decoded.figures["block_size"] == 4
-    assert decoded.figures["acceptance_length"] > 1
+        assert len(process.decode(1).decoded.outputs) == 4
+        found = process.decode(2).decoded
+    expected = here.decode(2).decoded
+    assert found.outputs == expected.outputs == trained.translate(limits=settings.limits)[:8]
+    assert found.columns == expected.columns
+    assert len(found.seconds) == 2
+    assert found.figures["block_size"] == 4
+    assert found.figures["acceptance_length"] > 1
+
+
+def test_memory_of_systems_that_share_a_process() -> None:
+    """What a system holds counts from run to run; what it has for a while, only in that run."""
+    if MemoryGrowth("cpu").now() is None:
+        pytest.skip("this system does not let a peak be set back")
+    size = 64 * 2**20
+    job = HeavyJob(size)
+    with InThisProcess(job, "cpu") as system:
+        loaded, first, second = system.wait(), system.decode(1), system.decode(0)
+    assert loaded.memory is not None
+    assert first.memory is not None
+    assert second.memory is not None
+    assert 0.9 * size < loaded.memory < 1.5 * size
+    assert 1.9 * size < first.memory < 2.5 * size
+    assert 0.9 * size < second.memory < 1.5 * size

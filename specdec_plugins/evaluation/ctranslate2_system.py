@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from specdec_plugins.evaluation.benchmark.worker import Batches, Decoded
+from specdec_plugins.evaluation.worker import Decoded, Tokens
 
 SAME = {"int8_float32": "int8"}
 """Of a verifier in float32 these are two names of one precision."""
@@ -64,7 +64,7 @@ class CTranslate2Job:
     precision: str
     """One of CTranslate2's compute types."""
     threads: int
-    batches: Batches
+    batches: Sequence[Sequence[Tokens]]
     most: Sequence[Sequence[int]]
     """Of every sentence, the most tokens to put out, EOS not counted."""
     least: int
@@ -91,9 +91,9 @@ class CTranslate2Decoder:
         self.translator = translator
         self.job = job
 
-    def decode(self, batches: int) -> Decoded:
-        """See :class:`Decoder`."""
-        outputs, seconds = [], 0.0
+    def decode(self, batches: int, seed: int | None = None, trace: bool = False) -> Decoded:
+        """As :class:`Decoder` says; nothing is drawn, and there are no steps to record."""
+        decoded, outputs = Decoded(), []
         for batch, most in zip(self.job.batches[:batches], self.job.most):
             start = time.perf_counter()
             results = self.translator.translate_batch(
@@ -104,6 +104,7 @@ class CTranslate2Decoder:
                 min_decoding_length=self.job.least,
                 max_input_length=0,
             )
-            seconds += time.perf_counter() - start
+            decoded.seconds.append(time.perf_counter() - start)
             outputs += [result.hypotheses[0][:limit] for result, limit in zip(results, most)]
-        return Decoded(seconds, outputs, {})
+        decoded.outputs = outputs
+        return decoded

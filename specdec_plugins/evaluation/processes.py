@@ -1,4 +1,4 @@
-"""The other end of a worker: starting a system's process, asking it, ending it."""
+"""A system at work: in a process of its own, or in this one."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from pathlib import Path
 from types import TracebackType
 
 import specdec_plugins
-from specdec_plugins.evaluation.benchmark.worker import Answer, Failure, Job
+from specdec_plugins.evaluation.memory import MemoryGrowth
+from specdec_plugins.evaluation.worker import Answer, Decoded, Decoder, Failure, Job
 from specdec_plugins.files.errors import InferenceError
 
 logger = logging.getLogger(__name__)
 
-CODE = "from specdec_plugins.evaluation.benchmark.worker import main; main()"
+CODE = "from specdec_plugins.evaluation.worker import main; main()"
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 # Threads that have nothing to do must not spin on: they would take the core of what is measured.
 # But those of what is measured have to for some milliseconds, from one piece of work to the next:
@@ -57,13 +58,13 @@ class SystemProcess:
             self._process.kill()  # it may be in the middle of something
         self._process.wait()
 
-    def decode(self, batches: int) -> Answer:
-        """Have so many batches decoded.
+    def decode(self, batches: int, seed: int | None = None, trace: bool = False) -> Answer:
+        """Have so many batches decoded, as a :class:`Decoder` does.
 
         Raises:
             InferenceError: it failed.
         """
-        self._send(batches)
+        self._send((batches, seed, trace))
         return self.wait()
 
     def wait(self) -> Answer:
@@ -94,6 +95,49 @@ class SystemProcess:
             f"{self.name}: its process ended (status {status}); if memory does not suffice for all "
             "systems at once, compare fewer (--threads, --precision, --beam)"
         )
+
+
+class InThisProcess:
+    """A system that shares this process with others, asked like a :class:`SystemProcess`.
+
+    Its memory is what loading and decoding added to that of the process, so far.
+    """
+
+    def __init__(self, job: Job, device: str) -> None:
+        """:meth:`wait` loads it."""
+        self._job, self._device = job, device
+        self._held: int | None = 0
+        self._decoder: Decoder | None = None
+
+    def __enter__(self) -> InThisProcess:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._decoder = None
+
+    def wait(self) -> Answer:
+        """Load it.
+
+        Raises:
+            CheckpointError, InferenceError, ValueError: it cannot be loaded.
+        """
+        growth = MemoryGrowth(self._device)
+        self._decoder = self._job.load()
+        return self._answer(Decoded(), growth)
+
+    def decode(self, batches: int, seed: int | None = None, trace: bool = False) -> Answer:
+        """Decode so many batches, as a :class:`Decoder` does."""
+        assert self._decoder is not None
+        growth = MemoryGrowth(self._device)
+        return self._answer(self._decoder.decode(batches, seed, trace), growth)
+
+    def _answer(self, decoded: Decoded, growth: MemoryGrowth) -> Answer:
+        held, added, kept = self._held, growth.most(), growth.now()
+        if held is None or added is None or kept is None:
+            self._held = None
+            return Answer(decoded, None)
+        self._held = held + kept
+        return Answer(decoded, held + added)
 
 
 def waiting() -> dict[str, str]:

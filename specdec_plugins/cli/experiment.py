@@ -1,0 +1,122 @@
+"""What the commands that compare systems share: the flags, and the way from them to the outputs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from specdec_plugins.evaluation.experiment import Experiment, run_experiment
+from specdec_plugins.evaluation.folder import RunFolder
+from specdec_plugins.evaluation.outputs import Report, own_files, write_outputs
+from specdec_plugins.evaluation.plots import check_plotting
+from specdec_plugins.evaluation.texts import NamedText, open_texts
+from specdec_plugins.files.paths import NamedPaths
+from specdec_plugins.files.streams import put, tell
+from specdec_plugins.inference.flags import TranslationParser
+from specdec_plugins.inference.run_files import check_run
+from specdec_plugins.inference.settings import Settings
+
+REPEATS = 5
+PAUSE = 10.0
+"""Seconds from one line of progress to the next where there is no terminal."""
+INTERRUPTED = "interrupted; finished runs are kept, the same command goes on"
+
+
+def add_flags(parser: TranslationParser, batches: Sequence[int]) -> None:
+    """Add the flags of every comparison; those of a single run take several values then.
+
+    Args:
+        batches: batch sizes by default.
+    """
+    parser.group.conflict_handler = "resolve"
+    add = parser.group.add_argument
+    about = "text, one sentence a line; several are compared in one table"
+    add("--input-path", "--source", nargs="+", metavar="FILE", required=True, help=about)
+    add("--text-name", nargs="+", metavar="NAME", help="of each text (its file's, if several)")
+    add("--reference", nargs="+", metavar="FILE", help="translation of each text, to count BLEU")
+    add("--output-path", metavar="FOLDER", type=Path, required=True, help="for runs and outputs")
+    add("--lines", metavar="N", type=int, help="only the first N lines of each text")
+    usual = " ".join(map(str, batches))
+    numbers: dict[str, Any] = {"nargs": "+", "type": int, "metavar": "N", "default": batches}
+    add("--batch", **numbers, help=f"sentences at a time ({usual})")
+    add("--repeats", type=int, metavar="N", help=f"rounds ({REPEATS})")
+    add("--warmup", type=int, default=16, metavar="N", help="lines decoded before, untimed (16)")
+    add("--no-plots", action="store_true", help="do without matplotlib")
+    add("--no-progress-bar", action="store_true", help="say nothing of what is being done")
+
+
+def read_texts(args: argparse.Namespace, base: Settings, heads: NamedPaths = ()) -> list[NamedText]:
+    """The texts, once it is sure that no output is an input.
+
+    Args:
+        heads: more inputs.
+
+    Raises:
+        InferenceError: two files are the same, or one cannot be read.
+        ValueError: a flag that cannot be.
+    """
+    if not args.no_plots:
+        check_plotting()
+    repeats = REPEATS if args.repeats is None else args.repeats
+    for flag, value in (("--repeats", repeats), *(("--batch", n) for n in args.batch)):
+        if value < 1:
+            raise ValueError(f"{flag} {value}: must be at least 1")
+    if args.warmup < 0:
+        raise ValueError(f"--warmup {args.warmup}: must be 0 or more")
+    outputs = [("--output-path", path) for path in own_files(args.output_path)]
+    read = (("--input-path", args.input_path), ("--reference", args.reference or ()))
+    inputs = [(flag, path) for flag, paths in read for path in paths]
+    check_run(base, outputs, [*inputs, *heads])
+    return open_texts(args.input_path, args.text_name, args.reference, args.lines)
+
+
+def perform(args: argparse.Namespace, experiment: Experiment, report: Report) -> None:
+    """Make the runs that are missing, then write and print what all of them come to.
+
+    Raises:
+        CheckpointError, InferenceError: what stopped it.
+        ValueError: settings that do not fit the models.
+    """
+    with RunFolder(args.output_path, experiment.describe()) as folder:
+        missing = sum(len(one.systems) for one in experiment.pending(folder.runs))
+        with _progress(missing, args.no_progress_bar) as progress:
+            for _ in run_experiment(experiment, folder, progress.note):
+                progress.advance()
+        tables = write_outputs(folder, experiment, report)
+    if not args.quiet:
+        put(tables)
+
+
+@dataclass
+class _Progress:
+    """A bar on a terminal; elsewhere a line now and then, so that a log shows that it goes on."""
+
+    bar: tqdm[Any]
+    silent: bool
+    done: int = 0
+    told: float = field(default_factory=time.monotonic)
+    """When a line was written."""
+
+    def note(self, what: str) -> None:
+        self.bar.set_description_str(what)
+        if self.bar.disable and not self.silent and time.monotonic() - self.told >= PAUSE:
+            self.told = time.monotonic()
+            tell(f"{self.done} of {self.bar.total} runs; {what}")
+
+    def advance(self) -> None:
+        self.done += 1
+        self.bar.update()
+
+
+@contextmanager
+def _progress(total: int, silent: bool) -> Iterator[_Progress]:
+    with tqdm(total=total, unit="run", disable=silent or not sys.stderr.isatty()) as bar:
+        yield _Progress(bar, silent)

@@ -19,6 +19,8 @@ from fairseq.models.transformer_align import TransformerAlignModel
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import OmegaConf
 
+from specdec_plugins.host.packed_encoder import use_plain_encoder
+
 PRE_NORM = {"encoder_normalize_before": True, "decoder_normalize_before": True}
 JOINT = {"share_all_embeddings": True}
 OUTPUT_TIED = {"share_decoder_input_output_embed": True}
@@ -91,6 +93,7 @@ def read_by_fairseq(path: Path, task: TranslationTask) -> Any:
     (model,), _, _ = checkpoint_utils.load_model_ensemble_and_task([str(copy)], task=task)
     aligns = isinstance(model, TransformerAlignModel)
     assert aligns == (config.arch == "transformer_align")
+    use_plain_encoder(model)  # which fairseq 0.12.2 needs where there is padding
     return model.double().eval().requires_grad_(False)
 
 

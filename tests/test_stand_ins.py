@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_batch, make_task
+from conftest import make_batch, make_task, without_copies
 from drafters import make_causal
 from stand_ins import STAND_INS, StandIn, read_by_fairseq
 from strict import assert_beam1, beam1, one_row
@@ -18,6 +18,7 @@ from specdec_plugins.checkpoints.pair import load_verifier
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.engine_choice import choose_engines
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.engines.engine import Engines
 
 BATCHES = {"one": [8], "three": [9, 4, 6]}
 LIMITS = GenerationLimits(max_len_b=20)
@@ -37,11 +38,11 @@ class Pair:
         self.drafter = make_causal(names)
         self.words = len(source)
 
-    def generators(self, *engines: Any) -> list[Any]:
+    def generators(self, engines: Engines | None = None) -> list[Any]:
         """AR, and strict acceptance of drafts."""
-        chosen = dict(zip(("engine", "drafter_engine"), engines))
+        given: Any = {"block_size": 4, "limits": LIMITS, "engines": engines}
         return [
-            build_generator(self.ours, drafter, self.target, 4, limits=LIMITS, **chosen)
+            build_generator(self.ours, drafter, self.target, **given)
             for drafter in (None, self.drafter)
         ]
 
@@ -73,8 +74,10 @@ def test_what_is_exported_is_the_same(
 ) -> None:
     export_checkpoint(str(pair.path), str(tmp_path / "small.pt"))
     kind = STAND_INS[request.node.callspec.params["pair"]]
-    exported = load_verifier(tmp_path / "small.pt", kind.task()).half().state_dict()
-    ours = copy.deepcopy(pair.ours).half().state_dict()
+    small = load_verifier(tmp_path / "small.pt", kind.task())
+    exported, ours = (
+        without_copies(model.half().state_dict()) for model in (small, copy.deepcopy(pair.ours))
+    )
     assert exported.keys() == ours.keys()
     assert all(torch.equal(tensor, ours[name]) for name, tensor in exported.items())
 
@@ -86,7 +89,7 @@ def test_float32_by_openvino_is_stock_fairseqs_but_for_near_ties(pair: Pair) -> 
     pair.ours.float(), pair.drafter.float()
     batch = make_batch(BATCHES["three"], pair.words, seed=4)
     expected = [one["tokens"].tolist() for one in beam1(pair.stock, batch, LIMITS)]
-    for generator in pair.generators(*engines):
+    for generator in pair.generators(engines):
         for row, (hypothesis,) in enumerate(generator.generate([], batch)):
             found = hypothesis["tokens"].tolist()
             if found != expected[row]:

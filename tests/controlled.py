@@ -17,7 +17,7 @@ from specdec_plugins.decoding.controllers.cost_aware import CostAware
 from specdec_plugins.decoding.controllers.costs import StepCosts
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.decoding.steps.cached import cached_drafter
+from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.engines.eager import EagerEngine
 
 K = 4
@@ -59,7 +59,9 @@ def make_generator(
     rule: AcceptanceRule | None = None,
 ) -> SpeculativeGenerator:
     """Of the pair, traced."""
-    cached = cached_drafter(drafter(kind), EagerEngine(), verifier())
+    model = drafter(kind)
+    model.attach_verifier(verifier())
+    cached = CachedDrafter(model, EagerEngine())
     limits = GenerationLimits(max_len_b=max_len_b)
     return traced(SpeculativeGenerator(verifier(), cached, DICTIONARY, controller, rule, limits))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.sizes import PaddedSizes
-from specdec_plugins.engines.step import CachedStep, FunctionalStep, Run, Step
+from specdec_plugins.engines.step import CachedStep, Run, Step
 
 
 class PaddedEngine(EagerEngine):
@@ -18,7 +18,6 @@ class PaddedEngine(EagerEngine):
 
     def prepare(self, step: Step) -> Run:
         late: list[Any] = []
-        function = FunctionalStep(step) if isinstance(step, CachedStep) else step
 
         def run(*inputs: Any) -> Any:
             if isinstance(step, CachedStep):
@@ -28,10 +27,10 @@ class PaddedEngine(EagerEngine):
                 assert (mask == 0).any(-1).all()
             for result in late:
                 result.fill_(math.nan)
-            results = function(*inputs)
+            results = step(*inputs)
             assert all(result.isfinite().all() for result in results)
             late[:] = results[: step.transient]
-            if function is not step:
+            if isinstance(step, CachedStep):
                 late.append(results[-1])
             return results
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.arrays import Ints, on_host
+from specdec_plugins.decoding.arrays import Ints, numbers, on_host
 from specdec_plugins.decoding.compiled import compiled
 from specdec_plugins.decoding.indices import indices, row_starts, told
 
@@ -45,7 +45,7 @@ def _on_host(columns: list[Column], lengths: list[int], counts: list[int]) -> No
         if before + end > kept.size(1):
             raise ValueError(f"{before + end} tokens in a row of {kept.size(1)}")
         taken = first if sources is None else on_host(sources)
-        _copy(_array(kept), _array(new), where, before, taken)
+        _copy(numbers(kept), numbers(new.contiguous()), where, before, taken)
 
 
 def _elsewhere(columns: list[Column], lengths: list[int], counts: list[int]) -> None:
@@ -59,11 +59,6 @@ def _elsewhere(columns: list[Column], lengths: list[int], counts: list[int]) -> 
             found = new.flatten(0, 1).index_select(0, taken.flatten())
         places = row_starts(*kept.shape[:2], device) + before + positions
         kept.flatten(0, 1).index_copy_(0, places.flatten(), found)
-
-
-def _array(x: Tensor) -> Any:
-    """numpy has no bfloat16, of which there are whole numbers as wide."""
-    return on_host(x.view(torch.int16) if x.element_size() == 2 else x)
 
 
 def prepare_append() -> None:

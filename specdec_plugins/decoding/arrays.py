@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -14,6 +15,17 @@ Scores = NDArray[np.float32]
 Bools = NDArray[np.bool_]
 Floating = NDArray[np.floating[Any]]
 """Of the precision of a model."""
+
+
+def is_host(device: torch.device) -> bool:
+    """Whether compiled code can read what is there."""
+    return device.type == "cpu"
+
+
+def numbers(x: Tensor) -> Any:
+    """A tensor of the host as an array, to be copied from and to; numpy has no bfloat16, in whose
+    place come whole numbers as wide."""
+    return (x.view(torch.int16) if x.element_size() == 2 else x).numpy()
 
 
 def on_host(x: Tensor) -> Any:

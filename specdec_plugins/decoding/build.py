@@ -11,7 +11,7 @@ from specdec_plugins.decoding.controllers.constant import Constant
 from specdec_plugins.decoding.controllers.registry import AUTO
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.decoding.steps.cached import cached_drafter
+from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine, Engines
 from specdec_plugins.models.drafter import Drafter
@@ -54,7 +54,7 @@ def recommended(
         return options
     max_rows = None
     if rule.lossless and next(drafter.parameters()).device.type == "cpu":
-        max_rows = 2 if engine.sizes is None else 1
+        max_rows = 2 if engine.sizes.exact else 1
     return options.resolved(drafter.decoder.causal, max_rows)
 
 
@@ -96,9 +96,10 @@ def build_generator(
         limit = options.given.get("max_rows")
         limited = "" if limit is None else f" --max-rows {limit}"
         logger.info("--controller %s: %s%s", AUTO, options.controller, limited)
+    drafter.attach_verifier(verifier)
     return SpeculativeGenerator(
         verifier,
-        cached_drafter(drafter, engines.drafter, verifier),
+        CachedDrafter(drafter, engines.drafter),
         tgt_dict,
         options.build(block_size, head),
         rule,
@@ -135,7 +136,7 @@ def build_drafter_alone(
         drafter.attach_verifier(verifier)
     return SpeculativeGenerator(
         drafter.verifier if drafter.reads_verifier else None,
-        cached_drafter(drafter, engines.drafter),
+        CachedDrafter(drafter, engines.drafter),
         tgt_dict,
         controller,
         AcceptAll(),

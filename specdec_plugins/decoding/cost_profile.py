@@ -176,7 +176,7 @@ def write_costs(path: Path, key: dict[str, object], costs: dict[str, Points]) ->
 def _padded(decoder: Decoder) -> Callable[[int], int] | None:
     """How many slots are verified in place of so many, where engines pad them."""
     sizes = decoder.engines.verifier.sizes
-    if sizes is None:
+    if sizes.exact:
         return None
     # Before the slots goes the last committed token.
     return lambda slots: sizes.slots(slots + 1) - 1

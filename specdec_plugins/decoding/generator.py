@@ -32,8 +32,8 @@ from specdec_plugins.decoding.results import Results
 from specdec_plugins.decoding.scorers import NoScorer, Scorer, VerifierScorer
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import StepResult
-from specdec_plugins.decoding.steps.cached import cached_verifier
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
+from specdec_plugins.decoding.steps.verifier import CachedVerifier
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine, Engines
 from specdec_plugins.host.fairseq_types import NetInput, Sample
@@ -120,14 +120,14 @@ class SpeculativeGenerator:
         """Who scores drafts, and the target positions that there are."""
         if not isinstance(self.rule, AcceptAll):
             layers = () if self.drafter is None else self.drafter.feature_layers
-            cached = cached_verifier(verifier, self.pad, self.engines.verifier, layers)
+            cached = CachedVerifier(verifier, self.pad, self.engines.verifier, layers)
             positions = int(cached.model.max_decoder_positions())
             return positions, VerifierScorer(cached, self._scoring, self._bans)
         drafter = self.drafter
         assert drafter is not None
         shared = features = None
         if verifier is not None:
-            shared = cached_verifier(
+            shared = CachedVerifier(
                 verifier, self.pad, self.engines.verifier, drafter.feature_layers
             )
             features = shared if drafter.uses_verifier_features else None

@@ -11,7 +11,7 @@ import torch
 
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.statistics import DecodingStatistics
-from specdec_plugins.engines.sizes import PaddedSizes
+from specdec_plugins.engines.sizes import Sizes
 from specdec_plugins.host.fairseq_types import Sample
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def warm_up(
         batch twice.
     """
     sizes, limits = generator.engines.verifier.sizes, generator.limits
-    if sizes is None:
+    if sizes.exact:
         return 0.0
     rehearsals = generator.controller.rehearsals(_lengths(generator, sizes))
     if not rehearsals:
@@ -60,7 +60,7 @@ def warm_up(
     return time.perf_counter() - begin
 
 
-def _lengths(generator: SpeculativeGenerator, sizes: PaddedSizes) -> list[int]:
+def _lengths(generator: SpeculativeGenerator, sizes: Sizes) -> list[int]:
     """Draft lengths, one for each size that the engine is handed."""
     most = generator.controller.needs.most
     return list({sizes.slots(length + 1): length for length in range(most + 1)}.values())

@@ -8,15 +8,15 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from specdec_plugins.engines.packing import pack
-from specdec_plugins.engines.sizes import PaddedSizes
-from specdec_plugins.engines.step import Run, Step
+from specdec_plugins.engines.sizes import Sizes
+from specdec_plugins.engines.step import CachedStep, Run, Step
 
 
 class EagerEngine:
     """Runs steps as they are, in the precision of their weights."""
 
     name = "eager"
-    sizes: PaddedSizes | None = None
+    sizes = Sizes()
 
     def __init__(self, precision: str = "float32") -> None:
         """``precision``: of the models that it will be given."""
@@ -26,7 +26,7 @@ class EagerEngine:
 
     def prepare(self, step: Step) -> Run:
         pack(step)
-        return step
+        return step.in_room if isinstance(step, CachedStep) and self.sizes.exact else step
 
     def running(self) -> AbstractContextManager[None]:
         return nullcontext()

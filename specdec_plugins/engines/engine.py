@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from specdec_plugins.engines.sizes import PaddedSizes
+from specdec_plugins.engines.sizes import Sizes
 from specdec_plugins.engines.step import Run, Step
 
 
@@ -35,16 +35,16 @@ class Engine(Protocol):
         ...
 
     @property
-    def sizes(self) -> PaddedSizes | None:
-        """To which what steps are handed is padded, on the host; None: steps are handed what there
-        is."""
+    def sizes(self) -> Sizes:
+        """Of what steps are handed; padded ones are for the host."""
         ...
 
     def prepare(self, step: Step) -> Run:
         """What is called in place of the step, whose weights are not to change.
 
-        Where sizes are padded, that is of a cached step its :class:`FunctionalStep`. Inputs may
-        then be the same tensors again, filled anew.
+        Where sizes are exact, a cached step is handed room behind what is cached, and may write
+        there; where they are padded, it is not, and inputs may be the same tensors again, filled
+        anew.
         """
         ...
 

@@ -23,7 +23,7 @@ from specdec_plugins.engines.compiled_step import (
 from specdec_plugins.engines.imports import installed_openvino
 from specdec_plugins.engines.openvino_core import computed_precision, core, takes
 from specdec_plugins.engines.sizes import PaddedSizes
-from specdec_plugins.engines.step import CachedStep, FunctionalStep, Run, SourceStep, Step
+from specdec_plugins.engines.step import CachedStep, Run, SourceStep, Step
 from specdec_plugins.engines.traced_step import TracedStep
 from specdec_plugins.engines.weight_compression import WeightCompression
 from specdec_plugins.files.errors import EngineError
@@ -52,7 +52,7 @@ class OpenVinoEngine:
     """Compiles steps for this machine's processor."""
 
     dtype = torch.float32
-    sizes: PaddedSizes | None = PaddedSizes()
+    sizes = PaddedSizes()
 
     def __init__(self, precision: str = "float32", fall_back: bool = False) -> None:
         """It will run steps by as many threads as torch has now.
@@ -132,7 +132,7 @@ class OpenVinoEngine:
             logger.debug("openvino's own words:", exc_info=True)
             self._runners.add(EAGER)
             self._torch_threads = self._threads
-            return FunctionalStep(step) if isinstance(step, CachedStep) else step
+            return step
 
     def _prepared(self, step: Step) -> Run:
         try:

@@ -11,7 +11,6 @@ from specdec_plugins.models.layers import (
     Attend,
     DecoderLayerRunner,
     Projection,
-    attend_over,
     attended,
 )
 
@@ -54,8 +53,8 @@ class SourceStep(Step):
 
 
 class CachedStep(Step):
-    """A step over keys and values of the tokens before, which it is handed with room for the new
-    ones."""
+    """A step over keys and values of the tokens before; those of the new ones are its last result,
+    ``(layers, 2, rows, heads, slots, dim)``, which is to be read before it is run again."""
 
     layers: list[DecoderLayerRunner]
     run: Callable[..., Results]
@@ -69,48 +68,53 @@ class CachedStep(Step):
         neither, and changes from call to call, as that of a source, grows with ``others``."""
         raise NotImplementedError
 
-    def forward(self, cached: Tensor, mask: Tensor | None, *inputs: Tensor | None) -> Results:
-        """
-        Args:
-            cached: ``(layers, rows, width + slots, 2, heads, dim)`` keys and values of the tokens
-                before, then room, into which those of the new tokens are written.
-            mask: to be added to the scores of self-attention.
-            inputs: those of :meth:`run`.
-        """
-        return self.run([attend_over(keys_values, mask) for keys_values in cached], *inputs)
-
-
-class FunctionalStep(nn.Module):
-    """A cached step that writes nothing: the new keys and values are its last result, ``(layers,
-    rows, slots, 2, heads, dim)``, which is to be read before the step is run again."""
-
-    def __init__(self, step: CachedStep) -> None:
-        super().__init__()
-        self.step = step
-
     def forward(
-        self, past: Tensor | Sequence[tuple[Tensor, Tensor]], mask: Tensor, *inputs: Tensor | None
+        self,
+        past: Tensor | Sequence[tuple[Tensor, Tensor]],
+        mask: Tensor | None,
+        *inputs: Tensor | None,
     ) -> Results:
         """
         Args:
             past: ``(layers, 2, rows, heads, width, dim)`` keys and values of the tokens before, or
                 the same as a pair of each layer.
-            mask, inputs: as of the step.
+            mask: to be added to the scores of self-attention over those, then the new ones.
+            inputs: those of :meth:`run`.
         """
         new: list[Tensor] = []
         attends = [_joined(keys, values, mask, new) for keys, values in past]
-        results = self.step.run(attends, *inputs)
+        results = self.run(attends, *inputs)
         return (*results, torch.stack(new))
 
+    def in_room(self, past: Tensor, mask: Tensor | None, *inputs: Tensor) -> Results:
+        """The same where ``past`` has room for the new tokens behind the others, which is written
+        to: to join keys and values takes longer."""
+        slots = inputs[0].size(1)
+        results = self.run([_in_room(layer, mask, slots) for layer in past], *inputs)
+        return (*results, past[..., -slots:, :])
 
-def _joined(past_keys: Tensor, past_values: Tensor, mask: Tensor, new: list[Tensor]) -> Attend:
+
+def _joined(
+    past_keys: Tensor, past_values: Tensor, mask: Tensor | None, new: list[Tensor]
+) -> Attend:
     """Self-attention over cached positions, ``(batch, heads, width, dim)`` each, and new ones,
     which are noted."""
 
     def attend(query: Tensor, key_value: Tensor) -> Tensor:
-        new.append(key_value)
-        keys, values = key_value.permute(2, 0, 3, 1, 4)
+        new.append(key_value.permute(2, 0, 3, 1, 4))
+        keys, values = new[-1]
         keys, values = torch.cat([past_keys, keys], dim=2), torch.cat([past_values, values], dim=2)
+        return attended(query, keys, values, mask)
+
+    return attend
+
+
+def _in_room(past: Tensor, mask: Tensor | None, slots: int) -> Attend:
+    """The same over ``(2, batch, heads, width + slots, dim)``, the last of which are written."""
+    keys, values = past
+
+    def attend(query: Tensor, key_value: Tensor) -> Tensor:
+        past[..., -slots:, :] = key_value.permute(2, 0, 3, 1, 4)
         return attended(query, keys, values, mask)
 
     return attend

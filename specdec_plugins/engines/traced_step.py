@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specdec_plugins.engines.step import CachedStep, FunctionalStep, Results, SourceStep, Step
+from specdec_plugins.engines.step import CachedStep, Results, SourceStep, Step
 
 Pairs = list[tuple[Tensor, Tensor]]
 """Keys and values, of each layer."""
@@ -29,16 +29,14 @@ class TracedStep:
     def __init__(self, step: Step) -> None:
         _unshare(step)
         self._step = step
-        by_layer: Collection[int] = ()
-        module: nn.Module = step
+        self._by_layer: Collection[int] = ()
         if isinstance(step, CachedStep):
-            module, by_layer = FunctionalStep(step), (0, 2 + step.memory_at)
-        self._by_layer, self._module = by_layer, module
+            self._by_layer = 0, 2 + step.memory_at
         example = example_inputs(step)
         inputs = self._split(example)
         self.parts = list(map(len, inputs))
         """For each input of the step that there is, how many the graph has."""
-        given = _Given(module, example, by_layer)
+        given = _Given(step, example, self._by_layer)
         with torch.no_grad():
             self.graph = _traced(given.eval(), tuple(chain.from_iterable(inputs)))
 
@@ -72,7 +70,7 @@ class TracedStep:
         ]
         given = iter(inputs)
         with torch.no_grad():
-            expected = self._module(*(None if x is None else next(given) for x in example))[0]
+            expected = self._step(*(None if x is None else next(given) for x in example))[0]
         difference = torch.from_numpy(run(inputs)[0]) - expected
         return bool(difference.norm() <= TOLERATED * expected.norm())  # Not if it is no number.
 

@@ -228,23 +228,6 @@ def among_themselves(mask: Tensor | None, attention: MultiheadAttention) -> Atte
     return attend
 
 
-def attend_over(cached: Tensor, mask: Tensor | None) -> Attend:
-    """Self-attention over cached positions and new ones.
-
-    Args:
-        cached: ``(batch, width + slots, 2, heads, dim)`` keys and values, then room for those of
-            the new slots, which are written there.
-        mask: to be added to the scores.
-    """
-
-    def attend(query: Tensor, key_value: Tensor) -> Tensor:
-        cached[:, -key_value.size(1) :] = key_value
-        keys, values = cached.permute(2, 0, 3, 1, 4)
-        return attended(query, keys, values, mask)
-
-    return attend
-
-
 def with_layers(states: Tensor, inner: Sequence[Tensor]) -> Tensor:
     """A decoder's states ``(…, channels)``, and before them, each normalised, those after some of
     its layers, ``(…, channels)`` as well."""

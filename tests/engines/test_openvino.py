@@ -29,7 +29,7 @@ from specdec_plugins.engines import openvino_core
 from specdec_plugins.engines.compiled_files import CompiledFiles
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine, Engines
-from specdec_plugins.engines.step import CachedStep, FunctionalStep, Step
+from specdec_plugins.engines.step import Step
 from specdec_plugins.files.errors import EngineError
 
 pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
@@ -161,7 +161,7 @@ def test_what_is_handed_over_again_may_have_been_filled_anew() -> None:
         for tensor in given[:4]:
             tensor.copy_(tensor.flip(-1) if tensor.dtype == torch.long else tensor + 0.5)
         before = copy.deepcopy(given)
-        for own, ours in zip(FunctionalStep(step)(*before), run(*given), strict=True):
+        for own, ours in zip(step(*before), run(*given), strict=True):
             torch.testing.assert_close(ours, own, atol=1e-5, rtol=1e-4)
         for tensor, own in zip(given, before, strict=True):
             assert tensor.equal(own)
@@ -190,7 +190,7 @@ def test_one_row_of_more_numbers_of_tokens_than_there_are_requests(own_cache: Pa
     for cached, source in ((4, 7), (2, 9)):
         for tokens in (1, 2, 3, 4, 5, 1):
             given = inputs(step, 1, tokens, cached, source)
-            for own, ours in zip(FunctionalStep(step)(*given), run(*given), strict=True):
+            for own, ours in zip(step(*given), run(*given), strict=True):
                 torch.testing.assert_close(ours, own, atol=1e-5, rtol=1e-4)
     assert len(list(own_cache.iterdir())) == 5
 
@@ -236,7 +236,7 @@ def test_every_step_is_right_in_every_precision(name: str, precision: str, rows:
     }
     step = steps[name]
     run = OpenVinoEngine(precision).prepare(step)
-    reference = FunctionalStep(step) if isinstance(step, CachedStep) else step
+    reference = step
     for tokens in (3, 5, 8):
         given = random_inputs(step, rows, tokens)
         found, expected = run(*given), reference(*given)
@@ -275,7 +275,7 @@ def test_one_row_that_cannot_be_compiled_for(
     run = OpenVinoEngine().prepare(step)
     monkeypatch.setattr(TracedStep, "shapes", refuse)
     given = inputs(step, 1)
-    found, expected = run(*given)[0], FunctionalStep(step)(*given)[0]
+    found, expected = run(*given)[0], step(*given)[0]
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
     assert "cannot compile a step of one row (no such sizes)" in caplog.text
 
@@ -288,7 +288,7 @@ def test_one_row_that_is_compiled_wrongly(
     run = OpenVinoEngine().prepare(step)
     monkeypatch.setattr(TracedStep, "is_near", lambda self, run, rows, tokens: rows > 1)
     given = inputs(step, 1)
-    found, expected = run(*given)[0], FunctionalStep(step)(*given)[0]
+    found, expected = run(*given)[0], step(*given)[0]
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
     assert "cannot compile a step of one row (what it computes" in caplog.text
 
@@ -299,7 +299,7 @@ def test_a_precision_is_what_is_computed_in(precision: str) -> None:
     verifier, _ = pair("all shared")
     step = VerifierStep(verifier)
     given = inputs(step)
-    expected = FunctionalStep(step)(*given)[0]
+    expected = step(*given)[0]
     scale = float(expected.abs().max())
 
     def error(asked: str) -> float:
@@ -463,7 +463,7 @@ def test_an_option_that_openvino_does_not_know(monkeypatch: pytest.MonkeyPatch) 
     torch.manual_seed(0)
     step = VerifierStep(pair("all shared")[0])
     given = inputs(step)
-    found, expected = OpenVinoEngine().prepare(step)(*given)[0], FunctionalStep(step)(*given)[0]
+    found, expected = OpenVinoEngine().prepare(step)(*given)[0], step(*given)[0]
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 
 

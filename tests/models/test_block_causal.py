@@ -18,7 +18,7 @@ from specdec_plugins.decoding.controllers.constant import Constant
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.step_result import StepResult
-from specdec_plugins.decoding.steps.cached import cached_drafter
+from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.models.lattice import SlotScores
 from specdec_plugins.models.training_pass import SlotTargets
@@ -96,10 +96,11 @@ def decode(
 ) -> tuple[Any, Any, list[Any]]:
     """Translate; returns the sources, the outputs and, of every draft, its row, cut and tokens."""
     dictionary = make_dictionary()
+    model.attach_verifier(verifier)
     generator = traced(
         SpeculativeGenerator(
             verifier,
-            cached_drafter(model, EagerEngine(), verifier),
+            CachedDrafter(model, EagerEngine()),
             dictionary,
             Pausing(k) if pauses else Constant(k),
             limits=GenerationLimits(max_len_b=14),

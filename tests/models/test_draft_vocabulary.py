@@ -137,13 +137,12 @@ def test_compiled_steps_draft_the_same(precision: str) -> None:
     if precision == "int8":
         pytest.importorskip("nncf", reason="NNCF is not installed")
     from specdec_plugins.decoding.steps.drafter import DrafterStep
-    from specdec_plugins.engines.step import FunctionalStep
     from specdec_plugins.engines.traced_step import example_inputs
 
     tokens = [EOS, 5, 9, 14, 17, 20, 22]
     step = DrafterStep(make("head", tokens).float()).eval()
     inputs = example_inputs(step)
-    expected = FunctionalStep(step)(*inputs)
+    expected = step(*inputs)
     found = OpenVinoEngine(precision).prepare(step)(*inputs)
     assert set(found[1].flatten().tolist()) == set(tokens)
     if precision == "float32":

@@ -11,7 +11,6 @@ from torch import Tensor
 from specdec_plugins.decoding.acceptance import AcceptanceRule, Accepted, Verification
 from specdec_plugins.decoding.acceptance.sampling import Proposal
 from specdec_plugins.decoding.indices import indices
-from specdec_plugins.models.layers import additive
 
 
 @lru_cache(maxsize=512)
@@ -19,13 +18,6 @@ def triangle(slots: int, device: torch.device) -> Tensor:
     """``(slots, slots)`` bool: each slot comes after those before and itself; not to be changed."""
     with torch.inference_mode(False):
         return torch.ones(slots, slots, dtype=torch.bool, device=device).tril()
-
-
-@lru_cache(maxsize=512)
-def causal(slots: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The same as an additive mask."""
-    with torch.inference_mode(False):
-        return additive(triangle(slots, device), dtype)
 
 
 @dataclass(frozen=True)
@@ -71,9 +63,6 @@ class ChainDraft:
     @property
     def ancestors(self) -> Tensor:
         return triangle(self.tokens.size(1) + 1, self.tokens.device)
-
-    def attention(self, dtype: torch.dtype) -> Tensor:
-        return causal(self.tokens.size(1) + 1, dtype, self.tokens.device)
 
     def cut(self, lengths: Tensor) -> ChainDraft:
         lengths = torch.minimum(lengths, self.lengths)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule, Accepted, Verification
@@ -50,11 +49,6 @@ class Draft(Protocol):
     def ancestors(self) -> Tensor:
         """``(slots + 1, slots + 1)`` or ``(rows, slots + 1, slots + 1)`` bool: which tokens each
         one comes after, itself included."""
-        ...
-
-    def attention(self, dtype: torch.dtype) -> Tensor:
-        """``(slots + 1, slots + 1)`` or ``(rows, 1, slots + 1, slots + 1)``: what to add to the
-        attention scores, so that each token sees itself and those it comes after."""
         ...
 
     def cut(self, lengths: Tensor) -> Draft:

@@ -15,7 +15,6 @@ from specdec_plugins.decoding.acceptance.tree_walk import walk
 from specdec_plugins.decoding.arrays import Floats, Ints
 from specdec_plugins.decoding.drafts.growth import HostLattice, Trees, advance, grow_all, grow_some
 from specdec_plugins.models.lattice import Lattice
-from specdec_plugins.models.layers import additive
 
 Number = TypeVar("Number", bound=np.generic)
 
@@ -50,9 +49,6 @@ class TreeDraft:
     @property
     def after(self) -> Tensor:
         return self.parents
-
-    def attention(self, dtype: torch.dtype) -> Tensor:
-        return additive(self.ancestors[:, None], dtype)
 
     def cut(self, lengths: Tensor) -> TreeDraft:
         """The whole tree: how large it is, is decided before it is grown."""

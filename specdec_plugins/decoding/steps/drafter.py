@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from specdec_plugins.decoding.arrays import Bools, Floating, Ints, is_host, numbers, on_host
+from specdec_plugins.decoding.compiled import compiled
 from specdec_plugins.decoding.indices import indices, row_starts, told
-from specdec_plugins.decoding.steps.cache import KVCache, attention_mask
+from specdec_plugins.decoding.steps.cache import KVCache, Reused
 from specdec_plugins.decoding.steps.encoder import (
     Encode,
     MemoryStep,
@@ -20,6 +23,7 @@ from specdec_plugins.decoding.steps.encoder import (
     example_tokens,
     frozen_encoder,
 )
+from specdec_plugins.decoding.steps.mask import fill_mask, mask_elsewhere, memory_mask
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine
 from specdec_plugins.engines.step import CachedStep, Results
@@ -27,7 +31,7 @@ from specdec_plugins.host.fairseq_types import EncoderOut, NetInput
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.models.drafter_decoder import Memory
 from specdec_plugins.models.lattice import SlotScores
-from specdec_plugins.models.layers import Attend, KeysValues, additive, source_mask
+from specdec_plugins.models.layers import Attend, KeysValues
 
 
 @dataclass(frozen=True)
@@ -162,6 +166,9 @@ class CachedDrafter:
             if model.encoder is not None:
                 self._encode = frozen_encoder(model.encoder, engine)
         self._table: Tensor | None = None
+        self._sizes = engine.sizes
+        self._cache = KVCache(self.step.layers, engine.sizes)
+        self._new = _new if engine.sizes.exact else Reused(_new)
 
     def start(self, net_input: NetInput, verifier_out: EncoderOut | None, capacity: int) -> None:
         """Begin a batch: read the source with the drafter's own encoder, or take what the
@@ -174,30 +181,15 @@ class CachedDrafter:
             encoder_out = self._encode(net_input["src_tokens"], net_input["src_lengths"])
         assert encoder_out is not None
         states = encoder_out["encoder_out"][0]
-        self._begin(states, capacity)
-        (keys_values,) = self._read_source(states)
-        mask = self._source_mask(encoder_out, states)
-        assert self._table is not None
-        copies = self.decoder.copies(encoder_out, mask, self._table)
-        self._memory = Memory(keys_values, mask, copies)
-
-    def _begin(self, states: Tensor, capacity: int) -> None:
-        """Cache nothing, of the rows of the encoder's ``states`` ``(source, rows, channels)``."""
+        self._cache.begin(states)
         # Where rows differ in what is cached and in what is new, both may be longest at once.
-        capacity = 2 * capacity
-        layer = self.step.layers[0]
-        shape = len(self.step.layers), states.size(1), capacity, layer.heads, layer.head_dim
-        self._cache = KVCache(*shape, states.dtype, states.device)
-        self._tell_positions(capacity, states.dtype)
-
-    def _tell_positions(self, count: int, dtype: torch.dtype) -> None:
-        """Know what stands for so many positions."""
-        if self._table is None or len(self._table) < count or self._table.dtype != dtype:
-            self._table = self.decoder.positions(count)
-
-    def _source_mask(self, encoder_out: EncoderOut, states: Tensor) -> Tensor | None:
-        """What to add to the scores of cross-attention."""
-        return source_mask(encoder_out, states.dtype)
+        self._dtype, count, table = states.dtype, self._sizes.room(2 * capacity), self._table
+        if table is None or len(table) < count or table.dtype != states.dtype:
+            self._table = table = self.decoder.positions(count)
+        (keys_values,) = self._read_source(states)
+        mask = memory_mask(encoder_out, states, self._sizes.exact)
+        copies = self.decoder.copies(encoder_out, mask, table)
+        self._memory = Memory(keys_values, mask, copies)
 
     def draft(self, prefixes: Prefixes, block_size: int) -> tuple[Tensor, SlotScores]:
         """``(rows, block_size, channels)``: the states of slots for positions p … of every row, and
@@ -205,52 +197,93 @@ class CachedDrafter:
 
         The slots of a row see each other, but not those that are in the batch for other rows only.
         """
-        cached, device = prefixes.cached, prefixes.tokens.device
-        rows, window, width = len(cached), max(prefixes.new), max(cached)
+        count, device = len(prefixes.new), prefixes.tokens.device
+        memory, chosen, rows = self._memory, None, self._cache.rows
+        if prefixes.rows is not None:
+            rows = self._sizes.rows(count)
+            # What is padding is the first row of all once more.
+            chosen = told(prefixes.rows + [0] * (rows - count), device)
+            memory = memory.of(chosen)
+        if is_host(device):
+            inputs = self._inputs(prefixes, block_size, rows)
+        else:
+            inputs = self._inputs_elsewhere(prefixes, block_size, chosen)
+        new, longest = inputs.new, max(prefixes.cached)
+        given = new.tokens, new.is_mask, new.positions, new.block, new.last
+        rest = self._table, memory.keys_values, memory.mask, memory.copies, inputs.features
+        results = self._cache.run(self._run, longest, inputs.mask, *given, *rest, rows=chosen)
+        if self.causal:
+            window = indices(max(prefixes.new), device).expand(count, -1)
+            self._cache.write(window, prefixes.cached, prefixes.new, prefixes.rows)
+        if count < rows:
+            results = tuple(result[:count] for result in results)
+        states, *scores = results
+        return states, self.step.score.read(*scores)
+
+    def _inputs(self, prefixes: Prefixes, block_size: int, rows: int) -> _Inputs:
+        """What the step is handed, with padding."""
+        slots = self._sizes.block(max(prefixes.new), block_size)
+        width = self._cache.width(max(prefixes.cached))
+        read, channels = 0, 0
+        if self.reads_features:
+            # To an engine a sum is cheaper than to write to a part.
+            read = max(prefixes.new) if self._sizes.exact else slots
+            channels = self.step.channels
+        inputs = self._new(rows, slots, block_size, width, (read, channels), self._dtype)
+        own = list(range(len(prefixes.new))) if prefixes.rows is None else prefixes.rows
+        counts = np.array((prefixes.cached, prefixes.new, prefixes.own(block_size), own))
+        given: Any = tuple(tensor.numpy() for tensor in inputs.new)
+        prefix = on_host(prefixes.tokens), on_host(prefixes.last)
+        among = np.empty((len(own), slots, slots), np.bool_)
+        _fill(given, prefix, counts, among, (self.decoder.padding + 1, self.causal))
+        fill_mask(inputs.mask, counts[0], among)
+        if inputs.features is not None and prefixes.features is not None:
+            states = prefixes.features.contiguous()
+            _fill_features(numbers(inputs.features), numbers(states), counts)
+        return inputs if read else inputs._replace(features=None)
+
+    def _inputs_elsewhere(
+        self, prefixes: Prefixes, block_size: int, chosen: Tensor | None
+    ) -> _Inputs:
+        """The same on a device, without padding."""
+        cached, device, window = prefixes.cached, prefixes.tokens.device, max(prefixes.new)
         begins, new, own = told([cached, prefixes.new, prefixes.own(block_size)], device).unbind()
-        chosen = None if prefixes.rows is None else told(prefixes.rows, device)
         index = indices(window + block_size, device)
         positions = begins[:, None] + index
         tokens, features = _new_tokens(prefixes, positions[:, :window], chosen)
         # Right after its own new tokens comes a row's block; what follows that is never read.
         tokens = F.pad(tokens, (0, block_size), value=self.decoder.padding + 1)
+        is_mask, last = index >= new[:, None], (new + own)[:, None]
+        seen = torch.where(is_mask, last, index + 1) if self.causal else last
+        among = index < seen[..., None]
+        mask = mask_elsewhere(begins, self._cache.width(max(cached)), among, self._dtype)
         block = new[:, None] + indices(block_size, device)
-        inputs = tokens, index >= new[:, None], positions, block, prefixes.last
-        mask = self._mask(prefixes, begins, new, own, block_size)
-        room = self._cache.reserve(width, window + block_size, chosen)
-        memory = self._memory if chosen is None else self._memory.of(chosen)
-        rest = memory.keys_values, memory.mask, memory.copies, features
-        states, *scores = self._run(room, mask, *inputs, self._table, *rest)
-        in_place = chosen is None and min(cached) == width
-        if self.causal and not in_place:
-            columns = (width + index[:window]).expand(rows, -1)
-            self._cache.write(room, columns, positions[:, :window], chosen)
-        return states, self.step.score.read(*scores)
-
-    def _mask(
-        self, prefixes: Prefixes, cached: Tensor, new: Tensor, own: Tensor, block_size: int
-    ) -> Tensor | None:
-        """Attention of new tokens and block, over what is cached and among themselves.
-
-        ``cached``, ``new``, ``own``: ``(rows,)`` what the prefixes say.
-        """
-        window, dtype, device = max(prefixes.new), self._cache.store.dtype, new.device
-        if prefixes.slots is None and min(prefixes.new) == window:
-            among = _among(window, block_size, self.causal, dtype, device)
-        else:
-            index, last = indices(window + block_size, device), (new + own)[:, None]
-            seen = torch.where(index >= new[:, None], last, index + 1) if self.causal else last
-            among = additive(index < seen[..., None], dtype)[:, None]
-        return attention_mask(prefixes.cached, cached, among, dtype)
+        made = _New(tokens, is_mask, positions, block, prefixes.last)
+        return _Inputs(mask, made, features)
 
     def keep(self, rows: list[int], width: int) -> None:
         """Go on with ``rows`` only, of which at most ``width`` positions are cached."""
-        self._memory = self._memory.keep(rows, self._keep(rows, width if self.causal else 0))
+        count = self._cache.keep(rows, width if self.causal else 0)
+        self._memory = self._memory.keep(rows, count)
 
-    def _keep(self, rows: list[int], width: int) -> int:
-        """In the cache; returns how many rows there are then, with what is padding."""
-        self._cache.keep(rows, width)
-        return len(rows)
+
+class _New(NamedTuple):
+    """New tokens, as :class:`DrafterStep` has them."""
+
+    tokens: Tensor
+    is_mask: Tensor
+    positions: Tensor
+    block: Tensor
+    last: Tensor
+
+
+class _Inputs(NamedTuple):
+    """What a step is handed of new tokens."""
+
+    mask: Tensor
+    new: _New
+    features: Tensor | None
+    """``(rows, n, channels)`` of the first n slots; None for a drafter that reads none."""
 
 
 def _new_tokens(
@@ -274,14 +307,67 @@ def _new_tokens(
     return found, states.view(*positions.shape, features.size(-1))
 
 
-@lru_cache(maxsize=1024)
-def _among(
-    new: int, block_size: int, causal: bool, dtype: torch.dtype, device: torch.device
-) -> Tensor:
-    """``(slots, slots)`` additive mask of ``new`` prefix tokens and a block; not to be changed."""
-    with torch.inference_mode(False):
-        slots = new + block_size
-        seen = torch.ones(slots, slots, dtype=torch.bool, device=device)
-        if causal:
-            seen[:new] = seen[:new].tril()
-        return additive(seen, dtype)
+def _new(
+    rows: int, slots: int, block: int, width: int, read: tuple[int, int], dtype: torch.dtype
+) -> _Inputs:
+    """Of so many slots, the last ``block`` of which are the block's; ``read``: of how many slots
+    there are features, and of how many channels."""
+    tokens, positions = torch.zeros(2, rows, slots, dtype=torch.long)
+    new = _New(
+        tokens,
+        torch.zeros(rows, slots, dtype=torch.bool),
+        positions,
+        torch.zeros(rows, block, dtype=torch.long),
+        torch.zeros(rows, dtype=torch.long),
+    )
+    mask = torch.empty(rows, 1, slots, width + slots, dtype=dtype)
+    return _Inputs(mask, new, torch.zeros(rows, *read, dtype=dtype))
+
+
+@compiled
+def _fill(
+    inputs: tuple[Ints, Bools, Ints, Ints, Ints],
+    prefix: tuple[Ints, Ints],
+    counts: Ints,
+    among: Bools,
+    about: tuple[int, bool],
+) -> None:
+    """
+    Args:
+        inputs: of a step: those of :class:`_New`, with padding.
+        prefix: prefixes ``(rows, n)`` of all rows of the batch; and of each row that there is to be
+            a block for the token before it.
+        counts: ``(4, rows)`` how many tokens of its prefix are cached, how many are new, how many
+            slots its block is to have, and which row of the batch it is.
+        among: ``(rows, slots, slots)`` which of the new tokens each sees.
+        about: a token that stands for none; whether tokens of a prefix do not see what comes after
+            them.
+    """
+    tokens, is_mask, positions, block, last = inputs
+    prefixes, befores = prefix
+    masked, causal = about
+    slots = tokens.shape[1]
+    tokens[:], is_mask[:], positions[:], block[:], last[:] = masked, False, 0, 0, 0
+    for i in range(counts.shape[1]):
+        cached, new, own, row = counts[0, i], counts[1, i], counts[2, i], counts[3, i]
+        last[i] = befores[i]
+        for slot in range(block.shape[1]):
+            block[i, slot] = new + slot
+        for slot in range(slots):
+            positions[i, slot] = cached + slot
+            is_mask[i, slot] = slot >= new
+            if slot < new:
+                tokens[i, slot] = prefixes[row, cached + slot]
+            seen = slot + 1 if causal and slot < new else new + own
+            for other in range(slots):
+                among[i, slot, other] = other < seen
+
+
+@compiled
+def _fill_features(features: Floating, states: Floating, counts: Ints) -> None:
+    """``features``: of new tokens, with padding; ``states``: ``(rows, n, channels)`` of all rows of
+    the batch; ``counts``: as above."""
+    features[:] = 0
+    for i in range(counts.shape[1]):
+        for slot in range(counts[1, i]):
+            features[i, slot] = states[counts[3, i], counts[0, i] + slot]

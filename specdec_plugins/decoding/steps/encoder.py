@@ -13,7 +13,7 @@ from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from torch import Tensor, nn
 
 from specdec_plugins.engines.engine import Engine
-from specdec_plugins.engines.sizes import PaddedSizes
+from specdec_plugins.engines.sizes import Sizes
 from specdec_plugins.engines.step import Run, SourceStep
 from specdec_plugins.host.fairseq_types import EncoderOut
 from specdec_plugins.models.layers import (
@@ -54,18 +54,18 @@ def same_methods(module: nn.Module, stock: type, *methods: str) -> bool:
 def _encode(
     encoder: TransformerEncoderBase,
     run: Run,
-    sizes: PaddedSizes | None,
+    sizes: Sizes,
     tokens: Tensor,
     lengths: Tensor,
 ) -> EncoderOut:
-    if sizes is not None:
+    if not sizes.exact:
         tokens = _padded(tokens, sizes, encoder.padding_idx)
     x, embedded = encoder.forward_embedding(tokens)
     padding, mask = tokens.eq(encoder.padding_idx), None
     some = bool(padding.any())
     if some:
         x = x.masked_fill(padding[..., None], 0)
-    if some or sizes is not None:
+    if some or not sizes.exact:
         mask = additive(~padding[:, None, None], x.dtype)
     (states,) = run(x, mask)
     return {
@@ -78,7 +78,7 @@ def _encode(
     }
 
 
-def _padded(tokens: Tensor, sizes: PaddedSizes, padding: int) -> Tensor:
+def _padded(tokens: Tensor, sizes: Sizes, padding: int) -> Tensor:
     """More source tokens, which are padding, and more rows, all of which see something."""
     rows, source = tokens.shape
     tokens = F.pad(tokens, (sizes.source(source) - source, 0), value=padding)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import TransformerModelBase
@@ -13,9 +14,11 @@ from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor, nn
 
 from specdec_plugins.decoding.acceptance import Accepted
+from specdec_plugins.decoding.arrays import Ints, is_host, on_host
+from specdec_plugins.decoding.compiled import compiled
 from specdec_plugins.decoding.drafts import Draft
-from specdec_plugins.decoding.indices import indices, told
-from specdec_plugins.decoding.steps.cache import KVCache, attention_mask
+from specdec_plugins.decoding.indices import told
+from specdec_plugins.decoding.steps.cache import KVCache, Reused
 from specdec_plugins.decoding.steps.encoder import (
     MemoryStep,
     all_projections,
@@ -23,6 +26,12 @@ from specdec_plugins.decoding.steps.encoder import (
     example_tokens,
     frozen_encoder,
     same_methods,
+)
+from specdec_plugins.decoding.steps.mask import (
+    fill_mask,
+    mask_elsewhere,
+    memory_mask,
+    needs_mask,
 )
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine
@@ -36,7 +45,6 @@ from specdec_plugins.models.layers import (
     position_table,
     positioned,
     projection,
-    source_mask,
     with_layers,
 )
 from specdec_plugins.models.rows import keep_rows
@@ -197,29 +205,19 @@ class CachedVerifier:
         with torch.no_grad():
             self.encode = frozen_encoder(model.encoder, engine)
         self._table: Tensor | None = None
+        self._sizes = engine.sizes
+        self._cache = KVCache(self.step.layers, engine.sizes)
+        self._new = _new if engine.sizes.exact else Reused(_new)
+        self._mask = _mask if engine.sizes.exact else Reused(_mask)
 
     def start(self, encoder_out: EncoderOut, capacity: int) -> None:
         """Begin a batch; ``capacity``: of a row, committed tokens and new ones together."""
         states = encoder_out["encoder_out"][0]
         (self._memory,) = self._read_source(states)
-        self._memory_mask = self._source_mask(encoder_out, states)
-        self._begin(states, capacity)
-
-    def _source_mask(self, encoder_out: EncoderOut, states: Tensor) -> Tensor | None:
-        """What to add to the scores of cross-attention."""
-        return source_mask(encoder_out, states.dtype)
-
-    def _begin(self, states: Tensor, capacity: int) -> None:
-        """Cache nothing, of the rows of the encoder's ``states`` ``(source, rows, channels)``."""
-        layer = self.step.layers[0]
-        shape = len(self.step.layers), states.size(1), capacity, layer.heads, layer.head_dim
-        self._cache = KVCache(*shape, states.dtype, states.device)
-        self._tell_positions(capacity, states.dtype)
-
-    def _tell_positions(self, count: int, dtype: torch.dtype) -> None:
-        """Know what stands for so many positions."""
-        table = self._table
-        if table is None or len(table) < count or table.dtype != dtype:
+        self._memory_mask = memory_mask(encoder_out, states, self._sizes.exact)
+        self._cache.begin(states)
+        self._dtype, count, table = states.dtype, self._sizes.room(capacity), self._table
+        if table is None or len(table) < count or table.dtype != states.dtype:
             self._table = position_table(self.step.decoder.embed_positions, count, self.padding)
 
     def score(self, last: Tensor, draft: Draft, lengths: list[int]) -> Scored:
@@ -233,33 +231,81 @@ class CachedVerifier:
         Returns:
             what is to be read before the next call.
         """
-        tokens = torch.cat([last[:, None], draft.tokens], dim=1)
-        self._lengths = told(lengths, tokens.device)
-        positions = self._lengths[:, None] + draft.depths
-        self._width = max(lengths)
-        self._new = self._cache.reserve(self._width, tokens.size(1))
-        dtype = self._new.dtype
-        mask = attention_mask(lengths, self._lengths, draft.attention(dtype), dtype)
+        new = draft.tokens.size(1) + 1
+        inputs = self._inputs if is_host(last.device) else self._inputs_elsewhere
+        mask, tokens, positions = inputs(last, draft, lengths)
         rest = self._table, self._memory, self._memory_mask
-        return Scored(*self._run(self._new, mask, tokens, positions, *rest))
+        results = self._cache.run(self._run, max(lengths), mask, tokens, positions, *rest)
+        if tokens.shape != (len(lengths), new):
+            results = tuple(result[: len(lengths), :new] for result in results)
+        return Scored(*results)
+
+    def _inputs(self, last: Tensor, draft: Draft, lengths: list[int]) -> Inputs:
+        """Mask, tokens and positions, with padding."""
+        new, cached = draft.tokens.size(1) + 1, np.array(lengths)
+        rows, slots = self._cache.rows, self._sizes.slots(new)
+        tokens, positions = self._new(rows, slots)
+        depths = on_host(draft.depths).reshape(-1, new)
+        drafted = on_host(last), on_host(draft.tokens)
+        _fill(tokens.numpy(), positions.numpy(), drafted, depths, cached)
+        width, mask = self._cache.width(max(lengths)), None
+        if needs_mask(lengths, slots, width, self._sizes.exact):
+            mask = self._mask(rows, slots, width, self._dtype)
+            fill_mask(mask, cached, on_host(draft.ancestors).reshape(-1, new, new))
+        return mask, tokens, positions
+
+    def _inputs_elsewhere(self, last: Tensor, draft: Draft, lengths: list[int]) -> Inputs:
+        """The same on a device, without padding."""
+        cached = told(lengths, last.device)
+        tokens = torch.cat([last[:, None], draft.tokens], dim=1)
+        width, mask = self._cache.width(max(lengths)), None
+        if needs_mask(lengths, tokens.size(1), width, self._sizes.exact):
+            mask = mask_elsewhere(cached, width, draft.ancestors, self._dtype)
+        return mask, tokens, cached[:, None] + draft.depths
 
     def commit(self, accepted: Accepted, lengths: list[int]) -> None:
         """Cache what was accepted of the draft scored last; ``lengths``: as they were when it
         was."""
-        if accepted.straight and min(lengths) == self._width:
-            return  # It is where it belongs.
-        sources = accepted.sources[:, : max(accepted.on_host[0])]
-        positions = self._lengths[:, None] + indices(sources.size(1), sources.device)
-        self._cache.write(self._new, sources + self._width, positions)
+        self._cache.write(accepted.sources, lengths, accepted.on_host[0])
 
     def keep(self, rows: list[int], width: int) -> None:
         """Go on with ``rows`` only, of which at most ``width`` positions are cached."""
-        count = self._keep(rows, width)
+        count = self._cache.keep(rows, width)
         self._memory = keep_rows(self._memory, rows, 2, count)
         if self._memory_mask is not None:
             self._memory_mask = keep_rows(self._memory_mask, rows, 0, count)
 
-    def _keep(self, rows: list[int], width: int) -> int:
-        """In the cache; returns how many rows there are then, with what is padding."""
-        self._cache.keep(rows, width)
-        return len(rows)
+
+Inputs = tuple[Tensor | None, Tensor, Tensor]
+
+
+def _new(rows: int, slots: int) -> tuple[Tensor, Tensor]:
+    """New tokens and their positions."""
+    tokens, positions = torch.zeros(2, rows, slots, dtype=torch.long)
+    return tokens, positions
+
+
+def _mask(rows: int, slots: int, width: int, dtype: torch.dtype) -> Tensor:
+    return torch.empty(rows, 1, slots, width + slots, dtype=dtype)
+
+
+@compiled
+def _fill(
+    tokens: Ints, positions: Ints, drafted: tuple[Ints, Ints], depths: Ints, cached: Ints
+) -> None:
+    """
+    Args:
+        tokens, positions: ``(rows, slots)``, with padding.
+        drafted: of each row the last committed token, and its drafted ones ``(rows, slots)``.
+        depths: ``(rows, slots)``, or ``(1, slots)`` of all rows, as of a draft.
+        cached: how many tokens of each row are committed.
+    """
+    last, following = drafted
+    tokens[:], positions[:] = 0, 0
+    for row in range(len(cached)):
+        depth = depths[row if len(depths) > 1 else 0]
+        tokens[row, 0] = last[row]
+        for slot in range(depths.shape[1]):
+            if slot > 0:
+                tokens[row, slot] = following[row, slot - 1]
+            positions[row, slot] = cached[row] + depth[slot]

@@ -28,7 +28,7 @@ from specdec_plugins.decoding.controllers.cost_aware import CostAware
 from specdec_plugins.decoding.controllers.costs import StepCosts
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.decoding.steps.cached import cached_drafter
+from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.inference import Settings, load_translator
 
@@ -100,7 +100,8 @@ def test_cost_aware_lengths_do_not_skew_it(depth: int) -> None:
     controller.prepare = lambda *_: controller.learn_costs(costs)  # type: ignore[method-assign]
     torch.manual_seed(9)
     rule = SamplingRule(Sampling())
-    drafter = cached_drafter(DRAFTERS["causal"], EagerEngine(), VERIFIER)
+    DRAFTERS["causal"].attach_verifier(VERIFIER)
+    drafter = CachedDrafter(DRAFTERS["causal"], EagerEngine())
     generator = SpeculativeGenerator(
         VERIFIER,
         drafter,

@@ -233,7 +233,7 @@ def test_relaxed_trees_commit_what_the_rule_accepts(
     kind: str, lengths: list[int], seed: int, tau: float
 ) -> None:
     batch = make_batch(lengths, seed=seed)
-    controller, _ = make("random tree", K, seed)
+    controller = make("random tree", K, seed)
     generator = make_generator(kind, controller, 12, rule=RelaxedRule(3, tau))
     for row, (found,) in enumerate(generator.generate([], batch)):
         tokens = found["tokens"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import math
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -10,100 +11,120 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from specdec_plugins.decoding.steps.cache import KVCache, attention_mask
-from specdec_plugins.models.layers import additive, attend_over
+from specdec_plugins.decoding.steps.cache import KVCache
+from specdec_plugins.engines.sizes import PaddedSizes, Sizes
 from specdec_plugins.models.rows import unfinished
 
 LAYERS, HEADS, DIM = 2, 2, 3
 
 
-def make_cache(rows: int, capacity: int) -> KVCache:
-    return KVCache(LAYERS, rows, capacity, HEADS, DIM, torch.float64, torch.device("cpu"))
+def make_cache(sizes: Sizes) -> KVCache:
+    layers: Any = [SimpleNamespace(heads=HEADS, head_dim=DIM)] * LAYERS
+    return KVCache(layers, sizes)
 
 
-def draw(*shape: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64)
+def states(rows: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Those of an encoder."""
+    return torch.zeros(1, rows, 1, dtype=dtype)
 
 
-def naive(query: Tensor, keys_values: list[Tensor]) -> Tensor:
-    """Attention of one query ``(heads, dim)`` to a list of ``(2, heads, dim)``."""
-    keys, values = torch.stack(keys_values, dim=2)
-    scores = (query[:, None] * keys).sum(-1) / math.sqrt(DIM)
-    return (scores.softmax(-1)[..., None] * values).sum(1).flatten()
+def step_of(new: Tensor, exact: bool) -> Any:
+    """A step with such new keys and values, which returns what it was handed of those before; with
+    exact sizes it writes behind them."""
+
+    def step(past: Tensor, mask: None, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        slots = tokens.size(1)
+        if not exact:
+            return past.clone(), new
+        past[..., -slots:, :] = new
+        return past[..., :-slots, :].clone(), past[..., -slots:, :]
+
+    return step
 
 
-@settings(max_examples=40)
+@settings(max_examples=60)
 @given(
+    exact=st.booleans(),
     rows=st.integers(1, 4),
-    slots=st.integers(1, 3),
-    steps=st.integers(1, 5),
+    steps=st.lists(st.integers(1, 40), min_size=1, max_size=6),
     some=st.booleans(),
-    tree=st.booleans(),
+    dtype=st.sampled_from([torch.float64, torch.float32, torch.bfloat16]),
     seed=st.integers(0, 999),
 )
-def test_ragged_steps_against_lists(
-    rows: int, slots: int, steps: int, some: bool, tree: bool, seed: int
+def test_steps_against_lists(
+    exact: bool, rows: int, steps: list[int], some: bool, dtype: torch.dtype, seed: int
 ) -> None:
-    """Every row keeps any of a step's tokens, some rows rest, and rows drop out at random."""
+    """Every row keeps any of a step's tokens, some rows rest, and rows drop out at random; after
+    one batch comes another."""
     torch.manual_seed(seed)
-    cache = make_cache(rows, 2 * steps * slots)
-    # Per row: what each layer has kept.
-    kept: list[list[list[Tensor]]] = [[[] for _ in range(LAYERS)] for _ in range(rows)]
-    for _ in range(steps):
-        going = [row for row in range(len(kept)) if torch.rand(()) < 0.7] if some else None
-        index = torch.tensor(going) if going else None
-        states = [kept[row] for row in going] if going else kept
-        cached = [len(row[0]) for row in states]
-        # Each slot sees itself, and others at random or those before it.
-        seen = torch.ones(len(states), slots, slots, dtype=torch.bool).tril()
-        if tree:
-            seen = torch.rand(len(states), slots, slots) < 0.5
-            seen |= torch.eye(slots, dtype=torch.bool)
-        among = additive(seen if tree else seen[0], torch.float64)
-        room = cache.reserve(max(cached), slots, index)
-        mask = attention_mask(
-            cached, torch.tensor(cached), among[:, None] if tree else among, torch.float64
-        )
-        new = [draw(len(states), slots, 2, HEADS, DIM) for _ in range(LAYERS)]
-        for layer in range(LAYERS):
-            query = draw(len(states), slots, HEADS, DIM)
-            found = attend_over(room[layer], mask)(query, new[layer])
-            for row, before in enumerate(states):
-                for slot in range(slots):
-                    memory = before[layer] + list(new[layer][row][seen[row, slot]])
-                    torch.testing.assert_close(found[row, slot], naive(query[row, slot], memory))
-        count = int(torch.randint(1, slots + 1, ()))
-        chosen = torch.stack([torch.randperm(slots)[:count].sort().values for _ in states])
-        positions = torch.tensor(cached)[:, None] + torch.arange(count)
-        cache.write(room, chosen + max(cached), positions, index)
-        for row, before in enumerate(states):
-            # What else was in the room is whatever, as far as the row is concerned.
-            for layer in range(LAYERS):
-                before[layer].extend(new[layer][row, chosen[row]])
-        survivors = unfinished((torch.rand(len(kept)) < 0.2).tolist())
-        if survivors:
-            kept = [kept[row] for row in survivors]
-            cache.keep(survivors, max(len(states[0]) for states in kept))
+    sizes = Sizes() if exact else PaddedSizes()
+    cache = make_cache(sizes)
+    for _ in range(2):
+        cache.begin(states(rows, dtype))
+        # Per row ``(layers, 2, heads, dim)`` of each position.
+        kept: list[list[Tensor]] = [[] for _ in range(rows)]
+        for slots in steps:
+            going = [row for row in range(len(kept)) if not some or torch.rand(()) < 0.7]
+            if not going:
+                continue
+            chosen = torch.tensor(going) if len(going) < len(kept) else None
+            new = torch.randn(LAYERS, 2, len(going), HEADS, slots, DIM).to(dtype)
+            longest, tokens = max(len(kept[row]) for row in going), torch.zeros(1, slots)
+            (past,) = cache.run(step_of(new, exact), longest, None, tokens, rows=chosen)
+            assert past.size(4) == cache.width(longest) >= longest
+            assert past.isfinite().all()
+            for i, row in enumerate(going):
+                for place, expected in enumerate(kept[row]):
+                    assert torch.equal(past[:, :, i, :, place], expected)
+            counts = torch.randint(0, slots + 1, (len(going),)).tolist()
+            begins = [len(kept[row]) for row in going]
+            # Of each row any, in their order.
+            sources = torch.zeros(len(going), slots, dtype=torch.long)
+            for i, count in enumerate(counts):
+                sources[i, :count] = torch.randperm(slots)[:count].sort().values
+            cache.write(sources, begins, counts, None if chosen is None else going)
+            for i, (row, count) in enumerate(zip(going, counts)):
+                kept[row] += [new[:, :, i, :, int(slot)] for slot in sources[i, :count]]
+            survivors = unfinished((torch.rand(len(kept)) < 0.2).tolist())
+            if survivors:
+                kept = [kept[row] for row in survivors]
+                assert cache.keep(survivors, max(map(len, kept))) == len(kept)
+            assert cache.rows == len(kept)
 
 
-def test_nothing_is_masked_where_all_is_seen() -> None:
-    one = torch.zeros(1, 1, dtype=torch.float64)
-    assert attention_mask([3, 3], torch.tensor([3, 3]), one, torch.float64) is None
-    assert attention_mask([3, 2], torch.tensor([3, 2]), one, torch.float64) is not None
+def test_one_row_has_the_same_memory_again() -> None:
+    """Which an engine has been handed already."""
+    cache = make_cache(PaddedSizes())
+    handed: list[Tensor] = []
+
+    def step(past: Tensor, mask: None, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        handed.append(past)
+        return tokens, torch.zeros(LAYERS, 2, 1, HEADS, 20, DIM)
+
+    for _ in range(2):
+        cache.begin(states(1, torch.float32))
+        for begin in (0, 20, 40):
+            cache.run(step, begin, None, torch.zeros(1, 20))
+            cache.write(torch.arange(20)[None], [begin], [20])
+    first, second = handed[:3], handed[3:]
+    assert all(one is other for one, other in zip(first, second, strict=True))
+    assert first[0] is first[1] is not first[2]
 
 
-def test_memory_never_written_is_never_read() -> None:
-    """A masked slot has weight zero, but zero times NaN would be NaN."""
-    cache = make_cache(2, 100)
-    cache.store.fill_(math.nan)  # as fresh memory may be
-    among = torch.zeros(1, 1, dtype=torch.float64)
-    for cached in ([0, 0], [0, 40], [1, 70]):
-        mask = attention_mask(cached, torch.tensor(cached), among, torch.float64)
-        room = cache.reserve(max(cached), 1)
-        found = attend_over(room[0], mask)(draw(2, 1, HEADS, DIM), draw(2, 1, 2, HEADS, DIM))
-        assert found.isfinite().all()
+@pytest.mark.parametrize("sizes", [Sizes(), PaddedSizes()])
+def test_rows_that_stay_are_not_moved(sizes: Sizes) -> None:
+    """What a step reads of fewer rows lies where it lay."""
+    cache = make_cache(sizes)
+    cache.begin(states(4))
+    handed: list[Tensor] = []
 
+    def step(past: Tensor, mask: None, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        handed.append(past)
+        return tokens, past
 
-def test_a_full_cache_is_an_error() -> None:
-    with pytest.raises(ValueError, match="5 positions in a cache of 4"):
-        make_cache(1, 4).reserve(3, 2)
+    cache.run(step, 0, None, torch.zeros(1, 1))
+    assert cache.keep([0, 3, 2], 0) == 3
+    cache.run(step, 0, None, torch.zeros(1, 1))
+    before, after = handed
+    assert after.size(2) == 3
+    assert after.data_ptr() == before.data_ptr()

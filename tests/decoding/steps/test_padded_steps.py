@@ -1,9 +1,12 @@
-"""Padded steps give what steps that are handed exactly what there is give."""
+"""Padded steps give what steps that are handed exactly what there is give; so does what is handed
+off the host, which is tried on it here."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -12,13 +15,14 @@ from controlled import DRAFTERS, drafter, verifier
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from padded import PADDED
-from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import Accepted
-from specdec_plugins.decoding.steps.cached import cached_drafter, cached_verifier
-from specdec_plugins.decoding.steps.drafter import Prefixes
+from specdec_plugins.decoding.steps import cache
+from specdec_plugins.decoding.steps import drafter as drafter_module
+from specdec_plugins.decoding.steps import verifier as verifier_module
+from specdec_plugins.decoding.steps.drafter import CachedDrafter, Prefixes
+from specdec_plugins.decoding.steps.verifier import CachedVerifier
 from specdec_plugins.engines.eager import EagerEngine
-from specdec_plugins.models.layers import additive
 from specdec_plugins.models.rows import unfinished
 
 PAD, CAPACITY = 1, 60
@@ -27,34 +31,58 @@ ENGINES: tuple[EagerEngine, EagerEngine] = (EagerEngine("float64"), PADDED)
 pytestmark = pytest.mark.usefixtures("exact_softmax")
 
 
+class OffHost:
+    """A verifier or a drafter, every call of which is made as if it were not on the host."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._model, name)
+        if name not in ("score", "draft", "commit"):
+            return found
+
+        def call(*given: Any) -> Any:
+            with ExitStack() as stack:
+                for module in (cache, drafter_module, verifier_module):
+                    stack.enter_context(patch.object(module, "is_host", lambda device: False))
+                return found(*given)
+
+        return call
+
+
+def pair(make: Any, elsewhere: bool) -> list[Any]:
+    """Of the reference, and what is compared with it."""
+    return [make(ENGINES[0]), OffHost(make(ENGINES[0])) if elsewhere else make(ENGINES[1])]
+
+
 def draft(rows: int, nodes: int, alike: bool) -> Any:
     """Any tokens, of which each sees itself and others at random."""
     shape = (nodes + 1,) if alike else (rows, nodes + 1)
     seen = torch.rand(*shape, nodes + 1) < 0.5
     seen |= torch.eye(nodes + 1, dtype=torch.bool)
 
-    def attention(dtype: torch.dtype) -> Tensor:
-        return additive(seen if alike else seen[:, None], dtype)
-
     return SimpleNamespace(
         tokens=torch.randint(4, 24, (rows, nodes)),
         depths=torch.randint(0, 3, shape),
         ancestors=seen,
-        attention=attention,
     )
 
 
 @torch.no_grad()
-@settings(max_examples=40)
+@settings(max_examples=60)
 @given(
     lengths=st.lists(st.integers(1, 20), min_size=1, max_size=5),
     steps=st.lists(st.tuples(st.integers(0, 11), st.booleans()), min_size=1, max_size=4),
+    elsewhere=st.booleans(),
     seed=st.integers(0, 999),
 )
-def test_a_verifier(lengths: list[int], steps: list[tuple[int, bool]], seed: int) -> None:
+def test_a_verifier(
+    lengths: list[int], steps: list[tuple[int, bool]], elsewhere: bool, seed: int
+) -> None:
     torch.manual_seed(seed)
     batch, rows = make_batch(lengths, seed=seed)["net_input"], len(lengths)
-    both = [cached_verifier(verifier(), PAD, engine) for engine in ENGINES]
+    both = pair(lambda engine: CachedVerifier(verifier(), PAD, engine), elsewhere)
     for one in both:
         one.start(one.encode(batch["src_tokens"], batch["src_lengths"]), CAPACITY)
     counts = [0] * rows
@@ -77,23 +105,29 @@ def test_a_verifier(lengths: list[int], steps: list[tuple[int, bool]], seed: int
 
 
 @torch.no_grad()
-@settings(max_examples=40)
+@settings(max_examples=60)
 @given(
     name=st.sampled_from(sorted(DRAFTERS)),
     lengths=st.lists(st.integers(1, 20), min_size=1, max_size=5),
     steps=st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size=1, max_size=4),
     some=st.booleans(),
+    elsewhere=st.booleans(),
     seed=st.integers(0, 999),
 )
 def test_a_drafter(
-    name: str, lengths: list[int], steps: list[tuple[int, bool]], some: bool, seed: int
+    name: str,
+    lengths: list[int],
+    steps: list[tuple[int, bool]],
+    some: bool,
+    elsewhere: bool,
+    seed: int,
 ) -> None:
     """Rows go on at their own pace; some are drafted for, of which some want fewer slots."""
     torch.manual_seed(seed)
     model, batch, rows = drafter(name), make_batch(lengths, seed=seed)["net_input"], len(lengths)
-    both = [cached_drafter(model, engine) for engine in ENGINES]
-    for one, engine in zip(both, ENGINES):
-        shared = cached_verifier(verifier(), PAD, engine)
+    both = pair(lambda engine: CachedDrafter(model, engine), elsewhere)
+    for one, engine in zip(both, (ENGINES[0], ENGINES[0] if elsewhere else ENGINES[1])):
+        shared = CachedVerifier(verifier(), PAD, engine)
         out = shared.encode(batch["src_tokens"], batch["src_lengths"])
         one.start(batch, out, CAPACITY)
     # Where rows differ in what is cached and in what is new, both may be longest at once.

@@ -20,7 +20,6 @@ from torch import Tensor
 from specdec_plugins.decoding.acceptance import Accepted
 from specdec_plugins.decoding.steps.verifier import CachedVerifier, check_supported
 from specdec_plugins.files.errors import UnsupportedModelError
-from specdec_plugins.models.layers import additive
 from specdec_plugins.models.rows import unfinished
 
 PAD, EOS = 1, 2
@@ -86,10 +85,7 @@ def draw_trees(rows: int, nodes: int, branching: bool) -> tuple[list[list[list[i
 def draft_of(tokens: Tensor, depths: Tensor, ancestors: Tensor) -> Any:
     """What is scored of a draft."""
 
-    def attention(dtype: torch.dtype) -> Tensor:
-        return additive(ancestors[:, None] if ancestors.dim() == 3 else ancestors, dtype)
-
-    return SimpleNamespace(tokens=tokens, depths=depths, ancestors=ancestors, attention=attention)
+    return SimpleNamespace(tokens=tokens, depths=depths, ancestors=ancestors)
 
 
 def leaves(ways: list[list[int]]) -> list[list[int]]:

@@ -13,7 +13,7 @@ from specdec_plugins.decoding.controllers import Controller
 from specdec_plugins.decoding.controllers.constant import Constant
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.step_result import StepResult
-from specdec_plugins.decoding.steps.drafter import Prefixes
+from specdec_plugins.decoding.steps.prefixes import Prefixes
 from specdec_plugins.decoding.trace import TraceRecorder
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.models.lattice import Lattice

@@ -16,7 +16,7 @@ from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.decoding.steps.drafter import Prefixes
+from specdec_plugins.decoding.steps.prefixes import Prefixes
 
 DICTIONARY = make_dictionary()
 BOS, PAD, EOS, UNK = 0, 1, 2, 3

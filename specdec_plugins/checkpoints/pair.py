@@ -11,7 +11,7 @@ from fairseq.tasks import FairseqTask
 from fairseq.utils import split_paths
 
 from specdec_plugins.checkpoints.loading import is_drafter, load_model, load_state
-from specdec_plugins.decoding.steps.verifier import check_supported
+from specdec_plugins.decoding.steps.supported import check_supported
 from specdec_plugins.files.errors import CheckpointError, UnsupportedModelError
 from specdec_plugins.models.drafter import Drafter
 

@@ -23,7 +23,8 @@ from specdec_plugins.decoding.acceptance.verification import Verification
 from specdec_plugins.decoding.drafting import draw_chain
 from specdec_plugins.decoding.drafts import ChainDraft, DrawnDraft
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans, penalised
-from specdec_plugins.decoding.steps.drafter import CachedDrafter, Prefixes
+from specdec_plugins.decoding.steps.drafter import CachedDrafter
+from specdec_plugins.decoding.steps.prefixes import Prefixes
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
 from specdec_plugins.host.fairseq_types import NetInput
 from specdec_plugins.models.drafter import Drafter

@@ -25,7 +25,8 @@ from specdec_plugins.decoding.limits import TokenBans
 from specdec_plugins.decoding.scorers import verification_of
 from specdec_plugins.decoding.statistics import Stopwatch
 from specdec_plugins.decoding.step_result import StepResult
-from specdec_plugins.decoding.steps.drafter import CachedDrafter, Prefixes
+from specdec_plugins.decoding.steps.drafter import CachedDrafter
+from specdec_plugins.decoding.steps.prefixes import Prefixes
 from specdec_plugins.models.lattice import SlotScores
 
 

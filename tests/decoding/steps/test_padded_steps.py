@@ -20,7 +20,8 @@ from specdec_plugins.decoding.acceptance import Accepted
 from specdec_plugins.decoding.steps import cache
 from specdec_plugins.decoding.steps import drafter as drafter_module
 from specdec_plugins.decoding.steps import verifier as verifier_module
-from specdec_plugins.decoding.steps.drafter import CachedDrafter, Prefixes
+from specdec_plugins.decoding.steps.drafter import CachedDrafter
+from specdec_plugins.decoding.steps.prefixes import Prefixes
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.models.rows import unfinished

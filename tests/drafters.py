@@ -17,6 +17,7 @@ from conftest import make_dictionary, make_task, make_verifier, randomise, vary_
 from fairseq.data import Dictionary
 
 from specdec_plugins.checkpoints.dictionaries import KEY, fingerprints
+from specdec_plugins.checkpoints.encoder_init import init_encoder_from
 from specdec_plugins.checkpoints.pair import load_drafter
 from specdec_plugins.data.block_mask import Blocks
 from specdec_plugins.host.packed_encoder import use_plain_encoder
@@ -64,12 +65,20 @@ CAUSAL: dict[str, dict[str, Any]] = {
 
 def make_block(task: Namespace | None = None, seed: int = 0, **overrides: Any) -> BlockDrafter:
     """A random ``block`` drafter in float64."""
-    model = BlockDrafter.build_model(block_args(**overrides), task or make_task())
-    return randomise(model, seed)
+    task = task or make_task()
+    model = BlockDrafter.build_model(block_args(**overrides), task)
+    return randomise(_with_encoder(model, task, overrides), seed)
 
 
 def block_args(**overrides: Any) -> Namespace:
     return Namespace(**{**SIZES, "src_embedding_copy": True, **overrides})
+
+
+def _with_encoder(model: Drafter, task: Namespace, options: dict[str, Any]) -> Any:
+    """The drafter, begun as the task begins it."""
+    if path := options.get("init_encoder_from"):
+        init_encoder_from(model.encoder, path, task, model.exact_encoder)
+    return model
 
 
 def make_causal(
@@ -83,7 +92,7 @@ def make_causal(
     task = task or make_task()
     settings = {**SIZES, "block_size": task.cfg.block_size, "verifier_embed_dim": 16, **overrides}
     model = BlockCausalDrafter.build_model(BlockCausalConfig(**settings), task)
-    use_plain_encoder(model)
+    use_plain_encoder(_with_encoder(model, task, overrides))
     model = randomise(model, seed) if spread else model.double().eval()
     if task.verifier is not None:
         model.attach_verifier(task.verifier)

@@ -7,14 +7,21 @@ import locale
 import logging
 import sys
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 
-if TYPE_CHECKING:
-    from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
-
 logger = logging.getLogger(__name__)
+
+
+class TrainingPrecision(Protocol):
+    """fairseq's options of a device and a precision, as a task's configuration has them."""
+
+    cpu: bool
+    tpu: bool
+    fp16: bool
+    memory_efficient_fp16: bool
+    amp: bool
 
 
 def warn_of_locale() -> None:
@@ -26,7 +33,7 @@ def warn_of_locale() -> None:
         )
 
 
-def refuse_precision(cfg: TranslationSpecdecConfig) -> None:
+def refuse_precision(cfg: TrainingPrecision) -> None:
     """End training that is asked for in a precision which this machine has nothing for.
 
     It ends the program, by one line: fairseq would show a traceback, or train in float32 all the

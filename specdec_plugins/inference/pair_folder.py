@@ -8,12 +8,36 @@ from pathlib import Path
 from typing import Any
 
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.inference.segmentation import segmentation_of
 
 VERIFIER, DRAFTER = "verifier.pt", "drafter.pt"
 SEGMENTATION = "segmentation.json"
 """Says the tokenizer and the BPE, and their options by fairseq's names; files stand beside it."""
 ENCODERS = ("tokenizer", "bpe")
+IN_FOLDER = {
+    "bpe_codes": ("codes", "code", "bpecodes"),
+    "sentencepiece_model": ("sentencepiece.bpe.model", "sentencepiece.model", "spm.model"),
+}
+"""What the file of an option of fairseq's may be called: by us, by fairseq's hub, by others."""
+
+
+def files_in_folder(folder: str) -> dict[str, str]:
+    """The paths of codes and models of segmentation in a folder, by fairseq's option."""
+    found = {}
+    for option, names in IN_FOLDER.items():
+        paths = [os.path.join(folder, name) for name in names]
+        path = next((path for path in paths if os.path.isfile(path)), None)
+        if path is not None:
+            found[option] = path
+    return found
+
+
+def segmentation_of(folder: str) -> dict[str, str]:
+    """``tokenizer`` and ``bpe`` of ordinary text for the folder of a pair, by what lies in it:
+    SentencePiece splits at spaces itself, codes are of words that Moses tokenises."""
+    found = files_in_folder(folder)
+    if "sentencepiece_model" in found and "bpe_codes" not in found:
+        return {"tokenizer": "space", "bpe": "sentencepiece"}
+    return {"tokenizer": "moses", "bpe": "subword_nmt"}
 
 
 def pair_settings(folder: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from specdec_plugins.checkpoints.head_file import find_head
 from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.files.paths import Location, NamedPaths, check_paths, file_digest
-from specdec_plugins.inference.segmentation import files_in_folder
+from specdec_plugins.inference.pair_folder import files_in_folder
 from specdec_plugins.inference.settings import Settings
 
 

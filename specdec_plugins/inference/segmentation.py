@@ -1,11 +1,9 @@
-"""fairseq's tokenizer and BPE of a run, and the files of theirs that lie in a model's folder."""
+"""fairseq's tokenizer and BPE of a run."""
 
 from __future__ import annotations
 
-import os
 from argparse import Namespace
 from dataclasses import fields
-from typing import TYPE_CHECKING
 
 from fairseq.data import encoders
 from fairseq.registry import REGISTRIES
@@ -13,36 +11,9 @@ from omegaconf import MISSING
 
 from specdec_plugins.checkpoints.archive import one_line
 from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.inference.pair_folder import IN_FOLDER, files_in_folder
+from specdec_plugins.inference.settings import Settings
 from specdec_plugins.inference.text import Segmenter
-
-if TYPE_CHECKING:
-    from specdec_plugins.inference.settings import Settings
-
-IN_FOLDER = {
-    "bpe_codes": ("codes", "code", "bpecodes"),
-    "sentencepiece_model": ("sentencepiece.bpe.model", "sentencepiece.model", "spm.model"),
-}
-"""What the file of an option of fairseq's may be called: by us, by fairseq's hub, by others."""
-
-
-def files_in_folder(folder: str) -> dict[str, str]:
-    """The paths of codes and models of segmentation in a folder, by fairseq's option."""
-    found = {}
-    for option, names in IN_FOLDER.items():
-        paths = [os.path.join(folder, name) for name in names]
-        path = next((path for path in paths if os.path.isfile(path)), None)
-        if path is not None:
-            found[option] = path
-    return found
-
-
-def segmentation_of(folder: str) -> dict[str, str]:
-    """``tokenizer`` and ``bpe`` of ordinary text for the folder of a pair, by what lies in it:
-    SentencePiece splits at spaces itself, codes are of words that Moses tokenises."""
-    found = files_in_folder(folder)
-    if "sentencepiece_model" in found and "bpe_codes" not in found:
-        return {"tokenizer": "space", "bpe": "sentencepiece"}
-    return {"tokenizer": "moses", "bpe": "subword_nmt"}
 
 
 def build_segmenters(

@@ -33,7 +33,6 @@ from fairseq.utils import get_available_activation_fns
 from omegaconf import II
 from torch import Tensor, nn
 
-from specdec_plugins.checkpoints.encoder_init import init_encoder_from
 from specdec_plugins.data.block_mask import HIDING, sentence_uniforms
 from specdec_plugins.models.drafter import Drafter, check_shared_embeddings
 from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory, SlotScorer
@@ -258,10 +257,7 @@ class BlockCausalDrafter(Drafter):
         elif cfg.init_encoder_from:
             raise ValueError("--init-encoder-from: nothing to copy with --share-verifier-encoder")
         decoder = cls.decoder_class(cfg, layers_cfg, target.pad(), embed_tokens, len(target))
-        model = cls(cfg, encoder, decoder, target.eos())
-        if cfg.init_encoder_from and encoder is not None:
-            init_encoder_from(encoder, cfg.init_encoder_from, task)
-        return model
+        return cls(cfg, encoder, decoder, target.eos())
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """See the base class. Weights that read the verifier's last states only are taken where

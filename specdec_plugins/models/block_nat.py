@@ -25,7 +25,6 @@ from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
-from specdec_plugins.checkpoints.encoder_init import init_encoder_from
 from specdec_plugins.host.fairseq_types import EncoderOut
 from specdec_plugins.models.drafter import Drafter, check_shared_embeddings
 from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory
@@ -132,6 +131,7 @@ class BlockEncoder(TransformerEncoderBase):
 class BlockDrafter(Drafter):
     """The published drafter."""
 
+    exact_encoder = False
     saved_fields: ClassVar[dict[str, type]] = {
         "block_size": int,
         "src_embedding_copy": bool,
@@ -206,10 +206,7 @@ class BlockDrafter(Drafter):
         encoder = BlockEncoder(cfg, source, encoder_table)
         decoder = BlockDecoder(cfg, args, decoder_table)
         args.block_size = int(getattr(args, "block_size", None) or task.cfg.block_size)
-        model = cls(args, encoder, decoder, args.block_size, target.eos())
-        if args.init_encoder_from:
-            init_encoder_from(encoder, args.init_encoder_from, task, exact=False)
-        return model
+        return cls(args, encoder, decoder, args.block_size, target.eos())
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Accept what the published code saved.

@@ -24,6 +24,7 @@ from fairseq.tasks.translation import TranslationTask
 from torch import Tensor
 
 from specdec_plugins.checkpoints.dictionaries import KEY, check_dictionaries, fingerprints
+from specdec_plugins.checkpoints.encoder_init import init_encoder_from
 from specdec_plugins.checkpoints.pair import check_pair, load_drafter, load_verifier, unwrapped
 from specdec_plugins.checkpoints.safe_globals import force_weights_only
 from specdec_plugins.checkpoints.saved_config import saved_model
@@ -37,11 +38,11 @@ from specdec_plugins.data.block_mask import (
 from specdec_plugins.decoding.acceptance import RULE_OPTIONS, choose_rule
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.stock_search import check_stock_search
 from specdec_plugins.files.errors import UsageError
 from specdec_plugins.host.autocast import autocast
 from specdec_plugins.host.fairseq_types import LogOutput, Sample
 from specdec_plugins.host.packed_encoder import use_plain_encoder
-from specdec_plugins.host.stock_search import check_stock_search
 from specdec_plugins.host.surroundings import refuse_precision, warn_of_locale
 from specdec_plugins.host.whole_pairs import WholePairs
 from specdec_plugins.models.acceptance_head import AcceptanceHeadModel
@@ -151,6 +152,8 @@ class TranslationSpecdecTask(TranslationTask):
         model = super().build_model(cfg, from_checkpoint)
         use_plain_encoder(model)
         if isinstance(model, Drafter):
+            if (verifier := getattr(cfg, "init_encoder_from", None)) and model.encoder is not None:
+                init_encoder_from(model.encoder, verifier, self, model.exact_encoder)
             self._check_drafter(model)
             self._slots = self.cfg.blocks_per_sentence * model.block_size
         elif self.cfg.AR_path and not hasattr(model, "attach_verifier"):

@@ -14,6 +14,9 @@ from specdec_plugins.inference import Settings
 from specdec_plugins.inference.pair_folder import pair_settings
 
 
+pytest_plugins = ["inference_runs"]
+
+
 def test_what_is_given_wins_over_the_folder(tmp_path: Path) -> None:
     (tmp_path / "codes").touch()
     settings = Settings.of_model(tmp_path, bpe="characters")

@@ -18,8 +18,8 @@ from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.input import Line
 from specdec_plugins.inference import Settings, load_translator
+from specdec_plugins.inference.pair_folder import segmentation_of
 from specdec_plugins.inference.run_files import model_files
-from specdec_plugins.inference.segmentation import segmentation_of
 
 LINES = [
     "the small house stands in the garden",

@@ -68,6 +68,8 @@ class OpenVinoEngine:
         self._precision = precision = computed_precision(precision)
         """Of what is compiled."""
         self._runners: set[str] = set()
+        self._compiles = False
+        """Whether somebody was told that they have to wait."""
         """What the steps so far are run by."""
         self._openvino = installed_openvino()
         self._compress = WeightCompression() if precision == "int8" else None
@@ -183,6 +185,14 @@ class OpenVinoEngine:
             except RuntimeError as error:
                 reason = _reason(error)
                 logger.warning("%s: openvino cannot take it (%s); compiling anew", key, reason)
+        if not self._compiles:
+            self._compiles = True
+            logger.warning(
+                "openvino compiles the models for this processor (%s, %d threads), which takes "
+                "from seconds to a few minutes; later runs load what is kept",
+                self._precision,
+                self._threads,
+            )
         begin = time.perf_counter()
         model = compilation.model
         if shapes is not None:

@@ -20,10 +20,10 @@ from specdec_plugins.decoding.acceptance import StrictRule
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.controllers.registry import AUTO
 from specdec_plugins.decoding.engine_choice import engine_name
+from specdec_plugins.files.cache import keep, read_kept
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.json_object import JsonObject, as_read, differing
 from specdec_plugins.files.paths import file_digest
-from specdec_plugins.files.whole_file import whole_file
 from specdec_plugins.inference.ctranslate2_ar import obstacle
 from specdec_plugins.inference.ctranslate2_model import is_installed
 from specdec_plugins.inference.report import versions
@@ -146,9 +146,7 @@ def save_table(table: Table) -> Path:
     """
     path = table_path(table.key)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as file:
-            file.write(msgspec.json.format(msgspec.json.encode(table)) + b"\n")
+        keep(path, msgspec.json.format(msgspec.json.encode(table)) + b"\n")
     except OSError as error:
         raise InferenceError(
             f"{path}: cannot be written ({error.strerror}); name another folder by XDG_CACHE_HOME"
@@ -157,11 +155,11 @@ def save_table(table: Table) -> Path:
 
 
 def load_table(key: JsonObject) -> Table | None:
-    """What was kept; None where there is nothing, and with a warning where it is damaged, or of
-    other versions."""
+    """What was kept; None where there is nothing, and with a warning where it is damaged, of other
+    versions, or somebody else can have written it."""
     path = table_path(key)
     try:
-        table = msgspec.json.decode(path.read_bytes(), type=Table)
+        table = msgspec.json.decode(read_kept(path), type=Table)
         for timed in table.batches.values():
             if not timed or not all(one.milliseconds for one in timed):
                 raise ValueError("a batch size without figures")

@@ -389,6 +389,8 @@ def test_what_was_compiled_is_kept(own_cache: Path, caplog: pytest.LogCaptureFix
 
     first = run(step)
     assert "compiled a step" in caplog.text
+    # Whoever waits is told so before anything is compiled, and once.
+    assert [m for m in caplog.messages if "compiles the models" in m] == caplog.messages[:1]
     (file,) = own_cache.iterdir()
     assert torch.equal(run(step), first)
     assert not caplog.text

@@ -96,7 +96,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         "--ctranslate2",
         nargs="*",
         metavar="TYPE",
-        help="precisions of CTranslate2 (all that this processor has); without a value: do without",
+        help="precisions of CTranslate2, each perhaps with kernels that it does not choose itself "
+        "(int8:avx512, int8:mkl, int8:unpacked); default: all that this processor has, by its own "
+        "choice and by others that may be better here; without a value: do without",
     )
     add(
         "--precision",

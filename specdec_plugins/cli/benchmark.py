@@ -195,8 +195,6 @@ def make_base(args: argparse.Namespace) -> Settings:
         if getattr(args, name) != nothing:
             flag = f"--{name.replace('_', '-')}"
             raise ValueError(f"{flag} is not for a benchmark: {why}; leave it out")
-    if not args.path:
-        raise ValueError("--path: give the drafter's checkpoint; a benchmark needs it")
     own = {"batch": 1, "beam": 1, "controller": "constant", "cpu": True}
     own |= {"AR_backend": "ours", "engine": EAGER, "precision": FLOAT32, "drafter_precision": None}
     return make_settings(argparse.Namespace(**{**vars(args), **own}))

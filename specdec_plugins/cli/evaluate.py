@@ -160,8 +160,6 @@ def make_base(args: argparse.Namespace) -> tuple[Settings, tuple[str, ...]]:
             "--strategy, --beam, --AR-backend: are not for a sweep; choose with --controller, or "
             "compare by specdec-benchmark"
         )
-    if not args.path:
-        raise ValueError("--path: give the drafter's checkpoint; a sweep needs it")
     # Whatever has several values is not for the settings of all; each value is checked here.
     for option in SWEPT.values():
         for value in getattr(args, option.name):

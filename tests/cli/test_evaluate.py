@@ -181,6 +181,18 @@ def test_resuming_repeats_nothing(
     )
 
 
+def test_a_pair_needs_no_paths(world: Path, out: Path, tmp_path: Path) -> None:
+    pair = tmp_path / "pair"
+    pair.mkdir()
+    for name in ("dict.en.txt", "dict.de.txt", "drafter.pt", "verifier.pt"):
+        (pair / name).symlink_to(world / name)
+    (pair / "codes").write_text("#version: 0.2\nw 1</w>\n")
+    files = ["--input-path", str(world / "in.txt"), "--output-path", str(out)]
+    flags = [*files, "--max-len-b", "15", "--cpu", "--no-plots", "--warmup", "0"]
+    assert script.main([str(pair), *SMALL, *flags]) == 0
+    assert len(made(out)) == 6
+
+
 def test_runs_survive_a_kill_in_the_middle_of_a_line(run: Evaluate, out: Path) -> None:
     assert run(*SMALL) == 0
     whole = (out / "runs.jsonl").read_bytes()

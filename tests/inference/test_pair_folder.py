@@ -13,7 +13,6 @@ from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference import Settings
 from specdec_plugins.inference.pair_folder import pair_settings
 
-
 pytest_plugins = ["inference_runs"]
 
 

@@ -30,9 +30,11 @@ import specdec_plugins.decoding.acceptance
 import specdec_plugins.decoding.controllers
 import specdec_plugins.decoding.drafts
 import specdec_plugins.decoding.steps.cache
-import specdec_plugins.decoding.steps.padded_cache
+import specdec_plugins.decoding.steps.mask
+import specdec_plugins.decoding.steps.prefixes
 
-for name in ("append", "batch", "limits", "options", "statistics", "step_result", "trace"):
+names = "append", "batch", "limits", "observers", "options", "statistics", "step_result", "trace"
+for name in names:
     importlib.import_module(f"specdec_plugins.decoding.{name}")
 for package in ("acceptance", "controllers", "drafts"):
     found = importlib.import_module(f"specdec_plugins.decoding.{package}")

@@ -14,7 +14,7 @@
 # The verifier translates greedily, 64 sentences at a time (--strategy AR --batch 64), since that is
 # what strict acceptance compares drafts with. Flags change that: for beam search, with which the
 # paper's verifier and drafter were distilled, give --strategy fairseq --beam 5. With --interpolate
-# too, the target is that output of the beam which is most like the reference (--closest-to).
+# too, the target is that output of the beam which is most like the reference (closest.py).
 #
 # With --workers translate_corpus.py does it, in N processes, one a GPU if any, and takes its flags
 # too (--shard-lines, --threads); its shards stay in OUT_DIR/shards. Needs Ray: its page says how.
@@ -72,7 +72,7 @@ reserve "$out"
 made_with=$(cat "$verifier" "$dict"/dict.* "$text/train.$src" "$text/valid.$src" \
   ${references[@]+"${references[@]}"} | cksum &&
   printf '%s\n' "${splits[*]}${workers:+ shards}${interpolate:+ interpolated} $*")
-if [ -s "$out/bpe/train.$tgt" ] && [ "$(cat "$out/made_with" 2>/dev/null)" != "$made_with" ]; then
+if [ -s "$out/bpe/train.$tgt" -o -s "$out/bpe/train.$tgt.beam" ] && [ "$(cat "$out/made_with" 2>/dev/null)" != "$made_with" ]; then
   die "$out was begun with another verifier, text or flags: remove it, or give another OUT_DIR"
 fi
 printf '%s\n' "$made_with" >"$out/made_with.part" && mv "$out/made_with.part" "$out/made_with"
@@ -83,18 +83,29 @@ copy() {
   rm -f "$out/bpe/$2.part"
   die "$out/bpe/$2: cannot be written: make room, or give another OUT_DIR"
 }
+# Interpolation chooses among the whole beam, 5 unless the flags say another size.
+nbest=() beam=5
+for ((i = 1; i < $#; i++)); do
+  if [ "${!i}" = --beam ]; then j=$((i + 1)) beam=${!j}; fi
+done
+if [ -n "$interpolate" ]; then nbest=(--nbest "$beam"); fi
 for split in "${splits[@]}"; do
   copy "$text/$split.$src" "$split.$src"
   echo "distill.sh: translating $split" >&2
+  made=$split.$tgt${interpolate:+.beam}
   command=("$dict" --AR-path "$verifier" -s "$src" -t "$tgt" --keep-bpe --strategy AR --batch 64 "$@"
-    --input-path "$text/$split.$src")
-  if [ -n "$interpolate" ]; then command+=(--closest-to "$text/$split.$tgt"); fi
+    --input-path "$text/$split.$src" ${nbest[@]+"${nbest[@]}"})
   if [ -n "$workers" ]; then
     python3 "$root/scripts/translate_corpus.py" "${command[@]}" --workers "$workers" \
       --output-path "$out/shards/$split"
-    copy "$out/shards/$split/$split.$src" "$split.$tgt"
+    copy "$out/shards/$split/$split.$src" "$made"
   else
-    python3 "$root/scripts/inference.py" "${command[@]}" --output-path "$out/bpe/$split.$tgt" --resume
+    python3 "$root/scripts/inference.py" "${command[@]}" --output-path "$out/bpe/$made" --resume
+  fi
+  if [ -n "$interpolate" ]; then
+    python3 "$root/scripts/closest.py" "$out/bpe/$made" "$text/$split.$tgt" >"$out/bpe/$split.$tgt.part"
+    mv "$out/bpe/$split.$tgt.part" "$out/bpe/$split.$tgt"
+    rm "$out/bpe/$made"
   fi
 done
 test_set=()

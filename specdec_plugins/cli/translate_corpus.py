@@ -76,11 +76,6 @@ def translate(args: argparse.Namespace) -> None:
     settings = make_settings(args)
     found = find_files(args.input_path)
     files = found.files
-    if settings.closest_to and len(files) > 1:
-        raise InferenceError(
-            f"--closest-to {settings.closest_to}: is of one file, and --input-path "
-            f"{args.input_path} holds {len(files)}; give one of them"
-        )
     for source in (args.input_path, *found.links):
         check_outside(source, args.output_path)
     own = [*(args.output_path / name for name in files)]

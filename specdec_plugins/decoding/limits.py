@@ -129,8 +129,8 @@ class GenerationLimits:
             value = getattr(args, name, nothing)
             if value is not None and value != nothing:
                 raise ValueError(f"{flag} {value}: not supported by speculative decoding")
-        if getattr(args, "nbest", 1) != 1:
-            raise ValueError("--nbest: speculative decoding gives one hypothesis")
+        if (nbest := getattr(args, "nbest", 1)) != 1:
+            raise ValueError(f"--nbest {nbest}: speculative decoding gives one hypothesis")
         plain = ("max_len_a", "max_len_b", "min_len", "unkpen", "temperature", "lenpen")
         names = (*plain, REPETITION_PENALTY.name)
         given = {name: getattr(args, name) for name in names if hasattr(args, name)}

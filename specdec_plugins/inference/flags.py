@@ -173,12 +173,7 @@ class TranslationParser(argparse.ArgumentParser):
         )
         add("--batch", metavar="N", type=int, default=1, help="sentences at a time (1)")
         add("--beam", metavar="N", type=int, default=5, help="for --strategy fairseq (5)")
-        add(
-            "--closest-to",
-            metavar="FILE",
-            help="of the beam's outputs put out the one that is most like its line of FILE "
-            "(sentence BLEU), in the form of the output",
-        )
+        add("--closest-to", metavar="FILE", help=argparse.SUPPRESS)
         add(
             "--block-size", metavar="K", type=int, help="slots drafted in a pass (what was trained)"
         )
@@ -260,8 +255,11 @@ def make_settings(args: Namespace) -> Settings:
         ValueError: a value that cannot be, naming its flag.
         CheckpointError: ``--path`` names two checkpoints that are no pair.
     """
-    if args.nbest != 1:
-        raise ValueError(f"--nbest {args.nbest}: one translation is put out a line; leave it out")
+    if args.closest_to is not None:
+        raise ValueError(
+            "--closest-to: is gone; put out all of a beam (--nbest) and let scripts/closest.py "
+            "choose among it"
+        )
     check_honoured(args)
     if args.acceptance_head and args.strategy != "specdec":
         raise ValueError(
@@ -282,7 +280,7 @@ def make_settings(args: Namespace) -> Settings:
         ar_backend=args.AR_backend,
         batch=args.batch,
         beam=args.beam,
-        closest_to=args.closest_to,
+        nbest=args.nbest,
         block_size=args.block_size,
         rule=StrictRule() if stock else rule,
         controller=ControllerOptions.from_config(args),

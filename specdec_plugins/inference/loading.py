@@ -33,7 +33,6 @@ from specdec_plugins.engines.engine import Engine, Engines
 from specdec_plugins.files.errors import ConversionError, InferenceError
 from specdec_plugins.inference.beam_search import BeamSearchGenerator
 from specdec_plugins.inference.ctranslate2_ar import CTranslate2Generator, obstacle
-from specdec_plugins.inference.references import LineReferences
 from specdec_plugins.inference.segmentation import build_segmenters
 from specdec_plugins.inference.settings import CTRANSLATE2, Settings
 from specdec_plugins.inference.text import TextCodec
@@ -98,9 +97,8 @@ def load_translator(settings: Settings) -> Translator:
         settings.keep_bpe,
     )
     block_size = None if drafter is None else checked_block_size(drafter, settings.block_size)
-    references = LineReferences(settings.closest_to) if settings.closest_to else None
     runner = generator if isinstance(generator, CTranslate2Generator) else engines
-    return Translator(settings, generator, codec, runner, block_size, references)
+    return Translator(settings, generator, codec, runner, block_size)
 
 
 def _by_our_loop(settings: Settings, reason: str) -> Translator:

@@ -23,7 +23,6 @@ def check_run(settings: Settings, outputs: NamedPaths, inputs: NamedPaths) -> No
         "--path": settings.path,
         "--AR-path": settings.ar_path,
         "--acceptance-head": options["acceptance_head"],
-        "--closest-to": settings.closest_to,
     }
     named = [(f"the model's {name}", path) for name, path in model_files(settings).items()]
     check_paths(
@@ -32,14 +31,12 @@ def check_run(settings: Settings, outputs: NamedPaths, inputs: NamedPaths) -> No
 
 
 def model_files(settings: Settings) -> dict[str, str]:
-    """The files that the output depends on, by what they are: models, dictionaries, codes,
-    references."""
+    """The files that the output depends on, by what they are: models, dictionaries, codes."""
     head = acceptance_head(settings)
     files = {
         "drafter": settings.path if settings.drafts else None,
         "verifier": settings.ar_path,
         "acceptance_head": None if head is None else str(head),
-        "closest_to": settings.closest_to,
     }
     found = {name: path for name, path in files.items() if path}
     for path in sorted(Path(settings.data).glob("dict.*.txt")):
@@ -69,7 +66,7 @@ def describe_settings(settings: Settings, seed: int | None = None) -> JsonObject
     described = settings.describe()
     models = model_files(settings)
     options = described.pop("encoder_options")
-    for name in ("data", "path", "ar_path", "closest_to"):
+    for name in ("data", "path", "ar_path"):
         del described[name]
     if "acceptance_head" in models:
         del described["controller"]["acceptance_head"]

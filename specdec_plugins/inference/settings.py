@@ -63,8 +63,8 @@ class Settings:
     """Sentences decoded together."""
     beam: int = 5
     """Beam size of the strategy ``fairseq``."""
-    closest_to: str | None = None
-    """A file of references: of a beam's outputs the one that is most like its line is taken."""
+    nbest: int = 1
+    """Outputs of a beam that are put out a line, best first, with tabs between."""
     block_size: int | None = None
     """k; None is what the drafter was trained for."""
     rule: AcceptanceRule = field(default_factory=StrictRule)
@@ -110,13 +110,17 @@ class Settings:
             raise ValueError(
                 f"--AR-backend {self.ar_backend}: must be one of {', '.join(AR_BACKENDS)}"
             )
-        for flag, value in (("--batch", self.batch), ("--beam", self.beam)):
+        for flag, value in (
+            ("--batch", self.batch),
+            ("--beam", self.beam),
+            ("--nbest", self.nbest),
+        ):
             if value < 1:
                 raise ValueError(f"{flag} {value}: must be at least 1")
-        if self.closest_to and (self.strategy != "fairseq" or self.beam == 1):
+        if self.nbest != 1 and (self.strategy != "fairseq" or self.nbest > self.beam):
             raise ValueError(
-                f"--closest-to {self.closest_to}: chooses among the outputs of a beam; give "
-                "--strategy fairseq, and --beam 2 or more"
+                f"--nbest {self.nbest}: only a beam has several outputs; give --strategy fairseq, "
+                "and a --beam that is as large"
             )
         if self.block_size is not None and self.block_size < 1:
             raise ValueError(f"--block-size {self.block_size}: must be at least 1")

@@ -19,7 +19,6 @@ from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.input import InputLines, Line
 from specdec_plugins.host.fairseq_types import Sample
-from specdec_plugins.inference.references import LineReferences
 from specdec_plugins.inference.settings import Settings
 from specdec_plugins.inference.text import TextCodec
 from specdec_plugins.inference.trace_file import SentenceTrace
@@ -54,6 +53,7 @@ class Translation:
     """What became of a line."""
 
     text: str
+    """With ``--nbest`` all that is put out of it, with tabs between."""
     tokens: int = 0
     """Target tokens, EOS included; 0 for a blank line."""
     accepted: list[int] = field(default_factory=list)
@@ -82,20 +82,17 @@ class Translator:
         codec: TextCodec,
         runner: Runner,
         block_size: int | None = None,
-        references: LineReferences | None = None,
     ) -> None:
         """
         Args:
             runner: what runs the models.
             block_size: the k in use; None without a drafter.
-            references: choose among the hypotheses of a line; None takes the first.
         """
         self.block_size = block_size
         self._runner = runner
         self.settings = settings
         self.generator = generator
         self.codec = codec
-        self.references = references
         self.not_by_ctranslate2: str | None = None
         """Why our own loop decodes in place of CTranslate2, which was asked for."""
 
@@ -157,14 +154,11 @@ class Translator:
             known = 0
 
     def check_input(self, lines: InputLines) -> None:
-        """Where the input can be read twice, see to it that there are as many references as lines,
-        if there are any, and that ``--min-len`` can hold for every line.
+        """Where the input can be read twice, see to it that ``--min-len`` can hold for every line.
 
         Raises:
-            InferenceError: names the first line for which it cannot, or the references.
+            InferenceError: names the first line for which it cannot.
         """
-        if self.references is not None and (total := lines.total()) is not None:
-            self.references.check(total, lines.name)
         limits, positions = self.settings.limits, self.generator.positions
         if not lines.is_file or limits.fault(SHORTEST, positions) is None:
             return
@@ -242,10 +236,9 @@ class Translator:
         return [self._translation(*pair) for pair in zip(lines, rows, strict=True)]
 
     def _translation(self, line: Line, hypotheses: list[Hypothesis]) -> Translation:
-        taken = hypotheses if self.references else hypotheses[:1]
-        texts = [self.codec.decode(hypothesis["tokens"]) for hypothesis in taken]
-        best = self.references.closest(line.number, texts) if self.references else 0
-        text, hypothesis = texts[best], hypotheses[best]
+        several = hypotheses[: self.settings.nbest]
+        text = "\t".join(self.codec.decode(hypothesis["tokens"]) for hypothesis in several)
+        hypothesis = hypotheses[0]
         steps = hypothesis.get("trace")
         return Translation(
             text,

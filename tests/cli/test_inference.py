@@ -555,7 +555,9 @@ def test_a_line_too_short_for_the_minimum(
         (["--verify-budget", "8"], 2, "--verify-budget: was taken away; "),
         (["--no-repeat-ngram-size", "3"], 2, "--no-repeat-ngram-size 3: not supported"),
         (["-s", "de", "-t", "en"], 1, "translates from en to de; give -s en -t de, or neither"),
-        (["--nbest", "2"], 2, "--nbest 2"),
+        (["--nbest", "2"], 2, "--nbest 2: speculative decoding gives one"),
+        (["--nbest", "6", "--strategy", "fairseq"], 2, "--nbest 6: only a beam has several"),
+        (["--closest-to", "some.txt"], 2, "--closest-to: is gone; put out all of a beam (--nbest)"),
         (["--min-len", "20"], 2, "--min-len 20: is above the maximum length"),
         (
             ["--max-len-a", "0.1", "--max-len-b", "0", "--min-len", "2"],
@@ -819,17 +821,19 @@ def test_a_reader_that_has_had_enough(
 
 
 def test_interpolation(run: RunScript, world: Path, tmp_path: Path, greedy: list[str]) -> None:
-    """``distill.sh --interpolate`` chooses as ``--closest-to`` does, and by those references."""
-    text, out, chosen = tmp_path / "bpe", tmp_path / "distilled", tmp_path / "chosen.txt"
+    """``distill.sh --interpolate`` takes of a beam what is most like the references."""
+    text, out, beams = tmp_path / "bpe", tmp_path / "distilled", tmp_path / "beams.txt"
     text.mkdir()
     for split in ("train", "valid"):
         (text / f"{split}.en").write_text("\n".join(SENTENCES) + "\n")
         (text / f"{split}.de").write_text("\n".join(greedy) + "\n")
     stock = ("--keep-bpe", "--strategy", "fairseq", "--beam", "4", "--batch", "2")
-    first = tmp_path / "out.txt"
-    assert run(*stock) == 0
-    assert run(*stock, "--closest-to", str(text / "train.de"), output_path=str(chosen)) == 0
-    assert lines_of(chosen) != lines_of(first)
+    assert run(*stock, "--nbest", "4", output_path=str(beams)) == 0
+    several = [line.split("\t") for line in lines_of(beams)]
+    assert {len(outputs) for outputs in several} == {4}
+    # Of each line the last, which nobody else would take.
+    last = [outputs[-1] for outputs in several]
+    (text / "train.de").write_text("".join(f"{line}\n" for line in last))
 
     def distill() -> subprocess.CompletedProcess[str]:
         arguments = [
@@ -853,25 +857,13 @@ def test_interpolation(run: RunScript, world: Path, tmp_path: Path, greedy: list
 
     done = distill()
     assert done.returncode == 0, done.stderr
-    assert lines_of(out / "bpe" / "train.de") == lines_of(chosen)
+    assert lines_of(out / "bpe" / "train.de") == last
+    assert not (out / "bpe" / "train.de.beam").exists()
     assert lines_of(out / "bpe" / "valid.de") == greedy
     (text / "train.de").write_text("\n".join(SENTENCES) + "\n")
     assert "was begun with another verifier, text or flags" in distill().stderr
     (text / "train.de").unlink()
     assert f"{text}/train.de is missing or empty" in distill().stderr
-
-
-def test_references_of_another_number(
-    run: RunScript, world: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Are found before anything is translated."""
-    (tmp_path / "short.txt").write_text("w1\nw2\n")
-    flags = ("--strategy", "fairseq", "--closest-to", str(tmp_path / "short.txt"))
-    assert run(*flags) == 1
-    assert f"short.txt: has 2 lines, {world}/in.txt has 9; give a ref" in one_error(capfd)
-    assert not (tmp_path / "out.txt").exists()
-    assert run("--closest-to", str(tmp_path / "short.txt")) == 2
-    assert "chooses among the outputs of a beam" in one_error(capfd)
 
 
 def test_distillation(world: Path, tmp_path: Path, greedy: list[str]) -> None:

@@ -106,8 +106,8 @@ def test_batches_of_a_resumed_run_are_those_of_the_first(
         ({"path": "block.pt", "beta": "3"}, "other models.drafter, settings.rule.beta", True),
         ({"seed": "3"}, "was begun with other settings.seed", True),
         (
-            {"strategy": "fairseq", "closest_to": "other.txt"},
-            "was begun with other models.drafter, models.closest_to, settings.strategy",
+            {"strategy": "fairseq", "nbest": "2"},
+            "was begun with other models.drafter, settings.strategy, settings.nbest",
             True,
         ),
         ({"input_path": "other.txt"}, "was begun with another line 3 of other.txt", True),

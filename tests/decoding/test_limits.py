@@ -174,7 +174,7 @@ def test_limits_come_from_fairseqs_config() -> None:
         unnormalized=True,
     )
     assert GenerationLimits.from_config(cfg) == GenerationLimits(1.2, 10, 2, 0.5, 0.7, 0.9, False)
-    with pytest.raises(ValueError, match="--nbest: speculative decoding gives one hypothesis"):
+    with pytest.raises(ValueError, match="--nbest 2: speculative decoding gives one hypothesis"):
         GenerationLimits.from_config(GenerationConfig(nbest=2))
 
 

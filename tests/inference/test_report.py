@@ -97,7 +97,7 @@ def check(given: Any, reported: dict[str, Any], left_out: tuple[str, ...] = ()) 
 def test_every_setting_is_reported(settings: Settings, tmp_path: Path) -> None:
     found = report_of(settings, tmp_path, seed=5, warmup=2)["settings"]
     assert (found["seed"], found["warmup"], found["beam"]) == (5, 2, None)
-    of_beams = ("beam", "closest_to")
+    of_beams = ("beam", "nbest")
     check(settings, found, ("data", *of_beams, "strategy", "device", "rule", "controller"))
     assert found["rule"] == {"beta": 3, "tau": 1.5}
     controller = settings.controller
@@ -109,14 +109,6 @@ def test_every_setting_is_reported(settings: Settings, tmp_path: Path) -> None:
     for option in controller.used:
         assert values[option.name] != option.default, f"{option.flag}: give another value here"
     assert (found["data"], found["strategy"], found["device"]) == (str(tmp_path), "specdec", "cpu")
-
-
-def test_the_references_of_a_beam_are_reported(settings: Settings, tmp_path: Path) -> None:
-    wanted = tmp_path / "codes"
-    stock = Settings(str(tmp_path), settings.ar_path, strategy="fairseq", closest_to=str(wanted))
-    found = report_of(stock, tmp_path)
-    assert (found["settings"]["closest_to"], found["settings"]["beam"]) == (str(wanted), 5)
-    assert found["files"]["closest_to"] == found["files"]["codes"]
 
 
 def test_a_resumed_run_says_so(settings: Settings, tmp_path: Path) -> None:

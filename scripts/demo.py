@@ -39,13 +39,13 @@ from specdec_plugins.evaluation.texts import read_references, read_text  # noqa:
 from specdec_plugins.files.errors import CheckpointError, InferenceError  # noqa: E402
 from specdec_plugins.files.help import documented  # noqa: E402
 from specdec_plugins.files.terminal import prepare_terminal  # noqa: E402
+from specdec_plugins.files.wording import counted  # noqa: E402
 from specdec_plugins.inference import (  # noqa: E402
     Settings,
     Translation,
     Translator,
     load_translator,
 )
-from specdec_plugins.inference.report import counted  # noqa: E402
 
 WIDTH = min(80, shutil.get_terminal_size().columns)
 fill = partial(textwrap.fill, width=WIDTH, break_long_words=False, break_on_hyphens=False)

@@ -31,8 +31,8 @@ from specdec_plugins.evaluation.texts import read_text
 from specdec_plugins.evaluation.tuning import GREEDY, Trial, list_ways
 from specdec_plugins.files.streams import put
 from specdec_plugins.files.terminal import command, program
+from specdec_plugins.files.wording import counted
 from specdec_plugins.inference.flags import TranslationParser, make_settings
-from specdec_plugins.inference.report import counted
 from specdec_plugins.inference.settings import Settings
 from specdec_plugins.inference.ways import Table, Timed, describe, save_table
 from specdec_plugins.machine import processor_name

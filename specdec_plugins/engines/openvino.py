@@ -27,6 +27,7 @@ from specdec_plugins.engines.step import CachedStep, Run, SourceStep, Step
 from specdec_plugins.engines.traced_step import TracedStep
 from specdec_plugins.engines.weight_compression import WeightCompression
 from specdec_plugins.files.errors import EngineError
+from specdec_plugins.files.wording import counted
 
 logger = logging.getLogger(__name__)
 
@@ -188,10 +189,10 @@ class OpenVinoEngine:
         if not self._compiles:
             self._compiles = True
             logger.warning(
-                "openvino compiles the models for this processor (%s, %d threads), which takes "
+                "openvino compiles the models for this processor (%s, %s), which takes "
                 "from seconds to a few minutes; later runs load what is kept",
                 self._precision,
-                self._threads,
+                counted(self._threads, "thread"),
             )
         begin = time.perf_counter()
         model = compilation.model

@@ -16,7 +16,7 @@ from specdec_plugins.decoding.controllers import POLICIES
 from specdec_plugins.evaluation.labels import Label, place_labels
 from specdec_plugins.evaluation.summary import Group, Spread, SystemSummary
 from specdec_plugins.evaluation.systems import AR, CTRANSLATE2, FAIRSEQ, System
-from specdec_plugins.inference.report import counted
+from specdec_plugins.files.wording import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,7 +12,7 @@ from specdec_plugins.evaluation.runs import Run
 from specdec_plugins.evaluation.systems import AR, CTRANSLATE2, DRAFTER, FAIRSEQ, System
 from specdec_plugins.evaluation.texts import Sentences
 from specdec_plugins.files.json_object import JsonObject
-from specdec_plugins.inference.report import counted
+from specdec_plugins.files.wording import counted
 
 RATES = (
     *("acceptance_length", "acceptance_rate", "verification_rate"),

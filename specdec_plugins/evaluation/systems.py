@@ -8,7 +8,7 @@ from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
 from specdec_plugins.engines.engine import described
 from specdec_plugins.files.json_object import JsonObject
-from specdec_plugins.inference.report import counted
+from specdec_plugins.files.wording import counted
 from specdec_plugins.inference.settings import Settings
 
 AR = "AR"

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from specdec_plugins.files.wording import counted
+
 Json = dict[str, Any]
 """A summary, or what it tells of a system."""
 T = TypeVar("T")
@@ -79,11 +81,6 @@ def spread(value: Json | None, digits: int | None = None, sampled: bool = False)
     if value["rounds"] == 1:
         return middle
     return f"{middle} ({value['low']:.{places}f} to {value['high']:.{places}f})"
-
-
-def counted(count: int, what: str) -> str:
-    """So many of something that is more by an s."""
-    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def columns(figures: Json, heads: Sequence[str]) -> Columns[Json]:

@@ -21,6 +21,7 @@ from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.files.paths import file_digest
 from specdec_plugins.files.whole_file import whole_file
+from specdec_plugins.files.wording import counted
 from specdec_plugins.inference.run_files import model_files
 from specdec_plugins.inference.settings import CTRANSLATE2, TRACED, Settings
 from specdec_plugins.inference.translator import Translator
@@ -195,11 +196,6 @@ def _resumed(report: JsonObject) -> list[str]:
     """Of which lines the figures of a resumed run are."""
     line = report["resumed_after_line"]
     return [f"  resumed after line {line}: figures are of what came after"] if line else []
-
-
-def counted(number: int, what: str) -> str:
-    """So many of something that is more by an s."""
-    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _counts(report: JsonObject) -> Iterator[str]:

@@ -33,6 +33,7 @@ COMMANDS = {
     "specdec-benchmark": "benchmark",
     "specdec-cache": "cache",
     "specdec-calibrate-head": "calibrate_head",
+    "specdec-check": "check",
     "specdec-encoder-initial": "encoder_initial",
     "specdec-evaluate": "evaluate",
     "specdec-exactness": "exactness",

@@ -29,9 +29,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import torch
-from tqdm import tqdm
-
 from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
 from specdec_plugins.decoding.engine_choice import (
     ENGINE,
@@ -40,11 +37,17 @@ from specdec_plugins.decoding.engine_choice import (
     choose_engines,
     engine_name,
 )
-from specdec_plugins.decoding.generator import SpeculativeGenerator
-from specdec_plugins.decoding.limits import REPETITION_PENALTY, GenerationLimits, penalised
-from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.decoding.limits import REPETITION_PENALTY, GenerationLimits
+from specdec_plugins.evaluation.differences import (
+    Tokens,
+    decode,
+    gaps_between,
+    head,
+    lines_with_words,
+    row,
+)
 from specdec_plugins.files.help import documented
-from specdec_plugins.files.input import InputLines, Line
+from specdec_plugins.files.input import Line
 from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.files.lock import reserved
 from specdec_plugins.files.output import write_whole
@@ -58,14 +61,12 @@ from specdec_plugins.inference.run_files import describe_settings, model_files
 PROG = program("exactness.py")
 
 STOCK = "stock"
-WIDTH = 48
 LIMITS = {
     "max_len_a": "of a source's length, added to --max-len-b",
     "max_len_b": "most tokens of an output",
     "lenpen": "length penalty of scores",
 }
 """fairseq's options that all systems are given, and what they are."""
-Tokens = list[str]
 
 
 @command(PROG, failed=2)
@@ -84,15 +85,15 @@ def measure(args: argparse.Namespace) -> int:
         settings = [settings_of(args.model, controller=option) for option in options]
         files = [pair for one in settings for pair in model_files(one).items()]
         check_paths([("--json", args.json)], [("--input-path", args.input_path), *files])
-    lines = read_lines(args.input_path)
+    lines = lines_with_words(args.input_path)
     names = (*LIMITS, REPETITION_PENALTY.name)
     limits = GenerationLimits(**{name: getattr(args, name) for name in names})
     reference = load(args.model, "AR", "eager", "float64", limits=limits)
     title = f"{len(lines)} lines, {engine}, {precision}"
-    put(f"{title:{WIDTH}} | lines that differ | gap: max | median\n")
+    put(f"{head(title)}\n")
     inexact, told = 0, []
     for title, found, expected, exact in comparisons(args, limits, lines):
-        gaps = [gap(reference, *of) for of in zip(lines, found, expected) if of[1] != of[2]]
+        gaps = gaps_between(reference, lines, found, expected)
         put(f"{row(title, gaps, len(lines))}\n")
         told.append(figures(title, gaps, len(lines)))
         inexact += exact * len(gaps)
@@ -146,20 +147,6 @@ def parse() -> argparse.Namespace:
     return args
 
 
-def read_lines(path: str) -> list[Line]:
-    """The lines that have words.
-
-    Raises:
-        InferenceError: they cannot be read, or there are none.
-    """
-    with InputLines.open(path) as source:
-        lines = [line for line in source if line.text.strip()]
-        source.check()
-    if not lines:
-        raise InferenceError(f"--input-path {path}: holds no sentence; name a text")
-    return lines
-
-
 def comparisons(
     args: argparse.Namespace, limits: GenerationLimits, lines: list[Line]
 ) -> Iterator[tuple[str, list[Tokens], list[Tokens], bool]]:
@@ -176,11 +163,7 @@ def comparisons(
     ) -> list[Tokens]:
         drafter = args.drafter_precision if strategy == "specdec" else None
         about = engine, precision, batch, controller, limits, drafter
-        translator = load(args.model, strategy, *about)
-        bar = tqdm(
-            translator.translate(lines), total=len(lines), desc=strategy, leave=False, disable=None
-        )
-        return [translation.text.split() for translation in bar]
+        return decode(load(args.model, strategy, *about), lines)
 
     def stock() -> list[Tokens]:
         precision = args.precision if args.precision != "int8" else "float32"
@@ -248,32 +231,3 @@ def figures(title: str, gaps: list[float], lines: int) -> JsonObject:
         "largest_gap": max(gaps) if gaps else None,
         "median_gap": statistics.median(gaps) if gaps else None,
     }
-
-
-def row(title: str, gaps: list[float], lines: int) -> str:
-    rate = f"{len(gaps)} ({100 * len(gaps) / lines:.1f} %)"
-    told = f"{max(gaps):8.2g} | {statistics.median(gaps):6.2g}" if gaps else f"{'':8} | {'':6}"
-    return f"{title:{WIDTH}} | {rate:>17} | {told}".rstrip()
-
-
-def gap(reference: Translator, line: Line, a: Tokens, b: Tokens) -> float:
-    """By how much the verifier prefers one of two outputs at their first difference, in nats."""
-    generator = reference.generator
-    assert isinstance(generator, SpeculativeGenerator)
-    assert generator.model is not None
-    dictionary = reference.codec.target
-    source = reference.codec.encode(line)
-    assert source is not None
-    first = next(i for i, (x, y) in enumerate(zip([*a, ""], [*b, ""])) if x != y)
-    prefix = [dictionary.eos()] + [dictionary.index(token) for token in a[:first]]
-    options = [dictionary.index(t[first]) if first < len(t) else dictionary.eos() for t in (a, b)]
-    with torch.no_grad():
-        logits, _ = generator.model(
-            source[None], torch.tensor([len(source)]), torch.tensor([prefix])
-        )
-    penalty, committed = generator.limits.repetition_penalty, torch.tensor([prefix[1:]]).long()
-    none, alone = committed[:, :0], torch.ones(1, 1, dtype=torch.bool)
-    known = torch.tensor([first])
-    last = penalised(logits[:, -1:], penalty, committed, known, none, alone)
-    scores = last[0, 0].log_softmax(-1)
-    return abs(float(scores[options[0]] - scores[options[1]]))

@@ -1,0 +1,142 @@
+"""``specdec-check``: what it tells of a verifier, and what it ends with."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from drafters import save_pair
+from stand_ins import STAND_INS, StandIn
+
+from specdec_plugins.cli import check, inference
+from specdec_plugins.evaluation import differences
+from specdec_plugins.files.input import Line
+from specdec_plugins.inference import Translator
+
+FEW = ("--lines", "2")
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is compiled."""
+    monkeypatch.setattr(check, "engine_name", lambda *_: "eager")
+
+
+def compared(output: str) -> dict[str, str]:
+    """The lines that differ, by what was compared."""
+    rows = [line.split("|") for line in output.splitlines() if ": stock beam 1" in line]
+    return {title.split(":")[0]: rate.split()[0] for title, rate, *_ in rows}
+
+
+def test_a_pair_and_the_command_that_comes_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """By every engine that is installed; without a text lines are made, the same ones each time."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = save_pair(tmp_path)
+    assert check.main([str(folder), *FEW]) == 0
+    output = capfd.readouterr().out
+    engines = [("eager", "float64"), ("eager", "float32")]
+    engines += [("openvino", "float32")] * (check.engine_name("auto", "float32", "cpu") != "eager")
+    assert list(compared(output)) == [f"AR, {', '.join(how)}" for how in engines]
+    assert compared(output)["AR, eager, float64"] == "0"
+    times = output.partition("ms a line")[2].splitlines()
+    assert len([line for line in times if line[:2] == "  " and line[-2] == "."]) == 2 + len(engines)
+    (line,) = [line for line in output.splitlines() if line.startswith("  specdec-translate ")]
+    (text := tmp_path / "in.en").write_text("w1 w2\n")
+    words = shlex.split(line.partition(" < FILE")[0])[1:]
+    assert inference.main([*words, "--input-path", str(text), "--quiet"]) == 0
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_text_and_dictionaries_elsewhere(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = StandIn().save(tmp_path / "model.pt")
+    (text := tmp_path / "in.en").write_text("w1 w2\n\nw3\nw4\n")
+    (folder := tmp_path / "dictionaries").mkdir()
+    for language in ("en", "de"):
+        (tmp_path / f"dict.{language}.txt").rename(folder / f"dict.{language}.txt")
+    flags = ["--dictionaries", str(folder), "--input-path", str(text), "--lines", "3"]
+    assert check.main([str(path), *flags]) == 0
+    assert "\n2 lines " in capfd.readouterr().out
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize(
+    ("kind", "facts"),
+    [
+        (
+            "fused, joint",
+            [
+                "encoder: 2 layers of width 16, feed-forward 32, 2 heads, post-norm, sinusoidal",
+                "en 24 and de 24 entries; source, target, output share a table",
+                "none; text has to be segmented",
+            ],
+        ),
+        (
+            "unequal widths",
+            [
+                "encoder: 2 layers of width 16, feed-forward 64, 4 heads",
+                "decoder: 2 layers of width 16, feed-forward 32, 4 heads",
+                "en 24 and de 30 entries; target, output share a table",
+            ],
+        ),
+        ("learned positions", ["learned positions, at most 64", "tables are separate"]),
+        ("norm on embeddings", ["pre-norm, a norm on embeddings"]),
+    ],
+)
+def test_what_is_told(
+    kind: str, facts: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert check.main([str(STAND_INS[kind].save(tmp_path / "model.pt")), "--lines", "1"]) == 0
+    output = capfd.readouterr().out
+    assert [fact for fact in facts if fact not in output] == []
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize(("precision", "status"), [("float64", 1), ("float32", 0)])
+def test_a_difference(
+    precision: str,
+    status: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """In float64 it is an error, in float32 it is told."""
+
+    def wrong(translator: Translator, lines: Sequence[Line]) -> list[list[str]]:
+        outputs = decode(translator, lines)
+        settings = translator.settings
+        if (settings.strategy, settings.precision) == ("AR", precision):
+            outputs[0] = [*outputs[0], "w1"]
+        return outputs
+
+    decode = differences.decode
+    monkeypatch.setattr(differences, "decode", wrong)
+    path = StandIn().save(tmp_path / "model.pt")
+    assert check.main([str(path), *FEW]) == status
+    output = capfd.readouterr().out
+    assert compared(output)[f"AR, eager, {precision}"] == "1"
+    assert ("specdec-translate" in output) == (status == 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("model.pt", "adaptive softmax is not supported"),
+        ("none.pt", "none.pt"),
+        ("model.pt:model.pt", "distil"),
+    ],
+)
+def test_what_cannot_be_verified_with(
+    name: str, message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    StandIn(options={"adaptive_softmax_cutoff": "8,16"}).save(tmp_path / "model.pt")
+    assert check.main([str(tmp_path / name)]) == 2
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert message in captured.err
+    assert captured.err.count("\n") == 1

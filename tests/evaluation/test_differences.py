@@ -1,0 +1,43 @@
+"""The gap of two outputs: by how much the verifier prefers one of them."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from specdec_plugins.cli.exactness import load
+from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.evaluation.differences import gap
+from specdec_plugins.files.input import Line
+
+MODEL = Path(__file__).resolve().parents[2] / "checkpoints" / "multi30k.en-de"
+
+
+@cache
+def judge() -> Any:
+    return load(MODEL, "AR", "eager", "float64")
+
+
+def test_the_gap_is_the_verifiers_at_the_first_difference() -> None:
+    line = Line(1, "A dog runs through the snow.")
+    (translation,) = judge().translate([line])
+    own = translation.text.split()
+    other = [*own[:2], own[0], *own[3:]]
+    found = gap(judge(), line, own, other)
+    assert found > 0
+    assert gap(judge(), line, other, own) == found
+    # What comes after is not looked at; and where one ends, the other goes on.
+    assert gap(judge(), line, own, [*other[:3], "Hund"]) == found
+    assert gap(judge(), line, own, own[:3]) > 0
+
+
+def test_a_penalised_gap() -> None:
+    """A token that the output has already is further behind."""
+    line = Line(1, "A dog runs through the snow.")
+    penalised = load(MODEL, "AR", "eager", "float64", limits=GenerationLimits(
+        repetition_penalty=2.0
+    ))  # fmt: skip
+    own = next(iter(judge().translate([line]))).text.split()
+    repeated = [*own[:2], own[0]]
+    assert gap(penalised, line, own, repeated) > gap(judge(), line, own, repeated)

@@ -251,7 +251,7 @@ def test_the_command_of_the_manual_is_understood() -> None:
     args = script.parse(shlex.split(command.replace("\\\n", " "), comments=True))
     assert (args.input_path, args.reference) == (["valid.en"], ["valid.de"])
     assert args.batch == [1, 8, 32]
-    assert args.bpe == "subword_nmt"
+    assert args.data == "PAIR"
 
 
 @pytest.mark.parametrize(

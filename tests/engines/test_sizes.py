@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from specdec_plugins.engines.sizes import PaddedSizes
 
-ALL = ("cached", "slots", "source", "rows")
+ALL = ("room", "slots", "source", "rows")
 
 
 @given(size=st.integers(0, 6000))

@@ -86,8 +86,6 @@ def test_the_most_probable_ways(rows: int, slots: int, width: int, nodes: int, s
     assert (tree.drafted, tree.called) == ([nodes] * rows, [True] * rows)
     assert torch.equal(tree.parents, torch.from_numpy(tree.host_parents))
     assert torch.equal(tokens, torch.from_numpy(tree.host_tokens))
-    seen = tree.attention(torch.float64)[:, 0] == 0
-    assert torch.equal(seen, tree.ancestors)
     for row in range(rows):
         known = ways_of(lattice, row)
         count = min(nodes, len(known))

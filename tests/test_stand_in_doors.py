@@ -88,6 +88,7 @@ def test_generate(world: World) -> None:
     assert world.generate("translation_specdec", pair, "ours") == world.expected
 
 
+@pytest.mark.slow
 def test_interactive(world: World) -> None:
     output = run(
         "interactive",

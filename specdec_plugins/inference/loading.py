@@ -64,7 +64,7 @@ def load_translator(settings: Settings) -> Translator:
     task = _build_task(settings)
     languages = {"source_lang": task.cfg.source_lang, "target_lang": task.cfg.target_lang}
     settings = replace(settings, **languages)
-    tokenizer, bpe = build_segmenters(settings, (task.cfg.source_lang, task.cfg.target_lang))
+    segmenters = build_segmenters(settings, (task.cfg.source_lang, task.cfg.target_lang))
     stock = settings.strategy == "fairseq"
     name = "eager" if stock or settings.by_ctranslate2 else settings.engine
     precision = "float32" if settings.by_ctranslate2 else settings.precision
@@ -86,16 +86,9 @@ def load_translator(settings: Settings) -> Translator:
         seconds = warm_up(generator, task.source_dictionary, settings.batch, longest)
         if seconds:
             logger.info("%s: warmed up in %.1f s", engine.name, seconds)
-    markers = settings.post_process or (None if bpe is not None else "subword_nmt")
-    codec = TextCodec(
-        task.source_dictionary,
-        task.target_dictionary,
-        longest,
-        tokenizer,
-        bpe,
-        markers,
-        settings.keep_bpe,
-    )
+    markers = settings.post_process or (None if segmenters[1] is not None else "subword_nmt")
+    dictionaries = task.source_dictionary, task.target_dictionary
+    codec = TextCodec(*dictionaries, longest, *segmenters, markers, settings.keep_bpe)
     block_size = None if drafter is None else checked_block_size(drafter, settings.block_size)
     runner = generator if isinstance(generator, CTranslate2Generator) else engines
     return Translator(settings, generator, codec, runner, block_size)

@@ -106,24 +106,29 @@ class Settings:
                 raise TypeError(f"{name}: give {example}, or another {kind.__name__}")
         if self.strategy not in STRATEGIES:
             raise ValueError(f"--strategy {self.strategy}: must be one of {', '.join(STRATEGIES)}")
-        if self.ar_backend not in AR_BACKENDS:
-            raise ValueError(
-                f"--AR-backend {self.ar_backend}: must be one of {', '.join(AR_BACKENDS)}"
-            )
-        for flag, value in (
-            ("--batch", self.batch),
-            ("--beam", self.beam),
-            ("--nbest", self.nbest),
-        ):
-            if value < 1:
-                raise ValueError(f"{flag} {value}: must be at least 1")
+        self._check_counts()
+        self._check_strategy()
+        self._check_limits()
+        self._check_engine()
+
+    def _check_counts(self) -> None:
+        counts = {"batch": self.batch, "beam": self.beam, "nbest": self.nbest}
+        if self.block_size is not None:
+            counts["block-size"] = self.block_size
+        for flag, count in counts.items():
+            if count < 1:
+                raise ValueError(f"--{flag} {count}: must be at least 1")
         if self.nbest != 1 and (self.strategy != "fairseq" or self.nbest > self.beam):
             raise ValueError(
                 f"--nbest {self.nbest}: only a beam has several outputs; give --strategy fairseq, "
                 "and a --beam that is as large"
             )
-        if self.block_size is not None and self.block_size < 1:
-            raise ValueError(f"--block-size {self.block_size}: must be at least 1")
+
+    def _check_strategy(self) -> None:
+        if self.ar_backend not in AR_BACKENDS:
+            raise ValueError(
+                f"--AR-backend {self.ar_backend}: must be one of {', '.join(AR_BACKENDS)}"
+            )
         name = self.controller.controller
         if self.strategy != "specdec" and name not in (AUTO, "constant"):
             raise ValueError(
@@ -149,8 +154,6 @@ class Settings:
                 f"--trace: --strategy {self.strategy} has no draft and verify steps to record; "
                 f"use one of {', '.join(TRACED)}"
             )
-        self._check_limits()
-        self._check_engine()
 
     @classmethod
     def of_model(cls, folder: Path, **given: Any) -> Settings:

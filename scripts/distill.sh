@@ -88,9 +88,14 @@ nbest=() beam=5
 for ((i = 1; i < $#; i++)); do
   if [ "${!i}" = --beam ]; then j=$((i + 1)) beam=${!j}; fi
 done
+for flag in "$@"; do
+  if [[ $flag == --beam=* ]]; then beam=${flag#--beam=}; fi
+done
 if [ -n "$interpolate" ]; then nbest=(--nbest "$beam"); fi
 for split in "${splits[@]}"; do
   copy "$text/$split.$src" "$split.$src"
+  # What was chosen of a beam is there as a whole, or not at all.
+  if [ -n "$interpolate" ] && [ -s "$out/bpe/$split.$tgt" ]; then continue; fi
   echo "distill.sh: translating $split" >&2
   made=$split.$tgt${interpolate:+.beam}
   command=("$dict" --AR-path "$verifier" -s "$src" -t "$tgt" --keep-bpe --strategy AR --batch 64 "$@"

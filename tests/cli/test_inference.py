@@ -859,6 +859,9 @@ def test_interpolation(run: RunScript, world: Path, tmp_path: Path, greedy: list
     assert done.returncode == 0, done.stderr
     assert lines_of(out / "bpe" / "train.de") == last
     assert not (out / "bpe" / "train.de.beam").exists()
+    again = distill()
+    assert (again.returncode, "translating" in again.stderr) == (0, False)
+    assert lines_of(out / "bpe" / "train.de") == last
     assert lines_of(out / "bpe" / "valid.de") == greedy
     (text / "train.de").write_text("\n".join(SENTENCES) + "\n")
     assert "was begun with another verifier, text or flags" in distill().stderr

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from specdec_plugins.checkpoints.archive import one_line
 from specdec_plugins.cli.recipe import with_recipe
 from specdec_plugins.files.errors import CheckpointError, InferenceError, UsageError
+from specdec_plugins.files.lock import OutputLock
 from specdec_plugins.files.terminal import command, program
+from specdec_plugins.files.work_folder import LOCK
 
 PROG = program("train.py")
 logger = logging.getLogger(PROG)
@@ -34,12 +38,60 @@ def with_plugin(argv: Sequence[str]) -> list[str]:
     return [*others, "--user-dir", str(folder), "--task", given.task]
 
 
+@contextmanager
+def save_dir_reserved(argv: Sequence[str]) -> Iterator[None]:
+    """Have the folder of checkpoints for this training alone.
+
+    Only the first process of a distributed training writes there, and only it takes the lock: the
+    others are known by ``--distributed-rank``, or by what torchrun and Slurm tell each process.
+
+    Raises:
+        InferenceError: another training is at work there, or the folder cannot be made.
+    """
+    rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--save-dir", type=Path, default=Path("checkpoints"))
+    parser.add_argument("--distributed-rank", default=rank)
+    given, _ = parser.parse_known_args(argv)
+    if given.distributed_rank != "0" or {"-h", "--help", "--no-save"} & set(argv):
+        yield
+        return
+    output = f"--save-dir {given.save_dir}"
+    with ExitStack() as held:
+        try:
+            given.save_dir.mkdir(parents=True, exist_ok=True)
+            held.callback(_remove_if_empty, given.save_dir)
+            held.enter_context(OutputLock(output, given.save_dir / LOCK))
+        except OSError as error:
+            raise InferenceError(f"{output}: {error.strerror}; name a folder of yours") from error
+        yield
+
+
+def _remove_if_empty(folder: Path) -> None:
+    """Leave nothing of a training that was refused."""
+    with suppress(OSError):
+        folder.rmdir()
+
+
 @command(PROG, logs=False)
 def main() -> int:
     """Train; fairseq reads the command line itself. Returns the exit status."""
     if not sys.argv[1:]:
         raise UsageError("give a folder of binarised text, and --recipe or --arch; see --help")
     argv = with_plugin(with_recipe(sys.argv[1:]))
+    with save_dir_reserved(argv):
+        return train(argv)
+
+
+def train(argv: Sequence[str]) -> int:
+    """Have fairseq train. Returns the exit status.
+
+    Args:
+        argv: flags of ``fairseq-train``.
+
+    Raises:
+        SpecdecError: something is wrong with what was given.
+    """
     # Here, since this sets up the logging of a training.
     from fairseq_cli.train import cli_main
 

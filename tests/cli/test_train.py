@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
-from specdec_plugins.cli.train import PACKAGE, TASK, main, with_plugin
+from specdec_plugins.cli.train import PACKAGE, TASK, main, save_dir_reserved, with_plugin
+from specdec_plugins.files.errors import InferenceError
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training without ``--save-dir`` writes into the folder ``checkpoints`` of where it is."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("RANK", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.mark.parametrize(
@@ -98,3 +108,40 @@ def test_an_interrupt_is_a_line(
     monkeypatch.setattr(sys, "argv", ["train.py", "bin"])
     assert main() == 130
     assert capsys.readouterr().err == "train.py: interrupted\n"
+
+
+def test_a_save_dir_belongs_to_one_training(tmp_path: Path) -> None:
+    argv = ["bin", "--save-dir", str(tmp_path / "runs" / "a")]
+    with save_dir_reserved(argv):
+        with (
+            pytest.raises(InferenceError, match="another run is at work there"),
+            save_dir_reserved(argv),
+        ):
+            pass
+        with save_dir_reserved(["bin", f"--save-dir={tmp_path / 'runs' / 'b'}"]):
+            (tmp_path / "runs" / "b" / "checkpoint_last.pt").touch()
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["b"]
+
+
+def test_all_processes_of_a_distributed_training_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with save_dir_reserved(["bin"]):
+        with save_dir_reserved(["bin", "--distributed-rank", "1"]):
+            pass
+        monkeypatch.setenv("RANK", "1")  # of torchrun
+        with save_dir_reserved(["bin"]):
+            pass
+        monkeypatch.setenv("RANK", "0")
+        with pytest.raises(InferenceError), save_dir_reserved(["bin"]):
+            pass
+
+
+def test_a_save_dir_that_cannot_be_made_is_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(sys, "argv", ["train.py", "bin", "--save-dir", "file"])
+    assert main() == 1
+    assert (
+        capsys.readouterr().err
+        == "train.py: --save-dir file: File exists; name a folder of yours\n"
+    )

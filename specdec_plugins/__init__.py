@@ -21,9 +21,10 @@ def register() -> None:
     Also tell torch which types checkpoints may hold, fairseq that BPE codes are UTF-8, and its
     commands to end without a traceback where a line says what is wrong. A second call does nothing.
     """
+    from specdec_plugins.host.deferred import deferred_imports
     from specdec_plugins.host.quiet import quiet_import
 
-    with quiet_import():
+    with quiet_import(), deferred_imports():
         import fairseq
 
         from specdec_plugins.checkpoints.safe_globals import register_safe_globals

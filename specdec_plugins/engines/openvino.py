@@ -69,9 +69,9 @@ class OpenVinoEngine:
         self._precision = precision = computed_precision(precision)
         """Of what is compiled."""
         self._runners: set[str] = set()
+        """What the steps so far are run by."""
         self._compiles = False
         """Whether somebody was told that they have to wait."""
-        """What the steps so far are run by."""
         self._openvino = installed_openvino()
         self._compress = WeightCompression() if precision == "int8" else None
         self._fall_back = fall_back

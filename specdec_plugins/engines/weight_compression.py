@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from specdec_plugins.engines.imports import without_telemetry
@@ -25,23 +26,24 @@ class WeightCompression:
             EngineError: NNCF is not installed.
         """
         try:
-            with without_telemetry():
-                import nncf
-        except ImportError as error:
+            self.about = f"nncf {version('nncf')}, groups as wide as can be"
+        except PackageNotFoundError as error:
             raise EngineError(
                 "int8: needs NNCF, which is not installed; pip install "
                 "'specdec-plugins[openvino,int8]'"
             ) from error
-        logging.getLogger("nncf").setLevel(logging.ERROR)
-        self._nncf = nncf
-        self.about = f"nncf {nncf.__version__}, groups as wide as can be"
 
     def __call__(self, model: Any) -> Any:
+        # Here, since what was compiled before needs no NNCF, which takes seconds and 200 MiB.
+        with without_telemetry():
+            import nncf
+
+        logging.getLogger("nncf").setLevel(logging.ERROR)
         size = math.gcd(*_widths(model))
         if size >= 32:
             # With the model, not an option: what is loaded from a file later has it, too.
             model.set_rt_info(str(size), ["runtime_options", self.GROUP_SIZE])
-        return self._nncf.compress_weights(model, mode=self._nncf.CompressWeightsMode.INT8_SYM)
+        return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_SYM)
 
 
 def _widths(model: Any) -> Iterator[int]:

@@ -46,6 +46,7 @@ from specdec_plugins.inference import (  # noqa: E402
     Translator,
     load_translator,
 )
+from specdec_plugins.inference.threads import choose_threads  # noqa: E402
 
 WIDTH = min(80, shutil.get_terminal_size().columns)
 fill = partial(textwrap.fill, width=WIDTH, break_long_words=False, break_on_hyphens=False)
@@ -108,6 +109,7 @@ def main() -> int:
         for flag, value in (("--repeats", args.repeats), ("--lines", args.lines)):
             if value is not None and value < 1:
                 raise ValueError(f"{flag} {value}: must be at least 1")
+        choose_threads()
         systems = {name: load(args, given) for name, given in SYSTEMS.items()}
         source, reference = texts(args)
         lines = read_text(source, args.lines, "--source")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import time
 from functools import cache
 from pathlib import Path
 
@@ -60,6 +61,36 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def free_cores(seconds: float = 0.2) -> int:
+    """How many of these processors nobody else computes on: at least 1.
+
+    Processes that yield to others (``nice``) do not count. Where the system does not tell, it is
+    all of them.
+
+    Args:
+        seconds: for how long to look.
+    """
+    before = _busy_seconds()
+    time.sleep(seconds)
+    after = _busy_seconds()
+    if before is None or after is None:
+        return cores()
+    return max(1, round(cores() - (after - before) / seconds))
+
+
+def _busy_seconds() -> float | None:
+    """How long the processors that this process may use have computed; None where nobody tells."""
+    try:
+        lines = Path("/proc/stat").read_text("utf-8").splitlines()
+        mine = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+        ticks = [line.split()[1:9] for line in lines if line.split()[0] in mine]
+        # Of user, nice, system, idle, waiting, interrupts of two kinds, and what other guests take.
+        busy = sum(int(part[place]) for part in ticks for place in (0, 2, 5, 6, 7))
+        return busy / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError, ValueError, IndexError):
+        return None
 
 
 def cache_folder() -> Path:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from specdec_plugins.machine import _describe, processor_name
+from specdec_plugins import machine
+from specdec_plugins.machine import _describe, cores, free_cores, processor_name
 
 EPYC = "AMD EPYC 7763 64-Core Processor"
 XEON = "Intel(R) Xeon(R) Platinum 8480 CPU @ 2.00GHz"
@@ -36,3 +39,25 @@ def test_of_this_machine() -> None:
     assert processor_name().strip()
     assert "\n" not in processor_name()
     assert processor_name() == processor_name()
+
+
+STAT = "cpu  {0} 0 0 0\ncpu0 {0} {1} 3 0 9 1 1 0 0 0\ncpu1 5 0 0 {0} 0 0 0 0 0 0\nintr 1\n"
+
+
+@pytest.mark.parametrize(("user", "nice", "free"), [(100, 7, 1), (10, 7, 2), (7, 100, 2)])
+def test_cores_are_free_that_nobody_computes_on(
+    user: int, nice: int, free: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a second of a hundred ticks; who yields to others does not count."""
+    told = iter([STAT.format(5, 5), STAT.format(5 + user, 5 + nice)])
+    monkeypatch.setattr(Path, "read_text", lambda *_: next(told))
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    monkeypatch.setattr(machine.os, "sysconf", lambda _: 100)
+    monkeypatch.setattr(machine.time, "sleep", lambda _: None)
+    assert free_cores(1.0) == free
+
+
+def test_where_nobody_tells_all_cores_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda *_: "nothing\n\n")
+    assert free_cores(0.001) == cores()
+    assert cores() >= 1

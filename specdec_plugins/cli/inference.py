@@ -38,6 +38,7 @@ from specdec_plugins.inference import Settings, Translation, load_translator
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.report import format_report, full_report, write_json
 from specdec_plugins.inference.run_files import check_run
+from specdec_plugins.inference.threads import choose_threads
 from specdec_plugins.inference.trace_file import open_trace
 from specdec_plugins.inference.ways import as_tuned
 from specdec_plugins.jobs.resume import ResumeFile, resume_path
@@ -72,6 +73,7 @@ def translate(args: argparse.Namespace, settings: Settings) -> None:
     if args.warmup < 0:
         raise ValueError(f"--warmup {args.warmup}: must be 0 or more")
     outputs = check_files(args, settings)
+    choose_threads()
     settings = as_tuned(settings)
     with reserved(outputs), InputLines.open(args.input_path) as lines:
         output = OutputLines(args.output_path, args.resume)

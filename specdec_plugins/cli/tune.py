@@ -34,6 +34,7 @@ from specdec_plugins.files.terminal import command, program
 from specdec_plugins.files.wording import counted
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.settings import Settings
+from specdec_plugins.inference.threads import choose_threads
 from specdec_plugins.inference.ways import Table, Timed, describe, save_table
 from specdec_plugins.machine import processor_name
 
@@ -71,6 +72,7 @@ def tune(args: argparse.Namespace) -> None:
         )
     for size in sizes:
         replace(settings, batch=size)  # says what cannot be
+    choose_threads()
     key = describe(settings, torch.get_num_threads())
     hidden = args.no_progress_bar or not sys.stderr.isatty()
     with tqdm(disable=hidden, unit="pass") as bar:

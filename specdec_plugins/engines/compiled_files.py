@@ -54,7 +54,7 @@ class CompiledFiles:
         digest.update(described.encode())
         for tensor in tensors:
             digest.update(str(tensor.dtype).encode() + str(list(tensor.shape)).encode())
-            digest.update(tensor.detach().contiguous().numpy().tobytes())
+            digest.update(tensor.detach().contiguous().numpy().data)
         return digest.hexdigest()
 
     def keeps(self, fingerprint: str) -> bool:

@@ -89,7 +89,10 @@ class OpenVinoEngine:
         self.about = {"openvino": self._openvino.__version__, **self._any_sizes}
         if self._compress is not None:
             self.about["compression"] = self._compress.about
-        self._files = CompiledFiles({"precision": precision, **self.about})
+        # What is loaded from a file runs by as many threads as it is loaded with.
+        threads = "INFERENCE_NUM_THREADS"
+        lasting = {name: value for name, value in self.about.items() if name != threads}
+        self._files = CompiledFiles({"precision": precision, **lasting})
         self._torch_threads = 1
 
     @property

@@ -537,6 +537,25 @@ def test_threads_are_torchs_again_afterwards() -> None:
         torch.set_num_threads(before)
 
 
+def test_what_is_kept_serves_any_number_of_threads(caplog: pytest.LogCaptureFixture) -> None:
+    before = torch.get_num_threads()
+    caplog.set_level(logging.INFO)
+    compiled, used = [], []
+    try:
+        for threads in (2, 1):
+            torch.set_num_threads(threads)
+            engine = OpenVinoEngine()
+            step = TwoMatrices()
+            engine.prepare(step)(*step.example())
+            used.append(engine.about["INFERENCE_NUM_THREADS"])
+            compiled.append("compiled a step" in caplog.text)
+            caplog.clear()
+    finally:
+        torch.set_num_threads(before)
+    assert used == [2, 1]
+    assert compiled == [True, False]
+
+
 def test_nothing_is_sent() -> None:
     """In a new process, where nothing else has imported OpenVINO."""
     script = """

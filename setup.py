@@ -38,6 +38,7 @@ COMMANDS = {
     "specdec-evaluate": "evaluate",
     "specdec-exactness": "exactness",
     "specdec-export": "export_checkpoint",
+    "specdec-make-pair": "make_pair",
     "specdec-recombine": "recombine",
     "specdec-trace-report": "trace_report",
     "specdec-train": "train",

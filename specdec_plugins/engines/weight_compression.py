@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import math
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -43,7 +45,8 @@ class WeightCompression:
         if size >= 32:
             # With the model, not an option: what is loaded from a file later has it, too.
             model.set_rt_info(str(size), ["runtime_options", self.GROUP_SIZE])
-        return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_SYM)
+        with redirect_stdout(io.StringIO()):  # to which it draws bars
+            return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_SYM)
 
 
 def _widths(model: Any) -> Iterator[int]:

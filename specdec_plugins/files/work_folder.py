@@ -21,10 +21,13 @@ class WorkFolder:
     A file in it describes what it is made of. A run that another description belongs to is refused.
     """
 
+    flag = "--output-path"
+    """What named the folder, for messages."""
+
     def __init__(self, output: Path, folder: Path, name: str, description: JsonObject) -> None:
         """
         Args:
-            output: what ``--output-path`` named.
+            output: what ``flag`` named.
             folder: the output itself, or a folder in it.
             name: of the file that describes it.
         """
@@ -43,7 +46,7 @@ class WorkFolder:
             self._lock.__enter__()
         except OSError as error:
             fault = f"cannot be written to ({error.strerror}); name a folder that can"
-            raise InferenceError(f"--output-path {self.output}: {fault}") from error
+            raise InferenceError(f"{self.flag} {self.output}: {fault}") from error
         try:
             self.go_on()
         except BaseException:
@@ -81,7 +84,7 @@ class WorkFolder:
             return False
         if other := differing(before, self.description):
             raise InferenceError(
-                f"--output-path {self.output}: was begun with other {other}; give what it was "
+                f"{self.flag} {self.output}: was begun with other {other}; give what it was "
                 "begun with, or another folder"
             )
         return True

@@ -84,12 +84,7 @@ class TranslationParser(argparse.ArgumentParser):
         self._hide_idle()
         args = self.parse_args(argv)
         self._check_sizes(args)
-        args.encoder_options = {}
-        for name in ENCODERS:
-            config = REGISTRIES[name]["dataclass_registry"].get(getattr(args, name))
-            for key in vars(config()) if config is not None else ():
-                if hasattr(args, key):
-                    args.encoder_options[key] = getattr(args, key)
+        args.encoder_options = encoder_options(args)
         own = self._own_names() - idle_flags(args)
         used = {*own, *USED, *args.encoder_options, *(SEARCH if args.strategy == "fairseq" else ())}
         used |= {name for name, *_ in (*REFUSED, *NOT_OF_TEXT)}
@@ -193,16 +188,32 @@ class TranslationParser(argparse.ArgumentParser):
     def _add_fairseq_flags(self) -> None:
         """Last of all: fairseq leaves out those of its flags that are there already."""
         options.add_generation_args(self)
-        for name in ENCODERS:
-            group = self.add_argument_group(name)
-            group.add_argument(f"--{name}", choices=list(REGISTRIES[name]["registry"]))
-            for config in REGISTRIES[name]["dataclass_registry"].values():
-                if config is not None:
-                    gen_parser_from_dataclass(group, config())
+        add_encoder_flags(self)
         group = self.add_argument_group("fairseq")
         group.add_argument("--task", metavar="TASK", help="any: the task is always our own")
         gen_parser_from_dataclass(group, CommonConfig())
         options.add_dataset_args(self, gen=True)
+
+
+def add_encoder_flags(parser: argparse.ArgumentParser) -> None:
+    """fairseq's ``--tokenizer`` and ``--bpe``, and the options of each of them."""
+    for name in ENCODERS:
+        group = parser.add_argument_group(name)
+        group.add_argument(f"--{name}", choices=list(REGISTRIES[name]["registry"]))
+        for config in REGISTRIES[name]["dataclass_registry"].values():
+            if config is not None:
+                gen_parser_from_dataclass(group, config())
+
+
+def encoder_options(args: Namespace) -> dict[str, Any]:
+    """The options of the tokenizer and the BPE of a command line, under fairseq's names."""
+    options = {}
+    for name in ENCODERS:
+        config = REGISTRIES[name]["dataclass_registry"].get(getattr(args, name))
+        for key in vars(config()) if config is not None else ():
+            if hasattr(args, key):
+                options[key] = getattr(args, key)
+    return options
 
 
 def _precision(args: Namespace) -> str:

@@ -119,13 +119,14 @@ class TextCodec:
         """
         size = CHARACTERS * self.longest
         while size < len(text):
-            segmented = self._segment(text[:size])
+            segmented = self.segment(text[:size])
             if len(segmented.split()) >= 2 * self.longest:
                 return segmented, False
             size *= 2
-        return self._segment(text), True
+        return self.segment(text), True
 
-    def _segment(self, text: str) -> str:
+    def segment(self, text: str) -> str:
+        """The tokens of a text, with blanks between."""
         if self.tokenizer is not None:
             text = self.tokenizer.encode(text)
         if self.bpe is not None:

@@ -1,0 +1,219 @@
+"""Make a pair of your verifier: train a drafter for it, from text of its source language.
+
+    scripts/make_pair.py VERIFIER SOURCES OUT --hours 4
+    scripts/make_pair.py VERIFIER SOURCES OUT --dictionaries DIR --bpe sentencepiece \\
+        --sentencepiece-model FILE --updates 3000
+
+VERIFIER is the checkpoint of a Transformer of fairseq's, SOURCES raw text, one sentence a line; no
+references are needed. OUT/pair is then a folder that every command takes, and OUT/README.md its
+card. The verifier is checked, translates the text, and a drafter sized from it learns to foresee
+what it said; held-out lines tell how well. Without --tokenizer and --bpe the text is segmented by
+what lies beside the dictionaries.
+
+Stopped, the same command goes on. Interrupted (Ctrl-C) while it trains, it exports and measures the
+best drafter so far.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import io
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+from fairseq.data.data_utils import infer_language_pair
+
+import specdec_plugins
+from specdec_plugins.checkpoints.loading import load_state
+from specdec_plugins.files.errors import InferenceError, UsageError
+from specdec_plugins.files.help import documented
+from specdec_plugins.files.terminal import command, program
+from specdec_plugins.inference import pair_folder
+from specdec_plugins.inference.flags import add_encoder_flags, encoder_options
+from specdec_plugins.jobs.make_pair.commands import PREPROCESS, Command
+from specdec_plugins.jobs.make_pair.job import PairJob, rule_of
+from specdec_plugins.jobs.make_pair.make import Making
+from specdec_plugins.jobs.make_pair.progress import Progress
+
+PROG = program("make_pair.py")
+HOURS = 4.0
+CHILD = """\
+import os, signal, sys, threading
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+threading.Thread(target=lambda: (sys.stdin.buffer.read(), os._exit(1)), daemon=True).start()
+from specdec_plugins.cli.{name} import main
+sys.exit(main())
+"""
+"""A command that ends with the process that began it, and leaves interruptions to that."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {' '.join(message.split())}\n")
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = Parser(prog=PROG, allow_abbrev=False, **documented(__doc__))
+    add = parser.add_argument
+    add("verifier", metavar="VERIFIER", type=Path, help="a checkpoint, or a folder of verifier.pt")
+    add("sources", metavar="SOURCES", type=Path, help="raw text of the source language")
+    add("out", metavar="OUT", type=Path, help="the folder to make; OUT/pair will be the pair")
+    add("--dictionaries", metavar="DIR", type=Path, help="default: the folder of the checkpoint")
+    add("-s", "--source-lang", metavar="LANG", help="default: the checkpoint's")
+    add("-t", "--target-lang", metavar="LANG", help="default: the checkpoint's")
+    budget = parser.add_mutually_exclusive_group()
+    budget.add_argument("--hours", metavar="H", type=float, help=f"of all stages ({HOURS:g})")
+    budget.add_argument("--updates", metavar="N", type=int, help="of the drafter's training")
+    add("--arch", choices=("block_causal", "block"), default="block_causal", help="the drafter")
+    add("--rule", metavar="RULE", default="strict", help="strict, or relaxed:BETA:TAU")
+    add("--heads", action="store_true", help="train an acceptance head, too")
+    add("--workers", metavar="N", type=int, help="distil by so many processes (needs Ray)")
+    add(
+        "--dry-run", action="store_true", help="tell what would be done, and how long it would take"
+    )
+    add("--cpu", action="store_true", help="leave a GPU alone")
+    add("--quiet", action="store_true", help="say nothing but warnings and errors")
+    add("--no-progress-bar", action="store_true", help="no progress bar on a terminal")
+    add_encoder_flags(parser)
+    args = parser.parse_args(argv)
+    for name in ("hours", "updates", "workers"):
+        value = getattr(args, name)
+        if value is not None and not 0 < value < 10**9:
+            parser.error(f"--{name} {value}: must be above 0")
+    return args
+
+
+def job_of(args: argparse.Namespace) -> PairJob:
+    """The job that a command line stands for.
+
+    Raises:
+        CheckpointError: the verifier cannot be read.
+        InferenceError, UsageError: something is missing.
+    """
+    path = args.verifier / pair_folder.VERIFIER if args.verifier.is_dir() else args.verifier
+    folder = args.dictionaries or path.parent
+    segmentation = {name: getattr(args, name) for name in pair_folder.ENCODERS}
+    options = encoder_options(args)
+    beside = (folder / pair_folder.SEGMENTATION).is_file()
+    if not any(segmentation.values()) and (beside or pair_folder.files_in_folder(str(folder))):
+        found = pair_folder.pair_settings(folder)
+        segmentation = {name: found[name] for name in segmentation}
+        options = {**found.get("encoder_options", {}), **options}
+    hours = HOURS if args.hours is None and args.updates is None else args.hours
+    gpu = torch.cuda.is_available() and not args.cpu
+    return PairJob(
+        path,
+        args.sources,
+        args.out,
+        folder,
+        languages_of(args, path, folder),
+        **segmentation,
+        encoder_options=options,
+        hours=hours,
+        updates=args.updates,
+        arch=args.arch,
+        rule=rule_of(args.rule),
+        heads=args.heads,
+        workers=args.workers,
+        device="cuda" if gpu else "cpu",
+    )
+
+
+def languages_of(args: argparse.Namespace, verifier: Path, folder: Path) -> tuple[str, str]:
+    """Source and target: as given, as saved with the verifier, as binarised text is named.
+
+    Raises:
+        CheckpointError: the verifier cannot be read.
+        UsageError: nothing says them, or a dictionary is missing.
+    """
+    task = load_state(verifier)["cfg"]["task"]
+    guessed = infer_language_pair(str(folder)) if folder.is_dir() else (None, None)
+    found = []
+    for side, guess in zip(("source_lang", "target_lang"), guessed):
+        found.append(getattr(args, side) or getattr(task, side, None) or guess)
+    source, target = found
+    if not source or not target:
+        raise UsageError(f"{verifier}: does not name its languages; give -s and -t")
+    for language in (source, target):
+        if not (folder / f"dict.{language}.txt").is_file():
+            raise UsageError(
+                f"{folder}/dict.{language}.txt: no such file; name the folder of the verifier's "
+                "dictionaries by --dictionaries"
+            )
+    return source, target
+
+
+class Here:
+    """Runs commands in this process, but for what has a process of its own in fairseq, too."""
+
+    def run(self, one: Command) -> str:
+        """See :class:`specdec_plugins.jobs.make_pair.commands.Runner`."""
+        if one.script == PREPROCESS:
+            return self._preprocess(one)
+        main = importlib.import_module(f"specdec_plugins.cli.{one.script}").main
+        with redirect_stdout(io.StringIO()) as said:
+            # What stops it is told by this command.
+            status = main.__wrapped__(list(one.arguments))
+        if status:
+            last = said.getvalue().strip().rpartition("\n")[2]
+            raise InferenceError(f"{one}: {last}")
+        return said.getvalue()
+
+    def _preprocess(self, one: Command) -> str:
+        program = [sys.executable, "-m", "fairseq_cli.preprocess", *one.arguments]
+        done = subprocess.run(program, capture_output=True, text=True, env=_environment())
+        if done.returncode:
+            raise InferenceError(f"{one}: {(done.stderr.strip() or '?').splitlines()[-1]}")
+        return ""
+
+    def watch(self, one: Command, log: Path, look: Callable[[], object]) -> None:
+        """See :class:`specdec_plugins.jobs.make_pair.commands.Runner`."""
+        program = [sys.executable, "-c", CHILD.format(name=one.script), *one.arguments]
+        with open(log, "ab") as file:
+            child = subprocess.Popen(
+                program, stdin=subprocess.PIPE, stdout=file, stderr=file, env=_environment()
+            )
+        try:
+            while child.poll() is None:
+                time.sleep(0.5)
+                look()
+        finally:
+            child.kill()
+            child.wait()
+        if child.returncode:
+            lines = log.read_text("utf-8", "replace").strip().splitlines()
+            raise InferenceError(f"{lines[-1] if lines else one}; all that it said is in {log}")
+
+
+def _environment() -> dict[str, str]:
+    """That of programs which import the package that this process has imported."""
+    path = [str(Path(specdec_plugins.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path)), "PYTHONUTF8": "1"}
+
+
+@command(PROG, "interrupted; what is done is kept, the same command goes on")
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status: 0, 1 for what the run met with, 2 for the command line, 130 for a
+    training that was interrupted."""
+    args = parse(argv)
+    job = job_of(args)
+    progress = Progress(args.quiet, not args.no_progress_bar)
+    making = Making(job, Here(), progress)
+    if not making.make():
+        progress.say(
+            "interrupted: the best drafter so far is in its place, the same command goes on"
+        )
+        return 130
+    progress.say(f"{making.layout.pair} is made; {making.layout.card} says how, and how fast it is")
+    return 0

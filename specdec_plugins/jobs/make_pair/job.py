@@ -1,0 +1,153 @@
+"""What a pair is made of, and where everything of its making lies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import specdec_plugins
+from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule, choose_rule
+from specdec_plugins.files.errors import UsageError
+from specdec_plugins.files.json_object import JsonObject
+from specdec_plugins.files.paths import file_digest
+from specdec_plugins.files.work_folder import WorkFolder
+from specdec_plugins.inference.pair_folder import VERIFIER, files_in_folder
+
+
+@dataclass(frozen=True)
+class PairJob:
+    """The making of a pair, as it was asked for."""
+
+    verifier: Path
+    """The checkpoint of a Transformer."""
+    sources: Path
+    """Text of the source language, a sentence a line."""
+    out: Path
+    """The folder to make."""
+    dictionaries: Path
+    """The folder of the verifier's dictionaries."""
+    languages: tuple[str, str]
+    """Source and target."""
+    tokenizer: str | None = None
+    bpe: str | None = None
+    encoder_options: Mapping[str, object] = field(default_factory=dict)
+    """Options of both under fairseq's names."""
+    hours: float | None = None
+    """Of all stages together; or ``updates``."""
+    updates: int | None = None
+    """Of the drafter's training."""
+    arch: str = "block_causal"
+    rule: AcceptanceRule = field(default_factory=StrictRule)
+    heads: bool = False
+    workers: int | None = None
+    """Processes that distil, by Ray; None: this one does."""
+    device: str = "cpu"
+
+    @property
+    def rule_flags(self) -> tuple[str, ...]:
+        """The flags of the acceptance rule, for commands that judge drafts."""
+        if self.rule == StrictRule():
+            return ()
+        return tuple(f"--{name}={value}" for name, value in self.rule.values.items())
+
+    @property
+    def device_flags(self) -> tuple[str, ...]:
+        return ("--cpu",) if self.device == "cpu" else ()
+
+    @property
+    def encoder_files(self) -> dict[str, Path]:
+        """Files of tokenizer and BPE, by fairseq's option: those given, or those that lie beside
+        the dictionaries."""
+        named = {name: Path(str(value)) for name, value in self.encoder_options.items() if value}
+        given = {name: path for name, path in named.items() if path.is_file()}
+        beside = files_in_folder(str(self.dictionaries)) if self.bpe else {}
+        return {**{name: Path(path) for name, path in beside.items()}, **given}
+
+    def describe(self) -> JsonObject:
+        """All that the pair depends on, but for the machine.
+
+        Raises:
+            InferenceError: a file cannot be read.
+        """
+        dictionaries = [self.dictionaries / f"dict.{name}.txt" for name in self.languages]
+        return {
+            "specdec_plugins": specdec_plugins.__version__,
+            "VERIFIER": file_digest(self.verifier),
+            "SOURCES": file_digest(self.sources),
+            "dictionaries": {path.name: file_digest(path) for path in dictionaries},
+            "languages": list(self.languages),
+            "tokenizer": self.tokenizer,
+            "bpe": self.bpe,
+            "segmentation": {
+                name: file_digest(path) for name, path in sorted(self.encoder_files.items())
+            },
+            "hours": self.hours,
+            "updates": self.updates,
+            "arch": self.arch,
+            "rule": self.rule.values,
+            "heads": self.heads,
+        }
+
+
+def rule_of(text: str) -> AcceptanceRule:
+    """The acceptance rule that ``strict`` or ``relaxed:BETA:TAU`` names.
+
+    Raises:
+        UsageError: it names none.
+    """
+    name, *values = text.split(":")
+    if name == "strict" and not values:
+        return StrictRule()
+    if name != "relaxed" or len(values) != 2:
+        raise UsageError(f"--rule {text}: give strict or relaxed:BETA:TAU, such as relaxed:3:1.0")
+    try:
+        return choose_rule({"beta": int(values[0]), "tau": float(values[1])})
+    except ValueError as error:
+        raise UsageError(f"--rule {text}: {error}") from error
+
+
+class Layout:
+    """The files of ``OUT``."""
+
+    def __init__(self, out: Path, languages: tuple[str, str]) -> None:
+        self.out = out
+        source, target = languages
+        self.pair, self.work = out / "pair", out / "work"
+        self.verifier = self.pair / VERIFIER
+        self.example = self.pair / f"example.{source}"
+        self.valid_text = self.work / f"valid.{source}"
+        """Held-out lines, raw."""
+        self.sources = self.work / f"sources.{source}"
+        """All lines, segmented: those that are held out first."""
+        self.outputs = self.work / f"outputs.{target}"
+        """What the verifier says to each."""
+        self.shards = self.work / "shards"
+        self.text, self.bin, self.bin_head = (
+            self.work / name for name in ("text", "bin", "bin_head")
+        )
+        self.recipe, self.head_recipe = (self.work / name for name in ("drafter.yaml", "head.yaml"))
+        self.training = self.work / "training"
+        self.card, self.curve = out / "README.md", out / "curve"
+
+    def log(self, name: str) -> Path:
+        """What the command of a stage said."""
+        return self.work / f"{name}.log"
+
+
+class OutFolder(WorkFolder):
+    """``OUT``, which one run at a time works in."""
+
+    flag = "OUT"
+
+    def __init__(self, layout: Layout, description: JsonObject) -> None:
+        super().__init__(layout.out, layout.work, "job.json", description)
+
+    def go_on(self) -> None:
+        """Begin, or go on.
+
+        Raises:
+            InferenceError: the folder was begun with something else.
+        """
+        if not self.is_begun():
+            self.begin()

@@ -1,0 +1,143 @@
+"""A making from its first stage to its last, what is done of it, and what it would take."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.json_object import JsonObject
+from specdec_plugins.files.output import write_whole
+from specdec_plugins.files.paths import file_digest
+from specdec_plugins.inference.pair_folder import DRAFTER
+from specdec_plugins.jobs.make_pair.card import write_card
+from specdec_plugins.jobs.make_pair.commands import Runner
+from specdec_plugins.jobs.make_pair.job import Layout, OutFolder, PairJob
+from specdec_plugins.jobs.make_pair.progress import Progress
+from specdec_plugins.jobs.make_pair.schedule import BEST, Schedule
+from specdec_plugins.jobs.make_pair.stages import Stages
+
+FINISH, OF_HEADS = 180.0, 300.0
+"""Seconds that are kept for exporting and measuring, and for a head; at most a quarter of all."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A step of the making, which is done or not."""
+
+    name: str
+    run: Callable[[], JsonObject]
+    reads: tuple[Path, ...] = ()
+    """Files of stages before it: where they have changed, it is to be done again."""
+
+
+class Making:
+    """The stages of a job in their order, and their records ``work/STAGE.json``."""
+
+    def __init__(self, job: PairJob, runner: Runner, progress: Progress) -> None:
+        self.job, self.progress = job, progress
+        self.stages = Stages(job, runner, progress)
+        self.layout = Layout(job.out, job.languages)
+
+    def make(self) -> bool:
+        """Do what is not done yet.
+
+        Returns:
+            whether the drafter's budget was spent; False: training was interrupted.
+
+        Raises:
+            SpecdecError: what stopped it; what is done is kept.
+            KeyboardInterrupt: it was interrupted before there was a drafter.
+        """
+        check_room(self.job, self.layout)
+        stopped = False
+        with OutFolder(self.layout, self.job.describe()):
+            for stage in self._order():
+                made_of = {path.name: file_digest(path) for path in stage.reads}
+                if self._record(stage.name).get("made_of") == made_of:
+                    continue
+                self.progress.say(f"{stage.name} …")
+                begin = time.monotonic()
+                facts = stage.run()
+                stopped |= bool(facts.get("stopped"))
+                seconds = time.monotonic() - begin
+                self._keep(stage.name, {"made_of": made_of, "seconds": seconds, "facts": facts})
+            write_card(self.job, self.layout, {name: self.facts(name) for name in NAMES})
+        return not stopped
+
+    def _order(self) -> Iterator[Stage]:
+        stages, layout = self.stages, self.layout
+        drafter = layout.pair / DRAFTER
+        yield Stage("check", stages.check)
+        yield Stage("segment", stages.segment)
+        lines = self.facts("segment")["lines"]
+        yield Stage("distil", lambda: stages.distil(lines))
+        yield Stage("train", lambda: stages.train(self.schedule()))
+        yield Stage("export", stages.export, (layout.training / BEST,))
+        if self.job.heads:
+            yield Stage("heads", stages.heads, (drafter,))
+        yield Stage("measure", stages.measure, (drafter,))
+
+    def schedule(self) -> Schedule:
+        """The budget of the drafter's training: what the other stages leave of all hours."""
+        if self.job.hours is None:
+            return Schedule(updates=self.job.updates)
+        whole = 3600 * self.job.hours
+        spent = sum(self._record(name).get("seconds", 0) for name in ("check", "segment", "distil"))
+        kept = min(FINISH + (OF_HEADS if self.job.heads else 0), whole / 4)
+        if whole - spent - kept <= 0:
+            raise InferenceError(
+                f"--hours {self.job.hours:g}: {spent / 3600:.2f} hours went into what comes before "
+                "the training; what is done is kept, but for more hours begin in another folder"
+            )
+        return Schedule(seconds=whole - spent - kept)
+
+    def facts(self, name: str) -> JsonObject:
+        """What a stage said of what it made; nothing if it is not done."""
+        facts: JsonObject = self._record(name).get("facts", {})
+        return facts
+
+    def _record(self, name: str) -> JsonObject:
+        try:
+            record: JsonObject = json.loads((self.layout.work / f"{name}.json").read_bytes())
+        except FileNotFoundError:
+            return {}
+        return record
+
+    def _keep(self, name: str, record: JsonObject) -> None:
+        """Note that a stage is done; of a training that was interrupted, what it has made."""
+        if record["facts"].get("stopped"):
+            record["made_of"] = None
+        text = json.dumps(record, indent=1, ensure_ascii=False)
+        write_whole(self.layout.work / f"{name}.json", [text.encode("utf-8"), b"\n"])
+
+
+NAMES = ("check", "segment", "distil", "train", "export", "heads", "measure")
+
+
+def check_room(job: PairJob, layout: Layout) -> None:
+    """
+    Raises:
+        InferenceError: the disk has less room than the pair takes.
+    """
+    folder = next(path for path in (layout.out, *layout.out.resolve().parents) if path.exists())
+    # Text, segmented, as outputs and as numbers; checkpoints with an optimizer's two moments.
+    size = job.sources.stat().st_size
+    needed = 8 * size + 6 * job.verifier.stat().st_size
+    if layout.training.exists():
+        return
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise InferenceError(
+            f"OUT {layout.out}: about {needed / 1e9:.1f} GB are needed there, and {free / 1e9:.1f} "
+            "are free; make room, or name another folder"
+        )
+
+
+def smaller(job: PairJob, out: Path, sources: Path) -> PairJob:
+    """A rehearsal of a job: some of its lines and updates, in another folder."""
+    return replace(job, out=out, sources=sources, hours=None, updates=8, heads=False, workers=None)

@@ -28,12 +28,14 @@ from specdec_plugins.decoding.drafts import Draft
 from specdec_plugins.decoding.hypothesis import Hypothesis
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
 from specdec_plugins.decoding.observers import Judge, Observer
+from specdec_plugins.decoding.resident.loop import ResidentLoop, obstacle
 from specdec_plugins.decoding.results import Results
 from specdec_plugins.decoding.scorers import NoScorer, Scorer, VerifierScorer
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
+from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine, Engines
 from specdec_plugins.host.fairseq_types import NetInput, Sample
@@ -110,6 +112,7 @@ class SpeculativeGenerator:
         self._cached = drafter
         self._draftings: dict[object, Drafting] = {}
         self._drafting_for(self.controller)
+        self._resident = self._build_resident()
 
     @property
     def models(self) -> list[nn.Module]:
@@ -132,6 +135,32 @@ class SpeculativeGenerator:
             )
             features = shared if drafter.uses_verifier_features else None
         return int(drafter.decoder.embed_positions.max_positions), NoScorer(shared, features)
+
+    def _build_resident(self) -> ResidentLoop | None:
+        """What decodes by recorded steps, where the engine can."""
+        engine, scorer = self.engines.verifier, self._scorer
+        if not isinstance(engine, CudaGraphsEngine):
+            return None
+        if not isinstance(scorer, VerifierScorer):
+            engine.fall_back("the drafter is alone")
+            return None
+        models = scorer.verifier, self._cached
+        reason = obstacle(*models, self.controller)
+        if reason is not None:
+            engine.fall_back(reason)
+            return None
+        return ResidentLoop(*models, self._scoring, self._bans, engine)
+
+    def _resident_for(
+        self, controller: Controller, observers: Sequence[Observer]
+    ) -> ResidentLoop | None:
+        """The same, if it can decode under this controller for these observers."""
+        if self._resident is None or not controller.steady:
+            return None
+        if any(one.asks_chances for one in observers):
+            self._resident.engine.fall_back("--trace tells of every draft")
+            return None
+        return self._resident
 
     def _drafting_for(self, controller: Controller, observers: Sequence[Observer] = ()) -> Drafting:
         """What makes the drafts that a controller and observers want; kept for the next batch."""
@@ -198,6 +227,12 @@ class SpeculativeGenerator:
         net_input = sample["net_input"]
         results = Results(len(net_input["src_tokens"]), self.limits, statistics)
         observers = (results, statistics, *observers)
+        resident = self._resident_for(controller, observers)
+        if resident is not None:
+            tokens, stopwatch = net_input["src_tokens"], statistics.stopwatch
+            limits = self._max_lengths(tokens)
+            resident.decode(tokens, limits, controller, results, observers, stopwatch)
+            return results.hypotheses
         drafting = self._drafting_for(controller, observers)
         drafting.start(statistics.stopwatch)
         batch = self._start(net_input, controller, statistics)
@@ -229,14 +264,10 @@ class SpeculativeGenerator:
         self, net_input: NetInput, controller: Controller, statistics: DecodingStatistics
     ) -> Batch:
         """Run the encoder and lay out the rows."""
-        source, limits = net_input["src_tokens"], self.limits
+        source = net_input["src_tokens"]
         with statistics.stopwatch("encode", source.device):
             encoder_out = self._scorer.encode(net_input)
-        longest = limits.longest(source.ne(self.pad).sum(1))
-        max_lengths = longest.clamp(max=self.positions - 1).long().tolist()
-        if min(max_lengths) < limits.min_len:
-            shortest = int(source.ne(self.pad).sum(1).min())
-            raise ValueError(limits.fault(shortest, self.positions))
+        max_lengths = self._max_lengths(source)
         with statistics.stopwatch("control", HOST):
             lengths = controller.start(len(source))
         dtype = next(self.models[0].parameters()).dtype
@@ -247,6 +278,15 @@ class SpeculativeGenerator:
         with statistics.stopwatch("encode", source.device):
             self._scorer.start(encoder_out, batch.capacity)
         return batch
+
+    def _max_lengths(self, source: Tensor) -> list[int]:
+        """Most tokens of each row before EOS; ``source``: ``(rows, n)``."""
+        limits, counts = self.limits, source.ne(self.pad).sum(1).cpu()
+        longest = limits.longest(counts).clamp(max=self.positions - 1).long()
+        if int(longest.min()) < limits.min_len:
+            raise ValueError(limits.fault(int(counts.min()), self.positions))
+        found: list[int] = longest.tolist()
+        return found
 
     def _commit(
         self,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import torch
 from torch import Tensor
 
 
-@lru_cache(maxsize=4096)
+@cache
 def indices(count: int, device: torch.device) -> Tensor:
-    """``(count,)`` 0, 1, 2, …; not to be changed."""
+    """``(count,)`` 0, 1, 2, …; not to be changed. Kept for good: what was recorded reads it."""
     # It may be asked for in inference mode first, and then outside of it.
     with torch.inference_mode(False):
         return torch.arange(count, device=device)

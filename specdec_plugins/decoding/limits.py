@@ -152,6 +152,7 @@ class TokenBans:
         positions: Tensor | None,
         max_lengths: Tensor | None,
         early: bool = True,
+        by_tensors: bool = False,
     ) -> None:
         """Forbid tokens in ``(rows, slots, vocab)`` scores, in place.
 
@@ -160,8 +161,9 @@ class TokenBans:
                 None where none is early or that far.
             max_lengths: ``(rows,)`` where only EOS may come; None if no position is that far.
             early: False if no position is before the minimum length.
+            by_tensors: as of a :class:`~specdec_plugins.decoding.acceptance.Verification`.
         """
-        if scores.device.type == "cpu":
+        if scores.device.type == "cpu" and not by_tensors:
             _forbid(scores.numpy(), self.pad)
         else:
             scores[..., self.pad] = -math.inf
@@ -172,9 +174,9 @@ class TokenBans:
         if early:
             scores[..., self.eos].masked_fill_(positions < self.limits.min_len, -math.inf)
         if max_lengths is not None:
-            full = (positions >= max_lengths[:, None])[..., None]
-            eos = torch.arange(scores.size(-1), device=scores.device) == self.eos
-            scores.masked_fill_(full & ~eos, -math.inf)
+            full, ends = positions >= max_lengths[:, None], scores[..., self.eos].clone()
+            scores.masked_fill_(full[..., None], -math.inf)
+            scores[..., self.eos] = ends
 
 
 @compiled

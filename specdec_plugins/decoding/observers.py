@@ -32,7 +32,8 @@ class Observer:
     """Is called after every step; this one takes note of nothing."""
 
     asks_chances = False
-    """Whether drafts are to come with the drafter's probability of each token."""
+    """Whether it looks at drafts, which are to come with the drafter's probability of each
+    token."""
 
     def begin(self, rows: int) -> None:
         """A batch of so many rows begins."""
@@ -43,6 +44,10 @@ class Observer:
         Args:
             verified: the part of the draft that was.
         """
+        self.note(result)
+
+    def note(self, result: StepResult) -> None:
+        """What is to be told to those who look at nothing else."""
 
     def end(self, hypotheses: list[list[Hypothesis]]) -> None:
         """All rows are finished; each has one hypothesis, to which something may be added."""

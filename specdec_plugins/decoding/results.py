@@ -7,10 +7,9 @@ import time
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.drafts import Draft
 from specdec_plugins.decoding.hypothesis import Hypothesis
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.decoding.observers import Judge, Observer
+from specdec_plugins.decoding.observers import Observer
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import StepResult
 
@@ -27,7 +26,7 @@ class Results(Observer):
         self._statistics = statistics
         self._start = time.perf_counter()
 
-    def __call__(self, draft: Draft, verified: Draft, result: StepResult, judge: Judge) -> None:
+    def note(self, result: StepResult) -> None:
         for row, accepted, committed in zip(result.rows, result.accepted, result.committed):
             self._accepted[row].append(accepted)
             self._committed[row].append(committed)

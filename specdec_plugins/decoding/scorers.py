@@ -7,10 +7,9 @@ from dataclasses import replace
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import Accepted, Scoring, Verification
-from specdec_plugins.decoding.acceptance.sampling import tempered
 from specdec_plugins.decoding.batch import Batch
 from specdec_plugins.decoding.drafts import Draft, SelfScoredDraft
-from specdec_plugins.decoding.limits import TokenBans, penalised
+from specdec_plugins.decoding.limits import TokenBans
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
 from specdec_plugins.host.fairseq_types import EncoderOut, NetInput
 
@@ -20,7 +19,7 @@ class VerifierScorer:
 
     def __init__(self, verifier: CachedVerifier, scoring: Scoring, bans: TokenBans) -> None:
         self.verifier = verifier
-        self._penalty, self._temperature = scoring.repetition_penalty, scoring.temperature
+        self._scoring = scoring
         self._bans = bans
 
     def encode(self, net_input: NetInput) -> EncoderOut:
@@ -44,18 +43,10 @@ class VerifierScorer:
         """Scores of a draft, and the verifier's states ``(rows, slots, channels)``."""
         scored = self.verifier.score(batch.last, draft, batch.lengths)
         scores, normalisers = scored.logits, scored.normalisers
-        if self._penalty != 1 or self._temperature != 1:
-            if self._penalty != 1:
-                scores = penalised(
-                    scores,
-                    self._penalty,
-                    batch.tokens[:, 1 : max(batch.lengths) + 1],
-                    batch.on_device.lengths,
-                    draft.tokens,
-                    draft.ancestors,
-                )
-            scores = tempered(scores, self._temperature)
-            normalisers = scores.logsumexp(-1)
+        if self._scoring.changes:
+            committed = batch.tokens[:, 1 : max(batch.lengths) + 1], batch.on_device.lengths
+            drafted = draft.tokens, draft.ancestors
+            scores, normalisers = self._scoring.changed(scores, *committed, *drafted)
         verification = verification_of(scores, normalisers, batch, draft.depths, self._bans)
         return verification, scored.states
 

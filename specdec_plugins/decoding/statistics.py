@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from specdec_plugins.decoding.drafts import Draft
-from specdec_plugins.decoding.observers import Judge, Observer
+from specdec_plugins.decoding.observers import Observer
 from specdec_plugins.decoding.step_result import StepResult
 
 PHASES = ("encode", "draft", "control", "verify")
@@ -147,7 +146,7 @@ class DecodingStatistics(Observer):
     """Wall seconds of decoding, without what is prepared before a batch."""
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
 
-    def __call__(self, draft: Draft, verified: Draft, result: StepResult, judge: Judge) -> None:
+    def note(self, result: StepResult) -> None:
         """Count a step of every row."""
         self.steps += len(result.rows)
         self.drafter_calls += sum(result.called)

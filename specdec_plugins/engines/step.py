@@ -86,9 +86,10 @@ class CachedStep(Step):
         results = self.run(attends, *inputs)
         return (*results, torch.stack(new))
 
-    def in_room(self, past: Tensor, mask: Tensor | None, *inputs: Tensor) -> Results:
+    def in_room(self, past: Tensor, mask: Tensor | None, *inputs: Tensor | None) -> Results:
         """The same where ``past`` has room for the new tokens behind the others, which is written
         to: to join keys and values takes longer."""
+        assert inputs[0] is not None
         slots = inputs[0].size(1)
         results = self.run([_in_room(layer, mask, slots) for layer in past], *inputs)
         return (*results, past[..., -slots:, :])

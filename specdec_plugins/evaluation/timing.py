@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specdec_plugins.decoding.drafts import Draft
 from specdec_plugins.decoding.generator import SpeculativeGenerator
-from specdec_plugins.decoding.observers import Judge, Observer
+from specdec_plugins.decoding.observers import Observer
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.decoding.trace import TraceRecorder
@@ -32,7 +31,7 @@ class RowCounts(Observer):
     def begin(self, rows: int) -> None:
         self.drafted, self.verified = [0] * rows, [0] * rows
 
-    def __call__(self, draft: Draft, verified: Draft, result: StepResult, judge: Judge) -> None:
+    def note(self, result: StepResult) -> None:
         for row, *counts in zip(result.rows, result.drafted, result.verified):
             self.drafted[row] += counts[0]
             self.verified[row] += counts[1]

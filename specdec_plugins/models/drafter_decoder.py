@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from specdec_plugins.host.fairseq_types import EncoderOut
-from specdec_plugins.models.lattice import SlotLogits, SlotScores
+from specdec_plugins.models.lattice import CANDIDATES, SlotLogits, SlotScores
 from specdec_plugins.models.layers import (
     Attend,
     DecoderLayerRunner,
@@ -64,6 +64,8 @@ class SlotScorer(Protocol):
     projections: Sequence[Projection]
     lookups: Sequence[Tensor]
     """As of a step."""
+    candidates: int
+    """Of each slot of a lattice."""
 
     def __call__(self, x: Tensor, last: Tensor) -> tuple[Tensor, ...]:
         """From states ``(rows, slots, channels)`` and the token ``(rows,)`` before each block."""
@@ -83,6 +85,10 @@ class LogitScorer:
         """``vocabulary``: as of a :class:`SlotLogits`."""
         self._logits, self._vocabulary = logits, vocabulary
         self.projections: Sequence[Projection] = [logits]
+        assert logits.weight is not None
+        # Pad is never among them.
+        most = len(logits.weight) - (vocabulary is None)
+        self.candidates = min(CANDIDATES, most)
 
     def __call__(self, x: Tensor, last: Tensor) -> tuple[Tensor]:
         return (self._logits(x),)

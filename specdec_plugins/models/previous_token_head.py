@@ -71,7 +71,7 @@ class TokenChain:
         self._vocabulary = vocabulary
         # Pad is never among them.
         most = len(output) - 1 if vocabulary is None else len(vocabulary)
-        self._count = min(head.CANDIDATES, most)
+        self.candidates = min(head.CANDIDATES, most)
 
     def __call__(self, x: Tensor, last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The parts of a :class:`Lattice`, in its order, for states ``x`` ``(rows, slots,
@@ -82,7 +82,7 @@ class TokenChain:
         before = torch.cat([F.embedding(last[:, None], self._after), before], dim=1)
         logits = self._logits(x + self._correct(torch.relu(state + before)))
         # In float32: on a CPU, bfloat16 is several times slower to search.
-        best, places = logits.float().topk(self._count)
+        best, places = logits.float().topk(self.candidates)
         candidates = in_vocabulary(places, self._vocabulary)
         # Lookups as embeddings: on a CPU, three times as fast as indexing.
         after = F.embedding(candidates[:, :-1], self._after)

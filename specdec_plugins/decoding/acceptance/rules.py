@@ -18,7 +18,7 @@ from specdec_plugins.decoding.acceptance.sampling import (
     speculative_sampling,
 )
 from specdec_plugins.decoding.acceptance.tree_walk import walk_along
-from specdec_plugins.decoding.acceptance.verification import Accepted, Verification, follow
+from specdec_plugins.decoding.acceptance.verification import Accepted, Verification
 from specdec_plugins.decoding.indices import indices
 from specdec_plugins.decoding.limits import LARGEST
 from specdec_plugins.decoding.options import Option, Value, Values, by_name, flags
@@ -55,6 +55,8 @@ class AcceptanceRule:
     """Whether output, or its distribution, is that of the verifier alone."""
     draws: ClassVar[bool] = False
     """Whether drafts are to be drawn, by :meth:`propose`."""
+    several: ClassVar[bool] = True
+    """Whether more than one of the tokens that may come next may be good."""
     takes_temperature: ClassVar[bool] = True
     """Whether what is accepted depends on the temperature."""
 
@@ -93,7 +95,7 @@ class AcceptanceRule:
             after: ``(rows, drafted)`` the slot whose scores judge each of them.
         """
         # Not "no better token": of two tokens that tie, only the one that is taken.
-        return follow(drafted, own, after)
+        return verification.are_own(drafted, own, after)
 
     def own(self, verification: Verification) -> Tensor:
         """``(rows, slots)`` the token that the verifier commits after each that it read."""
@@ -133,6 +135,18 @@ class AcceptanceRule:
         """``(…, candidates)`` what to draw drafts by, of the drafter's scores."""
         raise NotImplementedError(f"{self.name} acceptance draws no drafts")
 
+    def judge_drawn(
+        self,
+        verification: Verification,
+        drafted: Tensor,
+        proposal: Proposal,
+        lengths: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Of tokens ``(rows, slots)`` that were drawn by :meth:`propose`: which may be committed,
+        and ``(rows, 1)`` the verifier's own after them; ``lengths``: as of :meth:`accept_chain`,
+        None for all."""
+        raise NotImplementedError(f"{self.name} acceptance draws no drafts")
+
     def accept_drawn(
         self,
         verification: Verification,
@@ -141,8 +155,9 @@ class AcceptanceRule:
         lengths: Tensor,
         room: list[int] | None,
     ) -> Accepted:
-        """As :meth:`accept_chain`, of tokens that were drawn by :meth:`propose`."""
-        raise NotImplementedError(f"{self.name} acceptance draws no drafts")
+        """As :meth:`accept_chain`, of tokens that were drawn."""
+        good, own = self.judge_drawn(verification, drafted, proposal, lengths)
+        return walk_along(drafted, good, own, verification.eos, lengths, room)
 
 
 @dataclass(frozen=True)
@@ -150,6 +165,7 @@ class StrictRule(AcceptanceRule):
     """A drafted token is accepted where it is the verifier's best: its own greedy output."""
 
     name: ClassVar[str] = "strict"
+    several: ClassVar[bool] = False
     takes_temperature: ClassVar[bool] = False
 
     def __str__(self) -> str:
@@ -210,6 +226,7 @@ class SamplingRule(AcceptanceRule):
 
     name: ClassVar[str] = "sampling"
     options: ClassVar[tuple[Option[object], ...]] = (SAMPLING, TOPK, TOPP)
+    several: ClassVar[bool] = False
     draws: ClassVar[bool] = True
 
     def __str__(self) -> str:
@@ -252,18 +269,16 @@ class SamplingRule(AcceptanceRule):
     def propose(self, scores: Tensor, temperature: float) -> Tensor:
         return self.sampling.probabilities(log_probabilities(scores, temperature))
 
-    def accept_drawn(
+    def judge_drawn(
         self,
         verification: Verification,
         drafted: Tensor,
         proposal: Proposal,
-        lengths: Tensor,
-        room: list[int] | None,
-    ) -> Accepted:
+        lengths: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
         p = self.sampling.probabilities(verification.log_probabilities)
         accepted, own = speculative_sampling(p, drafted, proposal, lengths)
-        good = indices(drafted.size(1), drafted.device) < accepted[:, None]
-        return walk_along(drafted, good, own, verification.eos, lengths, room)
+        return indices(drafted.size(1), drafted.device) < accepted[:, None], own
 
 
 @dataclass(frozen=True)

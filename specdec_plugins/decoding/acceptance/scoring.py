@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from specdec_plugins.decoding.acceptance.rules import AcceptanceRule, StrictRule
-from specdec_plugins.decoding.limits import REPETITION_PENALTY, GenerationLimits
+from specdec_plugins.decoding.acceptance.sampling import tempered
+from specdec_plugins.decoding.limits import REPETITION_PENALTY, GenerationLimits, penalised
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,25 @@ class Scoring:
     def of(cls, rule: AcceptanceRule, limits: GenerationLimits) -> Scoring:
         """With what the limits say of scores."""
         return cls(rule, limits.temperature, limits.repetition_penalty)
+
+    @property
+    def changes(self) -> bool:
+        """Whether a verifier's scores are changed before they are judged."""
+        return self.repetition_penalty != 1 or self.temperature != 1
+
+    def changed(
+        self,
+        scores: Tensor,
+        committed: Tensor,
+        lengths: Tensor,
+        drafted: Tensor,
+        ancestors: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Scores with penalty and temperature, and their normalisers; arguments as of
+        :func:`~specdec_plugins.decoding.limits.penalised`."""
+        scores = penalised(scores, self.repetition_penalty, committed, lengths, drafted, ancestors)
+        scores = tempered(scores, self.temperature)
+        return scores, scores.logsumexp(-1)
 
     def __str__(self) -> str:
         """The rule, the temperature where that matters to it, and the penalty; neither if it is

@@ -83,6 +83,9 @@ class Controller:
     name: str
     """Its policy's."""
     needs: Needs
+    steady: bool = False
+    """Whether every step of a batch drafts as much as the first, and verifies all of it: such a
+    step can be recorded."""
     reuse_above: float = math.inf
     """Of trees: where what is left of a row's last draft is expected to have so many tokens
     accepted, it is verified once more instead of a new draft."""
@@ -124,3 +127,4 @@ class NoDrafts(Controller):
 
     name = "none"
     needs = Needs(0)
+    steady = True

@@ -17,6 +17,7 @@ class Constant(Controller):
     """As published: whole blocks."""
 
     name = "constant"
+    steady = True
 
     def __init__(self, length: int, needs: Needs | None = None) -> None:
         """``needs``: for other drafts than chains of so many slots."""

@@ -21,6 +21,7 @@ class Tree(Controller):
     """
 
     name = "tree"
+    steady = True
 
     def __init__(
         self, nodes: int, depth: int, redraft_below: float, max_rows: int | None = None

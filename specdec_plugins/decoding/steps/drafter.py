@@ -46,6 +46,8 @@ class DrafterStep(CachedStep):
 
     transient = 1
     memory_at = 6
+    channels = 0
+    """Of the verifier's states that it reads."""
 
     def __init__(self, model: Drafter) -> None:
         super().__init__()
@@ -133,14 +135,16 @@ class CachedDrafter:
         self.model = model
         self.decoder = model.decoder
         self.causal = model.decoder.causal
+        self.recordable = self.causal and not model.decoder.copies_source
+        """Whether its inputs can be made by tensor code of fixed sizes."""
         self.reads_features = model.uses_verifier_features
         self.step = DrafterStep(model)
         self._run = engine.prepare(self.step)
         self._read_source = engine.prepare(MemoryStep(self.step.layers))
-        self._encode: Encode | None = None
+        self.encode: Encode | None = None
         with torch.no_grad():
             if model.encoder is not None:
-                self._encode = frozen_encoder(model.encoder, engine)
+                self.encode = frozen_encoder(model.encoder, engine)
         self._table: Tensor | None = None
         self._sizes = engine.sizes
         self._cache = KVCache(self.step.layers, engine.sizes)
@@ -153,8 +157,8 @@ class CachedDrafter:
         ``capacity``: of a row, prefix and block together.
         """
         encoder_out = verifier_out
-        if self._encode is not None:
-            encoder_out = self._encode(net_input["src_tokens"], net_input["src_lengths"])
+        if self.encode is not None:
+            encoder_out = self.encode(net_input["src_tokens"], net_input["src_lengths"])
         assert encoder_out is not None
         states = encoder_out["encoder_out"][0]
         self._cache.begin(states)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from specdec_plugins.engines.engine import Engine
 from specdec_plugins.engines.sizes import Sizes
-from specdec_plugins.engines.step import Run, SourceStep
+from specdec_plugins.engines.step import SourceStep
 from specdec_plugins.host.fairseq_types import EncoderOut
 from specdec_plugins.models.layers import (
     DecoderLayerRunner,
@@ -23,6 +23,8 @@ from specdec_plugins.models.layers import (
     Projection,
     additive,
     among_themselves,
+    position_table,
+    positioned,
     source_memory,
 )
 
@@ -35,15 +37,19 @@ def frozen_encoder(encoder: TransformerEncoderBase, engine: Engine) -> Encode:
 
     An encoder whose forward, or that of a layer, is not fairseq's own is run by that.
     """
-    if same_methods(encoder, TransformerEncoderBase, "forward", "forward_scriptable") and all(
+    if is_stock(encoder):
+        return StockEncoder(encoder, engine)
+    return lambda tokens, lengths: encoder(tokens, src_lengths=lengths)
+
+
+def is_stock(encoder: TransformerEncoderBase) -> bool:
+    """Whether the forward pass of an encoder, and of its layers, is fairseq's own."""
+    return same_methods(encoder, TransformerEncoderBase, "forward", "forward_scriptable") and all(
         same_methods(layer, TransformerEncoderLayerBase, "forward", "residual_connection")
         and type(layer.self_attn) is MultiheadAttention
         and not getattr(layer.self_attn, "use_xformers", False)
         for layer in encoder.layers
-    ):
-        run, sizes = engine.prepare(EncoderStep(encoder)), engine.sizes
-        return lambda tokens, lengths: _encode(encoder, run, sizes, tokens, lengths)
-    return lambda tokens, lengths: encoder(tokens, src_lengths=lengths)
+    )
 
 
 def same_methods(module: nn.Module, stock: type, *methods: str) -> bool:
@@ -51,31 +57,61 @@ def same_methods(module: nn.Module, stock: type, *methods: str) -> bool:
     return all(getattr(type(module), name, None) is getattr(stock, name) for name in methods)
 
 
-def _encode(
-    encoder: TransformerEncoderBase,
-    run: Run,
-    sizes: Sizes,
-    tokens: Tensor,
-    lengths: Tensor,
-) -> EncoderOut:
-    if not sizes.exact:
-        tokens = _padded(tokens, sizes, encoder.padding_idx)
-    x, embedded = encoder.forward_embedding(tokens)
-    padding, mask = tokens.eq(encoder.padding_idx), None
-    some = bool(padding.any())
-    if some:
-        x = x.masked_fill(padding[..., None], 0)
-    if some or not sizes.exact:
-        mask = additive(~padding[:, None, None], x.dtype)
-    (states,) = run(x, mask)
-    return {
-        "encoder_out": [states.transpose(0, 1)],
-        "encoder_padding_mask": [padding] if some else [],
-        "encoder_embedding": [embedded],
-        "encoder_states": [],
-        "src_tokens": [],
-        "src_lengths": [lengths],
-    }
+class StockEncoder:
+    """A stock encoder, whose layers an engine runs."""
+
+    def __init__(self, model: TransformerEncoderBase, engine: Engine) -> None:
+        self.model, self._sizes = model, engine.sizes
+        self._run = engine.prepare(EncoderStep(model))
+
+    def __call__(self, tokens: Tensor, lengths: Tensor) -> EncoderOut:
+        """See :data:`Encode`."""
+        if not self._sizes.exact:
+            tokens = _padded(tokens, self._sizes, self.model.padding_idx)
+        x, embedded = self.model.forward_embedding(tokens)
+        padding, mask = tokens.eq(self.model.padding_idx), None
+        some = bool(padding.any())
+        if some:
+            x = x.masked_fill(padding[..., None], 0)
+        if some or not self._sizes.exact:
+            mask = additive(~padding[:, None, None], x.dtype)
+        (states,) = self._run(x, mask)
+        return {
+            "encoder_out": [states.transpose(0, 1)],
+            "encoder_padding_mask": [padding] if some else [],
+            "encoder_embedding": [embedded],
+            "encoder_states": [],
+            "src_tokens": [],
+            "src_lengths": [lengths],
+        }
+
+    @property
+    def recordable(self) -> bool:
+        """Whether :meth:`masked` is how it embeds tokens."""
+        return same_methods(self.model, TransformerEncoderBase, "forward_embedding")
+
+    def positions(self, length: int) -> Tensor | None:
+        """See :func:`position_table`."""
+        return position_table(self.model.embed_positions, length, self.model.padding_idx)
+
+    def masked(self, tokens: Tensor, visible: Tensor, mask: Tensor, table: Tensor | None) -> Tensor:
+        """States ``(source, rows, channels)`` by tensor code alone.
+
+        Args:
+            visible: ``(rows, source)`` which of the tokens are no padding.
+            mask: the same, to be added to attention scores.
+            table: of :meth:`positions`.
+        """
+        model = self.model
+        x = model.embed_scale * model.embed_tokens(tokens)
+        if table is not None:
+            x = positioned(x, (visible.cumsum(1) - 1).clamp(min=0), table)
+        if model.layernorm_embedding is not None:
+            x = model.layernorm_embedding(x)
+        if model.quant_noise is not None:
+            x = model.quant_noise(x)
+        (states,) = self._run(x * visible[..., None], mask)
+        return states.transpose(0, 1)
 
 
 def _padded(tokens: Tensor, sizes: Sizes, padding: int) -> Tensor:

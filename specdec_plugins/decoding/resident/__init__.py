@@ -1,0 +1,1 @@
+"""Decoding whose state stays on the device, for engines that replay recorded work."""

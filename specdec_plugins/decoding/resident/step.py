@@ -1,0 +1,207 @@
+"""A whole step as one function of tensors that never move: draft, verify, accept, append.
+
+The same operations are launched at every step, on the same memory, whatever it holds, and the host
+is asked nothing: so it can be recorded once and replayed. What a row has committed, the host reads
+from one small tensor; of trees, which it grows from the drafter's lattice, it writes another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.acceptance import Scoring, Verification
+from specdec_plugins.decoding.acceptance.sampling import Proposal
+from specdec_plugins.decoding.acceptance.tensor_walk import (
+    Way,
+    chain_links,
+    walk_by_tensors,
+)
+from specdec_plugins.decoding.drafting import draw_chain
+from specdec_plugins.decoding.drafts.growth import HostLattice, grow_all
+from specdec_plugins.decoding.limits import TokenBans
+from specdec_plugins.decoding.resident.messages import Outcome, TreeInput
+from specdec_plugins.decoding.resident.state import Kind, Shape, State
+from specdec_plugins.decoding.steps.drafter import DrafterStep
+from specdec_plugins.decoding.steps.encoder import StockEncoder
+from specdec_plugins.decoding.steps.mask import mask_elsewhere
+from specdec_plugins.decoding.steps.verifier import VerifierStep
+from specdec_plugins.models.lattice import SlotScores
+from specdec_plugins.models.layers import additive, position_table, source_memory
+
+
+@dataclass(frozen=True)
+class Models:
+    """What a step is made of."""
+
+    encoder: StockEncoder
+    verifier: VerifierStep
+    scoring: Scoring
+    bans: TokenBans
+    drafter: DrafterStep | None = None
+    drafter_encoder: StockEncoder | None = None
+    """None where it reads the verifier's."""
+
+    @property
+    def weight(self) -> Tensor:
+        """One of the verifier's."""
+        weight: Tensor = self.verifier.decoder.embed_tokens.weight
+        return weight
+
+
+class ResidentStep:
+    """Parts of a step, each of which can be recorded."""
+
+    def __init__(self, models: Models, kind: Kind, shape: Shape) -> None:
+        self.kind, self.shape = kind, shape
+        self._models, self._verifier, self._drafter = models, models.verifier, models.drafter
+        weight = models.weight
+        self._dtype, device = weight.dtype, weight.device
+        self.state = State((models.verifier, models.drafter), kind, shape, weight)
+        self._capacity = shape.width - kind.slots
+        self._rows = torch.arange(shape.rows, device=device)[:, None]
+        self._index = torch.arange(max(kind.slots, kind.window + kind.block), device=device)
+        decoder = models.verifier.decoder
+        self._table = position_table(decoder.embed_positions, shape.width, decoder.padding_idx)
+        encoders = (models.encoder, models.drafter_encoder)
+        self._source_tables = {
+            one: one.positions(shape.source) for one in encoders if one is not None
+        }
+        precision = torch.promote_types(weight.dtype, torch.float32)
+        self.tree = TreeInput(shape.rows, kind, models.bans.pad, device) if kind.nodes else None
+        candidates = 0 if self._drafter is None else self._drafter.score.candidates
+        self.outcome = Outcome(shape.rows, kind, candidates, precision, device)
+        self._links = chain_links(kind.block, device) if self.tree is None else self.tree.links
+        if self._drafter is not None and kind.block:
+            self._draft_table = self._drafter.decoder.positions(2 * shape.width)
+
+    def begin(self, tokens: Tensor, limits: list[int]) -> None:
+        """Hold nothing yet of the sources ``tokens`` ``(rows, n)``."""
+        self.state.begin(tokens, limits, self._models.bans.pad, self._models.bans.eos)
+
+    def grow(self, lattice: HostLattice, rows: list[int]) -> list[float]:
+        """Make the trees of some rows to verify next; returns how many tokens of each are expected
+        to be accepted."""
+        assert self.tree is not None
+        some = lattice[0][rows], lattice[1][rows], lattice[2][rows]
+        places, bans = np.zeros((3, len(rows)), np.int64), self._models.bans
+        places[2] = self.kind.block
+        trees = grow_all(some, places, self.kind.nodes, bans.eos, bans.pad)
+        self.tree.write(trees, rows)
+        expected: list[float] = trees[-1].tolist()
+        return expected
+
+    def encode(self) -> None:
+        """Read the sources."""
+        state = self.state
+        visible = state.source != self._models.bans.pad
+        state.memory_mask.copy_(additive(visible[:, None, None], self._dtype))
+        states = self._read(self._models.encoder, visible)
+        state.memory.copy_(source_memory(self._verifier.layers, states))
+        if self._drafter is not None and state.draft_memory is not None:
+            own = self._models.drafter_encoder
+            states = states if own is None else self._read(own, visible)
+            state.draft_memory.copy_(source_memory(self._drafter.layers, states))
+
+    def _read(self, encoder: StockEncoder, visible: Tensor) -> Tensor:
+        state, table = self.state, self._source_tables[encoder]
+        return encoder.masked(state.source, visible, state.memory_mask, table)
+
+    def draft(self) -> None:
+        """Of trees: the first draft."""
+        self.outcome.draft(self._draft().lattice())
+
+    def run(self) -> None:
+        """The whole step of chains; of trees, acceptance of one and the next draft."""
+        if not self.kind.block:
+            self._verify(self.state.tokens[:, :0], None)
+        elif self.tree is not None:
+            self._verify(self.tree.tokens, None)
+            self.outcome.draft(self._draft().lattice())
+        elif self._models.scoring.rule.draws:
+            self._verify(*draw_chain(self._draft(), self._models.scoring))
+        else:
+            self._verify(self._draft().choose(), None)
+
+    def _draft(self) -> SlotScores:
+        """What the slots after every row's last token may hold."""
+        state, kind, drafter = self.state, self.kind, self._drafter
+        assert drafter is not None
+        assert state.draft_cache is not None
+        cached, index = state.lengths - state.new, self._index[: kind.window + kind.block]
+        positions = cached[:, None] + index
+        is_mask = index >= state.new[:, None]
+        seen = torch.where(is_mask, (state.new + kind.block)[:, None], index + 1)
+        among = index < seen[..., None]
+        mask = mask_elsewhere(cached, self._capacity, among, self._dtype)
+        block = state.new[:, None] + index[: kind.block]
+        given = state.tokens, is_mask, positions, block, state.last, self._draft_table
+        rest = state.draft_memory, state.memory_mask, None, state.features
+        _, *scores, _ = drafter.in_room(state.draft_cache, mask, *given, *rest)
+        window = index[: kind.window]
+        self._keep(state.draft_cache, window[None], positions[:, : kind.window])
+        return drafter.score.read(*scores)
+
+    def _verify(self, drafted: Tensor, proposal: Proposal | None) -> None:
+        """Accept what the verifier wants of a draft ``(rows, slots)``, and append it."""
+        state, links = self.state, self._links
+        read = torch.cat([state.last[:, None], drafted], dim=1)
+        positions = state.lengths[:, None] + links.depths
+        mask = mask_elsewhere(state.lengths, self._capacity, links.ancestors, self._dtype)
+        rest = self._table, state.memory, state.memory_mask
+        logits, states, normalisers, _ = self._verifier.in_room(
+            state.cache, mask, read, positions, *rest
+        )
+        models = self._models
+        if models.scoring.changes:
+            committed = state.history, state.lengths
+            logits, normalisers = models.scoring.changed(
+                logits, *committed, drafted, links.ancestors
+            )
+        bans = models.bans
+        bans.apply(logits, positions, state.limits, bans.limits.min_len > 0, by_tensors=True)
+        verification = Verification(logits, bans.eos, normalisers, by_tensors=True)
+        way = self._accepted(verification, drafted, proposal)
+        self._append(way, verification.of(way.tokens, way.sources), states)
+
+    def _accepted(
+        self, verification: Verification, drafted: Tensor, proposal: Proposal | None
+    ) -> Way:
+        rule, eos, links = self._models.scoring.rule, verification.eos, self._links
+        if proposal is None:
+            own = rule.own(verification)
+            after = links.after.expand_as(drafted)
+            good = rule.agrees(verification, own, drafted, after)
+        else:
+            good, own = rule.judge_drawn(verification, drafted, proposal)
+        if self.tree is None and self.kind.block > 1:
+            good = torch.cat([good[:, :1], good[:, 1:] & (drafted[:, :-1] != eos)], dim=1)
+        return walk_by_tensors(links, drafted, (good, own), eos, rule.several)
+
+    def _append(self, way: Way, scores: Tensor, states: Tensor) -> None:
+        """Keep what was accepted, and tell the host."""
+        state, window = self.state, self.kind.window
+        self.outcome.accept(way, scores)
+        positions = state.lengths[:, None] + self._index[:window]
+        self._keep(state.cache, way.sources, positions)
+        state.tokens[:, :window] = way.tokens
+        if self._models.scoring.repetition_penalty != 1:
+            state.history[self._rows, positions] = way.tokens
+        if state.features is not None:
+            state.features.copy_(states[self._rows, way.sources])
+        last = way.tokens.gather(1, way.committed - 1)[:, 0]
+        state.last.copy_(last)
+        state.new.copy_(way.committed[:, 0])
+        # Rows that have ended begin anew, where there is room for whatever they do.
+        state.going.logical_and_(last != self._models.bans.eos)
+        state.lengths.add_(state.new).mul_(state.going)
+        state.new.mul_(state.going)
+
+    def _keep(self, cache: Tensor, sources: Tensor, places: Tensor) -> None:
+        """Of the tokens that were read, cache the ``sources``-th ones of every row at its
+        ``places``."""
+        columns = cache.permute(2, 4, 0, 1, 3, 5)
+        columns[self._rows, places] = columns[self._rows, self._capacity + sources]

@@ -1,0 +1,164 @@
+"""Recorded steps put out what the ordinary loop does, and count what it counts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_batch
+from controlled import DRAFTERS, K, drafter, verifier
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recorded import by_graph, recorded
+from scripted import DICTIONARY, traced
+
+from specdec_plugins.decoding.acceptance import (
+    AcceptanceRule,
+    RelaxedRule,
+    SamplingRule,
+    StrictRule,
+)
+from specdec_plugins.decoding.acceptance.sampling import Sampling
+from specdec_plugins.decoding.build import build_generator
+from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.engines.eager import EagerEngine
+from specdec_plugins.engines.engine import Engine, Engines
+
+CAUSAL = [name for name in sorted(DRAFTERS) if name != "block"]
+CONTROLLERS = {
+    "none": ControllerOptions("none"),
+    "confidence": ControllerOptions("confidence"),
+    "constant": ControllerOptions("constant"),
+    "short": ControllerOptions("constant", max_draft=1),
+    # Without drafts that are used again, which recorded steps have not.
+    "tree": ControllerOptions("tree", redraft_below=math.inf),
+    "small tree": ControllerOptions("tree", tree_nodes=3, redraft_below=math.inf),
+    "tree of few rows": ControllerOptions("tree", max_rows=2, redraft_below=math.inf),
+}
+RULES: dict[str, AcceptanceRule] = {
+    "strict": StrictRule(),
+    "relaxed": RelaxedRule(3, 2.0),
+    "widest": RelaxedRule(len(DICTIONARY), math.inf),
+}
+EAGER = EagerEngine("float64")
+
+
+def make(
+    engine: Engine, name: str, controller: str, rule: AcceptanceRule, **limits: Any
+) -> SpeculativeGenerator:
+    return build_generator(
+        verifier(),
+        drafter(name),
+        DICTIONARY,
+        block_size=K,
+        rule=rule,
+        limits=GenerationLimits(**limits),
+        options=CONTROLLERS[controller],
+        engines=Engines.both(engine),
+    )
+
+
+def assert_same(found: SpeculativeGenerator, expected: SpeculativeGenerator, batch: Any) -> None:
+    """The same output, scores and counts."""
+    pairs = list(zip(found.generate([], batch), expected.generate([], batch), strict=True))
+    for (one,), (other,) in pairs:
+        assert one["tokens"].tolist() == other["tokens"].tolist()
+        assert one["accepted"] == other["accepted"]
+        assert [part["tokens"].tolist() for part in one["history"]] == [
+            part["tokens"].tolist() for part in other["history"]
+        ]
+        for key in ("positional_scores", "score"):
+            torch.testing.assert_close(one[key], other[key], atol=1e-9, rtol=1e-9)
+    reports = [one.statistics.report() for one in (found, expected)]
+    for report in reports:
+        for timed in ("seconds", "tokens_per_second", "latency_ms"):
+            del report[timed]
+    assert reports[0] == reports[1]
+    assert found.engines.name == "cuda-graphs"
+
+
+@settings(max_examples=80)
+@given(
+    name=st.sampled_from(CAUSAL),
+    controller=st.sampled_from(sorted(CONTROLLERS.keys() - {"confidence"})),
+    rule=st.sampled_from(sorted(RULES)),
+    lengths=st.lists(st.integers(1, 20), min_size=1, max_size=5),
+    seed=st.integers(0, 99),
+    max_len_b=st.integers(2, 40),
+    changes=st.fixed_dictionaries(
+        {},
+        optional={
+            "min_len": st.integers(0, 2),
+            "unkpen": st.sampled_from([-2.0, 1.5]),
+            "temperature": st.just(1.7),
+            "repetition_penalty": st.just(1.4),
+        },
+    ),
+)
+def test_the_ordinary_loop_puts_out_the_same(
+    name: str,
+    controller: str,
+    rule: str,
+    lengths: list[int],
+    seed: int,
+    max_len_b: int,
+    changes: dict[str, Any],
+) -> None:
+    given: Any = name, controller, RULES[rule]
+    limits = {"max_len_b": max_len_b, **changes}
+    batch = make_batch(lengths, seed=seed)
+    assert_same(make(recorded(), *given, **limits), make(EAGER, *given, **limits), batch)
+
+
+@pytest.mark.parametrize(
+    ("controller", "rule"), [("none", "strict"), ("constant", "relaxed"), ("tree", "relaxed")]
+)
+def test_so_does_what_runs_no_python(controller: str, rule: str) -> None:
+    """Batch after batch, whose rows end one by one, and which grow out of their buffers."""
+    given: Any = "causal, all shared", controller, RULES[rule]
+    limits = {"max_len_b": 30, "repetition_penalty": 1.2}
+    made = make(recorded(by_graph), *given, **limits)
+    plain = make(EAGER, *given, **limits)
+    for lengths in ([5, 9, 3], [4, 2, 7]):
+        assert_same(made, plain, make_batch(lengths))
+
+
+@pytest.mark.parametrize("record", [recorded(), recorded(by_graph)], ids=["called", "replayed"])
+@pytest.mark.parametrize("controller", ["none", "constant", "tree"])
+def test_sampling_draws_the_same_numbers(controller: str, record: Engine) -> None:
+    """One row at a time, of which both loops draw in the same order."""
+    given: Any = "causal, all shared", controller, SamplingRule(Sampling(8, 0.9))
+    pair = [make(engine, *given, max_len_b=12) for engine in (record, EAGER)]
+    pair[0].generate([], make_batch([4]))  # To record draws, too.
+    outputs = []
+    for generator in pair:
+        torch.manual_seed(3)
+        outputs.append(
+            [
+                generator.generate([], make_batch([4], seed=seed))[0][0]["tokens"].tolist()
+                for seed in range(8)
+            ]
+        )
+    assert outputs[0] == outputs[1]
+    assert len({len(tokens) for tokens in outputs[0]}) > 1
+
+
+@pytest.mark.parametrize("why", ["reads whole prefixes", "decides anew", "--trace"])
+def test_what_cannot_be_recorded_goes_by_the_ordinary_loop(
+    why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = "block" if why == "reads whole prefixes" else "causal"
+    controller = "confidence" if why == "decides anew" else "constant"
+    outputs = []
+    for engine in (recorded(), EAGER):
+        generator = make(engine, name, controller, StrictRule())
+        if why == "--trace":
+            traced(generator)
+        outputs.append([h["tokens"].tolist() for (h,) in generator.generate([], make_batch([5]))])
+        assert generator.engines.name == "eager"
+    assert outputs[0] == outputs[1]
+    assert why in caplog.text

@@ -1,0 +1,39 @@
+"""Engines whose steps are recorded without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from specdec_plugins.engines.cuda_graphs import Buckets, CudaGraphsEngine, Replay
+
+SMALL = Buckets(width=16, source=8)
+"""Sizes that tiny sentences grow out of."""
+
+
+def by_call(part: Replay) -> Replay:
+    """Nothing is recorded: it is called again."""
+    return part
+
+
+def by_graph(part: Replay) -> Replay:
+    """What a graph of operations has recorded: to replay it runs no Python of ours, so that
+    whatever was taken from the host while it was recorded shows."""
+
+    def run(nothing: Any) -> None:
+        part()
+
+    graph: Callable[[Any], None] = make_fx(run)(torch.zeros(1))
+    return lambda: graph(torch.zeros(1))
+
+
+def recorded(
+    record: Callable[[Replay], Replay] = by_call,
+    precision: str = "float64",
+    buckets: Buckets = SMALL,
+) -> CudaGraphsEngine:
+    """The engine ``cuda-graphs`` without CUDA."""
+    return CudaGraphsEngine(precision, buckets, record)

@@ -109,12 +109,12 @@ def main() -> int:
         for flag, value in (("--repeats", args.repeats), ("--lines", args.lines)):
             if value is not None and value < 1:
                 raise ValueError(f"{flag} {value}: must be at least 1")
-        choose_threads()
-        systems = {name: load(args, given) for name, given in SYSTEMS.items()}
         source, reference = texts(args)
         lines = read_text(source, args.lines, "--source")
         references = read_references(reference, args.lines, lines, source, "--source")
         sources = [line.text for line in lines]
+        choose_threads()
+        systems = {name: load(args, given) for name, given in SYSTEMS.items()}
     except (CheckpointError, InferenceError, OSError, ValueError) as error:
         print(f"demo.py: {error}", file=sys.stderr)
         return 1

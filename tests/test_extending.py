@@ -34,76 +34,63 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(folder: Path, *command: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(folder)}
-    done = subprocess.run(
-        [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
-
 def translate(trained: Trained, *flags: str) -> list[str]:
-    source = trained.folder / "valid.en"
+    """A command line of ``inference.py`` for the valid set."""
     pair = "--path", str(trained.drafter), "--AR-path", str(trained.verifier)
-    return [
-        str(trained.data),
-        *pair,
-        "--cpu",
-        "--engine",
-        "eager",
-        "--input-path",
-        str(source),
-        *flags,
+    files = "--input-path", str(trained.folder / "valid.en")
+    return [str(trained.data), *pair, "--cpu", "--engine", "eager", *files, *flags]
+
+
+def test_all_of_them(extended: Path, trained: Trained, tmp_path: Path) -> None:
+    """A controller changes nothing of strict output; a rule that takes less than the best does. A
+    drafter is trained, and decodes by an engine as by another."""
+    names = {name: str(tmp_path / name) for name in ("plain", "patient", "shared")}
+    lines = [
+        translate(trained, "--controller", "patience", "--short-draft", "1"),
+        translate(trained, "--controller", "constant", "--share", "0.0001"),
     ]
-
-
-def test_a_controller_and_a_rule(extended: Path, trained: Trained, tmp_path: Path) -> None:
-    """A controller changes nothing of strict output; a rule that takes less than the best does."""
-    plain = tmp_path / "plain"
-    assert main(translate(trained, "--strategy", "AR", "--output-path", str(plain))) == 0
-    patient = translate(trained, "--controller", "patience", "--short-draft", "1")
-    shared = translate(trained, "--controller", "constant", "--share", "0.0001")
-    found = [tmp_path / "patient", tmp_path / "shared"]
-    run(extended, "-c", BOTH, repr([patient, shared]), *map(str, found))
-    strict, relaxed = (path.read_text("utf-8") for path in found)
-    assert strict == plain.read_text("utf-8")
+    commands = [[*line, "--output-path", names[name]] for line, name in zip(lines, list(names)[1:])]
+    flags = (
+        f"{trained.data} --save-dir {tmp_path} --source-lang en --target-lang de --cpu "
+        f"--optimizer adam --lr 0.01 --max-tokens 400 --user-dir {extended}/specdec_plugins "
+        f"--max-update 2 --num-workers 0 {trained.drafter_flags}"
+    ).replace("block_causal", "block_positioned")
+    pair = str(trained.data), str(tmp_path / "checkpoint_last.pt"), str(trained.verifier)
+    done = subprocess.run(
+        [sys.executable, "-c", ALL, repr(commands), flags, *pair, trained.source[0]],
+        cwd=extended,
+        env={**os.environ, "PYTHONPATH": str(extended)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    same, *steps = done.stdout.splitlines()[-1].split()
+    assert same == "True"
+    assert {"VerifierStep", "DrafterStep", "EncoderStep"} <= set(steps)
+    plain = translate(trained, "--strategy", "AR", "--output-path", names["plain"])
+    assert main(plain) == 0
+    greedy, strict, relaxed = (Path(path).read_text("utf-8") for path in names.values())
+    assert strict == greedy
     assert relaxed.count("\n") == strict.count("\n")
     assert relaxed != strict
 
 
-def test_a_drafter_and_an_engine(extended: Path, trained: Trained, tmp_path: Path) -> None:
-    flags = trained.drafter_flags.replace("block_causal", "block_positioned")
-    save = tmp_path / "positioned"
-    common = "--source-lang en --target-lang de --cpu --optimizer adam --lr 0.01 --max-tokens 400"
-    run(
-        extended, "-m", "fairseq_cli.train", str(trained.data), "--save-dir", str(save),
-        *common.split(), "--user-dir", str(extended / "specdec_plugins"), "--max-update", "2",
-        "--num-workers", "0", *flags.split(),
-    )  # fmt: skip
-    timed = run(
-        extended, "-c", TIMED, str(trained.data), str(save / "checkpoint_last.pt"),
-        str(trained.verifier), trained.source[0],
-    )  # fmt: skip
-    same, *steps = timed.split()
-    assert same == "True"
-    assert {"VerifierStep", "DrafterStep", "EncoderStep"} <= set(steps)
-
-
-BOTH = """
+ALL = """
 import ast, sys
 from specdec_plugins.cli.inference import main
-for command, output in zip(ast.literal_eval(sys.argv[1]), sys.argv[2:]):
-    assert main([*command, "--output-path", output]) == 0
-"""
-TIMED = """
-import sys
+commands, flags, data, drafter, verifier, line = sys.argv[1:]
+for command in ast.literal_eval(commands):
+    assert main(command) == 0
+
+from fairseq_cli import train
+sys.argv = ["fairseq-train", *flags.split()]
+train.cli_main()
+
 from timed_engine import TimedEngine
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.engines.engine import Engines
 from specdec_plugins.inference import Settings, load_translator
-data, drafter, verifier, line = sys.argv[1:]
 translator = load_translator(Settings(data=data, path=drafter, ar_path=verifier))
 plain = translator.generator
 assert type(plain.drafter).__name__ == "BlockPositionedDrafter"

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from argparse import Namespace
 from collections import defaultdict
 from pathlib import Path
@@ -18,7 +15,7 @@ from dummy_data import run_train
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models.transformer import TransformerModel
-from fairseq_cli import generate
+from fairseq_cli import generate, interactive
 from trained import Trained
 
 from specdec_plugins.checkpoints.export import export_checkpoint
@@ -30,27 +27,19 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "specdec_plugins"
 
 
-def run(command: str, arguments: str, stdin: str = "") -> str:
-    """What one of fairseq's commands prints."""
-    done = subprocess.run(
-        [sys.executable, "-m", f"fairseq_cli.{command}", *arguments.split()],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONUTF8": "1"},
-        cwd=ROOT,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout + done.stderr
-
-
 def run_generate(arguments: str, results: Path) -> str:
     """What ``fairseq-generate`` writes, run in this process."""
     arguments += f" --results-path {results}"
     args = options.parse_args_and_arch(options.get_generation_parser(), arguments.split())
     generate.main(convert_namespace_to_omegaconf(args))
     return (results / "generate-valid.txt").read_text("utf-8")
+
+
+def run_interactive(arguments: str) -> None:
+    """``fairseq-interactive`` in this process, which prints."""
+    parser = options.get_interactive_generation_parser()
+    args = options.parse_args_and_arch(parser, arguments.split())
+    interactive.main(convert_namespace_to_omegaconf(args))
 
 
 def by_letter(output: str) -> dict[str, dict[str, list[str]]]:
@@ -200,19 +189,16 @@ def test_a_drafter_in_another_task_is_told_where_it_belongs(
         run_generate(f"{flags} --path {trained.drafter}:{trained.verifier}", tmp_path)
 
 
-def test_interactive(trained: Trained) -> None:
-    text = "".join(line + "\n" for line in trained.source)
-    output = run(
-        "interactive",
+def test_interactive(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+    run_interactive(
         f"{trained.data} --user-dir {PACKAGE} --task translation_specdec -s en -t de --cpu "
         f"--path {trained.drafter}:{trained.verifier} --tokenizer moses --bpe subword_nmt "
-        f"--bpe-codes {trained.data}/codes --max-len-b 12 --buffer-size 5 --batch-size 4",
-        stdin=text,
+        f"--bpe-codes {trained.data}/codes --max-len-b 12 --buffer-size 5 --batch-size 4 "
+        f"--input {trained.folder}/valid.en"
     )
-    lines = by_letter(output)
+    lines = by_letter(capsys.readouterr().out)
     assert in_order(lines["D"]) == trained.translate()
     assert len(lines["P"]) == len(lines["W"]) == len(trained.source)
-    assert "the locale is not UTF-8" not in output
 
 
 def exported(trained: Trained, tmp_path: Path, **given: str) -> Any:

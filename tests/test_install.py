@@ -80,20 +80,41 @@ def test_commands_and_the_plugin_are_found_by_name(site: Path, tmp_path: Path) -
     assert done.stderr.splitlines()[-1].startswith("specdec-translate: --path: give the drafter")
 
 
-@pytest.mark.parametrize("site", ["build_wheel"], indirect=True)
-def test_user_dir_may_be_given_after_registering(site: Path, tmp_path: Path) -> None:
-    code = (
-        "import specdec_plugins; specdec_plugins.register(); "
-        "from argparse import Namespace; from fairseq import utils; "
-        "utils.import_user_module(Namespace(user_dir='specdec_plugins')); "
-        "import specdec_plugins.inference.loading"
-    )
-    assert run(tmp_path, "-c", code, path=site).stderr == ""
+REGISTERED = """
+import sys
+import specdec_plugins
+assert "fairseq" not in sys.modules
+specdec_plugins.register()
+specdec_plugins.register()
+from argparse import Namespace
+from fairseq import utils
+utils.import_user_module(Namespace(user_dir="specdec_plugins"))
+import specdec_plugins.inference.loading
+from fairseq.criterions import CRITERION_REGISTRY
+from fairseq.models import MODEL_REGISTRY
+from fairseq.tasks import TASK_REGISTRY
+for registry in (TASK_REGISTRY, MODEL_REGISTRY, CRITERION_REGISTRY):
+    ours = (n for n, made in registry.items() if made.__module__.startswith("specdec_plugins."))
+    print(*sorted(ours))
+"""
 
 
 @pytest.mark.parametrize("site", ["build_wheel"], indirect=True)
-def test_a_recipe_trains_by_hydra(site: Path, trained: Trained, tmp_path: Path) -> None:
-    """By its own command, from any folder; what it says of the result, validation says."""
+def test_all_is_registered_once_it_is_asked_for(site: Path, tmp_path: Path) -> None:
+    """And nothing of fairseq is imported before; to ask again, or by ``--user-dir``, does
+    nothing."""
+    done = run(tmp_path, "-c", REGISTERED, path=site)
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [
+        "translation_lev_modified translation_specdec",
+        "acceptance_head block block_causal",
+        "acceptance_loss glat_loss",
+    ]
+
+
+def test_a_recipe_trains_by_hydra(trained: Trained, tmp_path: Path) -> None:
+    """By its own command, from any folder, with the package that is installed here (another would
+    be compiled anew); what it says of the result, validation says."""
     small = {
         "encoder_embed_dim": 16,
         "verifier_embed_dim": 16,
@@ -110,7 +131,6 @@ def test_a_recipe_trains_by_hydra(site: Path, trained: Trained, tmp_path: Path) 
         *(f"checkpoint.save_dir={tmp_path}/out", *(f"model.{n}={v}" for n, v in small.items())),
         *("common.cpu=true", "optimization.max_update=4", "dataset.max_tokens=100"),
         "dataset.num_workers=0",
-        path=site,
     )
     best = tmp_path / "out" / "checkpoint_best.pt"
     state = load_state(best)

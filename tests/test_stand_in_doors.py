@@ -12,7 +12,7 @@ import pytest
 from drafters import make_causal, save_checkpoint
 from fairseq.models.transformer import TransformerModel
 from stand_ins import STAND_INS, StandIn, read_by_fairseq
-from test_fairseq_doors import PACKAGE, by_letter, in_order, run, run_generate
+from test_fairseq_doors import PACKAGE, by_letter, in_order, run_generate, run_interactive
 
 from specdec_plugins.checkpoints.export import export_checkpoint
 from specdec_plugins.cli import inference as script
@@ -88,15 +88,13 @@ def test_generate(world: World) -> None:
     assert world.generate("translation_specdec", pair, "ours") == world.expected
 
 
-@pytest.mark.slow
-def test_interactive(world: World) -> None:
-    output = run(
-        "interactive",
+def test_interactive(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    run_interactive(
         f"{world.folder} --user-dir {PACKAGE} --task translation_specdec -s en -t de --cpu --beam 1"
-        f" --path {world.drafter}:{world.verifier} {LONGEST}",
-        stdin="".join(line + "\n" for line in LINES),
+        f" --path {world.drafter}:{world.verifier} {LONGEST}"
+        f" --input {world.folder}/valid.en-de.en",
     )
-    assert in_order(by_letter(output)["H"]) == world.expected
+    assert in_order(by_letter(capsys.readouterr().out)["H"]) == world.expected
 
 
 def hub(folder: Path, files: str, **given: Any) -> Any:

@@ -84,7 +84,14 @@ def test_acceptance_length_has_not_changed() -> None:
     assert statistics.acceptance_length == pytest.approx(5.290, rel=0.05)
 
 
-@pytest.mark.parametrize(("precision", "most"), [("float32", 0), ("bfloat16", 2), ("int8", 3)])
+@pytest.mark.parametrize(
+    ("precision", "most"),
+    [
+        pytest.param("float32", 0, marks=pytest.mark.slow),
+        pytest.param("bfloat16", 2, marks=pytest.mark.slow),
+        ("int8", 3),
+    ],
+)
 def test_a_precision_changes_few_sentences(precision: str, most: int) -> None:
     """One at a time, by OpenVINO: as far as this processor's kernels are right."""
     pytest.importorskip("openvino", reason="OpenVINO is not installed")

@@ -54,7 +54,7 @@ from specdec_plugins.files.output import write_whole
 from specdec_plugins.files.paths import check_paths
 from specdec_plugins.files.streams import put
 from specdec_plugins.files.terminal import command, program
-from specdec_plugins.inference import Settings, Translator, load_translator
+from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.report import where_and_when
 from specdec_plugins.inference.run_files import describe_settings, model_files
 
@@ -88,7 +88,8 @@ def measure(args: argparse.Namespace) -> int:
     lines = lines_with_words(args.input_path)
     names = (*LIMITS, REPETITION_PENALTY.name)
     limits = GenerationLimits(**{name: getattr(args, name) for name in names})
-    reference = load(args.model, "AR", "eager", "float64", limits=limits)
+    plain = {"strategy": "AR", "engine": "eager", "precision": "float64", "limits": limits}
+    reference = load_translator(settings_of(args.model, **plain))
     title = f"{len(lines)} lines, {engine}, {precision}"
     put(f"{head(title)}\n")
     inexact, told = 0, []
@@ -161,9 +162,17 @@ def comparisons(
         batch: int = 1,
         controller: str = "constant",
     ) -> list[Tokens]:
-        drafter = args.drafter_precision if strategy == "specdec" else None
-        about = engine, precision, batch, controller, limits, drafter
-        return decode(load(args.model, strategy, *about), lines)
+        settings = settings_of(
+            args.model,
+            strategy=strategy,
+            batch=batch,
+            engine=engine,
+            precision=precision,
+            drafter_precision=args.drafter_precision if strategy == "specdec" else None,
+            limits=limits,
+            controller=ControllerOptions(controller),
+        )
+        return decode(load_translator(settings), lines)
 
     def stock() -> list[Tokens]:
         precision = args.precision if args.precision != "int8" else "float32"
@@ -185,30 +194,6 @@ def comparisons(
     for precision in args.against:
         if precision not in (STOCK, args.precision) or (precision != STOCK and compiled):
             yield f"AR: AR in eager {precision}", ar, decoded("AR", "eager", precision), False
-
-
-def load(
-    model: Path,
-    strategy: str,
-    engine: str,
-    precision: str,
-    batch: int = 1,
-    controller: str = "constant",
-    limits: GenerationLimits | None = None,
-    drafter_precision: str | None = None,
-) -> Translator:
-    return load_translator(
-        settings_of(
-            model,
-            strategy=strategy,
-            batch=batch,
-            engine=engine,
-            precision=precision,
-            drafter_precision=drafter_precision,
-            limits=limits or GenerationLimits(),
-            controller=ControllerOptions(controller),
-        )
-    )
 
 
 def settings_of(model: Path, **given: Any) -> Settings:

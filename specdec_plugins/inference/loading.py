@@ -86,9 +86,9 @@ def load_translator(settings: Settings) -> Translator:
         seconds = warm_up(generator, task.source_dictionary, settings.batch, longest)
         if seconds:
             logger.info("%s: warmed up in %.1f s", engine.name, seconds)
-    markers = settings.post_process or (None if segmenters[1] is not None else "subword_nmt")
+    markers = settings.post_process or (None if segmenters.bpe is not None else "subword_nmt")
     dictionaries = task.source_dictionary, task.target_dictionary
-    codec = TextCodec(*dictionaries, longest, *segmenters, markers, settings.keep_bpe)
+    codec = TextCodec(*dictionaries, longest, segmenters, markers, settings.keep_bpe)
     block_size = None if drafter is None else checked_block_size(drafter, settings.block_size)
     runner = generator if isinstance(generator, CTranslate2Generator) else engines
     return Translator(settings, generator, codec, runner, block_size)

@@ -13,13 +13,11 @@ from specdec_plugins.checkpoints.archive import one_line
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference.pair_folder import IN_FOLDER, files_in_folder
 from specdec_plugins.inference.settings import Settings
-from specdec_plugins.inference.text import Segmenter
+from specdec_plugins.inference.text import Segmenters
 
 
-def build_segmenters(
-    settings: Settings, languages: tuple[str, str]
-) -> tuple[Segmenter | None, Segmenter | None]:
-    """fairseq's tokenizer and BPE, or None each.
+def build_segmenters(settings: Settings, languages: tuple[str, str]) -> Segmenters:
+    """Set up fairseq's tokenizer and BPE.
 
     Args:
         languages: source and target.
@@ -40,7 +38,7 @@ def build_segmenters(
         except (Exception, SystemExit) as error:
             reason, name = one_line(error), getattr(options, flag)
             raise InferenceError(f"--{flag} {name}: cannot be set up ({reason})") from error
-    return built[0], built[1]
+    return Segmenters(*built)
 
 
 def _check_files_named(kind: str, options: Namespace, folder: str) -> None:

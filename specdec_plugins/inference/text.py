@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from fairseq.data import Dictionary
@@ -47,6 +47,13 @@ class Segmenter(Protocol):
         ...
 
 
+class Segmenters(NamedTuple):
+    """fairseq's tokenizer and BPE; None where text is tokenised, or segmented, already."""
+
+    tokenizer: Segmenter | None = None
+    bpe: Segmenter | None = None
+
+
 class TextCodec:
     """Source text to ids and target ids to text, by a dictionary, a tokenizer and BPE."""
 
@@ -55,8 +62,7 @@ class TextCodec:
         source: Dictionary,
         target: Dictionary,
         longest: int,
-        tokenizer: Segmenter | None = None,
-        bpe: Segmenter | None = None,
+        segmenters: Segmenters = Segmenters(),  # noqa: B008, of a tuple
         markers: str | None = None,
         keep_bpe: bool = False,
     ) -> None:
@@ -64,8 +70,8 @@ class TextCodec:
         Args:
             source, target: dictionaries.
             longest: most source tokens, EOS included.
-            tokenizer, bpe: fairseq's, or None.
-            markers: fairseq's post-processing of the output, before ``bpe`` and ``tokenizer``.
+            segmenters: what cuts the source, and joins the output again.
+            markers: fairseq's post-processing of the output, before that of the segmenters.
             keep_bpe: put out segmented text as it is.
 
         Raises:
@@ -76,7 +82,7 @@ class TextCodec:
         except NotImplementedError:
             raise ValueError(f"--post-process {markers}: not known to fairseq") from None
         self.source, self.target, self.longest = source, target, longest
-        self.tokenizer, self.bpe = tokenizer, bpe
+        self.tokenizer, self.bpe = segmenters
         self.markers, self.keep_bpe = markers, keep_bpe
         self._special = torch.tensor([source.bos(), source.pad(), source.eos()])
         self._warned = False

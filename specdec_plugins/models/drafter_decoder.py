@@ -224,17 +224,18 @@ class DrafterDecoder(nn.Module):
         x: Tensor,
         positions: Tensor,
         table: Tensor,
-        runners: list[DecoderLayerRunner],
-        attends: Sequence[Attend],
+        layers: Sequence[tuple[DecoderLayerRunner, Attend]],
         memory: Memory,
         only: Tensor | None = None,
     ) -> Tensor:
-        """All layers over embedded slots ``x``; the states before the output layer.
+        """Run all layers over embedded slots ``x``; returns the states before the output layer.
 
-        ``only``: of the last layer, see there.
+        Args:
+            layers: each with how its slots attend.
+            only: slots of the last layer, as a :class:`DecoderLayerRunner` has it.
         """
-        last = runners[-1]
-        for runner, attend, source in zip(runners, attends, memory.keys_values):
+        last = len(layers) - 1
+        for at, ((runner, attend), source) in enumerate(zip(layers, memory.keys_values)):
             x = self.before_layer(x, positions, table)
-            x = runner(x, attend, source, memory.mask, only if runner is last else None)
+            x = runner(x, attend, source, memory.mask, only if at == last else None)
         return x if self.layer_norm is None else self.layer_norm(x)

@@ -125,11 +125,9 @@ class TrainingPass:
         given = positions, self._memory, self._table
         x = self._decoder.embed(tokens, is_mask, *given, self._features)
         mask = additive(self._seen()[:, None], x.dtype)
-        attends = [among_themselves(mask, runner.layer.self_attn) for runner in self._runners]
+        layers = [(one, among_themselves(mask, one.layer.self_attn)) for one in self._runners]
         only = torch.cat([no_slots, blocks.scored.flatten(1)], dim=1)
-        return self._decoder.run(
-            x, positions, self._table, self._runners, attends, self._memory, only
-        )
+        return self._decoder.run(x, positions, self._table, layers, self._memory, only)
 
     def _seen(self) -> Tensor:
         """``(batch, slots, slots)``: which slot sees which."""

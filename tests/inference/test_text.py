@@ -20,7 +20,7 @@ from odd_lines import CONTROLS, SPACES
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.input import InputLines, Line
 from specdec_plugins.files.output import OutputLines
-from specdec_plugins.inference.text import TextCodec
+from specdec_plugins.inference.text import Segmenters, TextCodec
 
 
 class Brackets:
@@ -49,13 +49,14 @@ def test_codec_decodes_in_the_reverse_order() -> None:
     last = dictionary.encode_line("c b@@", add_if_not_exist=False)
     assert codec(markers="subword_nmt").decode(last) == "c b"
     assert codec(markers="subword_nmt", keep_bpe=True).decode(ids) == "b@@ c b@@ <unk>"
-    encoders = {"tokenizer": Brackets("tok"), "bpe": Brackets("bpe")}
-    assert codec(**encoders).decode(ids) == "tok(bpe(b@@ c b@@ <unk>))"
-    assert codec(**encoders, keep_bpe=True).decode(ids) == "b@@ c b@@ <unk>"
-    encoded = codec(**encoders).encode(Line(1, "c"))
+    both = Segmenters(Brackets("tok"), Brackets("bpe"))
+    assert codec(segmenters=both).decode(ids) == "tok(bpe(b@@ c b@@ <unk>))"
+    assert codec(segmenters=both, keep_bpe=True).decode(ids) == "b@@ c b@@ <unk>"
+    encoded = codec(segmenters=both).encode(Line(1, "c"))
     assert encoded is not None
     assert dictionary.string(encoded) == "bpe tok c"
-    assert codec(tokenizer=SimpleNamespace(encode=lambda _: " ")).encode(Line(1, "x")) is None
+    nothing: Any = SimpleNamespace(encode=lambda _: " ")
+    assert codec(segmenters=Segmenters(nothing)).encode(Line(1, "x")) is None
     with pytest.raises(ValueError, match="--post-process nonsense"):
         codec(markers="nonsense")
 
@@ -93,7 +94,7 @@ def codec(tmp_path: Path) -> TextCodec:
     for piece in ("a", "b", "c", "ab", "abc", "ca", "bb"):
         dictionary.add_symbol(piece)
         dictionary.add_symbol(f"{piece}@@")
-    return TextCodec(dictionary, dictionary, 8, bpe=encoders.build_bpe(options))
+    return TextCodec(dictionary, dictionary, 8, Segmenters(bpe=encoders.build_bpe(options)))
 
 
 def read_by_fairseq(codec: TextCodec, path: Path) -> list[list[int]]:
@@ -135,7 +136,7 @@ def test_a_carriage_return_within_a_line_is_a_blank(codec: TextCodec, tmp_path: 
 def test_a_translation_is_one_line() -> None:
     dictionary = make_dictionary(1)
     bpe = SimpleNamespace(decode=lambda text: f"{text}\r\nb\nc")
-    codec = TextCodec(dictionary, dictionary, 64, bpe=bpe)
+    codec = TextCodec(dictionary, dictionary, 64, Segmenters(bpe=bpe))
     assert codec.decode(dictionary.encode_line("w0")) == "w0 b c"
 
 

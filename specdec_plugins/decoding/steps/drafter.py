@@ -96,7 +96,8 @@ class DrafterStep(CachedStep):
         if features is not None and self._read is not None:
             features = self._read(features)
         x = self.decoder.embed(tokens, is_mask, positions, known, table, features)
-        x = self.decoder.run(x, positions, table, self.layers, attends, known)
+        layers = list(zip(self.layers, attends))
+        x = self.decoder.run(x, positions, table, layers, known)
         x = x.gather(1, block[..., None].expand(-1, -1, x.size(-1)))
         return (x, *self.score(x, last))
 

@@ -64,7 +64,7 @@ def run(world: Path, tmp_path: Path) -> RunScript:
             "--AR-path": str(world / "verifier.pt"),
             "--input-path": str(world / "in.txt"),
             "--output-path": str(tmp_path / "out.txt"),
-            "--max-len-b": "15",
+            "--max-len-b": "9",
             **{f"--{name.replace('_', '-')}": value for name, value in usual.items()},
         }
         pairs = (pair for pair in given.items() if pair[1] is not None)
@@ -96,7 +96,7 @@ def unfinished(run: RunScript, monkeypatch: pytest.MonkeyPatch) -> RunScript:
 
 
 def make_settings(world: Path, **settings: Any) -> Settings:
-    limits = GenerationLimits(max_len_b=15)
+    limits = GenerationLimits(max_len_b=9)
     files = {"path": str(world / "drafter.pt"), "ar_path": str(world / "verifier.pt")}
     return Settings(data=str(world), limits=limits, **{**files, **settings})
 

@@ -70,6 +70,7 @@ def test_recombine(locale: dict[str, str], tmp_path: Path) -> None:
     assert "läuft" in done.stdout.decode("utf-8")
 
 
+@pytest.mark.slow
 def test_fairseqs_own_commands_cut_alike_and_warn(locale: dict[str, str]) -> None:
     """They read and print in the locale's encoding, unless Python is told another."""
     with open(PAIR / "codes", encoding="utf-8") as codes:

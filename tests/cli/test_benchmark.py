@@ -57,7 +57,7 @@ def run(world: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
             "--AR-path": str(world / "verifier.pt"),
             "--source": str(world / "in.txt"),
             "--output-path": str(out),
-            "--max-len-b": "15",
+            "--max-len-b": "9",
             "--repeats": "2",
             **{f"--{name.replace('_', '-')}": value for name, value in usual.items()},
         }
@@ -197,7 +197,7 @@ def test_pictures(world: Path, out: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib, of the extra [bench], is not here")
     flags = ["--path", "drafter.pt", "--AR-path", "verifier.pt", "--source", "in.txt"]
     flags = [str(world / word) if "." in word else word for word in flags]
-    more = ["--max-len-b", "15", "--repeats", "1", "--output-path", str(out), "--quiet"]
+    more = ["--max-len-b", "9", "--repeats", "1", "--output-path", str(out), "--quiet"]
     assert script.main([str(world), *flags, *more, *SMALL]) == 0
     assert (out / "speed.png").read_bytes().startswith(b"\x89PNG")
     assert b"strict tree float64" in (out / "speed.svg").read_bytes()

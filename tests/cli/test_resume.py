@@ -94,29 +94,21 @@ def test_batches_of_a_resumed_run_are_those_of_the_first(
         assert len(batches) <= (205 - stop // 128 * 128 + 1) // 2
 
 
-@pytest.mark.parametrize(
-    ("changes", "message", "there"),
-    [
-        (
-            {"batch": "4"},
-            "was begun with other settings.batch; give what it was begun with, or",
-            True,
-        ),
-        ({"AR_path": "nameless.pt"}, "was begun with other models.verifier", True),
-        ({"path": "block.pt", "beta": "3"}, "other models.drafter, settings.rule.beta", True),
-        ({"seed": "3"}, "was begun with other settings.seed", True),
-        (
-            {"strategy": "fairseq", "nbest": "2"},
-            "was begun with other models.drafter, settings.strategy, settings.nbest",
-            True,
-        ),
-        ({"input_path": "other.txt"}, "was begun with another line 3 of other.txt", True),
-        ({"input_path": "short.txt"}, "has 5 lines, short.txt only 4", True),
-        ({"trace": "trace.jsonl"}, "trace.jsonl: has 0 lines", True),
-        ({}, "has 5 lines, and there is no", False),
-        ({"input_path": "short.txt"}, "has 5 lines, short.txt only 4", False),
-    ],
+OTHERS: tuple[tuple[dict[str, str], str], ...] = (
+    ({"batch": "4"}, "was begun with other settings.batch; give what it was begun with, or"),
+    ({"AR_path": "nameless.pt"}, "was begun with other models.verifier"),
+    ({"path": "block.pt", "beta": "3"}, "other models.drafter, settings.rule.beta"),
+    ({"seed": "3"}, "was begun with other settings.seed"),
+    (
+        {"strategy": "fairseq", "nbest": "2"},
+        "was begun with other models.drafter, settings.strategy, settings.nbest",
+    ),
+    ({"input_path": "other.txt"}, "was begun with another line 3 of other.txt"),
+    ({"input_path": "short.txt"}, "has 5 lines, short.txt only 4"),
+    ({"trace": "trace.jsonl"}, "trace.jsonl: has 0 lines"),
 )
+
+
 def test_another_run_is_not_gone_on_with(
     run: RunScript,
     unfinished: RunScript,
@@ -124,9 +116,6 @@ def test_another_run_is_not_gone_on_with(
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-    changes: dict[str, str],
-    message: str,
-    there: bool,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("nameless.pt", "block.pt"):
@@ -136,41 +125,47 @@ def test_another_run_is_not_gone_on_with(
     assert unfinished("-s", "en", "-t", "de") == 0
     out = Path("out.txt")
     out.write_bytes(b"".join(out.read_bytes().splitlines(keepends=True)[:5]) + b"w1 w")
-    if not there:
-        Path("out.txt.resume").unlink()
     capfd.readouterr()
-    before = {path: path.read_bytes() for path in Path().iterdir()}
-    assert run("--resume", "-s", "en", "-t", "de", **changes) == 1
-    assert message in one_error(capfd)
-    assert {path: path.read_bytes() for path in Path().iterdir()} == before
+
+    def refuse(changes: dict[str, str], message: str) -> None:
+        before = {path: path.read_bytes() for path in Path().iterdir()}
+        assert run("--resume", "-s", "en", "-t", "de", **changes) == 1
+        assert message in one_error(capfd)
+        assert {path: path.read_bytes() for path in Path().iterdir()} == before
+
+    for changes, message in OTHERS:
+        refuse(changes, message)
+    Path("out.txt.resume").unlink()
+    refuse({}, "has 5 lines, and there is no")
+    refuse({"input_path": "short.txt"}, "has 5 lines, short.txt only 4")
 
 
-@pytest.mark.parametrize(
-    ("damage", "line"),
-    [
-        (lambda lines: [lines[0], b"w1 w1\n", *lines[2:]], 2),
-        (lambda lines: [*lines[:4], lines[4].replace(b"\n", b"\r\n")], 5),
-        (lambda lines: [lines[1], lines[0], *lines[2:]], 1),
-        (lambda lines: [lines[0], b"\n", *lines[1:]], 2),
-    ],
+DAMAGES: tuple[tuple[Callable[[list[bytes]], list[bytes]], int], ...] = (
+    (lambda lines: [lines[0], b"w1 w1\n", *lines[2:]], 2),
+    (lambda lines: [*lines[:4], lines[4].replace(b"\n", b"\r\n")], 5),
+    (lambda lines: [lines[1], lines[0], *lines[2:]], 1),
+    (lambda lines: [lines[0], b"\n", *lines[1:]], 2),
 )
+
+
 def test_what_was_changed_since_is_not_kept(
     run: RunScript,
     unfinished: RunScript,
     tmp_path: Path,
     greedy: list[str],
     capfd: pytest.CaptureFixture[str],
-    damage: Callable[[list[bytes]], list[bytes]],
-    line: int,
 ) -> None:
     out = tmp_path / "out.txt"
     assert unfinished() == 0
-    damaged = damage(out.read_bytes().splitlines(keepends=True)[:5])
-    out.write_bytes(b"".join(damaged))
+    whole = out.read_bytes().splitlines(keepends=True)[:5]
     capfd.readouterr()
-    assert run("--resume") == 1
-    assert f"has another line {line} than was written there; remove that line" in one_error(capfd)
-    assert out.read_bytes() == b"".join(damaged)
+    for damage, line in DAMAGES:
+        damaged = damage(whole)
+        out.write_bytes(b"".join(damaged))
+        assert run("--resume") == 1
+        said = f"has another line {line} than was written there; remove that line"
+        assert said in one_error(capfd)
+        assert out.read_bytes() == b"".join(damaged)
     # As the message says.
     out.write_bytes(b"".join(damaged[: line - 1]))
     assert run("--resume") == 0

@@ -102,16 +102,13 @@ TRACED = {
 LENGTHS = [7, 3, 5, 9]
 
 
-def traced_steps(
-    name: str, kind: str, sampled: bool
-) -> Iterator[tuple[int, int, list[int], StepTrace]]:
-    """Seed, row, what was committed before, and the step."""
-    for seed in range(2):
-        for row, found in enumerate(traced_hypotheses(name, kind, sampled, seed)):
-            tokens, at = found["tokens"].tolist(), 0
-            for step in found["trace"]:
-                yield seed, row, tokens[:at], step
-                at += step.committed
+def traced_steps(name: str, kind: str, sampled: bool) -> Iterator[tuple[int, list[int], StepTrace]]:
+    """Row, what was committed before, and the step."""
+    for row, found in enumerate(traced_hypotheses(name, kind, sampled, seed=0)):
+        tokens, at = found["tokens"].tolist(), 0
+        for step in found["trace"]:
+            yield row, tokens[:at], step
+            at += step.committed
 
 
 def traced_hypotheses(name: str, kind: str, sampled: bool, seed: int) -> list[Any]:
@@ -123,10 +120,10 @@ def traced_hypotheses(name: str, kind: str, sampled: bool, seed: int) -> list[An
 
 
 @torch.no_grad()
-def whole_pass(seed: int, row: int, tokens: list[int]) -> torch.Tensor:
+def whole_pass(row: int, tokens: list[int]) -> torch.Tensor:
     """``(tokens + 1, vocabulary)`` the verifier's probabilities of what comes after a beginning of
-    any length, for a row of the batch of ``seed``."""
-    source = make_batch(LENGTHS, seed=seed)["net_input"]["src_tokens"][row, -LENGTHS[row] :]
+    any length, for a row."""
+    source = make_batch(LENGTHS, seed=0)["net_input"]["src_tokens"][row, -LENGTHS[row] :]
     logits, _ = verifier()(source[None], torch.tensor([len(source)]), torch.tensor([[2, *tokens]]))
     lprobs = logits[0].log_softmax(-1)
     lprobs[:, DICTIONARY.pad()] = -torch.inf
@@ -150,7 +147,7 @@ ALL = pytest.mark.parametrize(
 @ALL
 def test_p_is_what_the_verifier_says_in_a_whole_pass(name: str, kind: str, sampled: bool) -> None:
     checked = 0
-    for seed, row, told, step in traced_steps(name, kind, sampled):
+    for row, told, step in traced_steps(name, kind, sampled):
         judged = step.verify_length
         assert [value is None for value in step.p] == [
             place >= judged for place in range(len(step.drafted))
@@ -159,11 +156,11 @@ def test_p_is_what_the_verifier_says_in_a_whole_pass(name: str, kind: str, sampl
             way = way_before(step, place)
             # What comes after an EOS, or where one is forced, is of no use.
             if len(told) + len(way) < 12 and DICTIONARY.eos() not in way:
-                lprobs = whole_pass(seed, row, told + way)[-1]
+                lprobs = whole_pass(row, told + way)[-1]
                 p = lprobs.softmax(-1) if sampled else lprobs.exp()
                 assert step.p[place] == pytest.approx(float(p[DICTIONARY.index(symbol)]), rel=1e-4)
                 checked += 1
-    assert checked > 30
+    assert checked > 15
 
 
 @ALL

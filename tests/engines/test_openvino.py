@@ -7,6 +7,7 @@ import logging
 import subprocess
 import sys
 from functools import cache
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,12 +39,10 @@ from specdec_plugins.engines.openvino import UNFUSED, OpenVinoEngine
 from specdec_plugins.engines.traced_step import TracedStep, example_inputs
 from specdec_plugins.engines.weight_compression import WeightCompression
 
-BFLOAT16 = pytest.param(
-    "bfloat16",
-    marks=pytest.mark.skipif(
-        not openvino_core.has_bfloat16(), reason="OpenVINO has no bfloat16 on this processor"
-    ),
+NEEDS_BFLOAT16 = pytest.mark.skipif(
+    not openvino_core.has_bfloat16(), reason="OpenVINO has no bfloat16 on this processor"
 )
+BFLOAT16 = pytest.param("bfloat16", marks=NEEDS_BFLOAT16)
 K = 4
 PAIRS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     "published drafter": ({}, "block", {"src_embedding_copy": True}),
@@ -220,9 +219,20 @@ def random_inputs(step: Step, rows: int, tokens: int) -> tuple[Any, ...]:
     )
 
 
-@pytest.mark.parametrize("precision", ["float32", BFLOAT16, "int8"])
-@pytest.mark.parametrize("name", ["encoder", "memory", "verifier", "drafter"])
-@pytest.mark.parametrize("rows", [1, 3])
+def compiled_steps() -> list[Any]:
+    """Every step in every precision, one row at a time and several; half of them slow."""
+    found = []
+    for name, precision, rows in product(
+        ("encoder", "memory", "verifier", "drafter"), ("float32", "bfloat16", "int8"), (1, 3)
+    ):
+        marks = [NEEDS_BFLOAT16] if precision == "bfloat16" else []
+        if (precision == "int8") != (rows == 1):
+            marks.append(pytest.mark.slow)
+        found.append(pytest.param(name, precision, rows, marks=marks))
+    return found
+
+
+@pytest.mark.parametrize(("name", "precision", "rows"), compiled_steps())
 def test_every_step_is_right_in_every_precision(name: str, precision: str, rows: int) -> None:
     """What this processor's kernels make of it is near what torch does in float32."""
     torch.manual_seed(0)

@@ -158,7 +158,7 @@ def _committed(step: Any) -> list[str]:
     return [*step.drafted[: step.accepted], *([] if step.bonus is None else [step.bonus])]
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(
     name=st.sampled_from(CONTROLLERS),
     lengths=BATCHES,
@@ -193,7 +193,7 @@ def test_scripted(
     assert_exact(generator, other, least)
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(
     name=st.sampled_from(CONTROLLERS),
     kind=st.sampled_from(sorted(DRAFTERS)),

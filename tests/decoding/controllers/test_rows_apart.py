@@ -54,7 +54,7 @@ def test_who_says_that_rows_matter_to_each_other() -> None:
 
 
 @pytest.mark.parametrize("controller", CONTROLLERS)
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(
     kind=st.sampled_from(sorted(DRAFTERS)),
     lengths=LENGTHS,

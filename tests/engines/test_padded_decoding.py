@@ -60,7 +60,7 @@ def assert_same(found: Any, expected: Any) -> None:
         torch.testing.assert_close(*scores, atol=1e-9, rtol=1e-9)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     name=st.sampled_from(sorted(DRAFTERS)),
     controller=st.sampled_from(sorted(POLICIES)),

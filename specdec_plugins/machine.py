@@ -18,7 +18,7 @@ ABILITIES = (
 the fastest, counts."""
 OURS = {"amx_tile": "amx", "avx512f": "avx512", "asimd": "neon"}
 BRAND = re.compile(r"\((?:R|TM)\)|\b(?:CPU|Processor)\b|@.*|\d+-Core")
-"""In a processor's name, what tells nothing of its kind."""
+"""The parts of a processor's name that tell nothing of its kind."""
 
 
 @cache

@@ -118,7 +118,7 @@ def _check_transformer(name: str, values: Mapping[str, object]) -> None:
 
 @cache
 def _say_built_as_transformer(name: str) -> None:
-    """Once, however often a file is read."""
+    """Warns once of a name, however often a file is read."""
     logger.warning(
         "architecture %s: built as fairseq's Transformer, not compared with code of its own",
         shown(name),

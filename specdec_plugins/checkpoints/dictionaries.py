@@ -22,7 +22,7 @@ from specdec_plugins.files.errors import CheckpointError
 logger = logging.getLogger(__name__)
 
 KEY = "dictionaries"
-"""Where a checkpoint's ``task_state`` has the fingerprints, by side."""
+"""The key of a checkpoint's ``task_state`` that holds the fingerprints, by side."""
 
 SIDES = ("source", "target")
 

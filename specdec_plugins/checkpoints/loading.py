@@ -45,7 +45,7 @@ class State(TypedDict):
     num_updates: int
     task_state: Mapping[str, object]
     optimizer_history: object
-    """As it is in the file, and so is what follows."""
+    """This and all that follows is as it is in the file."""
     extra_state: dict[str, object]
 
 

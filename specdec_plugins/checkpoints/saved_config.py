@@ -240,5 +240,5 @@ def _say_dropped(values: Mapping[str, object], known: set[str], what: str) -> No
 
 @cache
 def _warn_of_dropped(what: str, names: str) -> None:
-    """Once, however often a file is read."""
+    """Warns once, however often a file is read."""
     logger.warning("a checkpoint's %s has unknown fields, which are left out: %s", what, names)

@@ -103,7 +103,7 @@ class _Progress:
     silent: bool
     done: int = 0
     told: float = field(default_factory=time.monotonic)
-    """When a line was written."""
+    """The time at which a line was last written."""
 
     def note(self, what: str) -> None:
         self.bar.set_description_str(what)

@@ -163,7 +163,8 @@ class AcceptanceLabeller:
             self.drafter.draft(Prefixes(target, known, known, last, features), 1)
 
     def _block(self, target: Tensor, before: Tensor, cut: Tensor) -> tuple[Tensor, ...]:
-        """Of the block after each row's cut what :class:`LabelledBlocks` has, in its order."""
+        """Label the block after each row's cut; returns the fields of :class:`LabelledBlocks`, in
+        its order."""
         last, cuts = before.gather(1, cut[:, None])[:, 0], cut.tolist()
         if self.drafter.causal:
             prefixes = Prefixes(target, [0] * len(cuts), cuts, last, None)
@@ -188,7 +189,7 @@ class AcceptanceLabeller:
         return states, draft.confidences, draft.tokens, accepted, chances
 
     def _draft(self, states: Tensor, scores: SlotScores, last: Tensor) -> ChainDraft:
-        """As when decoding."""
+        """Choose the draft as decoding does."""
         rows, slots = len(last), self.block_size
         drafted, lengths = [slots] * rows, torch.full_like(last, slots)
         if self.rule.draws:

@@ -28,7 +28,7 @@ class Text:
     """Sentences as numbers of words, one after the other."""
 
     words: list[str]
-    """By number."""
+    """The words by their numbers."""
     tokens: NDArray[np.int32]
     starts: Numbers
     """``(sentences + 1)``: where each begins among ``tokens``, and where the last one ends."""
@@ -156,7 +156,7 @@ def _hashes(tokens: NDArray[np.int32], lengths: Numbers) -> Hashes:
 
 
 def _text_hashes(text: Text) -> Hashes:
-    """Of the sentences that are no longer than new ones can be."""
+    """The hashes of the sentences that are no longer than new ones can be."""
     lengths = np.diff(text.starts)
     chosen = np.flatnonzero((lengths > 0) & (lengths <= LONGEST))
     found = [np.empty(0, np.uint64)]
@@ -168,7 +168,8 @@ def _text_hashes(text: Text) -> Hashes:
 
 
 def _fresh(hashes: Hashes, seen: Hashes) -> Numbers:
-    """Where numbers are for the first time that are not in ``seen``, which is sorted."""
+    """The places where numbers stand for the first time that are not in ``seen``, which is
+    sorted."""
     unique, first = np.unique(hashes, return_index=True)
     where = np.searchsorted(seen, unique)
     known = where < len(seen)

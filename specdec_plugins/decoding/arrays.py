@@ -14,7 +14,7 @@ Floats = NDArray[np.float64]
 Scores = NDArray[np.float32]
 Bools = NDArray[np.bool_]
 Floating = NDArray[np.floating[Any]]
-"""Of the precision of a model."""
+"""Numbers in the precision of a model."""
 
 
 def is_host(device: torch.device) -> bool:

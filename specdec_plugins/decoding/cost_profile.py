@@ -31,7 +31,7 @@ from specdec_plugins.machine import cache_folder, processor_name
 logger = logging.getLogger(__name__)
 
 METHOD = 9
-"""Of measuring; another one's figures mean something else."""
+"""The version of the way to measure; another one's figures mean something else."""
 
 
 class _File(msgspec.Struct):
@@ -39,7 +39,7 @@ class _File(msgspec.Struct):
 
     key: dict[str, Any]
     costs: dict[str, Points]
-    """By batch size."""
+    """The costs by batch size."""
 
 
 class CostProfile:

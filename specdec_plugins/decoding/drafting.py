@@ -93,8 +93,8 @@ class ChainDrafting(Drafting):
         return ChainDraft(tokens, batch.draft_lengths, lengths, states, confidences)
 
     def _read_source(self, batch: Batch) -> None:
-        """Before a batch's first draft, which may come late or never, the drafter reads the
-        source."""
+        """Let the drafter read the source before its first draft of a batch, which may come late or
+        never."""
         if self._started:
             return
         with self._stopwatch("encode", batch.device):

@@ -33,7 +33,7 @@ PRECISION = Option(
 OF_MODELS: Option[str | None] = Option(
     PRECISION.name, None, f"{PRECISION.help}; by default that of the models", str, True, PRECISIONS
 )
-"""Where fairseq has loaded the models."""
+"""The engines of models that fairseq has loaded."""
 OF_DRAFTER: Option[str | None] = Option(
     "drafter_precision",
     None,

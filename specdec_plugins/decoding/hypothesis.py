@@ -24,4 +24,4 @@ class Hypothesis(TypedDict, total=False):
     history: list[dict[str, Tensor]]
     """The tokens that each step committed, as fairseq's ``--retain-iter-history`` prints them."""
     trace: list[StepTrace]
-    """Only where it is recorded."""
+    """The steps, where they are recorded."""

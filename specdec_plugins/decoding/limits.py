@@ -91,8 +91,8 @@ class GenerationLimits:
         return self.max_len_a * source_lengths.double() + float(self.max_len_b)
 
     def most(self, source: int, positions: int) -> int:
-        """Most tokens, EOS not counted, for a source of so many, EOS counted, of a model that has
-        so many target positions."""
+        """The most tokens, EOS not counted, for a source of so many, EOS counted, of a model that
+        has so many target positions."""
         return int(min(self.max_len_a * source + self.max_len_b, positions - 1))
 
     def check_positions(self, positions: int) -> None:
@@ -120,7 +120,7 @@ class GenerationLimits:
 
     @classmethod
     def from_config(cls, args: FairseqDataclass | Namespace) -> GenerationLimits:
-        """From fairseq's generation config or a namespace; absent options have their defaults.
+        """Read fairseq's generation config or a namespace; absent options have their defaults.
 
         Raises:
             ValueError: an option that speculative decoding does not honour, by name.

@@ -16,7 +16,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 Value = bool | int | float | str | None
 Values = Mapping[str, Any]
-"""Of options, by name, each of its option's type."""
+"""Values of options by name, each of its option's type."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Option(Generic[T_co]):
     """One option: what a flag, a configuration's field and a check need to know."""
 
     name: str
-    """Of the configuration's field; the flag is made from it."""
+    """The name of the configuration's field; the flag is made from it."""
     default: T_co
     help: str
     kind: Callable[[str], bool | int | float | str] = float
@@ -38,16 +38,17 @@ class Option(Generic[T_co]):
     sweep: tuple[T_co, ...] = ()
     """What a sweep compares if nothing is said; options that have this are swept."""
     axis: str = ""
-    """Of swept ones, what a plot has them as: ``threshold`` (0 to 1) or ``nodes``."""
+    """The axis that a plot has for the values of a swept option: ``threshold`` (0 to 1) or
+    ``nodes``."""
     remedy: str = ""
     """What to do instead of a value that is too small."""
     gone: str = ""
-    """Of an option that was taken away: why, and what to use instead. For one version every value
+    """The reason why an option was taken away, and what to use instead. For one version every value
     of it is refused by this."""
 
     @property
     def flag(self) -> str:
-        """Such as ``--tree-nodes``."""
+        """The flag, such as ``--tree-nodes``."""
         return f"--{self.name.replace('_', '-')}"
 
     def check(self, value: object) -> T_co:

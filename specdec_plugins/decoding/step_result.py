@@ -16,7 +16,7 @@ class StepResult:
     """A value a row of the rows that the step had."""
 
     rows: list[int]
-    """Where each stands in the batch as it began."""
+    """The place of each row in the batch as it began."""
     drafted: list[int]
     """Draft lengths: slots, or nodes of a tree."""
     called: list[bool]
@@ -52,7 +52,8 @@ class StepResult:
 
     @property
     def ended(self) -> list[bool]:
-        """Where the last accepted token ends the sentence: no bonus token came after it."""
+        """Whether the last accepted token ends the sentence, row by row: no bonus token came after
+        it."""
         return [new == count for new, count in zip(self.committed, self.accepted)]
 
     @property

@@ -23,7 +23,7 @@ from specdec_plugins.machine import cache_folder, processor_name
 logger = logging.getLogger(__name__)
 
 ACCIDENTAL = re.compile(r"___torch_mangle_\d+\.?|#.*")
-"""In a printed graph, what tells where its code stands and what has been traced before."""
+"""The parts of a printed graph that tell where its code stands and what has been traced before."""
 
 
 class CompiledFiles:
@@ -93,7 +93,7 @@ class CompiledFiles:
 
 
 def _digest(path: Path, compiled: bytes) -> bytes:
-    """That of a file: of its name, too, which is its key."""
+    """The digest of a file, of its name, too, which is its key."""
     return hashlib.sha256(path.name.encode() + compiled).digest()
 
 

@@ -79,7 +79,7 @@ class CompiledStep:
     """
 
     MOST = 4
-    """Of them."""
+    """The most requests that are kept."""
 
     def __init__(self, request: Callable[[int], Request], transient: int, most: int = MOST) -> None:
         """

@@ -17,7 +17,7 @@ class Engine(Protocol):
     """Runs pure steps fast."""
 
     dtype: torch.dtype
-    """Of the models that it is given."""
+    """The type of the models that it is given."""
 
     @property
     def name(self) -> str:
@@ -36,7 +36,7 @@ class Engine(Protocol):
 
     @property
     def sizes(self) -> Sizes:
-        """Of what steps are handed; padded ones are for the host."""
+        """The sizes of what steps are handed; padded ones are for the host."""
         ...
 
     def prepare(self, step: Step) -> Run:

@@ -34,8 +34,8 @@ logger = logging.getLogger(__name__)
 OPENVINO, EAGER = "openvino", "eager"
 """Names of engines: torch is this one's substitute."""
 HINTS = {"float32": "f32", "bfloat16": "bf16", "int8": "f32"}
-"""By precision, that of arithmetic; with int8, weights are int8 and are multiplied as such where
-the processor can."""
+"""OpenVINO's name of the arithmetic, by precision; with int8, weights are int8 and are multiplied
+as such where the processor can."""
 
 UNFUSED = {"SNIPPETS_MODE": "DISABLE"}
 """Of what is compiled for any sizes: no kernels that OpenVINO generates for several operations
@@ -67,7 +67,7 @@ class OpenVinoEngine:
             EngineError: OpenVINO, or what int8 takes, is not installed.
         """
         self._precision = precision = computed_precision(precision)
-        """Of what is compiled."""
+        """The precision of what is compiled."""
         self._runners: set[str] = set()
         """What the steps so far are run by."""
         self._compiles = False
@@ -246,7 +246,8 @@ class _Compilation:
 
     @cached_property
     def model(self) -> Any:
-        """As a model of OpenVINO's: seconds, and only where something has to be compiled."""
+        """The step as a model of OpenVINO's, which takes seconds, and is made only where something
+        has to be compiled."""
         return self._engine.converted(self.traced)
 
     @property
@@ -255,7 +256,7 @@ class _Compilation:
         return self._engine.keeps(self)
 
     def request(self) -> Request:
-        """For inputs of any sizes."""
+        """The request for inputs of any sizes."""
         return self._engine.load(self)
 
     def request_for_one_row(self, tokens: int) -> Request:

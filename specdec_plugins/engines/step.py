@@ -27,8 +27,8 @@ class Step(nn.Module):
     """
 
     transient = 0
-    """So many of the first results are to be read before the step is run again; until then they are
-    the caller's, to be changed, too."""
+    """The number of first results that are to be read before the step is run again; until then they
+    are the caller's, to be changed, too."""
 
     projections: Sequence[Projection] = ()
     """Its linear maps, whose weights an engine may hold in another form."""

@@ -16,7 +16,7 @@ Pairs = list[tuple[Tensor, Tensor]]
 """Keys and values, of each layer."""
 Inputs = tuple[Tensor | None, ...]
 Shapes = list[list[int]]
-"""Of all inputs; -1 where a size may be any."""
+"""The shapes of all inputs; -1 where a size may be any."""
 TOLERATED = 0.5
 """Relative error: int8 stays below 0.1, a kernel that is wrong on a processor is near 1 or
 above."""
@@ -35,14 +35,14 @@ class TracedStep:
         example = example_inputs(step)
         inputs = self._split(example)
         self.parts = list(map(len, inputs))
-        """For each input of the step that there is, how many the graph has."""
+        """The number of inputs of the graph for each input of the step that there is."""
         given = _Given(step, example, self._by_layer)
         with torch.no_grad():
             self.graph = _traced(given.eval(), tuple(chain.from_iterable(inputs)))
 
     def shapes(self, rows: int, tokens: int) -> Shapes:
-        """Of the inputs, for so many new tokens in so many rows of a cached step, or so many
-        source tokens."""
+        """The shapes of the inputs, for so many new tokens in so many rows of a cached step, or so
+        many source tokens."""
         one, other = (
             chain.from_iterable(self._split(example_inputs(self._step, rows, tokens, others)))
             for others in (7, 8)
@@ -83,7 +83,8 @@ class TracedStep:
 
 
 def example_inputs(step: Step, rows: int = 2, tokens: int = 5, others: int = 7) -> Inputs:
-    """Of a step, or of what a cached one becomes; the sizes are for steps that have such."""
+    """Example inputs of a step, or of what a cached one becomes; the sizes are for steps that have
+    such."""
     if isinstance(step, SourceStep):
         return step.example(rows, tokens)
     if not isinstance(step, CachedStep):

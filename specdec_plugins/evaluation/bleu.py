@@ -20,7 +20,7 @@ DASH_SPLIT = re.compile(r"(?<=\S) @-@ (?=\S)")
 
 @dataclass(frozen=True)
 class Scores:
-    """Of one translation."""
+    """The two BLEU figures of one translation."""
 
     sacrebleu: float
     tokenised: float
@@ -33,7 +33,7 @@ class References:
 
     lines: Sequence[str]
     language: str
-    """For Moses."""
+    """The language whose rules Moses splits by."""
     tokenised: bool = False
     """Whether it is Moses-tokenised already, and so is the output."""
 

@@ -14,7 +14,7 @@ from specdec_plugins.evaluation.systems import AR, DRAFTER, System
 from specdec_plugins.inference.settings import Settings
 
 CONTROLLERS = tuple(name for name in POLICIES if name != "none")
-"""Those that a sweep compares with each other; ``none`` is AR, which is always there."""
+"""The controllers that a sweep compares with each other; ``none`` is AR, which is always there."""
 REFUSED = "looks at drafted tokens that are then not verified, which --sampling must not depend on"
 CONSTANTS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 25)
 SWEPT = {name: option for name, option in controller_options().items() if option.sweep}

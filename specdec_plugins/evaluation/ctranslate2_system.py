@@ -18,7 +18,7 @@ from specdec_plugins.evaluation.worker import Decoded, Tokens
 from specdec_plugins.machine import processor_name
 
 SAME = {"int8_float32": "int8"}
-"""Of a verifier in float32 these are two names of one precision."""
+"""The second name of a precision that has two, of a verifier in float32."""
 
 KERNELS = {
     "avx512": {"CT2_FORCE_CPU_ISA": "AVX512"},
@@ -91,7 +91,7 @@ class CTranslate2Job:
     threads: int
     batches: Sequence[Sequence[Tokens]]
     most: Sequence[Sequence[int]]
-    """Of every sentence, the most tokens to put out, EOS not counted."""
+    """The most tokens to put out, EOS not counted, of every sentence."""
     least: int
     """The fewest."""
 
@@ -120,7 +120,8 @@ class CTranslate2Decoder:
         self.job = job
 
     def decode(self, batches: int, seed: int | None = None, trace: bool = False) -> Decoded:
-        """As :class:`Decoder` says; nothing is drawn, and there are no steps to record."""
+        """Decodes as a :class:`Decoder` does; nothing is drawn, and there are no steps to
+        record."""
         decoded, outputs = Decoded(), []
         for batch, most in zip(self.job.batches[:batches], self.job.most):
             start = time.perf_counter()

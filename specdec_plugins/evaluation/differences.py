@@ -58,7 +58,8 @@ def gaps_between(
 
 
 def gap(reference: Translator, line: Line, a: Tokens, b: Tokens) -> float:
-    """By how much the verifier prefers one of two outputs at their first difference, in nats."""
+    """The difference in nats by which the verifier prefers one of two outputs where they first
+    differ."""
     generator = reference.generator
     assert isinstance(generator, SpeculativeGenerator)
     assert generator.model is not None

@@ -36,8 +36,8 @@ def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
 
 
 def discards_against_constant(group: Group) -> list[JsonObject]:
-    """Of each system with an acceptance head: the discard rates of constant k at its verification
-    rate, and how far it is below.
+    """The discard rates of constant k at the verification rate of each system with an acceptance
+    head, and how far its own is below.
 
     SpecDec++ (Huang et al., 2024) compares its controller with constant k in this plane. Between
     two k the rates of ``constant`` are interpolated; a k that verifies and discards no less than

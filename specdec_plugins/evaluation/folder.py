@@ -18,7 +18,7 @@ DESCRIPTION = "experiment.json"
 
 
 class RunFolder(WorkFolder):
-    """Where runs are left; one process at a time has it, from entering to leaving.
+    """A folder in which runs are left; one process at a time has it, from entering to leaving.
 
     Nothing is written before the first run.
     """
@@ -26,7 +26,7 @@ class RunFolder(WorkFolder):
     def __init__(self, path: Path, description: JsonObject) -> None:
         super().__init__(path, path, DESCRIPTION, description)
         self.runs: list[Run] = []
-        """Those that are there, the earliest first."""
+        """The runs that are there, the earliest first."""
         self._runs_file: IO[bytes] | None = None
 
     def __exit__(self, *exception: object) -> None:

@@ -18,9 +18,10 @@ OFFSETS = tuple(
     for reach in (1.0, 1.8, 2.8)
     for dx, dy in ((8, 6), (-8, 6), (8, -6), (-8, -6), (0, 11), (0, -11), (13, 0), (-13, 0))
 )
-"""Where a label may stand beside its point, in typographic points, and how far that is."""
+"""The places where a label may stand beside its point, in typographic points, and how far that
+is."""
 SIZE = 8.0
-"""Of the letters, in typographic points."""
+"""The size of letters, in typographic points."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Label:
     y: float
     text: str
     color: object
-    """As matplotlib takes it."""
+    """A colour as matplotlib takes it."""
 
 
 Curve = Sequence[tuple[float, float]]

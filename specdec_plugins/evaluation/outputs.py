@@ -33,7 +33,7 @@ class Report:
     baseline: str
     """The name of the system that others are compared with."""
     command: str
-    """By which this was made."""
+    """The command by which this was made."""
     left_out: Mapping[str, str]
     """Why a family of systems is not there."""
     pictures: Mapping[str, Draw]
@@ -164,7 +164,7 @@ def _unlike(one: SystemSummary, other: SystemSummary | None) -> int | None:
 
 
 def _bleu(one: SystemSummary, group: Group) -> JsonObject:
-    """Of round 1, or of each seed; None without references."""
+    """The BLEU figures of round 1, or of each seed; None without references."""
     references = group.text.references
     outputs = [run.by_sentence.output for run in one.runs if run.by_sentence.output]
     scores = [references.scores(output) for output in outputs] if references else []

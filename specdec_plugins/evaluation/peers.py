@@ -27,13 +27,13 @@ class Peers:
 
     threads: Sequence[int] = (1, 2)
     beams: Sequence[int] = (5, 1)
-    """Of stock fairseq."""
+    """The beam sizes of stock fairseq."""
     ctranslate2: Sequence[str] = ()
     """Its precisions."""
     precisions: Sequence[str] = (FLOAT32, "bfloat16")
     """Our own."""
     drafter_precisions: Sequence[str] = ()
-    """Of drafts, where they go with the verifier's; else they are as that."""
+    """The precisions of drafts, where they go with the verifier's; else they are as that."""
     engines: Sequence[str] = (EAGER,)
     controllers: Sequence[ControllerOptions] = (ControllerOptions("tree"),)
     rules: Sequence[AcceptanceRule] = (StrictRule(),)
@@ -115,7 +115,7 @@ def _of_drafts(asked: Sequence[str], engine: str, precision: str) -> list[str | 
 
 
 def _rule_name(rule: AcceptanceRule, beside: Sequence[AcceptanceRule]) -> str:
-    """With its values where another rule of the same kind is compared."""
+    """The name of a rule, with its values where another rule of the same kind is compared."""
     if sum(other.name == rule.name for other in beside) == 1:
         return rule.name
     return f"{rule.name} {' '.join(map(str, rule.values.values()))}"

@@ -28,7 +28,7 @@ class Style:
     """How a policy is drawn."""
 
     color: str
-    """Those of Okabe and Ito (2008) can be told apart by the colour-blind."""
+    """A colour of Okabe and Ito (2008), which the colour-blind can tell apart."""
     marker: str
     size: int = 6
 
@@ -44,14 +44,14 @@ STYLES = {
     "cost-aware": Style("#E69F00", "P", 10),
     "oracle": Style("black", "*", 15),
 }
-"""Of policies, in the order in which they are drawn; any other comes after them."""
+"""The styles of policies, in the order in which they are drawn; any other comes after them."""
 OTHER = Style("#777777", "h", 8)
 BARS = {FAIRSEQ: "#999999", CTRANSLATE2: "#E69F00", AR: "#56B4E9", "strict": "#0072B2"}
-"""Of what has no drafts, and of acceptance rules; any other rule is green. In print they differ in
-lightness."""
+"""The colours of what has no drafts, and of acceptance rules; any other rule is green. In print
+they differ in lightness."""
 HATCHES = ("", "////", "....", "xxxx", "----")
-"""By the number of threads, from the fewest on; once more from the beginning where that does not
-suffice."""
+"""The hatches by the number of threads, from the fewest on; once more from the beginning where that
+does not suffice."""
 UNREAL = "the bound of chains, not a real decoder"
 FORMATS = ("png", "svg")
 PANELS = (
@@ -270,7 +270,7 @@ def _by_nodes(system: System) -> bool:
 
 
 def _style(one: SystemSummary, group: Group) -> dict[str, Any]:
-    """That of its policy; the largest k in full colour, smaller ones paler."""
+    """The style of its policy; the largest k in full colour, smaller ones paler."""
     policy, real = one.system.policy, one.system.real
     style = STYLES.get(policy, OTHER)
     sizes = {other.block_size or 0 for other in group.of(policy)}
@@ -285,7 +285,7 @@ def _style(one: SystemSummary, group: Group) -> dict[str, Any]:
 
 
 def _mixed_with_white(color: str, share: float) -> tuple[float, ...]:
-    """As red, green and blue from 0 to 1."""
+    """The colour as red, green and blue from 0 to 1."""
     from matplotlib.colors import to_rgb
 
     return tuple(1 - share * (1 - part) for part in to_rgb(color))
@@ -296,7 +296,7 @@ def _title(group: Group) -> str:
 
 
 def _over(group: Group) -> str:
-    """Of how many sentences, and how often."""
+    """The number of sentences and of rounds, in words."""
     rounds = max(len(one.runs) for one in group.systems)
     how = f"means of {counted(rounds, 'seed')}"
     if not group.sampled:

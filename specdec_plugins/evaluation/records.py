@@ -20,7 +20,7 @@ COLUMNS = (
 
 
 def file_name(one: SystemSummary, group: Group) -> str:
-    """Such as ``acceptance-head-0.7-k-12.cpu-batch1.jsonl``."""
+    """The name of its file, such as ``acceptance-head-0.7-k-12.cpu-batch1.jsonl``."""
     return f"{re.sub(r'[^A-Za-z0-9.-]+', '-', group.called(one))}.{group.label}.jsonl"
 
 

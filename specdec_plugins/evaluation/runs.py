@@ -65,7 +65,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     began: str
     """Date and time, UTC."""
     sentences: Annotated[int, Meta(ge=1)]
-    """Those with words."""
+    """The number of lines with words."""
     seconds: Figure
     by_sentence: SentenceColumns
     engine: str
@@ -79,7 +79,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     block_size: Count | None = None
     """k."""
     control_seconds: Figure | None = None
-    """Of the seconds, what the controller's answers took."""
+    """The part of the seconds that the controller's answers took."""
     committed_tokens: Count | None = None
     steps: Count | None = None
     drafted_tokens: Count | None = None

@@ -26,7 +26,7 @@ RIVALS = (FAIRSEQ, CTRANSLATE2, AR, "oracle", "constant", "tree")
 
 @dataclass(frozen=True)
 class Spread:
-    """Of one number per round: median, mean, the least and the greatest."""
+    """The median, the mean, the least and the greatest of one number per round."""
 
     median: float
     mean: float
@@ -36,7 +36,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Spread | None:
-        """None of nothing."""
+        """The spread of the values that are known; None of no values."""
         known = [value for value in values if value is not None]
         if not known:
             return None
@@ -54,7 +54,7 @@ class SystemSummary:
 
     system: System
     runs: Sequence[Run]
-    """By round."""
+    """The runs by round."""
 
     @property
     def first(self) -> Run:
@@ -86,7 +86,7 @@ class SystemSummary:
         return None if spread is None else spread.middle(self.system.draws)
 
     def time(self) -> float:
-        """By which systems are ordered: the median of :meth:`pace`."""
+        """The median of :meth:`pace`, by which systems are ordered."""
         return median(self.pace(run) for run in self.runs)
 
     def pace(self, run: Run) -> float:
@@ -133,19 +133,20 @@ class Group:
 
     @property
     def label(self) -> str:
-        """As a part of file names: ``cpu-batch1``, ``cuda-NVIDIA-H200-batch1-news``."""
+        """The part of file names that is the group's: ``cpu-batch1``,
+        ``cuda-NVIDIA-H200-batch1-news``."""
         device = re.sub(r"[^A-Za-z0-9]+", "-", self.first.device).strip("-")
         text = f"-{self.first.text}" if self.first.text else ""
         return f"{device}-batch{self.first.batch}{text}"
 
     @property
     def conditions(self) -> str:
-        """Under which every number of the group was measured."""
+        """The conditions under which every number of the group was measured."""
         return f"{self.first.text}: {self.machine}" if self.first.text else self.machine
 
     @property
     def machine(self) -> str:
-        """Of these, those that all texts share; what systems differ in is told with them."""
+        """The conditions that all texts share; what systems differ in is told with them."""
         run, every = self.first, [s.system for s in self.systems]
         engines = {s.first.engine for s in self.systems}, {s.first.precision for s in self.systems}
         parts = [run.device, *(one.pop() for one in engines if len(one) == 1)]

@@ -36,7 +36,7 @@ class System:
 
     @property
     def strategy(self) -> str:
-        """That of the settings, or ``CTranslate2``."""
+        """The strategy of the settings, or ``CTranslate2``."""
         return self.settings.strategy if self.compute_type is None else CTRANSLATE2
 
     @property
@@ -84,7 +84,7 @@ class System:
 
     @property
     def options(self) -> ControllerOptions | None:
-        """Those of its controller, if it has one."""
+        """The options of its controller, if it has one."""
         return self.settings.controller if self.strategy == "specdec" else None
 
     @property

@@ -62,7 +62,7 @@ def markdown(columns: Columns[T], items: Iterable[T]) -> Iterator[str]:
 
 
 def filled(columns: Columns[T], items: Iterable[T]) -> Columns[T]:
-    """Those columns that say something of an item."""
+    """The columns that say something of an item."""
     items = list(items)
     return {head: make for head, make in columns.items() if any(map(make, items))}
 
@@ -138,7 +138,7 @@ def _percent(share: float | None) -> float | None:
 
 
 def _rate(system: Json, name: str, digits: int) -> str:
-    """With least and most where seeds differ."""
+    """A rate, with the least and the greatest where seeds differ."""
     every = system.get("over_rounds", {}).get(name)
     if system.get("seeds") and every and every["low"] < every["high"]:
         return spread(every, digits, sampled=True)

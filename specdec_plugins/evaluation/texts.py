@@ -25,7 +25,7 @@ class NamedText:
     """A text as it was read."""
 
     name: str
-    """Also of files; empty of a text that is alone."""
+    """The name, of files too; empty of a text that is alone."""
     lines: Sequence[Line]
     references: Sequence[str] | None = None
     """Its translation, line by line."""
@@ -81,7 +81,7 @@ class Sentences:
         return self.codec.decode(torch.tensor(ids).long())
 
     def describe(self) -> JsonObject:
-        """By what the text is known again."""
+        """The facts by which the text is known again."""
         return {"lines": len(self.lines), "sha256": _digest([line.text for line in self.lines])}
 
 

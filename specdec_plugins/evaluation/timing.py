@@ -60,7 +60,8 @@ class TranslatorDecoder:
         self.batches = batches
 
     def decode(self, batches: int, seed: int | None = None, trace: bool = False) -> Decoded:
-        """As :class:`Decoder` says. What a controller learns and measures stays with it."""
+        """Decodes as a :class:`Decoder` does. What a controller learns and measures stays with
+        it."""
         if trace:
             return self._trace(batches, seed)
         generator, counts = self.translator.generator, RowCounts()

@@ -26,7 +26,7 @@ class Decoded:
     outputs: list[str] | list[Tokens] = field(default_factory=list)
     """The translation of each sentence: text, or symbols where a system knows nothing else."""
     columns: dict[str, list[Any]] = field(default_factory=dict)
-    """By the names of :class:`SentenceColumns`: what is known of each sentence."""
+    """The values of each sentence, by the names of :class:`SentenceColumns`."""
     figures: dict[str, Any] = field(default_factory=dict)
     """Fields of a :class:`Run` that this kind of system knows."""
 

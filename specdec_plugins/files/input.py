@@ -22,7 +22,7 @@ class Line:
     """A line of the input."""
 
     number: int
-    """From 1."""
+    """The number of the line, from 1."""
     text: str
 
 

@@ -17,14 +17,14 @@ def as_read(description: JsonObject) -> JsonObject:
 
 
 def differing(one: object, other: object) -> str:
-    """Where two descriptions differ, as messages say it; empty if nowhere."""
+    """The names at which two descriptions differ, as messages say it; empty if nowhere."""
     names = list(differences(one, other))
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more
 
 
 def differences(one: object, other: object, name: str = "") -> Iterator[str]:
-    """Where two descriptions differ, as dotted names."""
+    """The dotted names at which two descriptions differ."""
     if isinstance(one, dict) and isinstance(other, dict):
         for key in dict.fromkeys([*one, *other]):
             yield from differences(one.get(key), other.get(key), f"{name}.{key}" if name else key)

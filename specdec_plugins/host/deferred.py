@@ -28,7 +28,8 @@ class _Deferred(ModuleType):
 
 @contextmanager
 def deferred_imports() -> Iterator[None]:
-    """Within it, what is imported from :data:`LIBRARIES` is not loaded before it is called.
+    """Defer, within it, what is imported from :data:`LIBRARIES`: it is not loaded before it is
+    called.
 
     What is loaded already stays as it is; whoever imports one of them later has the real one.
     """

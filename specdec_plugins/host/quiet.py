@@ -11,7 +11,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet_import() -> Iterator[None]:
-    """Within it, modules cannot set up the root logger, and their warnings are not shown.
+    """Keep modules that are imported within it from setting up the root logger, and from showing
+    warnings.
 
     Several of fairseq's set it to DEBUG or INFO and then tell of packages that nobody needs. Python
     leaves a root logger alone that has a handler.

@@ -23,21 +23,22 @@ class WholePairs(LanguagePairDataset):
         return int(self.num_tokens_vec(np.array([index]))[0])
 
     def num_tokens_vec(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """As :meth:`num_tokens`, ``(n,)`` for n sentences."""
+        """The same of n sentences, ``(n,)``."""
         sources, targets = self.src_sizes[indices], self.tgt_sizes
         if targets is None:
             return sources
         return np.maximum(sources, targets[indices] + self.slots)
 
     def get_batch_shapes(self) -> list[tuple[int | None, int]] | None:
-        """As fairseq's, of ``--num-batch-buckets``, by what is counted of a sentence."""
+        """The shapes of ``--num-batch-buckets``, as fairseq makes them, by what is counted of a
+        sentence."""
         shapes = super().get_batch_shapes()
         return shapes and [(rows, tokens + self.slots) for rows, tokens in shapes]
 
     def batch_by_size(
         self, indices: NDArray[np.int64], **kwargs: object
     ) -> list[NDArray[np.int64]]:
-        """As fairseq's, and what it left out at the end as one more batch."""
+        """Batches as fairseq makes them, and what it left out at the end as one more."""
         batches = super().batch_by_size(indices, **kwargs)
         kept = sum(len(batch) for batch in batches)
         return batches if kept == len(indices) else [*batches, indices[kept:]]

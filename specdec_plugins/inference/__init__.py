@@ -1,4 +1,4 @@
-"""From lines of text to lines of text: loading a pair, batching, output that can be resumed."""
+"""Lines of text in, lines of text out: loading a pair, batching, output that can be resumed."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def load_model(
 
 
 def _open(parts: dict[str, bytes], precision: str) -> Any:
-    """From the contents of a model's files, by name."""
+    """Open a model from the contents of its files, by name."""
     import ctranslate2
 
     return ctranslate2.Translator(
@@ -118,7 +118,7 @@ def _check(
 
 
 def symbols(dictionary: Dictionary, ids: Tensor) -> list[str]:
-    """Those of ``(length,)`` ids."""
+    """The symbols of ``(length,)`` ids."""
     return [dictionary[i] for i in ids.tolist()]
 
 

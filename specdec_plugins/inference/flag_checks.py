@@ -28,7 +28,7 @@ nothing, remedy."""
 
 
 def idle_flags(args: Namespace) -> set[str]:
-    """Of our own flags, those that do nothing beside the others, and are not refused."""
+    """Our own flags that do nothing beside the others, and are not refused."""
     judging = {name for name in RULE_OPTIONS if name not in SAMPLING}
     uncontrolled = judging | ControllerOptions("none").idle
     # Only stock search has one; a script that compares systems has several, and runs that too.

@@ -101,7 +101,7 @@ class TranslationParser(argparse.ArgumentParser):
         return {action.dest for group in self._own for action in group._group_actions}
 
     def _hide_idle(self) -> None:
-        """Of fairseq's flags, which are all taken, show those that may do something."""
+        """Show, of fairseq's flags, which are all taken, those that may do something."""
         shown = {*self._own_names(), *USED, *SEARCH, "post_process", "help"}
         for name in ENCODERS:
             for config in REGISTRIES[name]["dataclass_registry"].values():

@@ -1,4 +1,4 @@
-"""From checkpoints and dictionaries to a translator."""
+"""The way from checkpoints and dictionaries to a translator."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
 logger = logging.getLogger(__name__)
 
 LARGE_BATCH = 8
-"""From so many sentences on, no controller that verifies something was faster than plain AR on a
+"""The batch size from which on no controller that verifies something was faster than plain AR on a
 CPU (docs/benchmarks.md, "Batches")."""
 
 
@@ -95,7 +95,8 @@ def load_translator(settings: Settings) -> Translator:
 
 
 def _by_our_loop(settings: Settings, reason: str) -> Translator:
-    """In place of CTranslate2, which cannot do what is asked for ``reason``."""
+    """Decode by our own loop in place of CTranslate2, which cannot do what is asked for
+    ``reason``."""
     logger.warning("--AR-backend %s: %s; our own loop decodes", CTRANSLATE2, reason)
     translator = load_translator(replace(settings, ar_backend="ours"))
     translator.not_by_ctranslate2 = reason
@@ -103,7 +104,7 @@ def _by_our_loop(settings: Settings, reason: str) -> Translator:
 
 
 def _warn_of_batches(settings: Settings, taken: ControllerOptions) -> None:
-    """Where ``auto`` has ``taken`` what drafts in large batches, too, so that output can be
+    """Warn where ``auto`` has ``taken`` what drafts in large batches, too, so that output can be
     repeated: relaxed output, or the published drafter's."""
     large = settings.batch >= LARGE_BATCH and torch.device(settings.device).type == "cpu"
     if settings.controller.controller == AUTO and large and not taken.looks_around:

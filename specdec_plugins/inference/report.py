@@ -73,7 +73,7 @@ def full_report(translator: Translator, resumed_after: int = 0, **run: object) -
 
 
 def versions() -> dict[str, str]:
-    """Those of what decodes, and of Python; of extras, if they are installed."""
+    """The versions of what decodes, and of Python; of extras, if they are installed."""
     installed = {
         name: version(name) for name in ("fairseq-fixed", "openvino", "nncf") if _is_installed(name)
     }
@@ -193,7 +193,7 @@ def format_report(report: JsonObject) -> str:
 
 
 def _resumed(report: JsonObject) -> list[str]:
-    """Of which lines the figures of a resumed run are."""
+    """The lines that the figures of a resumed run are of, in words."""
     line = report["resumed_after_line"]
     return [f"  resumed after line {line}: figures are of what came after"] if line else []
 

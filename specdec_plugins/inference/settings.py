@@ -71,15 +71,15 @@ class Settings:
     controller: ControllerOptions = field(default_factory=partial(ControllerOptions, AUTO))
     limits: GenerationLimits = field(default_factory=GenerationLimits)
     source_lang: str | None = None
-    """None is the verifier checkpoint's, as for the target."""
+    """The source language; None is the verifier checkpoint's, as for the target."""
     target_lang: str | None = None
     device: str = "cpu"
     engine: str = ENGINE.default
     """What runs the models; stock beam search is torch's."""
     precision: str = PRECISION.default
-    """Of the engine's arithmetic."""
+    """The precision of the engine's arithmetic."""
     drafter_precision: str | None = OF_DRAFTER.default
-    """Of the drafter's; None: the same."""
+    """The precision of the drafter's; None: the same."""
     tokenizer: str | None = None
     """fairseq's ``--tokenizer``; None where the text is tokenised already."""
     bpe: str | None = None
@@ -157,7 +157,7 @@ class Settings:
 
     @classmethod
     def of_model(cls, folder: Path, **given: Any) -> Settings:
-        """For a pair's folder, like ``checkpoints/multi30k.en-de``, and ordinary text.
+        """The settings for a pair's folder, like ``checkpoints/multi30k.en-de``, and ordinary text.
 
         Args:
             given: other settings, which win over what the folder says.

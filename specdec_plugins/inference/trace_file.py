@@ -27,7 +27,7 @@ class SentenceTrace:
     output: str
     """Its translation as it was written."""
     steps: list[StepTrace]
-    """None for a line without words, which no model was run for."""
+    """The steps; none for a line without words, which no model was run for."""
 
     def to_json(self) -> str:
         """The line, without a line feed."""

@@ -24,7 +24,7 @@ class Bar:
     label: str
     """What stands under it."""
     share: float
-    """From 0 to 1."""
+    """The share, from 0 to 1."""
     count: int
     """How many it stands for …"""
     total: int
@@ -74,7 +74,7 @@ class TraceTotals:
 
     @property
     def mean_ratio(self) -> float | None:
-        """Of min(1, p / q); None where that is not known."""
+        """The mean of min(1, p / q); None where that is not known."""
         return sum(self.ratios) / len(self.ratios) if self.ratios else None
 
     def length_bars(self) -> list[Bar]:

@@ -29,7 +29,7 @@ class Generator(Protocol):
 
     statistics: DecodingStatistics
     positions: int
-    """Most target tokens, EOS included, of the model that limits them."""
+    """The most target tokens, EOS included, of the model that limits them."""
 
     def generate(self, models: list[BaseFairseqModel], sample: Sample) -> list[list[Hypothesis]]:
         """Hypotheses of every sentence, best first."""
@@ -53,7 +53,7 @@ class Translation:
     """What became of a line."""
 
     text: str
-    """With ``--nbest`` all that is put out of it, with tabs between."""
+    """The output; with ``--nbest`` all that is put out, with tabs between."""
     tokens: int = 0
     """Target tokens, EOS included; 0 for a blank line."""
     accepted: list[int] = field(default_factory=list)
@@ -154,7 +154,7 @@ class Translator:
             known = 0
 
     def check_input(self, lines: InputLines) -> None:
-        """Where the input can be read twice, see to it that ``--min-len`` can hold for every line.
+        """See to it that ``--min-len`` can hold for every line, where the input can be read twice.
 
         Raises:
             InferenceError: names the first line for which it cannot.
@@ -170,7 +170,7 @@ class Translator:
                 raise InferenceError(f"{lines.name}: {error}") from error
 
     def _encode(self, line: Line) -> Tensor | None:
-        """As the codec does.
+        """Encode a line as the codec does.
 
         Raises:
             InferenceError: ``--min-len`` cannot hold for it.

@@ -39,7 +39,7 @@ class Way(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tree: int = 0
     """Nodes; 0 decodes without drafts."""
     drafter_precision: str | None = None
-    """Of drafts; None is the verifier's."""
+    """The precision of drafts; None is the verifier's."""
     ar_backend: Literal["ours", "ctranslate2"] = "ours"
     """What decodes without drafts."""
 
@@ -93,10 +93,11 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     made: str
     """Date and time, UTC."""
     batches: dict[int, list[Timed]]
-    """By batch size, the fastest first."""
+    """The ways by batch size, the fastest first."""
 
     def at(self, batch: int) -> list[Timed]:
-        """Those of the largest batch size that is not above this one, or else of the smallest."""
+        """The ways at the largest batch size that is not above this one, or else at the
+        smallest."""
         below = [size for size in self.batches if size <= batch]
         return self.batches[max(below) if below else min(self.batches)]
 

@@ -23,7 +23,7 @@ from specdec_plugins.host.packed_encoder import REDUNDANT
 from specdec_plugins.models.drafter import Drafter
 
 DOUBT = 1e-6
-"""No drafted token's probability is taken to be nearer to 0 or 1 than this."""
+"""The distance from 0 and 1 that no drafted token's probability is taken to be nearer than."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class HeadSettings:
     rule_temperature: float = 1.0
     """What the scores that the rule judges are divided by; 1 where it is strict."""
     repetition_penalty: float = 1.0
-    """Of the scores that the rule judges."""
+    """The penalty in the scores that the rule judges."""
     temperature: float = 1.0
     """Its logits are divided by this,"""
     bias: float = 0.0
@@ -192,7 +192,7 @@ class FoldedHead:
             self._odds = (self._weight @ head.confidence.weight.float()).tolist()
 
     def __call__(self, states: Tensor, confidences: Tensor) -> Tensor:
-        """As :class:`AcceptanceHead`."""
+        """The logits, as of :class:`AcceptanceHead`."""
         p = confidences.clamp(DOUBT, 1 - DOUBT)
         logits = states.float() @ self._weight
         logits += self._slots[: states.size(-2)]

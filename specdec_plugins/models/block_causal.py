@@ -312,7 +312,7 @@ class BlockCausalDrafter(Drafter):
 
 
 def feature_layers(cfg: BlockCausalConfig) -> tuple[int, ...]:
-    """After which of the verifier's layers states are read beside its last, in their order.
+    """The verifier's layers after which states are read beside its last, in their order.
 
     Raises:
         ValueError: what is given are no numbers of layers, or they are given for nothing.
@@ -331,7 +331,7 @@ def feature_layers(cfg: BlockCausalConfig) -> tuple[int, ...]:
 
 
 def feature_channels(cfg: BlockCausalConfig) -> int:
-    """Of what is read of the verifier for each token."""
+    """The number of channels that are read of the verifier for each token."""
     return (1 + len(feature_layers(cfg))) * cfg.verifier_embed_dim
 
 

@@ -73,7 +73,7 @@ class Drafter(BaseFairseqModel):
     decoder: DrafterDecoder
     uses_verifier_features = False
     feature_layers: tuple[int, ...] = ()
-    """After which of the verifier's layers, counted from 1, states are read beside its last."""
+    """The verifier's layers, counted from 1, after which states are read beside its last."""
     exact_encoder = True
     """Whether its encoder can be a verifier's, so that it computes the same."""
 

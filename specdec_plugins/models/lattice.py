@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 CANDIDATES = 16
-"""Of each slot, at most."""
+"""The most candidates of a slot."""
 
 
 def in_vocabulary(places: Tensor, vocabulary: Tensor | None) -> Tensor:
@@ -32,7 +32,8 @@ class SlotLogits:
         return in_vocabulary(self.logits.argmax(-1), self.vocabulary)
 
     def choose_with_confidence(self) -> tuple[Tensor, Tensor]:
-        """As :meth:`choose`, and each token's probability ``(rows, slots)``, float32.
+        """Chooses tokens as :meth:`choose` does, and tells each one's probability ``(rows,
+        slots)``, float32.
 
         The probability is the drafter's own, among all that it chose that token from.
         """
@@ -62,11 +63,11 @@ class Lattice:
     of the slot before. The scores that may follow one candidate are to be normalised together."""
 
     def choose(self) -> Tensor:
-        """As of :class:`SlotLogits`: here each token is chosen after the one before it."""
+        """Chooses each token after the one before it."""
         return self.tokens(self.greedy())
 
     def choose_with_confidence(self) -> tuple[Tensor, Tensor]:
-        """As of :class:`SlotLogits`: the probability is that among the slot's candidates."""
+        """Tells also each token's probability among the slot's candidates."""
         places = self.greedy()
         return self.tokens(places), self.confidence(places)
 
@@ -99,8 +100,8 @@ class Lattice:
 
     @staticmethod
     def after(following: Tensor, places: Tensor) -> Tensor:
-        """Of ``(rows, slots - 1, candidates, candidates)`` what comes after the candidates at
-        ``places``: ``(rows, slots - 1, candidates)``."""
+        """The scores ``(rows, slots - 1, candidates)`` of what comes after the candidates at
+        ``places``, from ``(rows, slots - 1, candidates, candidates)``."""
         before = places[:, :-1, None, None].expand(-1, -1, 1, following.size(-1))
         return following.gather(2, before)[:, :, 0]
 

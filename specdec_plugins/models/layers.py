@@ -109,7 +109,7 @@ class LayerRunner:
 
     @property
     def projections(self) -> list[Projection]:
-        """Of which the layer consists, but for what reads the source."""
+        """The projections of which the layer consists, but for those that read the source."""
         return [self.self_input, self.self_output, self.fc1, self.fc2]
 
     def _attend(self, x: Tensor, attend: Attend) -> Tensor:

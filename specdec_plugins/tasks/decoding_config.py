@@ -42,7 +42,7 @@ CONTROLLER = Option(
 ControllerConfig = _config("ControllerConfig", {"": CONTROLLER, **controller_options()})
 """How much to draft and to verify."""
 RuleConfig = _config("RuleConfig", RULE_OPTIONS)
-"""When drafted tokens are accepted."""
+"""The options of when drafted tokens are accepted."""
 LimitsConfig = _config("LimitsConfig", by_name((REPETITION_PENALTY,)))
 """What changes the verifier's scores, and is none of fairseq's options."""
 EngineConfig = _config("EngineConfig", by_name((ENGINE, OF_MODELS, OF_DRAFTER)))

@@ -1,4 +1,4 @@
-"""From fairseq's options to a generator that speculates."""
+"""The way from fairseq's options to a generator that speculates."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def refuse_overrides(cfg: TranslationSpecdecConfig) -> None:
 
 @cache
 def warn_of_beam(beam: int) -> None:
-    """Once."""
+    """Warns once of a beam."""
     if beam != 1:
         logger.warning(
             "--beam %d: speculative decoding puts out one hypothesis, that of --beam 1", beam

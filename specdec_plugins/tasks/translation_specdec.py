@@ -129,7 +129,8 @@ class TranslationSpecdecTask(TranslationTask):
 
     @classmethod
     def setup_task(cls, cfg: TranslationSpecdecConfig, **kwargs: object) -> TranslationSpecdecTask:
-        """As fairseq's; from here on fairseq too reads checkpoints without running their code."""
+        """Sets up the task as fairseq does; from here on fairseq too reads checkpoints without
+        running their code."""
         force_weights_only()
         warn_of_locale()
         return super().setup_task(cfg, **kwargs)
@@ -180,7 +181,7 @@ class TranslationSpecdecTask(TranslationTask):
             )
 
     def build_criterion(self, cfg: FairseqDataclass, **kwargs: object) -> FairseqCriterion:
-        """As fairseq's.
+        """Builds the criterion as fairseq does.
 
         Raises:
             ValueError: one that does not train the model that was built.
@@ -200,7 +201,7 @@ class TranslationSpecdecTask(TranslationTask):
         return {**super().state_dict(), KEY: fingerprints(self)}
 
     def load_state_dict(self, state_dict: dict[str, object]) -> None:
-        """Where fairseq loads a model.
+        """Reads what fairseq hands over where it loads a model.
 
         Raises:
             CheckpointError: the checkpoint was trained with other dictionaries.
@@ -209,8 +210,8 @@ class TranslationSpecdecTask(TranslationTask):
         super().load_state_dict({name: state_dict[name] for name in state_dict if name != KEY})
 
     def load_dataset(self, split: str, *args: object, **kwargs: object) -> None:
-        """As fairseq's, and every sentence of it is in a batch. In a drafter's training, batches
-        are as large as what is computed of them."""
+        """Loads a split as fairseq does, and puts every sentence of it into a batch. In a drafter's
+        training, batches are as large as what is computed of them."""
         super().load_dataset(split, *args, **kwargs)
         # fairseq's function makes it, and cannot be told another class.
         self.datasets[split].__class__ = WholePairs
@@ -224,7 +225,8 @@ class TranslationSpecdecTask(TranslationTask):
         shard_id: int = 0,
         **kwargs: object,
     ) -> EpochBatchIterator:
-        """As fairseq's; honours ``--num-shards``, which fairseq-generate 0.12 takes and ignores."""
+        """Iterates as fairseq does; honours ``--num-shards``, which fairseq-generate 0.12 takes and
+        ignores."""
         if num_shards == 1:
             num_shards, shard_id = self.cfg.num_shards, self.cfg.shard_id
         return super().get_batch_iterator(

@@ -80,7 +80,8 @@ class CostStopping(AcceptanceHead, PricedController):
     PERIOD = 8
     """Steps from one choice to the next: averages move slowly."""
     PRIOR = 20.0
-    """To begin with: as if so many rows had had nothing accepted, and nothing verified."""
+    """The weight of the first guess: that so many rows had nothing accepted, and nothing
+    verified."""
 
     def __init__(self, bounds: Bounds, head: Head, profile: CostProfile | None = None) -> None:
         AcceptanceHead.__init__(self, bounds, head, 1.0)
@@ -95,7 +96,7 @@ class CostStopping(AcceptanceHead, PricedController):
         self._choose()
 
     def _choose(self) -> None:
-        """For every number of rows, how probably a slot must survive to be verified."""
+        """Choose, for every number of rows, how probably a slot must survive to be verified."""
         committed, verified = self._averages.rates
         self._worth = torch.from_numpy(
             self._slot * committed / (self._fixed + self._slot * verified)

@@ -15,7 +15,7 @@ class RunningRates:
     """Cases of a thing after which an old one has lost most of its weight."""
 
     def __init__(self, rates: Floats, weight: float) -> None:
-        """Before anything is known: these ``rates``, as if seen ``weight`` times."""
+        """Begins with these ``rates``, as if seen ``weight`` times."""
         self._seen = np.full(len(rates), weight)
         self._happened = rates * self._seen
 
@@ -25,7 +25,7 @@ class RunningRates:
         return self._happened / self._seen
 
     def note(self, happened: Floats, seen: Floats) -> None:
-        """More cases of each thing: how many there were, and in how many it happened."""
+        """Count more cases of each thing: how many there were, and in how many it happened."""
         weight = self.WINDOW / (self.WINDOW + seen)
         self._happened = weight * self._happened + happened
         self._seen = weight * self._seen + seen

@@ -27,7 +27,7 @@ class Needs:
     most: int
     """The most slots of a draft; of trees, nodes. 0: it never drafts."""
     depth: int = 0
-    """If not 0, drafts are trees, so many tokens deep at most."""
+    """The depth of trees in tokens; 0: drafts are chains."""
     confidences: bool = False
     """Whether drafts are to come with the drafter's probability of each token."""
     whole_draft: bool = False
@@ -62,7 +62,7 @@ class Decoder(Protocol):
 
     @property
     def models(self) -> list[nn.Module]:
-        """Those that there are, the verifier first."""
+        """The models that there are, the verifier first."""
         ...
 
     def decode(
@@ -87,8 +87,8 @@ class Controller:
     """Whether every step of a batch drafts as much as the first, and verifies all of it: such a
     step can be recorded."""
     reuse_above: float = math.inf
-    """Of trees: where what is left of a row's last draft is expected to have so many tokens
-    accepted, it is verified once more instead of a new draft."""
+    """The number of tokens from which a row's rest of a tree, expected to have so many accepted, is
+    verified once more instead of a new draft."""
     reuse_together: bool = False
     """The rows' mean decides, for all of them alike: they share a pass of the drafter."""
     predicted: Tensor | None = None

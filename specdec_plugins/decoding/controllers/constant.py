@@ -14,7 +14,7 @@ from specdec_plugins.decoding.controllers.policy import (
 
 
 class Constant(Controller):
-    """As published: whole blocks."""
+    """Drafts and verifies whole blocks, as published."""
 
     name = "constant"
     steady = True

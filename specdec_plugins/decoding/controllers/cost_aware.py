@@ -87,8 +87,8 @@ class CostAware(PricedController):
             self._saved = self.CREDIT * self._sentence / float(best[-1])
 
     def _choose(self) -> Floats:
-        """For every number of rows the best length, and what follows from it; returns the tokens a
-        second that it commits."""
+        """Find the best length for every number of rows, and what follows from it; returns the
+        tokens a second that it commits."""
         rates, seconds = self._rates()
         least = self._bounds.least
         choices = rates[:, least:].argmax(1) + least
@@ -126,14 +126,14 @@ class CostAware(PricedController):
         return self._lengths(rows, rows)
 
     def _lengths(self, rows: int, count: int) -> list[int]:
-        """For ``count`` rows, of which the next step has ``rows``."""
+        """Draft lengths for ``count`` rows, of which the next step has ``rows``."""
         self._saved += self.EXPLORATION * self._chosen_seconds[rows]
         length = self._bounds.most if self._exploring else self._choices[rows]
         self.reuse_above = self._worth[rows][length]
         return [length if self._drafts else 0] * count
 
     def observe(self, result: StepResult) -> list[int]:
-        """As in the step before, or what a new look at the averages says."""
+        """Answers as in the step before, or with what a new look at the averages says."""
         if self._drafts:
             self._learn(result)
         done = [length for length, end in zip(result.lengths, result.finished) if end]

@@ -46,7 +46,7 @@ class Oracle(Controller):
         self.foresee([hypothesis["accepted"] for (hypothesis,) in found])
 
     def rehearsals(self, lengths: Iterable[int]) -> list[Controller]:
-        """None: it decodes each batch twice anyway."""
+        """No controllers: the oracle decodes each batch twice anyway."""
         return []
 
     def foresee(self, accepted: Sequence[Sequence[int]]) -> None:

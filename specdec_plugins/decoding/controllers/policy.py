@@ -29,7 +29,7 @@ class Parts:
     """What a controller is built from, beside its options."""
 
     bounds: Bounds
-    """Of slots, or of nodes where drafts are trees."""
+    """The fewest and the most slots, or nodes where drafts are trees."""
     depth: int
     """How deep trees may be."""
     head: Head | None = None
@@ -55,7 +55,7 @@ class Policy:
     real: ClassVar[bool] = True
     """False of what knows more than a decoder can."""
     unswept: ClassVar[tuple[str, ...]] = ()
-    """Of its options those of which a sweep compares no values, as it chooses by itself."""
+    """The options of which a sweep compares no values, as the policy chooses by itself."""
 
     def __post_init__(self) -> None:
         """
@@ -78,7 +78,7 @@ class Policy:
 
     @property
     def idle(self) -> frozenset[str]:
-        """Of its options, those that do nothing beside the others."""
+        """The options that do nothing beside the others."""
         return frozenset()
 
     def build(self, parts: Parts) -> Controller:
@@ -128,7 +128,7 @@ class PricedPolicy(DraftingPolicy):
 
 
 POLICIES: dict[str, type[Policy]] = {}
-"""By name."""
+"""The policies, by name."""
 PolicyType = TypeVar("PolicyType", bound=type[Policy])
 
 

@@ -20,7 +20,7 @@ from specdec_plugins.decoding.controllers.policy import (
 from specdec_plugins.decoding.options import Option, Value, by_name, declared_options
 
 AUTO = "auto"
-"""In place of a policy's name: what the manual recommends."""
+"""The name that stands for the policy that the manual recommends."""
 RECOMMENDED, PUBLISHED = "tree", "constant"
 """What that is; of a drafter that is the published one's kind, what was published with it."""
 
@@ -108,7 +108,7 @@ class ControllerOptions:
 
     @classmethod
     def from_config(cls, config: Any) -> ControllerOptions:
-        """From a task's config or a command line, which have the options' names.
+        """Read a task's config or a command line, which have the options' names.
 
         Raises:
             ValueError: a value that cannot be, by its flag.

@@ -12,7 +12,8 @@ from specdec_plugins.decoding.step_result import StepResult
 
 
 class Tree(Controller):
-    """So many tokens in all: broad where the drafter is unsure, deep where it is sure.
+    """Drafts trees of so many tokens in all: broad where the drafter is unsure, deep where it is
+    sure.
 
     Which they are, it says itself, with every draft. The slots after a rejected token are verified
     once more, after the verifier's own, as long as they promise enough: that costs no pass of the

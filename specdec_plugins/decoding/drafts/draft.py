@@ -68,11 +68,11 @@ class Draft(Protocol):
         ...
 
     def parents_of(self, row: int) -> list[int] | None:
-        """For a trace: the node before each drafted token, 0 being the last committed one; None
-        where each follows the one before it."""
+        """The node before each drafted token, 0 being the last committed one, for a trace; None
+        where each token follows the one before it."""
         ...
 
     def chances(self) -> list[list[float]]:
-        """For a trace: how probable each drafted token is to the drafter after the one that it
-        comes after."""
+        """The probability of each drafted token to the drafter, after the one that it comes after,
+        for a trace."""
         ...

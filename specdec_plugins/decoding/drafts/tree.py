@@ -94,7 +94,7 @@ class LatticeTrees:
         self._places = np.zeros((3, len(lattice.candidates)), np.int64)
         self._places[2] = lattice.candidates.size(1)
         self._trees: Trees | None = None
-        """Of all rows, once they are grown."""
+        """The trees of all rows, once they are grown."""
 
     def expected_accepted(self, nodes: int) -> list[float]:
         """How many tokens of each row's tree of ``nodes`` would be accepted if each were accepted

@@ -135,7 +135,7 @@ class KVCache:
             self._past[..., : before.size(4), :] = before
 
     def _hand(self, rows: int, store: Tensor) -> None:
-        """From now on hand steps the first rows of ``store``."""
+        """Hand steps the first rows of ``store`` from now on."""
         self.rows, self._store = rows, store
         # Itself, if that is all: an engine knows it again.
         self._past = store if store.size(2) == rows else store[:, :, :rows]

@@ -115,7 +115,7 @@ class StockEncoder:
 
 
 def _padded(tokens: Tensor, sizes: Sizes, padding: int) -> Tensor:
-    """More source tokens, which are padding, and more rows, all of which see something."""
+    """Add source tokens, which are padding, and rows, all of which see something."""
     rows, source = tokens.shape
     tokens = F.pad(tokens, (sizes.source(source) - source, 0), value=padding)
     return torch.cat([tokens, tokens[:1].expand(sizes.rows(rows) - rows, -1)])
@@ -167,12 +167,12 @@ class MemoryStep(SourceStep):
 
 
 def all_projections(layers: Sequence[LayerRunner]) -> list[Projection]:
-    """Those of all layers."""
+    """The projections of all layers."""
     return [projection for layer in layers for projection in layer.projections]
 
 
 def example_tokens(rows: int, tokens: int) -> tuple[Tensor, Tensor]:
-    """Of a step's example: tokens ``(rows, tokens)`` and their positions."""
+    """Tokens ``(rows, tokens)`` of a step's example, and their positions."""
     ids = torch.ones(rows, tokens, dtype=torch.long)
     return ids, torch.arange(tokens).expand(rows, -1).contiguous()
 
@@ -180,6 +180,7 @@ def example_tokens(rows: int, tokens: int) -> tuple[Tensor, Tensor]:
 def example_memory(
     layers: list[DecoderLayerRunner], rows: int, source: int
 ) -> tuple[Tensor, Tensor]:
-    """Of a step's example: what cross-attention reads of such sources, and its mask."""
+    """Keys and values that a step's example reads of such sources in cross-attention, and the
+    mask."""
     heads, dim = layers[0].heads, layers[0].head_dim
     return torch.zeros(len(layers), 2, rows, heads, source, dim), torch.zeros(rows, 1, 1, source)

@@ -87,8 +87,8 @@ def new_tokens(
 def empty_inputs(
     rows: int, slots: int, block: int, width: int, read: tuple[int, int], dtype: torch.dtype
 ) -> DrafterInputs:
-    """Of so many slots, the last ``block`` of which are the block's; ``read``: of how many slots
-    there are features, and of how many channels."""
+    """Inputs of so many slots, the last ``block`` of which are the block's; ``read``: of how many
+    slots there are features, and of how many channels."""
     tokens, positions = torch.zeros(2, rows, slots, dtype=torch.long)
     new = NewTokens(
         tokens,

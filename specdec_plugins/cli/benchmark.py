@@ -26,9 +26,9 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from specdec_plugins.cli.experiment import INTERRUPTED, REPEATS, add_flags, perform, read_texts
 from specdec_plugins.decoding.acceptance import AcceptanceRule, RelaxedRule, StrictRule
@@ -89,9 +89,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = TranslationParser(PROG, __doc__, argv)
     add_flags(parser, batches=[1, 8, 32])
     add = parser.group.add_argument
-    numbers: dict[str, Any] = {"nargs": "+", "type": int, "metavar": "N"}
-    add("--threads", **numbers, help="CPU threads of each system (1 2, as far as there are cores)")
-    add("--beam", **{**numbers, "nargs": "*"}, default=[5, 1], help="of stock fairseq (5 1)")
+    number = partial(add, type=int, metavar="N")
+    number(
+        "--threads", nargs="+", help="CPU threads of each system (1 2, as far as there are cores)"
+    )
+    number("--beam", nargs="*", default=[5, 1], help="of stock fairseq (5 1)")
     add(
         "--ctranslate2",
         nargs="*",

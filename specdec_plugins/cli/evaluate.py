@@ -34,7 +34,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import torch
 
@@ -81,8 +81,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--block-size", nargs="+", type=int, metavar="K", help="k of the others (as trained)")
     for option in SWEPT.values():
         default = " ".join(map(str, option.sweep))
-        several: dict[str, Any] = {"nargs": "+", "type": option.kind, "default": option.sweep}
-        add(option.flag, **several, metavar="VALUE", help=f"{option.help} ({default})")
+        several = partial(add, option.flag, nargs="+", type=option.kind, default=option.sweep)
+        several(metavar="VALUE", help=f"{option.help} ({default})")
     add("--device", nargs="+", choices=("cpu", "cuda"), help="(cuda if there is one, else cpu)")
     add("--threads", type=int, metavar="N", help="CPU threads (torch's own choice)")
     seeds = "with --sampling a round is drawn by each (1; with --sampling 1 2 3 4 5)"

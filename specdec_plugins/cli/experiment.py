@@ -45,8 +45,8 @@ def add_flags(parser: TranslationParser, batches: Sequence[int]) -> None:
     add("--output-path", metavar="FOLDER", type=Path, required=True, help="for runs and outputs")
     add("--lines", metavar="N", type=int, help="only the first N lines of each text")
     usual = " ".join(map(str, batches))
-    numbers: dict[str, Any] = {"nargs": "+", "type": int, "metavar": "N", "default": batches}
-    add("--batch", **numbers, help=f"sentences at a time ({usual})")
+    about = f"sentences at a time ({usual})"
+    add("--batch", nargs="+", type=int, metavar="N", default=batches, help=about)
     add("--repeats", type=int, metavar="N", help=f"rounds ({REPEATS})")
     add("--warmup", type=int, default=16, metavar="N", help="lines decoded before, untimed (16)")
     add("--no-plots", action="store_true", help="do without matplotlib")

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from itertools import chain, pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import msgspec
 import torch
@@ -22,6 +21,7 @@ from specdec_plugins.decoding.controllers.constant import Constant
 from specdec_plugins.decoding.controllers.costs import Points, StepCosts
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.files.cache import keep, make_private, read_kept
+from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.files.lock import OutputLock
 from specdec_plugins.files.paths import lock_path
 from specdec_plugins.files.whole_file import whole_file
@@ -37,7 +37,7 @@ METHOD = 9
 class _File(msgspec.Struct):
     """What a file of costs holds."""
 
-    key: dict[str, Any]
+    key: JsonObject
     costs: dict[str, Points]
     """The costs by batch size."""
 

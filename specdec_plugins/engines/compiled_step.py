@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec_plugins.engines.step import Results
 
-Array = np.ndarray[Any, Any]
+Array = NDArray[np.generic]
 
 
 class Request:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain
-from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from specdec_plugins.engines.step import CachedStep, Results, SourceStep, Step
@@ -52,7 +53,9 @@ class TracedStep:
             for x, y in zip(one, other, strict=True)
         ]
 
-    def is_near(self, run: Callable[[list[Tensor]], Sequence[Any]], rows: int, tokens: int) -> bool:
+    def is_near(
+        self, run: Callable[[list[Tensor]], Sequence[NDArray[np.generic]]], rows: int, tokens: int
+    ) -> bool:
         """Whether what was compiled gives about what torch does, of random inputs: of their first
         results the difference is at most :data:`TOLERATED` of the norm.
 

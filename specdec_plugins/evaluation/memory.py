@@ -11,7 +11,7 @@ from __future__ import annotations
 import resource
 import sys
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
@@ -60,7 +60,7 @@ class MemoryGrowth:
         return max(0, found - self._before)
 
 
-def cuda() -> Any:
+def cuda() -> ModuleType:
     """torch's, which is imported only where it is needed: not every system is torch's."""
     import torch
 

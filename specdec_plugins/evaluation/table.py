@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from specdec_plugins.files.json_object import JsonObject as Json
 from specdec_plugins.files.wording import counted
 
-Json = dict[str, Any]
 """A summary, or what it tells of a system."""
 T = TypeVar("T")
 Columns = Mapping[str, Callable[[T], str]]

@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 from specdec_plugins.evaluation.memory import peak_memory
+from specdec_plugins.files.json_object import JsonObject
 
 Tokens = list[str]
 """A sentence: symbols of its language's dictionary, without EOS."""
@@ -27,7 +28,7 @@ class Decoded:
     """The translation of each sentence: text, or symbols where a system knows nothing else."""
     columns: dict[str, list[Any]] = field(default_factory=dict)
     """The values of each sentence, by the names of :class:`SentenceColumns`."""
-    figures: dict[str, Any] = field(default_factory=dict)
+    figures: JsonObject = field(default_factory=dict)
     """Fields of a :class:`Run` that this kind of system knows."""
 
 

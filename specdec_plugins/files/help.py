@@ -6,7 +6,7 @@ import argparse
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 EXAMPLE = re.compile(r"\n((?:    \S.*\n(?: {4,}.*\n)*)+)")
 """The first indented lines of a module's text."""
@@ -36,12 +36,20 @@ def command_of(script: str) -> str:
     return "specdec-" + short.get(script, script).replace("_", "-")
 
 
-def documented(text: str | None) -> dict[str, Any]:
+class ParserText(TypedDict, total=False):
+    """What a parser is made with that is to be read."""
+
+    description: str
+    epilog: str
+    formatter_class: type[HelpFormatter]
+
+
+def documented(text: str | None) -> ParserText:
     """What a parser is made with, from its command's module text, whose indented lines are the
     example."""
     whole = f"{text or ''}\n"
     found = EXAMPLE.search(whole)
-    parts: dict[str, Any] = {"description": whole, "formatter_class": HelpFormatter}
+    parts: ParserText = {"description": whole, "formatter_class": HelpFormatter}
     if found is not None:
         example, called = found[1].rstrip(), Path(sys.argv[0]).name
         if called.startswith("specdec-"):

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
-from typing import Any
 
 LIBRARIES = "sklearn", "sklearn.metrics", "scipy.stats"
 """What two of fairseq's modules import to classify sentences and sounds: a second and 140 MiB."""
@@ -16,11 +15,11 @@ LIBRARIES = "sklearn", "sklearn.metrics", "scipy.stats"
 class _Deferred(ModuleType):
     """Stands for a module; what is taken from it imports the module when it is called."""
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
+    def __getattr__(self, name: str) -> Callable[..., object]:
         if name.startswith("__"):
             raise AttributeError(name)
 
-        def function(*args: Any, **options: Any) -> Any:
+        def function(*args: object, **options: object) -> object:
             return getattr(import_module(self.__name__), name)(*args, **options)
 
         return function

@@ -7,7 +7,7 @@ import logging
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 from fairseq import options, utils
@@ -21,6 +21,7 @@ from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.engine_choice import ENGINE, OF_DRAFTER, PRECISION
 from specdec_plugins.decoding.limits import LARGEST, REFUSED, REPETITION_PENALTY, GenerationLimits
 from specdec_plugins.files.help import documented
+from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.inference.flag_checks import (
     NOT_OF_TEXT,
     SAMPLING,
@@ -241,7 +242,7 @@ def _warn_of_no_tau(args: Namespace) -> None:
         )
 
 
-def _models_and_text(args: Namespace) -> dict[str, Any]:
+def _models_and_text(args: Namespace) -> JsonObject:
     """Settings of checkpoints, tokenizer and BPE: those of the flags, or of a pair's folder.
 
     Raises:

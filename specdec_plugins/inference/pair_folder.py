@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.json_object import JsonObject
 
 VERIFIER, DRAFTER = "verifier.pt", "drafter.pt"
 SEGMENTATION = "segmentation.json"
@@ -40,7 +40,7 @@ def segmentation_of(folder: str) -> dict[str, str]:
     return {"tokenizer": "moses", "bpe": "subword_nmt"}
 
 
-def pair_settings(folder: Path) -> dict[str, Any]:
+def pair_settings(folder: Path) -> JsonObject:
     """The settings of a run that a pair's folder decides: models, tokenizer and BPE.
 
     Without ``segmentation.json`` the files of codes or models in the folder say what it is for.
@@ -56,12 +56,12 @@ def pair_settings(folder: Path) -> dict[str, Any]:
     }
 
 
-def _segmentation(folder: Path) -> dict[str, Any]:
+def _segmentation(folder: Path) -> JsonObject:
     file = folder / SEGMENTATION
     return _read(file) if file.is_file() else dict(segmentation_of(str(folder)))
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read(file: Path) -> JsonObject:
     try:
         said = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError) as error:

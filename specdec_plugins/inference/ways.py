@@ -11,7 +11,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 import torch
@@ -88,7 +88,7 @@ class Timed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What was measured: a file that one can read."""
 
-    key: dict[str, Any]
+    key: JsonObject
     """All that it holds for, as :func:`describe` has it."""
     made: str
     """Date and time, UTC."""

@@ -9,7 +9,7 @@ by default it has none, since a weighted sum of the states predicts as well.
 # No postponed annotations: fairseq reads the config fields' types at run time.
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.models import BaseFairseqModel, register_model
 from torch import Tensor, nn
 
+from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.host.packed_encoder import REDUNDANT
 from specdec_plugins.models.drafter import Drafter
 
@@ -42,7 +43,7 @@ class HeadSettings:
     """The largest block it was trained for, k."""
     drafter: str
     """:func:`fingerprint` of the drafter whose states it reads."""
-    rule: Mapping[str, Any] = field(default_factory=dict)
+    rule: JsonObject = field(default_factory=dict)
     """The acceptance rule: the options that ask for it, by name."""
     rule_temperature: float = 1.0
     """What the scores that the rule judges are divided by; 1 where it is strict."""
@@ -53,7 +54,7 @@ class HeadSettings:
     bias: float = 0.0
     """and then this is added to them."""
 
-    def to_file(self) -> dict[str, Any]:
+    def to_file(self) -> JsonObject:
         """The settings in one mapping, those of the rule among them."""
         return {
             **{name: value for name, value in vars(self).items() if name != "rule"},
@@ -61,7 +62,7 @@ class HeadSettings:
         }
 
     @classmethod
-    def from_file(cls, saved: Mapping[str, Any]) -> "HeadSettings":
+    def from_file(cls, saved: JsonObject) -> "HeadSettings":
         """The reverse; earlier versions wrote the options of all rules."""
         own = {name: saved[name] for name in cls.__dataclass_fields__ if name in saved}
         rule = {name: value for name, value in saved.items() if name not in own}
@@ -148,11 +149,11 @@ class AcceptanceHead(nn.Module):
         """The same, quicker, of a head that has no blocks and whose weights do not change."""
         return FoldedHead(self)
 
-    def get_extra_state(self) -> dict[str, Any]:
+    def get_extra_state(self) -> JsonObject:
         """The settings, for the state dict: torch's hook."""
         return self.settings.to_file()
 
-    def set_extra_state(self, state: dict[str, Any]) -> None:
+    def set_extra_state(self, state: JsonObject) -> None:
         """
         Raises:
             ValueError: the weights are those of a head for something else.
@@ -275,7 +276,9 @@ class AcceptanceHeadModel(BaseFairseqModel):
         """The drafter's verifier."""
         self.drafter.attach_verifier(verifier)
 
-    def _apply(self, fn: Any, *args: Any, **kwargs: Any) -> "AcceptanceHeadModel":
+    def _apply(
+        self, fn: Callable[[Tensor], Tensor], *args: object, **kwargs: object
+    ) -> "AcceptanceHeadModel":
         # The drafter follows to every device and dtype, and its verifier with it.
         self.drafter._apply(fn)
         return super()._apply(fn, *args, **kwargs)

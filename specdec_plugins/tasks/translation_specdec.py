@@ -37,6 +37,7 @@ from specdec_plugins.data.block_mask import (
 )
 from specdec_plugins.decoding.acceptance import RULE_OPTIONS, choose_rule
 from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.stock_search import check_stock_search
 from specdec_plugins.files.errors import UsageError
@@ -92,7 +93,7 @@ class TranslationSpecdecTask(TranslationTask):
         self._verifier: TransformerModelBase | None = None
         self._hidden = False
         self._slots = 0
-        self._validating: tuple[BaseFairseqModel, Any] | None = None
+        self._validating: tuple[BaseFairseqModel, SpeculativeGenerator] | None = None
         self._trains = False
         self._built: type[BaseFairseqModel] = BaseFairseqModel
         """What is trained."""
@@ -286,7 +287,7 @@ class TranslationSpecdecTask(TranslationTask):
         log["_steps"] = statistics.steps - steps
         return loss, sample_size, log
 
-    def _validation_generator(self, model: BaseFairseqModel) -> Any:
+    def _validation_generator(self, model: BaseFairseqModel) -> SpeculativeGenerator:
         """Built once a validation run, since it packs the weights of the moment."""
         if self._validating is None or self._validating[0] is not model:
             settings = json.loads(self.cfg.eval_bleu_args) if self.cfg.eval_bleu else None

@@ -206,7 +206,7 @@ def add_encoder_flags(parser: argparse.ArgumentParser) -> None:
                 gen_parser_from_dataclass(group, config())
 
 
-def encoder_options(args: Namespace) -> dict[str, Any]:
+def encoder_options(args: Namespace) -> JsonObject:
     """The options of the tokenizer and the BPE of a command line, under fairseq's names."""
     options = {}
     for name in ENCODERS:

@@ -14,6 +14,7 @@ set -euo pipefail
 if [ $# -lt 1 ] || [ $# -gt 2 ]; then usage; fi
 source_dir=${2:-}
 mirror=MULTI30K_URL
+own_text="text of your own needs no script: give its source side to specdec-make-pair, or a folder of {train,valid,test}.{en,de} to prepare_data.sh"
 url=${MULTI30K_URL:-https://raw.githubusercontent.com/multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw}
 if [ -n "$source_dir" ] && [ ! -d "$source_dir" ]; then
   die "SOURCE_DIR $source_dir is not a folder: give one that holds the corpus, or none to download it"
@@ -31,7 +32,7 @@ find_source() {
       done
     done
   done
-  die "SOURCE_DIR $source_dir holds no $1.$lang: it needs train, valid and test2016, .en and .de"
+  die "SOURCE_DIR $source_dir holds no $1.$lang: Multi30k has train, valid and test2016, .en and .de; $own_text"
 }
 
 # plain FILE: its text, unpacked where need be, every line ending in one newline.
@@ -52,7 +53,7 @@ get() {
       fetch "$url/$1.$lang.gz" "$file"
     fi
     plain "$file" >"$out/$split.$lang.part" || die "$file cannot be unpacked: delete it and run again"
-    check_lines "$out/$split.$lang.part" "$lines" "$file"
+    check_lines "$out/$split.$lang.part" "$lines" "$file" "$own_text"
     mv "$out/$split.$lang.part" "$out/$split.$lang"
   done
 }

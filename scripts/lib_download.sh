@@ -55,11 +55,11 @@ except OSError as error:
   mv "$file.part" "$file"
 }
 
-# check_lines FILE LINES NAME: refuse FILE, called NAME in the message, unless it has LINES lines.
+# check_lines FILE LINES NAME [HINT]: refuse FILE, called NAME in the message, unless it has LINES lines.
 check_lines() {
   local found
   found=$(count_lines "$1")
-  [ "$found" = "$2" ] || die "$3 has $found lines, not the $2 of the published corpus: delete it if it was downloaded, or give another source"
+  [ "$found" = "$2" ] || die "$3 has $found lines, not the $2 of the published corpus: delete it if it was downloaded, or give another source${4:+; $4}"
 }
 
 # extract ARCHIVE NAME...: take the members called NAME, in whatever folder, out of a tar or zip

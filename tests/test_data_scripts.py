@@ -181,14 +181,23 @@ def test_multi30k_refuses_what_it_cannot_use(multi30k: Path, tmp_path: Path) -> 
     )
     (tmp_path / "empty").mkdir()
     assert refused(
-        run("get_multi30k.sh", out, tmp_path / "empty"), tmp_path / "empty", "holds no train.en"
+        run("get_multi30k.sh", out, tmp_path / "empty"),
+        tmp_path / "empty",
+        "holds no train.en",
+        "specdec-make-pair",
     )
     assert run("get_multi30k.sh").returncode == 2
 
     short = tmp_path / "short"
     short.mkdir()
     (short / "train.en").write_text("only one\n")
-    assert refused(run("get_multi30k.sh", out, short), short / "train.en", "has 1 lines", "29000")
+    assert refused(
+        run("get_multi30k.sh", out, short),
+        short / "train.en",
+        "has 1 lines",
+        "29000",
+        "specdec-make-pair",
+    )
     assert not (out / "train.en").exists()
     assert not leftovers(out)
 

@@ -35,6 +35,7 @@ import specdec_plugins
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.files.errors import InferenceError, UsageError
 from specdec_plugins.files.help import documented
+from specdec_plugins.files.streams import put
 from specdec_plugins.files.terminal import command, program
 from specdec_plugins.inference import pair_folder
 from specdec_plugins.inference.flags import add_encoder_flags, encoder_options
@@ -42,6 +43,7 @@ from specdec_plugins.jobs.make_pair.commands import PREPROCESS, Command
 from specdec_plugins.jobs.make_pair.job import PairJob, rule_of
 from specdec_plugins.jobs.make_pair.make import Making
 from specdec_plugins.jobs.make_pair.progress import Progress
+from specdec_plugins.jobs.make_pair.rehearsal import rehearse
 
 PROG = program("make_pair.py")
 HOURS = 4.0
@@ -209,6 +211,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
     job = job_of(args)
     progress = Progress(args.quiet, not args.no_progress_bar)
+    if args.dry_run:
+        put("".join(f"{line}\n" for line in rehearse(job, Here(), progress)))
+        return 0
     making = Making(job, Here(), progress)
     if not making.make():
         progress.say(

@@ -53,4 +53,7 @@ def refuse_precision(cfg: TrainingPrecision) -> None:
         ("--amp", cfg.amp is True),
     ):
         if given:
-            sys.exit(f"fairseq-train: {flag}: needs a GPU; on a CPU give --autocast bfloat16")
+            sys.exit(
+                f"fairseq-train: {flag}: needs a GPU; on a CPU leave it out, or turn off a "
+                f"recipe's by --no-{flag[2:]}, and give --autocast bfloat16"
+            )

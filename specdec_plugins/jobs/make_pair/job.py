@@ -122,6 +122,8 @@ class Layout:
         """All lines, segmented: those that are held out first."""
         self.outputs = self.work / f"outputs.{target}"
         """What the verifier says to each."""
+        self.distilling = self.work / "distilling.json"
+        """How long that took."""
         self.shards = self.work / "shards"
         self.text, self.bin, self.bin_head = (
             self.work / name for name in ("text", "bin", "bin_head")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from specdec_plugins.files.errors import InferenceError
@@ -20,6 +21,9 @@ from specdec_plugins.jobs.make_pair.job import Layout, OutFolder, PairJob
 from specdec_plugins.jobs.make_pair.progress import Progress
 from specdec_plugins.jobs.make_pair.schedule import BEST, Schedule
 from specdec_plugins.jobs.make_pair.stages import Stages
+from specdec_plugins.jobs.make_pair.text import FEW
+
+logger = logging.getLogger(__name__)
 
 FINISH, OF_HEADS = 180.0, 300.0
 """Seconds that are kept for exporting and measuring, and for a head; at most a quarter of all."""
@@ -43,8 +47,11 @@ class Making:
         self.stages = Stages(job, runner, progress)
         self.layout = Layout(job.out, job.languages)
 
-    def make(self) -> bool:
+    def make(self, last: str | None = None) -> bool:
         """Do what is not done yet.
+
+        Args:
+            last: the stage to end with; None: all, and the card.
 
         Returns:
             whether the drafter's budget was spent; False: training was interrupted.
@@ -63,9 +70,13 @@ class Making:
                 self.progress.say(f"{stage.name} …")
                 begin = time.monotonic()
                 facts = stage.run()
+                if stage.name == "segment" and last is None:
+                    warn_of_little(self.job, facts)
                 stopped |= bool(facts.get("stopped"))
                 seconds = time.monotonic() - begin
                 self._keep(stage.name, {"made_of": made_of, "seconds": seconds, "facts": facts})
+                if stage.name == last:
+                    return True
             write_card(self.job, self.layout, {name: self.facts(name) for name in NAMES})
         return not stopped
 
@@ -138,6 +149,13 @@ def check_room(job: PairJob, layout: Layout) -> None:
         )
 
 
-def smaller(job: PairJob, out: Path, sources: Path) -> PairJob:
-    """A rehearsal of a job: some of its lines and updates, in another folder."""
-    return replace(job, out=out, sources=sources, hours=None, updates=8, heads=False, workers=None)
+def warn_of_little(job: PairJob, facts: JsonObject) -> None:
+    """Say so where a drafter cannot learn much."""
+    lines = sum(facts["lines"].values())
+    if lines < FEW:
+        logger.warning(
+            "SOURCES %s: has %d lines; of fewer than some ten thousand a drafter learns to foresee "
+            "little: give more text, of other sentences",
+            job.sources,
+            lines,
+        )

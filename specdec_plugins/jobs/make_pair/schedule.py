@@ -50,7 +50,7 @@ class Part:
             f"--warmup-updates={max(1, min(WARMUP, self.total // 10))}",
             f"--validate-interval-updates={self.interval}",
             f"--save-interval-updates={self.interval}",
-            f"--log-interval={min(10, self.interval)}",
+            f"--log-interval={max(1, min(10, self.until // 4))}",
             *([f"--stop-time-hours={self.hours:.5f}"] if self.hours else []),
         ]
 

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -99,8 +100,11 @@ class Stages:
     # segment
 
     def segment(self) -> JsonObject:
+        """Segment the text, and hold out lines to measure on."""
+        verifier, begin = self._verifier(), time.monotonic()
         with self.progress.bar(None, "line") as bar:
-            facts = text.segment(self.job, self.layout, self._verifier(), bar.update)
+            facts = text.segment(self.job, self.layout, verifier, bar.update)
+        facts["seconds"] = time.monotonic() - begin
         lines = self.layout.valid_text.read_text("utf-8").splitlines(keepends=True)
         write_whole(self.layout.example, ("".join(lines[: text.EXAMPLE]).encode(),))
         return facts
@@ -117,9 +121,10 @@ class Stages:
         flags += ["--max-len-a", text.LIMITS.max_len_a, "--max-len-b", text.LIMITS.max_len_b]
         flags += ["--quiet", *(job.device_flags or ("--fp16",)), "--input-path", layout.sources]
         if job.workers:
-            path = ("--workers", job.workers, "--output-path", layout.shards)
-            return [command("translate_corpus", *flags, *path)]
-        return [command("inference", *flags, "--output-path", layout.outputs, "--resume")]
+            shards = ("--workers", job.workers, "--output-path", layout.shards)
+            return [command("translate_corpus", *flags, *shards)]
+        path = ("--output-path", layout.outputs, "--resume", "--stats-json", layout.distilling)
+        return [command("inference", *flags, *path)]
 
     def _distilling(self) -> Settings:
         return Settings(

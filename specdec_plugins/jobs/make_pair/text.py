@@ -54,21 +54,21 @@ def segment(
         InferenceError: the text cannot be read, is too little, or is not of the verifier's language
             or segmentation.
     """
-    worded = sum(1 for _ in _worded(job.sources))
+    worded = sum(1 for _ in worded_lines(job.sources))
     _check_count(job.sources, worded)
     held = min(HELD_OUT, max(20, worded // 20))
     of_head = min(HEAD_LINES, worded // 10) if job.heads else 0
     chosen = Random(1).sample(range(worded), held + of_head)
     texts = dict.fromkeys(chosen, "")
     texts.update(
-        (number, text) for number, text in enumerate(_worded(job.sources)) if number in texts
+        (number, text) for number, text in enumerate(worded_lines(job.sources)) if number in texts
     )
     usable = _Usable(translator, note)
     valid = [text for number in chosen[:held] if usable.segmented(text := texts[number])]
     head = [text for number in chosen[held:] if usable.segmented(text := texts[number])]
     write_whole(layout.valid_text, (f"{text}\n".encode() for text in valid))
     seen = set(texts.values())
-    others = (text for text in _worded(job.sources) if text not in seen)
+    others = (text for text in worded_lines(job.sources) if text not in seen)
     usable = _Usable(translator, note)
     lines = filter(None, map(usable.segmented, chain(valid, head, others)))
     write_whole(layout.sources, (f"{line}\n".encode() for line in lines))
@@ -78,8 +78,12 @@ def segment(
     return {"lines": counts, "too_long": usable.too_long, **usable.tokens}
 
 
-def _worded(path: Path) -> Iterator[str]:
-    """The lines with words of a text."""
+def worded_lines(path: Path) -> Iterator[str]:
+    """The lines with words of a text.
+
+    Raises:
+        InferenceError: it cannot be read.
+    """
     with InputLines.open(str(path), "SOURCES") as lines:
         yield from (text for line in lines if (text := line.text.replace("\r", " ").strip()))
         lines.check()
@@ -94,13 +98,6 @@ def _check_count(path: Path, worded: int) -> None:
         raise InferenceError(
             f"SOURCES {path}: has {worded} lines with words; give at least {LEAST}, better some "
             "ten thousand"
-        )
-    if worded < FEW:
-        logger.warning(
-            "SOURCES %s: has %d lines; of fewer than some ten thousand a drafter learns to foresee "
-            "little: give more text, of other sentences",
-            path,
-            worded,
         )
 
 
@@ -133,7 +130,7 @@ class _Usable:
         total, unknown = self.tokens["tokens"], self.tokens["unknown"]
         message = (
             f"SOURCES {path}: of {total} tokens the dictionary lacks {unknown} "
-            f"({unknown / max(total, 1):.1%})"
+            f"({100 * unknown / max(total, 1):.1f} %)"
         )
         if unknown > MOST * total:
             raise InferenceError(

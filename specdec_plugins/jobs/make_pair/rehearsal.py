@@ -1,0 +1,94 @@
+"""What a making would do, and how long it would take here: a little of it is tried."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from statistics import median
+
+from specdec_plugins.files.output import write_whole
+from specdec_plugins.files.wording import counted
+from specdec_plugins.jobs.make_pair.commands import Runner
+from specdec_plugins.jobs.make_pair.job import PairJob
+from specdec_plugins.jobs.make_pair.make import FINISH, OF_HEADS, Making
+from specdec_plugins.jobs.make_pair.progress import Progress
+from specdec_plugins.jobs.make_pair.schedule import SHARE, Schedule
+from specdec_plugins.jobs.make_pair.stages import HEAD_UPDATES, Stages
+from specdec_plugins.jobs.make_pair.text import worded_lines
+from specdec_plugins.jobs.make_pair.training_log import TrainingLog
+
+LINES, UPDATES = 300, 8
+
+
+@dataclass(frozen=True)
+class Speeds:
+    """What was measured, in seconds."""
+
+    check: float
+    line_segmented: float
+    line_distilled: float
+    update: float
+
+
+def rehearse(job: PairJob, runner: Runner, progress: Progress) -> Iterator[str]:
+    """Try a job on its first lines in a folder that is removed again, and tell what all would be.
+
+    Yields lines to read: each stage, its commands, and its expected hours.
+
+    Raises:
+        SpecdecError: what would stop it.
+    """
+    lines = sum(1 for _ in worded_lines(job.sources))
+    with tempfile.TemporaryDirectory() as folder:
+        speeds, recipe = _try(job, Path(folder), runner, progress)
+    before = speeds.check + lines * (speeds.line_segmented + speeds.line_distilled)
+    after = FINISH + (OF_HEADS if job.heads else 0)
+    updates = job.updates
+    if updates is None:
+        assert job.hours is not None
+        left = max(0.0, 3600 * job.hours - before - after)
+        updates = int(left * (1 - SHARE) / speeds.update)
+    training = updates * speeds.update / (1 - SHARE)
+    seconds = {
+        "check": speeds.check,
+        "segment": lines * speeds.line_segmented,
+        "distil": lines * speeds.line_distilled,
+        "train": training,
+        "heads": HEAD_UPDATES * speeds.update,
+        "measure": FINISH,
+    }
+    yield f"{counted(lines, 'line')} of text, {counted(updates, 'update')} of training"
+    part = Schedule(updates=updates).next(job.out / "none", TrainingLog(job.out / "none"))
+    if part is None:
+        yield f"--hours {job.hours}: leaves no time for training; give more"
+        return
+    for name, commands in Stages(job, runner, progress).commands(part, None):
+        yield f"\n{name}: about {seconds.get(name, 1) / 3600:.2f} hours"
+        yield from (f"    {one}" for one in commands)
+    yield f"\nall: about {(before + training + after) / 3600:.2f} hours here"
+    yield f"\nThe drafter's recipe ({job.out}/work/drafter.yaml):\n\n{recipe}"
+
+
+def _try(job: PairJob, folder: Path, runner: Runner, progress: Progress) -> tuple[Speeds, str]:
+    """The speeds of a smaller job, and the recipe of its drafter."""
+    few = folder / "few.txt"
+    write_whole(few, (f"{line}\n".encode() for line in islice(worded_lines(job.sources), LINES)))
+    small = replace(job, out=folder / "out", sources=few, heads=False, workers=None)
+    making = Making(replace(small, hours=None, updates=UPDATES), runner, progress)
+    making.make("train")
+    layout = making.layout
+    distilled = json.loads(layout.distilling.read_text("utf-8"))
+    record = json.loads((layout.work / "segment.json").read_text("utf-8"))
+    check = json.loads((layout.work / "check.json").read_text("utf-8"))
+    speeds = Speeds(
+        check["seconds"],
+        record["facts"]["seconds"] / LINES,
+        distilled["seconds"]["total"] / LINES,
+        median(TrainingLog(layout.log("training")).speeds),
+    )
+    recipe = layout.recipe.read_text("utf-8").replace(str(layout.out), str(job.out))
+    return speeds, recipe

@@ -64,6 +64,8 @@ SHORTER = {
 }
 """What is added to a command, so that it takes seconds."""
 OTHERWISE = {
+    "VERIFIER SOURCES": "checkpoints/multi30k.en-de sources.en",
+    "--hours 4": "--updates 2 --cpu",
     "runs/m30k en de 4000": "runs/m30k en de 60",
     "train.en 116000": "train.en 20",
     "train.en 136000": "train.en 25",
@@ -139,6 +141,8 @@ def folder(tmp_path: Path) -> Path:
     for name in ("everyday", "software", "test2737"):
         for lang in ("en", "de"):
             shutil.copy(tmp_path / f"raw/test.{lang}", tmp_path / f"runs/wmt/{name}.{lang}")
+    distinct = (f"A man of {number} sits .\n" for number in range(150))
+    (tmp_path / "sources.en").write_text("".join(distinct), "utf-8")
     (tmp_path / "whole").mkdir()
     for split, count in (("train", 29000), ("valid", 1014), ("test2016", 1000)):
         for lang in ("en", "de"):

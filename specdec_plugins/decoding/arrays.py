@@ -22,6 +22,12 @@ def is_host(device: torch.device) -> bool:
     return device.type == "cpu"
 
 
+def wait_for(device: torch.device) -> None:
+    """Let the host wait until a GPU has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def numbers(x: Tensor) -> Any:
     """A tensor of the host as an array, to be copied from and to; numpy has no bfloat16, in whose
     place come whole numbers as wide."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from specdec_plugins.decoding.options import Option
+from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine, Engines
 from specdec_plugins.engines.imports import has_openvino
@@ -17,10 +18,11 @@ PRECISIONS = ("float32", "float64", "bfloat16", "float16", "int8")
 ENGINE = Option(
     "engine",
     "auto",
-    "what runs the models: openvino (CPUs), eager (PyTorch as it is: any device, the reference), "
-    "auto (openvino on a CPU where it is installed and has the precision, else eager)",
+    "what runs the models: openvino (CPUs), cuda-graphs (NVIDIA GPUs: whole steps, recorded once), "
+    "eager (PyTorch as it is: any device, the reference), auto (openvino on a CPU where it is "
+    "installed and has the precision, cuda-graphs on a GPU, else eager)",
     str,
-    choices=("auto", "eager", "openvino"),
+    choices=("auto", "eager", "openvino", CudaGraphsEngine.name),
 )
 PRECISION = Option(
     "precision",
@@ -60,6 +62,8 @@ def check_engine(engine: str, precision: str, device: str) -> None:
             raise ValueError(
                 f"--engine openvino: has no --precision {precision}; use --engine eager"
             )
+    if engine == CudaGraphsEngine.name and torch.device(device).type != "cuda":
+        raise ValueError(f"--engine {engine}: is for NVIDIA GPUs; use --engine auto")
     if precision == "int8" and (engine == "eager" or not on_cpu):
         raise ValueError("--precision int8: is for CPUs and --engine openvino")
 
@@ -73,7 +77,8 @@ def check_drafter(engine: str, precision: str, drafter_precision: str | None, de
         return
     if engine_name(engine, precision, device) != "openvino":
         missing = engine == "auto" and precision in COMPILED and not has_openvino()
-        why = "OpenVINO is not installed" if missing else f"eager runs --precision {precision} here"
+        runs = f"{engine_name(engine, precision, device)} runs --precision {precision} here"
+        why = "OpenVINO is not installed" if missing else runs
         raise ValueError(
             f"--drafter-precision {drafter_precision}: is for --engine openvino, and {why}; "
             + ("pip install 'specdec-plugins[openvino]', or " if missing else "")
@@ -88,9 +93,12 @@ def engines_for_cpus() -> tuple[str, ...]:
 
 def engine_name(engine: str, precision: str, device: str) -> str:
     """The engine that ``auto`` is, or the one asked for."""
-    able = torch.device(device).type == "cpu" and precision in COMPILED
-    compiles = engine == "openvino" or (engine == "auto" and able and has_openvino())
-    return "openvino" if compiles else "eager"
+    if engine != "auto":
+        return engine
+    kind = torch.device(device).type
+    if kind == "cpu" and precision in COMPILED and has_openvino():
+        return "openvino"
+    return CudaGraphsEngine.name if kind == "cuda" else "eager"
 
 
 def choose_engine(engine: str, precision: str, device: str) -> Engine:
@@ -101,7 +109,8 @@ def choose_engine(engine: str, precision: str, device: str) -> Engine:
         EngineError: it is not installed.
     """
     check_engine(engine, precision, device)
-    if engine_name(engine, precision, device) == "openvino":
+    name = engine_name(engine, precision, device)
+    if name == "openvino":
         # Only where it is used: it is an extra.
         from specdec_plugins.engines.openvino import OpenVinoEngine
 
@@ -111,7 +120,7 @@ def choose_engine(engine: str, precision: str, device: str) -> Engine:
             "--precision int8: needs OpenVINO, which is not installed; pip install "
             "'specdec-plugins[openvino,int8]'"
         )
-    return EagerEngine(precision)
+    return CudaGraphsEngine(precision) if name == CudaGraphsEngine.name else EagerEngine(precision)
 
 
 def choose_engines(

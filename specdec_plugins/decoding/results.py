@@ -7,6 +7,7 @@ import time
 import torch
 from torch import Tensor
 
+from specdec_plugins.decoding.arrays import wait_for
 from specdec_plugins.decoding.hypothesis import Hypothesis
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.observers import Observer
@@ -37,6 +38,8 @@ class Results(Observer):
         hypothesis = make_hypothesis(tokens, scores, *steps, self._limits)
         self.hypotheses[row].append(hypothesis)
         self._statistics.sentences += 1
+        # What was launched is not yet done.
+        wait_for(tokens.device)
         self._statistics.latencies.add(time.perf_counter() - self._start)
 
     def end(self, hypotheses: list[list[Hypothesis]]) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from specdec_plugins.decoding.arrays import is_host, wait_for
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.engines.sizes import Sizes
@@ -24,8 +25,8 @@ LONGEST = 32
 def warm_up(
     generator: SpeculativeGenerator, source: Dictionary, rows: int, positions: int
 ) -> float:
-    """Let an engine that pads sizes meet those of common sentences, as it loses time where it meets
-    one for the first time.
+    """Let an engine that pads sizes, or a GPU, meet those of common sentences, as it loses time
+    where it meets one for the first time.
 
     The made-up sentences become no longer than they are. What a controller has learnt, the
     statistics and torch's random numbers stay as they were.
@@ -36,27 +37,30 @@ def warm_up(
         positions: most source tokens, EOS included, that the models take.
 
     Returns:
-        seconds it took; 0 where the engine takes all sizes alike, or where the oracle decodes each
-        batch twice.
+        seconds it took; 0 on a CPU whose engine takes all sizes alike, or where the oracle decodes
+        each batch twice.
     """
     sizes, limits = generator.engines.verifier.sizes, generator.limits
-    if sizes.exact:
+    device = next(generator.models[0].parameters()).device
+    if sizes.exact and is_host(device):
         return 0.0
     rehearsals = generator.controller.rehearsals(_lengths(generator, sizes))
     if not rehearsals:
         return 0.0
     begin = time.perf_counter()
     try:
-        with torch.random.fork_rng(devices=[]):
-            for size in sorted({sizes.source(tokens) for tokens in range(1, LONGEST + 1)}):
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            lengths = [LONGEST] if sizes.exact else range(1, LONGEST + 1)
+            for size in sorted({sizes.source(tokens) for tokens in lengths}):
                 length = min(size, positions)
                 most = max(length, limits.min_len)
                 generator.limits = replace(limits, max_len_a=0, max_len_b=most)
-                batch = made_up(source, rows, length)
+                batch = made_up(source, rows, length, device)
                 for controller in rehearsals:
                     generator.decode(batch, deepcopy(controller), DecodingStatistics())
     finally:
         generator.limits = limits
+    wait_for(device)
     return time.perf_counter() - begin
 
 
@@ -66,10 +70,13 @@ def _lengths(generator: SpeculativeGenerator, sizes: Sizes) -> list[int]:
     return list({sizes.slots(length + 1): length for length in range(most + 1)}.values())
 
 
-def made_up(source: Dictionary, rows: int, length: int) -> Sample:
+def made_up(
+    source: Dictionary, rows: int, length: int, device: torch.device | None = None
+) -> Sample:
     """A batch of sentences of so many tokens, EOS included, each of other words."""
     words = len(source) - source.nspecial
-    tokens = source.nspecial + torch.arange(rows * length).view(rows, length) % max(words, 1)
+    counts = torch.arange(rows * length, device=device)
+    tokens = source.nspecial + counts.view(rows, length) % max(words, 1)
     tokens[:, -1] = source.eos()
-    lengths = torch.full((rows,), length)
-    return {"id": torch.arange(rows), "net_input": {"src_tokens": tokens, "src_lengths": lengths}}
+    lengths, ids = torch.full((rows,), length, device=device), counts[:rows]
+    return {"id": ids, "net_input": {"src_tokens": tokens, "src_lengths": lengths}}

@@ -43,6 +43,8 @@ def test_with_openvino(precision: str, name: str, monkeypatch: pytest.MonkeyPatc
         (("auto", "float16", "cpu"), "--precision float16: needs a GPU"),
         (("openvino", "float64", "cpu"), "--engine openvino: has no --precision float64"),
         (("openvino", "float32", "cuda"), "--engine openvino: is for CPUs"),
+        (("cuda-graphs", "float32", "cpu"), "--engine cuda-graphs: is for NVIDIA GPUs"),
+        (("cuda-graphs", "int8", "cuda"), "--precision int8: is for CPUs"),
     ],
 )
 def test_what_does_not_go_together(asked: tuple[str, str, str], says: str) -> None:
@@ -52,7 +54,8 @@ def test_what_does_not_go_together(asked: tuple[str, str, str], says: str) -> No
 
 @pytest.mark.parametrize("precision", [name for name in PRECISIONS if name != "int8"])
 def test_on_a_gpu(precision: str) -> None:
-    assert choose_engine("auto", precision, "cuda").name == "eager"
+    assert choose_engine("auto", precision, "cuda:1").name == "cuda-graphs"
+    assert choose_engine("eager", precision, "cuda").name == "eager"
 
 
 @pytest.mark.parametrize("asked", [None, "bfloat16"])

@@ -15,6 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import make_result
 
+from specdec_plugins.decoding import results
+from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import PHASES, DecodingStatistics, Durations, Stopwatch
 from specdec_plugins.decoding.step_result import StepResult
 
@@ -179,7 +181,8 @@ class Event:
     def __init__(self, enable_timing: bool) -> None:
         assert enable_timing
 
-    def record(self) -> None:
+    def record(self, stream: str) -> None:
+        assert stream == "of cuda:1"
         Event.ticks += 1
         self.tick = Event.ticks
 
@@ -193,7 +196,9 @@ class Event:
 
 def test_a_stopwatch_that_nobody_reads_keeps_few_events(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    stopwatch, device, steps = Stopwatch(), torch.device("cuda"), 3 * Stopwatch.MOST
+    # Events are its own device's, whichever is the current one.
+    monkeypatch.setattr(torch.cuda, "current_stream", "of {}".format)
+    stopwatch, device, steps = Stopwatch(), torch.device("cuda", 1), 3 * Stopwatch.MOST
     for _ in range(steps):
         with stopwatch("draft", device):
             pass
@@ -202,6 +207,33 @@ def test_a_stopwatch_that_nobody_reads_keeps_few_events(monkeypatch: pytest.Monk
         assert not Event.waited or Event.waited[-1] < Event.ticks - Stopwatch.MOST // 2
     assert stopwatch.seconds() == {"draft": float(steps)}
     assert len(Event.waited) == steps
+
+
+def test_one_that_waits_reads_the_clock_on_either_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    stopwatch, device = Stopwatch(waits=True), torch.device("cuda", 1)
+    with stopwatch("draft", device):
+        assert waited == [device]
+        time.sleep(0.01)
+    assert waited == [device, device]
+    assert stopwatch.seconds()["draft"] >= 0.01
+
+
+def test_a_latency_ends_when_the_device_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[torch.device] = []
+
+    def wait(device: torch.device) -> None:
+        waited.append(device)
+        time.sleep(0.01)
+
+    monkeypatch.setattr(torch.cuda, "synchronize", wait)
+    monkeypatch.setattr(results, "make_hypothesis", Mock())
+    statistics, device = DecodingStatistics(), torch.device("cuda", 1)
+    found = results.Results(1, GenerationLimits(), statistics)
+    found.finish(0, Mock(device=device), Mock(device=device))
+    assert waited == [device]
+    assert statistics.latencies.sum >= 0.01
 
 
 def test_stopwatch_adds_up_by_phase() -> None:

@@ -60,6 +60,9 @@ def walk_by_tensors(
         several: whether more than one of the tokens after the same one may be good.
     """
     good, own = judged
+    if not drafted.size(1):
+        none = torch.zeros_like(own)
+        return Way(none, own, none, none + 1)
     on_way = _reached(links, good)
     chain = links.straight
     if several and not chain:

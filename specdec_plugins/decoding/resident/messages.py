@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance.tensor_walk import Links, Way
-from specdec_plugins.decoding.arrays import Floating, Ints, is_host
+from specdec_plugins.decoding.arrays import Floating, Ints
 from specdec_plugins.decoding.drafts.growth import HostLattice, Trees
 from specdec_plugins.decoding.resident.state import Kind
 from specdec_plugins.models.lattice import Lattice
@@ -96,7 +96,7 @@ class TreeInput:
         nodes = kind.nodes
         # Whole words, so that their places are.
         width = 8 * (3 * nodes + 1) + -(-((nodes + 1) ** 2) // 8) * 8
-        pin = not is_host(device)
+        pin = device.type == "cuda"
         self._host = torch.zeros(rows, width, dtype=torch.uint8, pin_memory=pin)
         parts = _tree_parts(self._host, nodes)
         parts[0].fill_(pad)

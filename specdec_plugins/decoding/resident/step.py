@@ -187,18 +187,21 @@ class ResidentStep:
         self.outcome.accept(way, scores)
         positions = state.lengths[:, None] + self._index[:window]
         self._keep(state.cache, way.sources, positions)
-        state.tokens[:, :window] = way.tokens
         if self._models.scoring.repetition_penalty != 1:
             state.history[self._rows, positions] = way.tokens
-        if state.features is not None:
-            state.features.copy_(states[self._rows, way.sources])
-        last = way.tokens.gather(1, way.committed - 1)[:, 0]
+        last, count = way.tokens[:, 0], state.going.long()
+        if self.kind.block:
+            state.tokens[:, :window] = way.tokens
+            if state.features is not None:
+                state.features.copy_(states[self._rows, way.sources])
+            last = way.tokens.gather(1, way.committed - 1)[:, 0]
+            count = way.committed[:, 0]
         state.last.copy_(last)
-        state.new.copy_(way.committed[:, 0])
         # Rows that have ended begin anew, where there is room for whatever they do.
         state.going.logical_and_(last != self._models.bans.eos)
-        state.lengths.add_(state.new).mul_(state.going)
-        state.new.mul_(state.going)
+        state.lengths.add_(count).mul_(state.going)
+        if self.kind.block:
+            torch.mul(count, state.going, out=state.new)
 
     def _keep(self, cache: Tensor, sources: Tensor, places: Tensor) -> None:
         """Of the tokens that were read, cache the ``sources``-th ones of every row at its

@@ -1,0 +1,201 @@
+"""On a GPU that is emulated: nothing mixes devices, and what a step launches and waits for is
+counted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_batch
+from controlled import HEAD, K, drafter, priced
+from emulated import IS_HERE, LACKING, emulated, on_gpu, to_gpu
+from recorded import SMALL, recorded
+from scripted import DICTIONARY, traced
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from specdec_plugins.decoding.acceptance import RelaxedRule, StrictRule
+from specdec_plugins.decoding.build import build_generator
+from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
+from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.resident.state import Kind, Shape
+from specdec_plugins.decoding.resident.step import ResidentStep
+from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.decoding.warm_up import warm_up
+from specdec_plugins.engines.cuda_graphs import Buckets
+from specdec_plugins.engines.eager import EagerEngine
+from specdec_plugins.engines.engine import Engine, Engines
+from specdec_plugins.inference import Settings, load_translator
+
+pytestmark = pytest.mark.skipif(not IS_HERE, reason=LACKING)
+PAIR = Path(__file__).resolve().parents[3] / "checkpoints" / "wmt.en-de"
+
+
+@pytest.fixture(scope="module")
+def pair() -> Any:
+    """A tiny drafter on the host, and the same there, each with its verifier."""
+    here = drafter("causal, all shared")
+    there = deepcopy(here)
+    with emulated():
+        on_gpu(there.verifier, there)
+    return here, there
+
+
+def make(model: Any, engine: Engine, controller: str, **given: Any) -> SpeculativeGenerator:
+    limits = given.pop("limits", {})
+    reuse = {"redraft_below": math.inf} if controller == "tree" else {}
+    generator = build_generator(
+        model.verifier,
+        model,
+        DICTIONARY,
+        block_size=K,
+        limits=GenerationLimits(**{"max_len_b": 12, **limits}),
+        head=HEAD,
+        options=ControllerOptions(controller, **reuse),
+        engines=Engines.both(engine),
+        **given,
+    )
+    if controller == "cost-aware":
+        priced(generator.controller, 0.1)
+    return generator
+
+
+@pytest.mark.parametrize("resident", [False, True], ids=["eager", "cuda-graphs"])
+@pytest.mark.parametrize("rule", [StrictRule(), RelaxedRule(3, 2.0)], ids=["strict", "relaxed"])
+@pytest.mark.parametrize("controller", sorted(POLICIES))
+def test_every_controller_says_there_what_it_says_here(
+    controller: str, rule: Any, resident: bool, pair: Any
+) -> None:
+    limits = {"unkpen": 0.5, "repetition_penalty": 1.2, "min_len": 2}
+    batch, found = make_batch([5, 9, 3], seed=3), []
+    for model in pair:
+        engine = recorded() if resident else EagerEngine("float64")
+        with emulated():
+            generator = make(model, engine, controller, rule=rule, limits=limits)
+            if controller == "constant" and not resident:
+                traced(generator)
+            given = batch if model is pair[0] else to_gpu(batch)
+            found.append([h["tokens"].tolist() for (h,) in generator.generate([], given)])
+    assert found[0] == found[1]
+
+
+def test_devices_do_not_mix(pair: Any) -> None:
+    with emulated() as emulation, pytest.raises(RuntimeError, match="all tensors on gpu:0"):
+        torch.zeros(2, device=emulation.device) + torch.zeros(2)
+    with emulated():
+        generator = make(pair[1], EagerEngine("float64"), "none")
+    with emulated(), pytest.raises(RuntimeError, match="all tensors on gpu:0"):
+        generator.generate([], make_batch([3]))
+
+
+def test_a_gpu_is_warmed_up_by_sentences_that_are_there(pair: Any) -> None:
+    with emulated() as emulation:
+        generator = make(pair[1], recorded(), "tree")
+        assert warm_up(generator, DICTIONARY, 2, 64) > 0
+        assert emulation.counts["launches"] > 0
+    assert not generator.statistics.steps
+
+
+@pytest.mark.parametrize("controller", ["none", "constant", "tree"])
+def test_the_host_waits_once_a_step(controller: str, pair: Any) -> None:
+    """And once more a sentence for its source, of trees for the first lattice."""
+    batch = to_gpu(make_batch([5]))
+    with emulated() as emulation:
+        generator = make(pair[1], recorded(), controller, limits={"min_len": 8})
+        generator.generate([], batch)  # What is made once is made.
+        emulation.clear()
+        generator.statistics = DecodingStatistics()
+        generator.generate([], batch)
+        waits, steps = emulation.counts["waits"], generator.statistics.steps
+    assert steps > 1
+    assert waits == emulation.counts["copies to host"] == steps + 1 + (controller == "tree")
+    assert emulation.counts["copies to device"] == 0
+
+
+@pytest.fixture(scope="module")
+def wmt() -> Any:
+    """The pair of newspapers, there."""
+    settings = Settings.of_model(PAIR, engine="eager", controller=ControllerOptions("constant"))
+    generator: Any = load_translator(settings).generator
+    with emulated():
+        on_gpu(generator.model, generator.drafter)
+    return generator.model, generator.drafter, generator.model.decoder.dictionary
+
+
+@pytest.mark.parametrize(
+    ("options", "most"),
+    [
+        (ControllerOptions("none"), 110),
+        (ControllerOptions("constant"), 220),
+        (ControllerOptions("tree", tree_nodes=16), 260),
+    ],
+    ids=["AR", "chain", "tree"],
+)
+def test_what_a_step_launches(options: ControllerOptions, most: int, wmt: Any) -> None:
+    """Of the shipped pair, one row, in sizes of their own."""
+    engines = Engines.both(recorded(precision="float32", buckets=Buckets()))
+    with emulated() as emulation, torch.no_grad():
+        generator = build_generator(*wmt, options=options, engines=engines)
+        resident = generator._resident
+        assert resident is not None
+        nodes = options["tree_nodes"] if options.trees else 0
+        kind = Kind(8, nodes) if options.drafts else Kind()
+        step = resident.recorded(kind, Shape(1, 128, 32)).step
+        step.run()  # What is made once is made.
+        emulation.clear()
+        step.run()
+    assert 0 < emulation.counts["launches"] <= most
+    assert emulation.counts["waits"] == 0
+
+
+class Tape(TorchDispatchMode):
+    """Operations, and the shapes, strides and numbers of what they are handed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        leaves = tree_leaves((args, kwargs))
+        met = [(x.shape, x.stride(), x.dtype) if isinstance(x, torch.Tensor) else x for x in leaves]
+        self.operations.append((str(func), met))
+        return func(*args, **(kwargs or {}))
+
+
+def buffers(step: ResidentStep) -> Iterator[torch.Tensor]:
+    for holder in (step.state, step.outcome, step.tree):
+        if holder is not None:
+            yield from (x for x in vars(holder).values() if isinstance(x, torch.Tensor))
+
+
+@pytest.mark.parametrize("kind", [Kind(), Kind(K), Kind(K, 8)], ids=["AR", "chain", "tree"])
+def test_every_step_does_the_same_in_the_same_places(kind: Kind, pair: Any) -> None:
+    """Whatever there is in its buffers: sentences that have begun, grown and ended."""
+    generator = make(pair[0], recorded(), "tree", rule=RelaxedRule(len(DICTIONARY), math.inf))
+    resident = generator._resident
+    assert resident is not None
+    with torch.no_grad():
+        recording = resident.recorded(kind, Shape(2, SMALL.width * 2, SMALL.source))
+        step = recording.step
+        recording.run()  # What is made once is made.
+        recording.begin(make_batch([5, 4])["net_input"]["src_tokens"], [9, 4])
+        places = [x.data_ptr() for x in buffers(step)]
+        tapes, counts = [], set()
+        for _ in range(4):
+            committed, lattice = step.outcome.read()
+            counts.add(tuple(committed.counts.tolist()))
+            if lattice is not None:
+                step.grow(lattice, [0, 1])
+            with Tape() as tape:
+                recording.run()
+            tapes.append(tape.operations)
+    assert all(tape == tapes[0] for tape in tapes)
+    assert [x.data_ptr() for x in buffers(step)] == places
+    assert not kind.block or len(counts) > 1
+    assert not any("_local_scalar" in name or "nonzero" in name for name, _ in tapes[0])

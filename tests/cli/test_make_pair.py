@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kills import UNFINISHED, Victim, fork
 
 from specdec_plugins.cli import make_pair
+from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.pair_folder import pair_settings
+from specdec_plugins.jobs.make_pair.commands import command
 
 
 @pytest.fixture(scope="module")
@@ -79,3 +83,78 @@ def test_other_settings_are_refused(
 ) -> None:
     assert make(verifier, sources, made, "--updates", "7") == 1
     assert "was begun with other updates" in capsys.readouterr().err
+
+
+def products(out: Path) -> dict[str, bytes]:
+    """What does not tell times."""
+    found = contents(out / "pair") | contents(out / "work/text")
+    return found | {name: (out / name).read_bytes() for name in ("curve.svg", "work/outputs.de")}
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
+def test_killed_at_random_moments(
+    made: Path,
+    verifier: Path,
+    sources: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kills: int,
+) -> None:
+    """Every file of the pair is as it is without, to the byte."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(made.parent))
+    records = (json.loads(path.read_bytes()) for path in (made / "work").glob("*.json"))
+    seconds = sum(record.get("seconds", 0) for record in records if "facts" in record)
+
+    def start(folder: Path) -> int:
+        return fork(lambda: make(verifier, sources, folder / "out", "--updates", "6"))
+
+    def check(folder: Path, alone: Path) -> None:
+        for name, content in contents(folder / "out/pair").items():
+            if not name.endswith(UNFINISHED):
+                assert content == (alone / "pair" / name).read_bytes(), name
+
+    def finished(folder: Path, alone: Path) -> None:
+        left = products(folder / "out")
+        assert {n: left[n] for n in left if not n.endswith(UNFINISHED)} == products(alone)
+
+    victim = Victim("make_pair", start, check, finished, made, seconds)
+    victim.random.seed()
+    victim.kill(tmp_path / "killed", kills)
+
+
+def test_interrupted_training_gives_the_best_drafter_so_far(
+    made: Path, verifier: Path, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    out = tmp_path / "out"
+    shutil.copytree(made, out)
+    for name in ("train.json", "export.json", "measure.json", "training", "training.log"):
+        path = out / "work" / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (out / "pair/drafter.pt").unlink()
+    training, log = out / "work/training", made / "work/training.log"
+
+    def interrupted(*_: object) -> None:
+        training.mkdir()
+        shutil.copy(made / "work/training/checkpoint_best.pt", training)
+        shutil.copy(log, out / "work")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(make_pair.Here, "watch", interrupted)
+    assert make(verifier, sources, out, "--updates", "6") == 130
+    assert (out / "pair/drafter.pt").read_bytes() == (made / "pair/drafter.pt").read_bytes()
+    assert "Training was interrupted" in (out / "README.md").read_text("utf-8")
+
+    def goes_on(*_: object) -> None:
+        shutil.copytree(made / "work/training", training, dirs_exist_ok=True)
+
+    monkeypatch.setattr(make_pair.Here, "watch", goes_on)
+    assert make(verifier, sources, out, "--updates", "6") == 0
+    assert "Training was interrupted" not in (out / "README.md").read_text("utf-8")
+    assert products(out) == products(made)
+
+
+def test_a_training_that_fails_is_told_by_its_last_line(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with pytest.raises(InferenceError, match=r"give a folder of binarised text.*is in .*log"):
+        make_pair.Here().watch(command("train"), log, lambda: None)

@@ -35,7 +35,7 @@ def _draw(points: list[JsonObject]) -> dict[str, bytes]:
     axes = figure.subplots()
     updates = [point["updates"] for point in points]
     axes.plot(updates, [point["acceptance_length"] for point in points], marker="o")
-    axes.set(xlabel="updates", ylabel="acceptance length, held-out lines, strict whole blocks")
+    axes.set(xlabel="updates", ylabel="acceptance length, held-out lines, whole blocks")
     axes.grid(alpha=0.3)
     return save_figure(figure)
 

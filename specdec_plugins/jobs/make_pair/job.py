@@ -8,6 +8,7 @@ from pathlib import Path
 
 import specdec_plugins
 from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule, choose_rule
+from specdec_plugins.decoding.options import Value
 from specdec_plugins.files.errors import UsageError
 from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.files.paths import file_digest
@@ -47,9 +48,12 @@ class PairJob:
     @property
     def rule_flags(self) -> tuple[str, ...]:
         """The flags of the acceptance rule, for commands that judge drafts."""
-        if self.rule == StrictRule():
-            return ()
-        return tuple(f"--{name}={value}" for name, value in self.rule.values.items())
+        return tuple(f"--{name}={value}" for name, value in self.rule_options.items())
+
+    @property
+    def rule_options(self) -> dict[str, Value]:
+        """The options of the acceptance rule; none of the strict one, which is the default."""
+        return {} if self.rule == StrictRule() else self.rule.values
 
     @property
     def device_flags(self) -> tuple[str, ...]:

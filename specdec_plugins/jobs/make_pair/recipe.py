@@ -35,7 +35,7 @@ def drafter_recipe(verifier: TransformerModelBase, job: PairJob, layout: Layout)
         "max_source_positions": int(verifier.encoder.max_positions()),
         "max_target_positions": int(verifier.decoder.max_positions()) + k,
         **block["task"],
-        **job.rule.values,
+        **job.rule_options,
     }
     return {
         "common": _common(job),
@@ -147,7 +147,7 @@ def head_recipe(job: PairJob, layout: Layout) -> Groups:
             "_name": "translation_specdec",
             "AR_path": str(layout.verifier),
             "blocks_per_sentence": 1 if job.arch == "block" else 4,
-            **job.rule.values,
+            **job.rule_options,
         },
         "model": {
             "_name": "acceptance_head",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -158,3 +159,17 @@ def test_a_training_that_fails_is_told_by_its_last_line(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with pytest.raises(InferenceError, match=r"give a folder of binarised text.*is in .*log"):
         make_pair.Here().watch(command("train"), log, lambda: None)
+
+
+@pytest.mark.slow
+def test_a_dry_run_says_all_and_leaves_nothing(
+    verifier: Path, sources: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert make(verifier, sources, out, "--hours", "2", "--heads", "--dry-run") == 0
+    said = capsys.readouterr().out
+    for text in ("150 lines of text", f"specdec-train {out}/work/bin", "specdec-calibrate-head"):
+        assert text in said
+    assert re.search(r"^all: about 2\.\d\d hours", said, re.M)
+    assert "verifier_features: true" in said
+    assert not out.exists()

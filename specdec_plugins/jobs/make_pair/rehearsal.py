@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from statistics import median
 
 from specdec_plugins.files.output import write_whole
 from specdec_plugins.files.wording import counted
@@ -88,7 +87,7 @@ def _try(job: PairJob, folder: Path, runner: Runner, progress: Progress) -> tupl
         check["seconds"],
         record["facts"]["seconds"] / LINES,
         distilled["seconds"]["total"] / LINES,
-        median(TrainingLog(layout.log("training")).speeds),
+        TrainingLog(layout.log("training")).seconds_an_update or 0.0,
     )
     recipe = layout.recipe.read_text("utf-8").replace(str(layout.out), str(job.out))
     return speeds, recipe

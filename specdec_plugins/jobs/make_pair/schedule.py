@@ -21,6 +21,8 @@ WARMUP = 500
 """Most updates of rising learning rate; a tenth of all, if those are fewer."""
 SHORT = 600.0
 """Seconds that are trained in one part."""
+END = 0.05
+"""Part of the hours that is left unused: it is not worth another part."""
 VALIDATIONS, BETWEEN = 20, 50
 """Validations of a training, at most, and the least updates between two."""
 SHARE = 0.1
@@ -75,11 +77,11 @@ class Schedule:
             return Part(self.updates, self.updates, every) if done < self.updates else None
         assert self.seconds is not None
         left, hours = self.seconds - spent, self.seconds / 3600
-        if left <= 0:
+        if left <= END * self.seconds:
             return None
-        if not done or not log.speeds:
+        each = log.seconds_an_update
+        if not done or each is None:
             return Part(FIRST, 10 * WARMUP, FIRST, hours)
-        each = median(log.speeds)
         validation = median(log.validations) if log.validations else 0.0
         rest = int(left * (1 - SHARE) / each)
         if rest < 1:

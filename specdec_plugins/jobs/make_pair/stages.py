@@ -205,7 +205,7 @@ class Stages:
             stopped = True
         last = TrainingLog(log)
         points = [vars(point) for _, point in sorted(last.points.items())]
-        return {"points": points, "stopped": stopped, "seconds_an_update": last.speeds[-20:]}
+        return {"points": points, "stopped": stopped, "seconds_an_update": last.seconds_an_update}
 
     # export
 

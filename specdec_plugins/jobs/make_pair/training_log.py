@@ -12,6 +12,10 @@ LINE = re.compile(
     r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) \| INFO \| (train_inner|valid|fairseq_cli\.train) \| (.*)$"
 )
 BEGINS = "begin validation"
+RECENT = 50
+"""Lines by which the speed is told; fairseq rounds their seconds to whole ones."""
+LEAST = 1e-3
+"""Seconds of an update, where so few were made that all rounds to none."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +25,7 @@ class Point:
     updates: int
     acceptance_length: float
     seconds: float
-    """Of training until then."""
+    """Of training and validating until then, without what an interruption lost."""
 
 
 class TrainingLog:
@@ -31,11 +35,11 @@ class TrainingLog:
         self.updates = 0
         """The last that was logged."""
         self.seconds = 0.0
-        """Of training until then."""
+        """Of training and validating until then, without what an interruption lost."""
         self.points: dict[int, Point] = {}
         """Validations, by update."""
-        self.speeds: list[float] = []
-        """Seconds an update, between lines of the log."""
+        self._walls: list[tuple[int, float]] = []
+        """Updates and seconds, between lines of the log."""
         self.validations: list[float] = []
         """Seconds of each."""
         self._begun: datetime | None = None
@@ -54,18 +58,29 @@ class TrainingLog:
             if name == "valid":
                 self._validated(at, stats)
             else:
-                self._updated(int(stats["num_updates"]), float(stats["wall"]))
+                self._updated(int(stats["num_updates"]), float(stats["train_wall"]))
         except (ValueError, KeyError):
             return
 
+    @property
+    def seconds_an_update(self) -> float | None:
+        """Of those that were logged last; None where there are none."""
+        last = self._walls[-RECENT:]
+        return max(LEAST, sum(wall for _, wall in last) / sum(n for n, _ in last)) if last else None
+
     def _updated(self, updates: int, seconds: float) -> None:
-        if updates > self.updates and seconds > self.seconds and self.updates:
-            self.speeds.append((seconds - self.seconds) / (updates - self.updates))
-        self.updates, self.seconds = updates, seconds
+        """
+        Args:
+            seconds: of training since the line before, which fairseq rounds.
+        """
+        if updates > self.updates:
+            self._walls.append((updates - self.updates, seconds))
+            self.updates, self.seconds = updates, self.seconds + seconds
 
     def _validated(self, at: datetime, stats: dict[str, str]) -> None:
         updates = int(stats["valid_num_updates"])
         length = float(stats["valid_acceptance_length"])
-        self.points[updates] = Point(updates, length, self.seconds)
         if self._begun is not None:
             self.validations.append((at - self._begun).total_seconds())
+            self.seconds += 0.0 if updates in self.points else self.validations[-1]
+        self.points[updates] = Point(updates, length, self.seconds)

@@ -15,7 +15,7 @@ AT = "2026-11-25 10:{:02d}:{:02d} | INFO | {} | {}\n"
 
 
 def inner(updates: int, wall: float) -> str:
-    return f'{{"epoch": 1, "num_updates": "{updates}", "wall": "{wall}"}}'
+    return f'{{"epoch": 1, "num_updates": "{updates}", "train_wall": "{wall}"}}'
 
 
 def valid(updates: int, length: float) -> str:
@@ -24,7 +24,7 @@ def valid(updates: int, length: float) -> str:
 
 
 def write_log(path: Path, each: float, updates: int = 20) -> TrainingLog:
-    lines = [AT.format(0, 0, "train_inner", inner(n, n * each)) for n in range(5, updates + 1, 5)]
+    lines = [AT.format(0, 0, "train_inner", inner(n, 5 * each)) for n in range(5, updates + 1, 5)]
     begun = 'begin validation on "valid" subset'
     lines += [AT.format(1, 0, "fairseq_cli.train", begun), AT.format(1, 4, "valid", valid(20, 1.5))]
     path.write_text("".join(lines) + "no line of a log\n", "utf-8")
@@ -73,6 +73,7 @@ def test_hours_are_spent_whatever_an_update_takes(
 def test_validations_take_a_tenth_at_most(tmp_path: Path, spent: list[tuple[int, float]]) -> None:
     spent[0] = FIRST, 20.0
     log = write_log(tmp_path / "log", 0.01)
+    assert log.seconds_an_update == pytest.approx(0.01)
     part = Schedule(seconds=600.0).next(tmp_path, log)
     assert part is not None
     assert log.validations == [4.0]
@@ -84,15 +85,16 @@ def test_a_log_of_a_training_that_was_killed(tmp_path: Path) -> None:
     lines = [
         ("train_inner", inner(10, 5)),
         ("valid", valid(10, 1.2)),
-        ("train_inner", inner(20, 10)),
+        ("train_inner", inner(20, 7)),
         ("train_inner", inner(15, 8)),
         ("valid", valid(10, 1.25)),
+        ("train_inner", inner(30, 6)),
         ("train_inner", '{"num_upda'),
     ]
     path.write_text("".join(AT.format(0, 0, *line) for line in lines), "utf-8")
     log = TrainingLog(path)
-    assert log.speeds == [0.5]
-    assert (log.updates, log.seconds) == (15, 8.0)
+    assert log.seconds_an_update == (5 + 7 + 6) / 30
+    assert (log.updates, log.seconds) == (30, 18.0)
     assert [(one.updates, one.acceptance_length) for one in log.points.values()] == [(10, 1.25)]
 
 

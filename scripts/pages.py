@@ -6,7 +6,7 @@
 
 Between ``<!-- table: NAME key=value ... -->`` and ``<!-- end -->`` a page has a table made of
 ``docs/figures/NAME.json``, which is the ``summary.json`` of specdec-benchmark or specdec-evaluate,
-or what specdec-exactness --json or specdec-calibrate-head --json wrote. Of summaries
+or what specdec-exactness, specdec-calibrate-head or gpu_check.py wrote by --json. Of summaries
 ``view=short`` and ``view=quality`` show some columns, ``view=groups`` compares speed across batch
 sizes and the like, and ``view=texts`` compares texts; ``threads=1`` and the like choose systems.
 ``timed=NAME,NAME`` adds the times of other runs of the same systems; ``drafters=PART,PART``
@@ -309,10 +309,24 @@ def calibration_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
     yield from markdown(made, items)
 
 
+def counts_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
+    """Of scripts/gpu_check.py count: what a GPU is asked to do for a token."""
+    heads = ("launches", "waits", "copies to host", "copies to device", "copies in passing")
+    yield f"| system | engine | batch | tokens a step | {' | '.join(heads)} |"
+    yield "|---|---|" + "---:|" * (2 + len(heads))
+    for one in figures["counted"]:
+        numbers = " | ".join(f"{one[head]:.3g}" for head in ("tokens a step", *heads))
+        yield f"| {one['system']} | {one['engine']} | {one['batch']} | {numbers} |"
+    yield ""
+    about = f"{counted(figures['lines'], 'line')}, float32; torch {figures['torch']}"
+    yield f"*A committed token, on an emulated GPU; {about}.*"
+
+
 KINDS: dict[str, Callable[[Json, dict[str, str]], Iterator[str]]] = {
     "groups": summary_table,
     "comparisons": exactness_table,
     "calibrated": calibration_table,
+    "counted": counts_table,
 }
 """By a field that only such figures have."""
 

@@ -308,7 +308,10 @@ def known_flags(name: str, kind: str) -> str:
     """What a command says of its flags."""
     if kind == "sh":
         return (ROOT / f"scripts/{name}.sh").read_text("utf-8")
-    source = (ROOT / f"specdec_plugins/cli/{name}.py").read_text("utf-8")
+    command = ROOT / f"specdec_plugins/cli/{name}.py"
+    # Some scripts are no doors to a command.
+    script = command if command.is_file() else ROOT / f"scripts/{name}.py"
+    source = script.read_text("utf-8")
     if "TranslationParser(" not in source:
         return source
     if "import INTERRUPTED" in source:

@@ -1,0 +1,55 @@
+"""What somebody with a GPU runs, tried without one."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from emulated import IS_HERE, LACKING
+
+ROOT = Path(__file__).resolve().parent.parent
+SHORT = ["--pair", str(ROOT / "checkpoints/multi30k.en-de"), "--lines", "1", "--batch", "1", "2"]
+
+
+@pytest.fixture(scope="module")
+def script() -> Any:
+    spec = importlib.util.spec_from_file_location("gpu_check", ROOT / "scripts/gpu_check.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.skipif(not IS_HERE, reason=LACKING)
+def test_counts(script: Any, tmp_path: Path) -> None:
+    script.main(["count", *SHORT, "--json", str(tmp_path / "counts.json")])
+    found = json.loads((tmp_path / "counts.json").read_text())["counted"]
+    by_name = {(one["system"], one["engine"], one["batch"]): one for one in found}
+    assert len(by_name) == 2 * (1 + 2 * len(script.OURS))
+    for system in script.OURS:
+        for batch in (1, 2):
+            ours, eager = (by_name[system, engine, batch] for engine in ("cuda-graphs", "eager"))
+            assert 0 < ours["waits"] < eager["waits"] < by_name["fairseq beam 1", "fairseq", batch][
+                "waits"
+            ]  # fmt: skip
+            assert ours["copies to device"] == 0
+
+
+@pytest.mark.parametrize("part", ["check", "profile", "eager", "graphs"])
+def test_parts_for_a_gpu_run_on_a_cpu(
+    part: str, script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script.main([part, "--device", "cpu", *SHORT, "--rounds", "1", "--json", str(tmp_path / "f")])
+    found = json.loads((tmp_path / "f").read_text())["measured"]
+    assert len(capsys.readouterr().out.splitlines()) == len(found)
+    engines = {"eager", "cuda-graphs"} if part in ("check", "profile") else set()
+    engines |= {"fairseq", {"eager": "eager", "graphs": "cuda-graphs"}.get(part, "eager")}
+    assert {one["engine"] for one in found} == engines
+    if part == "check":
+        assert all(one["lines alike"] == one["lines"] == 1 for one in found)
+    elif part != "profile":
+        assert all(one["ms a token"] > 0 for one in found)

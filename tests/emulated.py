@@ -27,6 +27,8 @@ try:
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
     _setup_privateuseone_for_python_backend(NAME)
+    # It stays as long as the process; data loaders would pin memory for it, which it cannot.
+    torch.accelerator.is_available = lambda: False
     # A number becomes a tensor on the host first, and is then copied.
     torch._C._set_only_lift_cpu_tensors(True)
     IS_HERE = True

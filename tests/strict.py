@@ -99,8 +99,10 @@ def one_row(batch: Any, row: int) -> Any:
     return {"id": torch.zeros(1), "net_input": net_input}
 
 
-def beam1(model: Any, batch: Any, limits: GenerationLimits | None = None) -> list[Any]:
-    """What fairseq's beam search puts out at beam 1."""
+def beam1(
+    model: Any, batch: Any, limits: GenerationLimits | None = None, **begin: Any
+) -> list[Any]:
+    """What fairseq's beam search puts out at beam 1; ``begin``: how targets are to."""
     asked = limits or GenerationLimits()
     generator = SequenceGenerator(
         [model],
@@ -114,24 +116,27 @@ def beam1(model: Any, batch: Any, limits: GenerationLimits | None = None) -> lis
         len_penalty=asked.lenpen,
         normalize_scores=asked.normalize_scores,
     )
-    return [hypotheses[0] for hypotheses in generator.generate([model], batch)]
+    return [hypotheses[0] for hypotheses in generator.generate([model], batch, **begin)]
 
 
-def check_beam1(generator: SpeculativeGenerator, batch: Any) -> list[Any]:
+def check_beam1(generator: SpeculativeGenerator, batch: Any, **begin: Any) -> list[Any]:
     """Translate; the outputs, which are :func:`beam1`'s."""
-    found = [hypothesis for (hypothesis,) in generator.generate([], batch)]
-    assert_beam1(found, batch, generator.model, generator.limits)
+    found = [hypothesis for (hypothesis,) in generator.generate([], batch, **begin)]
+    assert_beam1(found, batch, generator.model, generator.limits, **begin)
     return found
 
 
 @torch.no_grad()
-def assert_beam1(found: list[Any], batch: Any, model: Any, limits: GenerationLimits) -> None:
+def assert_beam1(
+    found: list[Any], batch: Any, model: Any, limits: GenerationLimits, **begin: Any
+) -> None:
     """Outputs have the tokens of fairseq's beam 1, and its scores; which are float32, so that they
     are also compared with those of a full forward, with the fixture ``exact_softmax``."""
-    expected = beam1(model, batch, limits)
+    expected = beam1(model, batch, limits, **begin)
     previous = torch.nn.utils.rnn.pad_sequence(
         [h["tokens"].roll(1) for h in expected], batch_first=True, padding_value=PAD
     )
+    previous[:, 0] = begin.get("bos_token", EOS)
     logits = model(**batch["net_input"], prev_output_tokens=previous)[0]
     lprobs = (logits / limits.temperature).log_softmax(-1)
     lprobs[..., UNK] -= limits.unkpen

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from conftest import need_bfloat16
 from dummy_data import run_train
 from fairseq import options
@@ -131,10 +132,12 @@ def test_generate_with_a_repetition_penalty(trained: Trained, flags: str, tmp_pa
     check_output(run_generate(flags, tmp_path), trained, expected)
 
 
+@pytest.mark.parametrize("forced", ["", " --prefix-size 2"])
 def test_generate_by_the_verifier_alone_is_the_same(
-    trained: Trained, flags: str, tmp_path: Path
+    trained: Trained, flags: str, tmp_path: Path, forced: str
 ) -> None:
-    """Which fairseq's own search decodes; so are the scores."""
+    """Which fairseq's own search decodes; so are the scores, and so begin targets."""
+    flags += forced
     alone = run_generate(f"{flags} --path {trained.verifier} --beam 1", tmp_path)
     expected = by_letter(alone)["H"]
     assert len(expected) == 14
@@ -230,6 +233,10 @@ def test_hub(trained: Trained, tmp_path: Path) -> None:
     penalised = GenerationLimits(max_len_b=12, repetition_penalty=4.0)
     found = hub.translate(trained.source, max_len_b=12, repetition_penalty=4.0)
     assert found == trained.translate(**paths, limits=penalised)
+    forced = {"prefix_tokens": torch.tensor([[7]])}
+    encoded = [hub.encode(trained.source[0])]
+    ((begun,),) = hub.generate(encoded, max_len_b=12, inference_step_args=forced)
+    assert begun["tokens"][0] == 7
     # The task's options need not wait for other models.
     assert hub.translate(trained.source, max_len_b=12, controller="none") == expected
     for wrong, message in (

@@ -12,6 +12,7 @@ from specdec_plugins.decoding.append import Column, append
 from specdec_plugins.decoding.drafts import Draft
 from specdec_plugins.decoding.indices import told
 from specdec_plugins.decoding.step_result import StepResult
+from specdec_plugins.decoding.target_prefix import TargetPrefix
 from specdec_plugins.host.fairseq_types import EncoderOut, NetInput
 from specdec_plugins.models.rows import keep_rows
 
@@ -31,7 +32,7 @@ class Batch:
         self,
         net_input: NetInput,
         encoder_out: EncoderOut | None,
-        eos: int,
+        prefix: TargetPrefix,
         max_lengths: list[int],
         draft_lengths: list[int],
         longest_draft: int,
@@ -41,6 +42,7 @@ class Batch:
 
         Args:
             encoder_out: the verifier's, if its encoder was run.
+            prefix: what the targets begin with; what it forces is not committed yet.
             max_lengths: most tokens of each row before EOS.
             draft_lengths: of the first step.
             longest_draft: in slots or nodes.
@@ -54,17 +56,20 @@ class Batch:
         # A row's last step may start at its maximum length and write a whole draft after it.
         self.capacity = max(max_lengths) + 2 * (longest_draft + 1)
         """Tokens that a row has room for."""
-        self.tokens = source.new_full((rows, self.capacity), eos)
-        """``(rows, capacity)`` EOS, then the committed tokens, then whatever."""
+        self.tokens = prefix.begins[:, None].repeat(1, self.capacity)
+        """``(rows, capacity)`` EOS, or what stands for it, then the committed tokens, then
+        whatever."""
+        self.free_from = prefix.free_from
+        """As of a target prefix."""
         self.scores = torch.zeros(rows, self.capacity, dtype=precision, device=source.device)
         """``(rows, capacity)`` log-probabilities of the committed tokens under the verifier."""
         self.last = self.tokens[:, 0]
-        """``(rows,)`` the last committed token of each, EOS before the first."""
+        """``(rows,)`` the last committed token of each, what it begins with before the first."""
         self.features: Tensor | None = None
         """``(rows, capacity, channels)`` the verifier's states for the committed tokens, the first
         at 0, then whatever; only for a drafter that reads them, from the first step on."""
         self.lengths = [0] * rows
-        """Committed tokens."""
+        """Committed tokens, forced ones among them."""
         self.max_lengths = max_lengths
         self.uncached = [0] * rows
         """Tokens committed since the drafter's last pass: if causal, it has not cached them."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,17 +25,18 @@ from specdec_plugins.decoding.drafting import (
     SelfScoredDrafting,
     TreeDrafting,
 )
-from specdec_plugins.decoding.drafts import Draft
+from specdec_plugins.decoding.drafts import ChainDraft, Draft
 from specdec_plugins.decoding.hypothesis import Hypothesis
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
 from specdec_plugins.decoding.observers import Judge, Observer
 from specdec_plugins.decoding.resident.loop import ResidentLoop, obstacle
 from specdec_plugins.decoding.results import Results
-from specdec_plugins.decoding.scorers import NoScorer, Scorer, VerifierScorer
+from specdec_plugins.decoding.scorers import NoScorer, Scorer, Scores, VerifierScorer
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
+from specdec_plugins.decoding.target_prefix import TargetPrefix, has_prefix, with_prefix
 from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine, Engines
@@ -152,13 +154,16 @@ class SpeculativeGenerator:
         return ResidentLoop(*models, self._scoring, self._bans, engine)
 
     def _resident_for(
-        self, controller: Controller, observers: Sequence[Observer]
+        self, controller: Controller, observers: Sequence[Observer], net_input: NetInput
     ) -> ResidentLoop | None:
-        """The same, if it can decode under this controller for these observers."""
+        """The same, if it can decode this under this controller for these observers."""
         if self._resident is None or not controller.steady:
             return None
         if any(one.asks_chances for one in observers):
             self._resident.engine.fall_back("--trace tells of every draft")
+            return None
+        if has_prefix(net_input):
+            self._resident.engine.fall_back("targets begin with tokens that are given")
             return None
         return self._resident
 
@@ -189,15 +194,21 @@ class SpeculativeGenerator:
         sample: Sample,
         prefix_tokens: Tensor | None = None,
         constraints: Tensor | None = None,
-        **kwargs: object,
+        bos_token: int | None = None,
     ) -> list[list[Hypothesis]]:
         """Translate a batch; ``models`` is fairseq's argument, the generator has its own.
 
+        Args:
+            prefix_tokens: ``(rows, n)`` what each target is to begin with, then pad, which leaves a
+                row free.
+            bos_token: stands in place of the EOS that targets begin with.
+
         Raises:
-            ValueError: prefix tokens or constraints, or limits that leave no output.
+            ValueError: constraints, prefixes that cannot be, or limits that leave no output.
         """
-        if prefix_tokens is not None or constraints is not None:
-            raise ValueError("prefix tokens and constraints: not supported by speculative decoding")
+        if constraints is not None:
+            raise ValueError("constraints: not supported by speculative decoding")
+        sample = with_prefix(sample, prefix_tokens, bos_token)
         self.controller.prepare(self, sample)
         return self.decode(sample, self.controller, self.statistics, self.observers)
 
@@ -227,7 +238,7 @@ class SpeculativeGenerator:
         net_input = sample["net_input"]
         results = Results(len(net_input["src_tokens"]), self.limits, statistics)
         observers = (results, statistics, *observers)
-        resident = self._resident_for(controller, observers)
+        resident = self._resident_for(controller, observers, net_input)
         if resident is not None:
             tokens, stopwatch = net_input["src_tokens"], statistics.stopwatch
             limits = self._max_lengths(tokens)
@@ -235,9 +246,11 @@ class SpeculativeGenerator:
             return results.hypotheses
         drafting = self._drafting_for(controller, observers)
         drafting.start(statistics.stopwatch)
-        batch = self._start(net_input, controller, statistics)
+        batch, prefix = self._start(net_input, controller, statistics)
+        if any(prefix.lengths):
+            self._force(batch, prefix, statistics)
         for observer in observers:
-            observer.begin(len(batch.rows))
+            observer.begin(prefix.lengths)
         while batch.rows:
             draft = drafting.draft(batch, controller.reuse_above, controller.reuse_together)
             with statistics.stopwatch("control", HOST):
@@ -262,22 +275,32 @@ class SpeculativeGenerator:
 
     def _start(
         self, net_input: NetInput, controller: Controller, statistics: DecodingStatistics
-    ) -> Batch:
-        """Run the encoder and lay out the rows."""
+    ) -> tuple[Batch, TargetPrefix]:
+        """Run the encoder and lay out the rows, in which what is forced is not committed yet."""
         source = net_input["src_tokens"]
         with statistics.stopwatch("encode", source.device):
             encoder_out = self._scorer.encode(net_input)
         max_lengths = self._max_lengths(source)
+        prefix, max_lengths = TargetPrefix.of(net_input, max_lengths, self.pad, self.eos)
         with statistics.stopwatch("control", HOST):
             lengths = controller.start(len(source))
         dtype = next(self.models[0].parameters()).dtype
         # Scores are float32, as in fairseq, and float64 of a float64 verifier.
         precision = torch.promote_types(dtype, torch.float32)
         most = controller.needs.most
-        batch = Batch(net_input, encoder_out, self.eos, max_lengths, lengths, most, precision)
+        batch = Batch(net_input, encoder_out, prefix, max_lengths, lengths, most, precision)
         with statistics.stopwatch("encode", source.device):
             self._scorer.start(encoder_out, batch.capacity)
-        return batch
+        return batch, prefix
+
+    def _force(self, batch: Batch, prefix: TargetPrefix, statistics: DecodingStatistics) -> None:
+        """Commit what is forced by one pass of the verifier, and none of the drafter."""
+        nothing = ChainDraft.empty(len(batch.rows), batch.device)
+        with statistics.stopwatch("verify", batch.device):
+            forced = replace(nothing, tokens=prefix.tokens[:, :-1])
+            scores, states = self._scorer.read(batch, forced)
+        statistics.verifier_calls += len(batch.rows) * (states is not None)
+        self._commit(batch, nothing, prefix.accepted(), scores, states)
 
     def _max_lengths(self, source: Tensor) -> list[int]:
         """Most tokens of each row before EOS; ``source``: ``(rows, n)``."""
@@ -293,7 +316,7 @@ class SpeculativeGenerator:
         batch: Batch,
         draft: Draft,
         accepted: Accepted,
-        scores: Callable[[Tensor, Tensor], Tensor],
+        scores: Scores,
         states: Tensor | None,
     ) -> StepResult:
         """Keep what was accepted: tokens, scores, keys and values, and what the drafter reads of

@@ -21,7 +21,10 @@ class Hypothesis(TypedDict, total=False):
     steps: int
     accepted: list[int]
     """How many drafted tokens each step committed."""
+    forced: int
+    """How many of its tokens, the first ones, the target prefix forced."""
     history: list[dict[str, Tensor]]
-    """The tokens that each step committed, as fairseq's ``--retain-iter-history`` prints them."""
+    """What was forced, if anything, and the tokens that each step committed, as fairseq's
+    ``--retain-iter-history`` prints them."""
     trace: list[StepTrace]
     """The steps, where they are recorded."""

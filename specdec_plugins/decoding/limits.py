@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 # Generation options of fairseq that change output and are not honoured here: name in the config,
 # flag, the value that asks for nothing.
 REFUSED = (
-    ("prefix_size", "--prefix-size", 0),
     ("no_repeat_ngram_size", "--no-repeat-ngram-size", 0),
     ("match_source_len", "--match-source-len", False),
     ("constraints", "--constraints", None),
@@ -153,6 +152,7 @@ class TokenBans:
         max_lengths: Tensor | None,
         early: bool = True,
         by_tensors: bool = False,
+        free_from: int = 0,
     ) -> None:
         """Forbid tokens in ``(rows, slots, vocab)`` scores, in place.
 
@@ -162,6 +162,7 @@ class TokenBans:
             max_lengths: ``(rows,)`` where only EOS may come; None if no position is that far.
             early: False if no position is before the minimum length.
             by_tensors: as of a :class:`~specdec_plugins.decoding.acceptance.Verification`.
+            free_from: at positions before this one there is no minimum length.
         """
         if scores.device.type == "cpu" and not by_tensors:
             _forbid(scores.numpy(), self.pad)
@@ -172,7 +173,10 @@ class TokenBans:
         if positions is None:
             return
         if early:
-            scores[..., self.eos].masked_fill_(positions < self.limits.min_len, -math.inf)
+            short = positions < self.limits.min_len
+            if free_from:
+                short &= positions >= free_from
+            scores[..., self.eos].masked_fill_(short, -math.inf)
         if max_lengths is not None:
             full, ends = positions >= max_lengths[:, None], scores[..., self.eos].clone()
             scores.masked_fill_(full[..., None], -math.inf)

@@ -35,8 +35,8 @@ class Observer:
     """Whether it looks at drafts, which are to come with the drafter's probability of each
     token."""
 
-    def begin(self, rows: int) -> None:
-        """A batch of so many rows begins."""
+    def begin(self, forced: list[int]) -> None:
+        """A batch begins; ``forced``: how many tokens of each row's target are."""
 
     def __call__(self, draft: Draft, verified: Draft, result: StepResult, judge: Judge) -> None:
         """A step has committed its tokens.

@@ -21,11 +21,15 @@ class Results(Observer):
     def __init__(self, rows: int, limits: GenerationLimits, statistics: DecodingStatistics) -> None:
         """The clock starts."""
         self.hypotheses: list[list[Hypothesis]] = [[] for _ in range(rows)]
+        self._forced = [0] * rows
         self._accepted: list[list[int]] = [[] for _ in range(rows)]
         self._committed: list[list[int]] = [[] for _ in range(rows)]
         self._limits = limits
         self._statistics = statistics
         self._start = time.perf_counter()
+
+    def begin(self, forced: list[int]) -> None:
+        self._forced = forced
 
     def note(self, result: StepResult) -> None:
         for row, accepted, committed in zip(result.rows, result.accepted, result.committed):
@@ -35,7 +39,7 @@ class Results(Observer):
     def finish(self, row: int, tokens: Tensor, scores: Tensor) -> None:
         """A row has its EOS: ``tokens`` and ``scores`` are ``(length,)``."""
         steps = self._accepted[row], self._committed[row]
-        hypothesis = make_hypothesis(tokens, scores, *steps, self._limits)
+        hypothesis = make_hypothesis(tokens, scores, self._forced[row], *steps, self._limits)
         self.hypotheses[row].append(hypothesis)
         self._statistics.sentences += 1
         # What was launched is not yet done.
@@ -49,16 +53,17 @@ class Results(Observer):
 def make_hypothesis(
     tokens: Tensor,
     scores: Tensor,
+    forced: int,
     accepted: list[int],
     committed: list[int],
     limits: GenerationLimits,
 ) -> Hypothesis:
     """The hypothesis of ``tokens`` ``(length,)``, EOS included, with log-probabilities ``scores``.
 
-    The tensors are copied. ``accepted`` is the number of drafted tokens that each step committed,
-    ``committed`` that of all. ``history`` is what fairseq's ``--retain-iter-history`` prints: the
-    tokens that each step committed.
+    The tensors are copied. ``forced`` is how many tokens the target prefix has, ``accepted`` the
+    number of drafted tokens that each step committed, ``committed`` that of all.
     """
+    parts = [forced, *committed] if forced else committed
     # As ordinary tensors: fairseq's commands change scores in place.
     with torch.inference_mode(False):
         tokens, scores = tokens.clone(), scores.clone()
@@ -75,5 +80,6 @@ def make_hypothesis(
             "alignment": torch.empty(0),
             "steps": len(accepted),
             "accepted": accepted,
-            "history": [{"tokens": part} for part in torch.split(tokens, committed)],
+            "forced": forced,
+            "history": [{"tokens": part} for part in torch.split(tokens, parts)],
         }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import Accepted, Scoring, Verification
@@ -12,6 +14,9 @@ from specdec_plugins.decoding.drafts import Draft, SelfScoredDraft
 from specdec_plugins.decoding.limits import TokenBans
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
 from specdec_plugins.host.fairseq_types import EncoderOut, NetInput
+
+Scores = Callable[[Tensor, Tensor], Tensor]
+"""``(rows, n)`` log-probabilities of tokens, each after a token that was read."""
 
 
 class VerifierScorer:
@@ -38,6 +43,12 @@ class VerifierScorer:
     def keep(self, rows: list[int], width: int) -> None:
         """Go on with ``rows`` only."""
         self.verifier.keep(rows, width)
+
+    def read(self, batch: Batch, forced: Draft) -> tuple[Scores, Tensor]:
+        """Read what is forced but for its last token, which comes before the next draft; returns
+        how log-probabilities are found, and the verifier's states."""
+        verification, states = self.score(batch, forced)
+        return verification.of, states
 
     def score(self, batch: Batch, draft: Draft) -> tuple[Verification, Tensor]:
         """Scores of a draft, and the verifier's states ``(rows, slots, channels)``."""
@@ -67,14 +78,15 @@ def verification_of(
     if early or full:
         there = batch.on_device
         positions, most = there.lengths[:, None] + depths, there.max_lengths if full else None
-    bans.apply(scores, positions, most, early)
+    bans.apply(scores, positions, most, early, free_from=batch.free_from)
     return Verification(scores, bans.eos, normalisers)
 
 
 class NoScorer:
     """Nobody: drafts come with the drafter's own scores. Methods as of :class:`VerifierScorer`.
 
-    A verifier is run only where the drafter reads its encoder or its states.
+    A verifier is run only where the drafter reads its encoder or its states; what is forced has
+    log-probability 0.
     """
 
     def __init__(self, encoder: CachedVerifier | None, features: CachedVerifier | None) -> None:
@@ -95,6 +107,12 @@ class NoScorer:
         if self._features is not None:
             assert encoder_out is not None
             self._features.start(encoder_out, capacity)
+
+    def read(self, batch: Batch, forced: Draft) -> tuple[Scores, Tensor | None]:
+        states = None
+        if self._features is not None:
+            states = self._features.score(batch.last, forced, batch.lengths).states
+        return lambda tokens, sources: torch.zeros_like(tokens, dtype=batch.scores.dtype), states
 
     def score(self, batch: Batch, draft: Draft) -> tuple[Verification, Tensor | None]:
         assert isinstance(draft, SelfScoredDraft)

@@ -135,7 +135,9 @@ class DecodingStatistics(Observer):
     sentences: int = 0
     """Sentences finished."""
     committed_tokens: int = 0
-    """Tokens put out, EOS included: accepted tokens and bonus tokens."""
+    """Tokens put out, EOS included: accepted tokens and bonus tokens, but not forced ones."""
+    forced_tokens: int = 0
+    """Tokens of target prefixes, which nobody decided on."""
     steps: int = 0
     """Draft, verify, commit."""
     drafted_tokens: int = 0
@@ -145,7 +147,7 @@ class DecodingStatistics(Observer):
     accepted_tokens: int = 0
     """Drafted tokens that were committed; not an EOS that the length limit forces."""
     verifier_calls: int = 0
-    """Verifier passes."""
+    """Verifier passes, one over what is forced among them."""
     drafter_calls: int = 0
     """Drafter passes: fewer where steps draft nothing, or what was left of the draft before."""
     acceptance_histogram: list[int] = field(default_factory=list)
@@ -155,6 +157,9 @@ class DecodingStatistics(Observer):
     total_seconds: float = 0.0
     """Wall seconds of decoding, without what is prepared before a batch."""
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
+
+    def begin(self, forced: list[int]) -> None:
+        self.forced_tokens += sum(forced)
 
     def note(self, result: StepResult) -> None:
         """Count a step of every row."""
@@ -209,6 +214,7 @@ class DecodingStatistics(Observer):
         return {
             "sentences": self.sentences,
             "committed_tokens": self.committed_tokens,
+            "forced_tokens": self.forced_tokens,
             "steps": self.steps,
             "drafted_tokens": self.drafted_tokens,
             "verified_tokens": self.verified_tokens,

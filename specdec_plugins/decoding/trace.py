@@ -24,9 +24,9 @@ class TraceRecorder(Observer):
         self._steps: list[list[StepTrace]] = []
         self._clock = 0.0
 
-    def begin(self, rows: int) -> None:
+    def begin(self, forced: list[int]) -> None:
         """See the base class; the first step begins now."""
-        self._steps = [[] for _ in range(rows)]
+        self._steps = [[] for _ in forced]
         self._clock = time.perf_counter()
 
     def __call__(self, draft: Draft, verified: Draft, result: StepResult, judge: Judge) -> None:

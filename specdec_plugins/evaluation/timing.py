@@ -28,8 +28,8 @@ RATES = ("acceptance_length", "acceptance_rate", "verification_rate", "discard_r
 class RowCounts(Observer):
     """Drafted and verified tokens of each row of the batch decoded last."""
 
-    def begin(self, rows: int) -> None:
-        self.drafted, self.verified = [0] * rows, [0] * rows
+    def begin(self, forced: list[int]) -> None:
+        self.drafted, self.verified = [0] * len(forced), [0] * len(forced)
 
     def note(self, result: StepResult) -> None:
         for row, *counts in zip(result.rows, result.drafted, result.verified):

@@ -241,10 +241,3 @@ def test_unknown_words_and_empty_lines_are_sentences(name: str) -> None:
     source[0, :4] = UNK
     assert source[1].tolist() == [PAD] * 4 + [EOS]
     check_beam1(specdec(name, max_len_b=9), batch)
-
-
-def test_prefix_tokens_and_constraints_are_refused() -> None:
-    batch = make_batch([5])
-    for arguments in ({"prefix_tokens": torch.tensor([[5]])}, {"constraints": torch.tensor([1])}):
-        with pytest.raises(ValueError, match="prefix tokens and constraints: not supported"):
-            specdec(None).generate([], batch, **arguments)

@@ -24,6 +24,7 @@ CPU = torch.device("cpu")
 KEYS = [
     "sentences",
     "committed_tokens",
+    "forced_tokens",
     "steps",
     "drafted_tokens",
     "verified_tokens",

@@ -67,7 +67,7 @@ def test_counts_are_of_the_rows_that_steps_had() -> None:
          [114, 3, 22], [9, 2, 8]),
         ([([0, 1, 2], [4, 3, 2], [4, 2, 1]), ([2, 1], [10, 20], [5, 7])], [4, 23, 12], [4, 9, 6]),
     ):  # fmt: skip
-        counts.begin(3)
+        counts.begin([0] * 3)
         for rows, *lengths in steps:
             result = replace(make_result([0] * len(rows), lengths[1], lengths[0]), rows=rows)
             counts(anything, anything, result, anything)

@@ -38,27 +38,32 @@ class Oracle(Controller):
         self.needs = Needs(bounds.most, whole_draft=True)
         self._bounds = bounds
         self._plans: list[dict[int, int]] = []
+        self._begins: list[int] = []
         self._accepted: list[int] = []
 
     def prepare(self, decoder: Decoder, sample: Sample) -> None:
         """See what whole blocks come to."""
         found = decoder.decode(sample, Constant(self.needs.most), DecodingStatistics())
-        self.foresee([hypothesis["accepted"] for (hypothesis,) in found])
+        self.foresee(
+            [hypothesis["accepted"] for (hypothesis,) in found],
+            [hypothesis["forced"] for (hypothesis,) in found],
+        )
 
     def rehearsals(self, lengths: Iterable[int]) -> list[Controller]:
         """No controllers: the oracle decodes each batch twice anyway."""
         return []
 
-    def foresee(self, accepted: Sequence[Sequence[int]]) -> None:
+    def foresee(self, accepted: Sequence[Sequence[int]], forced: list[int]) -> None:
         """Know of every sentence of the next batch the drafted tokens that each step of whole
-        blocks committed."""
+        blocks committed, and how many tokens were forced before the first."""
         self._plans = [
-            dict(zip(accumulate((count + 1 for count in steps), initial=0), steps))
-            for steps in accepted
+            dict(zip(accumulate((count + 1 for count in steps), initial=begin), steps))
+            for steps, begin in zip(accepted, forced, strict=True)
         ]
+        self._begins = forced
 
     def start(self, rows: int) -> list[int]:
-        return self._lengths(range(rows), [0] * rows)
+        return self._lengths(range(rows), self._begins)
 
     def verify_lengths(self, draft: Draft) -> Tensor:
         """What will be accepted."""

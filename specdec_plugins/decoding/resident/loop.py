@@ -117,7 +117,7 @@ class ResidentLoop:
             with stopwatch("encode", tokens.device):
                 batch = ResidentBatch(self, kind, tokens, limits)
             for observer in observers:
-                observer.begin(len(tokens))
+                observer.begin([0] * len(tokens))
             while batch.rows:
                 result = batch.advance(stopwatch)
                 for observer in observers:

@@ -202,7 +202,7 @@ def test_oracle_goes_by_what_it_was_told() -> None:
     controller = Oracle(Bounds(0, 3))
     assert controller.needs.whole_draft
     for _ in range(2):
-        controller.foresee([[3, 0, 2], [0, 1]])
+        controller.foresee([[3, 0, 2], [0, 1]], [0, 0])
         assert controller.start(2) == [3, 0]
         block = draft([[0.5] * 3] * 2)
         assert controller.verify_lengths(block).tolist() == [3, 0]
@@ -219,7 +219,7 @@ def test_oracle_goes_by_what_it_was_told() -> None:
 
 def test_the_oracle_within_bounds() -> None:
     controller = Oracle(Bounds(1, 2))
-    controller.foresee([[0, 2], [2]])
+    controller.foresee([[0, 2], [2]], [0, 0])
     assert controller.start(2) == [1, 2]
     assert controller.verify_lengths(draft([[0.5] * 2] * 2)).tolist() == [1, 2]
 

@@ -1,0 +1,100 @@
+"""Target prefixes: tokens that the caller forces before decoding begins. No fairseq in here.
+
+They travel with what a model reads of a batch, so that whoever decodes a part of it, or decodes it
+twice, has them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.acceptance import Accepted
+from specdec_plugins.decoding.indices import indices, told
+from specdec_plugins.host.fairseq_types import NetInput, Sample
+
+FORCED, BEGINS = "prefix_tokens", "begin_tokens"
+"""Members of a batch's ``net_input``: ``(rows, n)`` forced tokens of each row, then pad; and
+``(rows,)`` what each target begins with in place of EOS."""
+
+
+def with_prefix(sample: Sample, forced: Tensor | None, begin: int | None) -> Sample:
+    """The batch, whose targets begin with these tokens.
+
+    Args:
+        forced: ``(rows, n)``, as fairseq's ``prefix_tokens``.
+        begin: stands in place of the EOS that targets begin with, as fairseq's ``bos_token``.
+
+    Raises:
+        ValueError: there is not a prefix for each row.
+    """
+    net_input = sample["net_input"]
+    source, more = net_input["src_tokens"], {}
+    if forced is not None:
+        if forced.dim() != 2 or len(forced) != len(source):
+            shape = tuple(forced.shape)
+            raise ValueError(
+                f"prefix tokens of shape {shape}: give (rows, n) for {len(source)} rows"
+            )
+        more[FORCED] = forced.to(source)
+    if begin is not None:
+        more[BEGINS] = source.new_full((len(source),), begin)
+    return {**sample, "net_input": {**net_input, **more}} if more else sample
+
+
+def has_prefix(net_input: NetInput) -> bool:
+    """Whether a batch says how targets begin."""
+    return FORCED in net_input or BEGINS in net_input
+
+
+@dataclass(frozen=True)
+class TargetPrefix:
+    """What the rows of a batch begin with."""
+
+    begins: Tensor
+    """``(rows,)`` the token that each target's first one follows: EOS, if nothing else is said."""
+    tokens: Tensor
+    """``(rows, n)`` forced tokens, then whatever."""
+    lengths: list[int]
+    """How many of them each row has, EOS not counted."""
+    free_from: int
+    """Positions before this one are in the prefix of some row: there fairseq's search has no
+    minimum length."""
+
+    @classmethod
+    def of(
+        cls, net_input: NetInput, max_lengths: list[int], pad: int, eos: int
+    ) -> tuple[TargetPrefix, list[int]]:
+        """What a batch says, and most tokens of each row before EOS: no more than before a forced
+        EOS.
+
+        As in fairseq's search the maximum length wins over a prefix.
+
+        Raises:
+            ValueError: a forced token comes after pad, which leaves a row free.
+        """
+        source = net_input["src_tokens"]
+        begins = net_input.get(BEGINS, source.new_full((len(source),), eos))
+        tokens = net_input.get(FORCED, source.new_empty(len(source), 0))
+        lengths, limits = [], []
+        for row, most in zip(tokens.tolist(), max_lengths):
+            length = next((i for i, token in enumerate(row) if token in (pad, eos)), len(row))
+            ends = length < len(row) and row[length] == eos
+            if not ends and any(token != pad for token in row[length:]):
+                raise ValueError(f"prefix tokens {row}: a token comes after pad; put pad last")
+            limits.append(min(most, length) if ends else most)
+            lengths.append(min(length, most))
+        return cls(begins, tokens[:, : max(lengths)], lengths, tokens.size(1)), limits
+
+    def accepted(self) -> Accepted:
+        """All that is forced, as what a step commits: nothing of it was drafted."""
+        device = self.tokens.device
+        lengths = told(self.lengths, device)
+        before = torch.cat([self.begins[:, None], self.tokens], dim=1)
+        last = before.gather(1, lengths[:, None])[:, 0]
+        nothing = torch.zeros_like(lengths)
+        counts = torch.stack([lengths, nothing, nothing, nothing, last])
+        sources = indices(self.tokens.size(1), device).expand_as(self.tokens)
+        return Accepted(self.tokens, sources, counts, counts.tolist())

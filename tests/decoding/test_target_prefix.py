@@ -1,0 +1,192 @@
+"""Target prefixes: output and scores are those of fairseq's search with the same ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_batch
+from controlled import DRAFTERS, VARIANTS, K, make_generator, make_policy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted import DICTIONARY
+from strict import (
+    EOS,
+    PAD,
+    assert_beam1,
+    beam1,
+    check_beam1,
+    endless,
+    make_drafter,
+    specdec,
+    verifier,
+)
+from torch import Tensor
+
+from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule
+from specdec_plugins.decoding.build import build_drafter_alone
+from specdec_plugins.decoding.controllers import Controller, NoDrafts
+from specdec_plugins.decoding.limits import GenerationLimits
+
+pytestmark = pytest.mark.usefixtures("exact_softmax")
+LENGTHS = [5, 3, 9, 1]
+WORDS = [7, 5, 9]
+
+
+def prefixes(*rows: list[int]) -> Tensor:
+    """``(rows, n)`` of these tokens, then pad."""
+    width = max(map(len, rows))
+    return torch.tensor([row + [PAD] * (width - len(row)) for row in rows])
+
+
+def counted(generator: Any, batch: Any, **begin: Any) -> tuple[list[Any], Any]:
+    """Outputs, which are fairseq's, and the statistics, whose identities hold."""
+    found = check_beam1(generator, batch, **begin)
+    told = generator.statistics
+    committed = sum(len(h["tokens"]) - h["forced"] for h in found)
+    assert told.committed_tokens == committed == told.accepted_tokens + told.bonus_tokens
+    assert told.forced_tokens == sum(h["forced"] for h in found)
+    assert told.accepted_tokens == sum(sum(h["accepted"]) for h in found)
+    passes = len(found) if told.forced_tokens else 0
+    assert told.verifier_calls == told.steps + passes
+    for h in found:
+        assert torch.equal(torch.cat([part["tokens"] for part in h["history"]]), h["tokens"])
+        assert len(h["history"]) == h["steps"] + (h["forced"] > 0)
+    return found, told
+
+
+TOKENS = st.integers(4, len(DICTIONARY) - 1)
+PREFIX = st.tuples(st.lists(TOKENS, max_size=5), st.booleans()).map(
+    lambda drawn: drawn[0] + [EOS] * drawn[1]
+)
+
+
+@settings(max_examples=100)
+@given(
+    name=st.sampled_from([*VARIANTS, "none"]),
+    kind=st.sampled_from(sorted(DRAFTERS)),
+    rows=st.lists(st.tuples(st.integers(1, 9), PREFIX), min_size=1, max_size=6),
+    seed=st.integers(0, 99),
+    max_len_b=st.integers(1, 12),
+    begin=st.sampled_from([None, 6]),
+)
+def test_each_row_begins_with_its_own(
+    name: str, kind: str, rows: list[Any], seed: int, max_len_b: int, begin: int | None
+) -> None:
+    """Whatever the controller, the drafter, the batch and the prefixes."""
+    lengths, forced = zip(*rows)
+    controller: Controller = NoDrafts() if name == "none" else make_policy(name, K, seed)
+    generator = make_generator(kind, controller, max_len_b)
+    given = {} if begin is None else {"bos_token": begin}
+    for _ in range(2):
+        generator.statistics = type(generator.statistics)()
+        batch = make_batch(list(lengths), seed=seed)
+        found, _ = counted(generator, batch, prefix_tokens=prefixes(*forced), **given)
+        for hypothesis, row in zip(found, forced):
+            words = [token for token in row if token != EOS][:max_len_b]
+            assert hypothesis["tokens"].tolist()[: len(words)] == words
+            assert hypothesis["forced"] == len(words)
+
+
+def test_what_is_forced_takes_one_pass_of_the_verifier_and_none_of_the_drafter() -> None:
+    generator = specdec("causal, features", max_len_b=3)
+    forced = prefixes(WORDS, WORDS)
+    _, told = counted(generator, make_batch([5, 3], seed=1), prefix_tokens=forced)
+    # Where the maximum leaves nothing but EOS.
+    assert (told.forced_tokens, told.committed_tokens, told.accepted_tokens) == (6, 2, 0)
+    assert (told.steps, told.verifier_calls, told.drafter_calls) == (2, 4, 2)
+
+
+@pytest.mark.parametrize("name", [None, "block", "causal, features"])
+def test_pad_leaves_a_row_free(name: str | None) -> None:
+    batch = make_batch(LENGTHS, seed=1)
+    forced = prefixes([], WORDS, [6], [])
+    found, _ = counted(specdec(name, min_len=0), batch, prefix_tokens=forced)
+    free = specdec(name, min_len=0).generate([], batch)
+    for row in (0, 3):
+        assert found[row]["tokens"].tolist() == free[row][0]["tokens"].tolist()
+    nothing, _ = counted(specdec(name), batch, prefix_tokens=torch.full((4, 2), PAD))
+    assert not any(h["forced"] for h in nothing)
+
+
+@pytest.mark.parametrize("name", [None, "causal"])
+@pytest.mark.parametrize("min_len", [1, 3])
+def test_the_minimum_length_does_not_hold_within_prefixes(name: str | None, min_len: int) -> None:
+    """Nor in free rows, as far as the longest prefix of the batch goes."""
+    batch = make_batch([5, 3, 9, 1, 7, 2], seed=3)
+    forced = prefixes([EOS], [7, EOS], [7, 8, EOS], [], [7, 5, 9, 6], [8])
+    generator = specdec(name, max_len_b=9, min_len=min_len)
+    found, _ = counted(generator, batch, prefix_tokens=forced)
+    assert [len(h["tokens"]) for h in found[:3]] == [1, 2, 3]
+    longer, _ = counted(specdec(name, min_len=7), batch, prefix_tokens=prefixes(*[[8]] * 6))
+    assert all(len(h["tokens"]) >= 8 for h in longer)
+
+
+def test_a_free_row_may_end_within_the_prefix_of_another() -> None:
+    """With a verifier that takes EOS at once."""
+    eager = verifier(seed=11)
+    eager.decoder.output_projection.weight[EOS] *= 40
+    batch, forced = make_batch(LENGTHS, seed=3), prefixes([], [7, 8], [], [])
+    found, _ = counted(specdec(None, model=eager, min_len=2), batch, prefix_tokens=forced)
+    assert {len(h["tokens"]) for h in found} & {1, 2}
+
+
+@pytest.mark.parametrize("name", [None, "causal"])
+@pytest.mark.parametrize("most", [1, 2, 3, 4])
+def test_the_maximum_length_wins(name: str | None, most: int) -> None:
+    generator = specdec(name, model=endless(), max_len_b=most)
+    forced = prefixes(WORDS, [], [7], [6, EOS])
+    found, _ = counted(generator, make_batch(LENGTHS, seed=3), prefix_tokens=forced)
+    assert [h["forced"] for h in found] == [min(most, 3), 0, 1, 1]
+    assert len(found[0]["tokens"]) == most + 1
+
+
+def test_unknown_words_cost_their_penalty_within_a_prefix() -> None:
+    forced = prefixes([3, 7], [3], [7, 3], [])
+    generator = specdec("causal", unkpen=1.5, temperature=0.7)
+    counted(generator, make_batch(LENGTHS, seed=3), prefix_tokens=forced)
+
+
+@pytest.mark.parametrize("name", [None, "block", "causal, all shared"])
+def test_a_language_token_may_stand_in_place_of_eos(name: str | None) -> None:
+    batch = make_batch(LENGTHS, seed=1)
+    found, told = counted(specdec(name), batch, bos_token=9)
+    assert not told.forced_tokens
+    assert found[0]["tokens"].tolist() != beam1(verifier(), batch)[0]["tokens"].tolist()
+
+
+def test_relaxed_output_and_samples_begin_with_it_too() -> None:
+    batch, forced = make_batch(LENGTHS, seed=1), prefixes(WORDS, [6], [], [8, EOS])
+    for rule in (RelaxedRule(5, 3.0), SamplingRule()):
+        generator = specdec("causal", rule=rule)
+        found = [h for (h,) in generator.generate([], batch, prefix_tokens=forced)]
+        assert [h["forced"] for h in found] == [3, 1, 0, 1]
+        for hypothesis, row in zip(found, ([*WORDS], [6], [], [8, EOS])):
+            assert hypothesis["tokens"].tolist()[: len(row)] == row
+    relaxed = specdec("causal", rule=RelaxedRule(1, 0.0))
+    found = [h for (h,) in relaxed.generate([], batch, prefix_tokens=forced)]
+    assert_beam1(found, batch, verifier(), GenerationLimits(), prefix_tokens=forced)
+
+
+@pytest.mark.parametrize("name", ["block", "causal, features", "causal, all shared"])
+def test_the_drafter_alone_goes_on_from_it(name: str) -> None:
+    drafter = make_drafter(name)
+    generator = build_drafter_alone(drafter, verifier(), DICTIONARY, limits=GenerationLimits())
+    batch, forced = make_batch(LENGTHS, seed=1), prefixes(WORDS, [6], [], [8, EOS])
+    free = generator.generate([], batch)
+    found = generator.generate([], batch, prefix_tokens=forced)
+    assert found[2][0]["tokens"].tolist() == free[2][0]["tokens"].tolist()
+    assert found[0][0]["tokens"].tolist()[:3] == WORDS
+    assert found[3][0]["tokens"].tolist() == [8, EOS]
+    assert found[0][0]["positional_scores"].tolist()[:3] == [0, 0, 0]
+
+
+def test_prefixes_that_cannot_be_are_refused() -> None:
+    generator, batch = specdec(None), make_batch(LENGTHS)
+    with pytest.raises(ValueError, match=r"prefix tokens \[1, 7\]: a token comes after pad"):
+        generator.generate([], batch, prefix_tokens=torch.tensor([[PAD, 7]] * 4))
+    with pytest.raises(ValueError, match=r"shape \(2, 1\): give \(rows, n\) for 4 rows"):
+        generator.generate([], batch, prefix_tokens=torch.tensor([[7]] * 2))
+    with pytest.raises(ValueError, match="constraints: not supported"):
+        generator.generate([], batch, constraints=torch.tensor([[7]]))

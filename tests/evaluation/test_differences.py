@@ -6,17 +6,24 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from specdec_plugins.cli.exactness import load
+from specdec_plugins.cli.exactness import settings_of
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.evaluation.differences import gap
 from specdec_plugins.files.input import Line
+from specdec_plugins.inference import load_translator
 
 MODEL = Path(__file__).resolve().parents[2] / "checkpoints" / "multi30k.en-de"
 
 
+def greedy(**given: Any) -> Any:
+    return load_translator(
+        settings_of(MODEL, strategy="AR", engine="eager", precision="float64", **given)
+    )
+
+
 @cache
 def judge() -> Any:
-    return load(MODEL, "AR", "eager", "float64")
+    return greedy()
 
 
 def test_the_gap_is_the_verifiers_at_the_first_difference() -> None:
@@ -35,9 +42,7 @@ def test_the_gap_is_the_verifiers_at_the_first_difference() -> None:
 def test_a_penalised_gap() -> None:
     """A token that the output has already is further behind."""
     line = Line(1, "A dog runs through the snow.")
-    penalised = load(MODEL, "AR", "eager", "float64", limits=GenerationLimits(
-        repetition_penalty=2.0
-    ))  # fmt: skip
+    penalised = greedy(limits=GenerationLimits(repetition_penalty=2.0))
     own = next(iter(judge().translate([line]))).text.split()
     repeated = [*own[:2], own[0]]
     assert gap(penalised, line, own, repeated) > gap(judge(), line, own, repeated)

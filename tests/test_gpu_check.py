@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,13 @@ from emulated import IS_HERE, LACKING
 
 ROOT = Path(__file__).resolve().parent.parent
 SHORT = ["--pair", str(ROOT / "checkpoints/multi30k.en-de"), "--lines", "1", "--batch", "1", "2"]
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """The script turns them off, for its process."""
+    yield
+    logging.disable(logging.NOTSET)
 
 
 @pytest.fixture(scope="module")

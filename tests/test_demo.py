@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scripts_here import load_script
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -16,12 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.fixture
 def demo(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(sys, "path", [*sys.path])
-    spec = importlib.util.spec_from_file_location("demo", ROOT / "scripts" / "demo.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("demo")
 
 
 def test_translations_and_a_table(

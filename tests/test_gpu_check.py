@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import logging
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 from emulated import IS_HERE, LACKING
+from scripts_here import load_script
 
 ROOT = Path(__file__).resolve().parent.parent
 SHORT = ["--pair", str(ROOT / "checkpoints/multi30k.en-de"), "--lines", "1", "--batch", "1", "2"]
@@ -25,14 +25,10 @@ def _logs_as_before() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def script() -> Any:
-    spec = importlib.util.spec_from_file_location("gpu_check", ROOT / "scripts/gpu_check.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("gpu_check")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not IS_HERE, reason=LACKING)
 def test_counts(script: Any, tmp_path: Path) -> None:
     script.main(["count", *SHORT, "--json", str(tmp_path / "counts.json")])
@@ -48,7 +44,10 @@ def test_counts(script: Any, tmp_path: Path) -> None:
             assert ours["copies to device"] == 0
 
 
-@pytest.mark.parametrize("part", ["check", "profile", "eager", "graphs"])
+@pytest.mark.parametrize(
+    "part",
+    ["check", "graphs", *(pytest.param(n, marks=pytest.mark.slow) for n in ("profile", "eager"))],
+)
 def test_parts_for_a_gpu_run_on_a_cpu(
     part: str, script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

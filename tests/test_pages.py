@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import re
 import shlex
 from functools import cache
@@ -12,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from scripts_here import load_script
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -26,11 +26,7 @@ def text(page: Path) -> str:
 
 
 def maker() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("pages", ROOT / "scripts/pages.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module: ModuleType = load_script("pages")
     return module
 
 

@@ -1,6 +1,5 @@
 """scripts/ref.sh: the paper's compound-split BLEU, and sacreBLEU beside it."""
 
-import importlib.util
 import io
 import random
 import re
@@ -15,6 +14,7 @@ import pytest
 import sacrebleu
 from fairseq_cli import score
 from sacremoses import MosesTokenizer
+from scripts_here import load_script
 
 from specdec_plugins.evaluation.bleu import References, plain_tokens, split_compounds
 
@@ -22,11 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 GOLDEN = ROOT.parent / "shared" / "fixtures" / "specdec_reference"
 ON_PERL = r"s{(\S)-(\S)}{$1 ##AT##-##AT## $2}g"
 
-_spec = importlib.util.spec_from_file_location("ref_bleu", ROOT / "scripts" / "ref_bleu.py")
-assert _spec is not None
-assert _spec.loader is not None
-ref_bleu = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(ref_bleu)
+ref_bleu = load_script("ref_bleu")
 
 
 def ref(*arguments: object) -> "subprocess.CompletedProcess[str]":

@@ -1,21 +1,16 @@
 """scripts/symbols.py: which symbols of a list are in a translation, and the list itself."""
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from scripts_here import load_script
 
 ROOT = Path(__file__).resolve().parents[1]
 LIST = ROOT / "data" / "symbols.tsv"
 
-_spec = importlib.util.spec_from_file_location("symbols", ROOT / "scripts" / "symbols.py")
-assert _spec is not None
-assert _spec.loader is not None
-symbols = importlib.util.module_from_spec(_spec)
-sys.modules["symbols"] = symbols
-_spec.loader.exec_module(symbols)
+symbols = load_script("symbols")
 
 
 def item(*required: str) -> "symbols.Item":

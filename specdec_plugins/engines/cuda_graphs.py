@@ -67,15 +67,22 @@ class CudaGraphsEngine(EagerEngine):
         self.buckets = buckets or Buckets()
         self._record = record
         self._pool: Any = None
+        self._runners: set[str] = set()
+        """What the steps so far were run by, which :attr:`name` says."""
+
+    def _run_by(self, runner: str) -> None:
+        self._runners.add(runner)
+        self.name = " and ".join(sorted(self._runners))
 
     def fall_back(self, reason: str) -> None:
-        """Know that steps are run as they are."""
-        if self.name != EagerEngine.name:
-            logger.warning("%s: %s; eager runs the steps", self.name, reason)
-            self.name = EagerEngine.name
+        """Know that steps are run as they are; the first time a warning says so."""
+        if EagerEngine.name not in self._runners:
+            logger.warning("%s: %s; eager runs the steps", CudaGraphsEngine.name, reason)
+            self._run_by(EagerEngine.name)
 
     def record(self, part: Replay, device: torch.device) -> Replay:
         """What does the same as ``part``, which is run; what it made in passing is kept."""
+        self._run_by(CudaGraphsEngine.name)
         if self._record is not None:
             return self._record(part)
         with torch.cuda.device(device):

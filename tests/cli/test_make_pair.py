@@ -92,14 +92,9 @@ def products(out: Path) -> dict[str, bytes]:
     return found | {name: (out / name).read_bytes() for name in ("curve.svg", "work/outputs.de")}
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_killed_at_random_moments(
-    made: Path,
-    verifier: Path,
-    sources: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    kills: int,
+    made: Path, verifier: Path, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every file of the pair is as it is without, to the byte."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(made.parent))
@@ -120,7 +115,7 @@ def test_killed_at_random_moments(
 
     victim = Victim("make_pair", start, check, finished, made, seconds)
     victim.random.seed()
-    victim.kill(tmp_path / "killed", kills)
+    victim.kill(tmp_path / "killed", 20)
 
 
 def test_interrupted_training_gives_the_best_drafter_so_far(

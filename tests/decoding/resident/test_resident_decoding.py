@@ -162,3 +162,18 @@ def test_what_cannot_be_recorded_goes_by_the_ordinary_loop(
         assert generator.engines.name == "eager"
     assert outputs[0] == outputs[1]
     assert why in caplog.text
+
+
+def test_a_batch_with_a_prefix_goes_by_the_ordinary_loop(caplog: pytest.LogCaptureFixture) -> None:
+    """The others do not, and the engine's name says both."""
+    outputs = []
+    for engine in (recorded(), EAGER):
+        generator = make(engine, "causal", "constant", StrictRule())
+        batches: Any = (None, torch.tensor([[7, 6]]), None)
+        found = [generator.generate([], make_batch([5]), prefix_tokens=one) for one in batches]
+        outputs.append([h["tokens"].tolist() for ((h,),) in found])
+        names = "cuda-graphs and eager" if engine is not EAGER else "eager"
+        assert generator.engines.name == names
+    assert outputs[0] == outputs[1]
+    assert outputs[0][1][:2] == [7, 6]
+    assert caplog.text.count("targets begin with tokens that are given") == 1

@@ -63,7 +63,7 @@ NEXT = """
   Next, in the project's folder:
         translate a file        .venv/bin/specdec-translate --help
         see every step          .venv/bin/specdec-translate ... --trace FILE
-        your own pair           docs/training.md
+        your own pair           .venv/bin/specdec-make-pair --help
 """
 RELAXED = RelaxedRule(beta=3, tau=1.0)
 TREES = ControllerOptions("tree")

@@ -91,7 +91,10 @@ def test_labels_equal_what_the_generator_accepts(name: str, rule: str, penalty: 
     assert accepted_tokens > (5 if rule == "strict" else 100)
 
 
-@pytest.mark.parametrize(("temperature", "sampling"), [(1.0, Sampling()), (0.5, Sampling(topk=3))])
+@pytest.mark.parametrize(
+    ("temperature", "sampling"),
+    [(0.5, Sampling(topk=3)), pytest.param(1.0, Sampling(), marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("name", ["causal", "block"])
 def test_sampling_labels_are_distributed_as_what_the_generator_accepts(
     name: str, temperature: float, sampling: Sampling

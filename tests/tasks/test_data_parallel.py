@@ -106,6 +106,7 @@ def test_a_drafter(trained: Trained, tmp_path: Path, launch: Launch) -> None:
     check_two_are_one(trained.data, tmp_path, flags, *figures, launch=launch)
 
 
+@pytest.mark.slow
 def test_an_acceptance_head(trained: Trained, tmp_path: Path) -> None:
     """Its labels, too, which are drawn here for the update and for each batch of sentences."""
     flags = (

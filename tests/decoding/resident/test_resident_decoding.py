@@ -115,7 +115,12 @@ def test_the_ordinary_loop_puts_out_the_same(
 
 
 @pytest.mark.parametrize(
-    ("controller", "rule"), [("none", "strict"), ("constant", "relaxed"), ("tree", "relaxed")]
+    ("controller", "rule"),
+    [
+        ("tree", "relaxed"),
+        pytest.param("none", "strict", marks=pytest.mark.slow),
+        pytest.param("constant", "relaxed", marks=pytest.mark.slow),
+    ],
 )
 def test_so_does_what_runs_no_python(controller: str, rule: str) -> None:
     """Batch after batch, whose rows end one by one, and which grow out of their buffers."""

@@ -86,6 +86,7 @@ def one_error(capfd: pytest.CaptureFixture[str]) -> str:
     return line
 
 
+@pytest.mark.slow
 def test_drafts_in_a_precision_of_their_own(run: Evaluate, out: Path) -> None:
     """AR is of the same group: it is what the others are compared with."""
     need_bfloat16()

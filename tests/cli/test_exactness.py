@@ -129,6 +129,7 @@ def test_in_lower_precision(run: Run, capfd: pytest.CaptureFixture[str]) -> None
     ]
 
 
+@pytest.mark.slow
 def test_drafts_in_a_precision_of_their_own(
     run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

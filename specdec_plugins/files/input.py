@@ -24,6 +24,8 @@ class Line:
     number: int
     """The number of the line, from 1."""
     text: str
+    target_prefix: str | None = None
+    """What its translation is to begin with; None is what the settings say."""
 
 
 class InputLines:

@@ -28,12 +28,17 @@ class BeamSearchGenerator:
         generator.model = _MeasuredEnsemble(list(generator.model.models), self)
 
     def generate(
-        self, models: list[BaseFairseqModel], sample: Sample, **kwargs: object
+        self,
+        models: list[BaseFairseqModel],
+        sample: Sample,
+        prefix_tokens: Tensor | None = None,
     ) -> list[list[Hypothesis]]:
         """Translate a batch; ``models`` is fairseq's argument, the generator has its own."""
         device = sample["net_input"]["src_tokens"].device
         start = time.perf_counter()
-        hypotheses: list[list[Hypothesis]] = self.generator.generate(models, sample, **kwargs)
+        hypotheses: list[list[Hypothesis]] = self.generator.generate(
+            models, sample, prefix_tokens=prefix_tokens
+        )
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         elapsed = time.perf_counter() - start
@@ -42,9 +47,21 @@ class BeamSearchGenerator:
         statistics.sentences += len(hypotheses)
         for _ in hypotheses:
             statistics.latencies.add(elapsed)
-        statistics.committed_tokens += sum(len(best[0]["tokens"]) for best in hypotheses)
+        tokens = sum(len(best[0]["tokens"]) for best in hypotheses)
+        forced = _count_forced(hypotheses, prefix_tokens, self.generator.pad)
+        statistics.forced_tokens += forced
+        statistics.committed_tokens += tokens - forced
         statistics.acceptance_histogram = [statistics.steps]
         return hypotheses
+
+
+def _count_forced(hypotheses: list[list[Hypothesis]], prefixes: Tensor | None, pad: int) -> int:
+    """How many tokens of the best hypotheses were forced: fewer than ``prefixes`` ``(rows, n)``
+    have where the maximum length cut them."""
+    if prefixes is None:
+        return 0
+    lengths = prefixes.ne(pad).sum(1).tolist()
+    return sum(min(n, len(best[0]["tokens"]) - 1) for n, best in zip(lengths, hypotheses))
 
 
 class _MeasuredEnsemble(EnsembleModel):

@@ -8,6 +8,7 @@ import torch
 from fairseq.data import Dictionary
 from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import TransformerModelBase
+from torch import Tensor
 
 from specdec_plugins.decoding.hypothesis import Hypothesis
 from specdec_plugins.decoding.limits import GenerationLimits
@@ -38,6 +39,7 @@ def obstacle(settings: Settings) -> str | None:
         not in ctranslate2.get_supported_compute_types("cpu"),
         "sampling": settings.rule.draws,
         "a trace": settings.trace,
+        "a target prefix": settings.target_prefix is not None,
         "a penalty for unknown words": limits.unkpen != 0,
         "a repetition penalty": limits.repetition_penalty != 1,
     }
@@ -73,8 +75,22 @@ class CTranslate2Generator:
         self.precision = precision
         self._source, self._target, self._limits = source, target, limits
 
-    def generate(self, models: list[BaseFairseqModel], sample: Sample) -> list[list[Hypothesis]]:
-        """Translate a batch; ``models`` is fairseq's argument, the generator has its own."""
+    def generate(
+        self,
+        models: list[BaseFairseqModel],
+        sample: Sample,
+        prefix_tokens: Tensor | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Translate a batch; ``models`` is fairseq's argument, the generator has its own.
+
+        Raises:
+            ValueError: there are target prefixes.
+        """
+        if prefix_tokens is not None:
+            raise ValueError(
+                f"target_prefix: lines have their own, and {CTRANSLATE2} decodes; load the "
+                'translator with Settings(ar_backend="ours")'
+            )
         start = time.perf_counter()
         inputs = sample["net_input"]
         lengths = inputs["src_lengths"].tolist()

@@ -22,7 +22,7 @@ SEARCH = (
 NOT_OF_TEXT = (
     ("model_overrides", "--model-overrides", "{}", "models are built as their checkpoints say"),
     ("num_shards", "--num-shards", 1, "give each part of the text as a file"),
-    ("prefix_size", "--prefix-size", 0, "fairseq's own commands have it"),
+    ("prefix_size", "--prefix-size", 0, "give --target-prefix"),
 )
 """Flags that fairseq's own commands honour, but not ours: name, flag, the value that asks for
 nothing, remedy."""

@@ -178,6 +178,12 @@ class TranslationParser(argparse.ArgumentParser):
         gen_parser_from_dataclass(controllers, ControllerConfig())
         add("-s", "--source-lang", metavar="LANG", help="default: the checkpoint's")
         add("-t", "--target-lang", metavar="LANG", help="default: the checkpoint's")
+        add(
+            "--target-prefix",
+            metavar="TEXT",
+            help="what every output begins with, in the target's segmented text: a language token, "
+            "for instance",
+        )
         add("--keep-bpe", action="store_true", help="put out segmented text as it is")
         add = engines.add_argument
         add(ENGINE.flag, choices=ENGINE.choices, default=ENGINE.default, help=ENGINE.help)
@@ -299,6 +305,7 @@ def make_settings(args: Namespace) -> Settings:
         limits=GenerationLimits.from_config(Namespace(**limits) if stock else args),
         source_lang=args.source_lang,
         target_lang=args.target_lang,
+        target_prefix=args.target_prefix,
         device="cuda" if torch.cuda.is_available() and not args.cpu else "cpu",
         engine=args.engine,
         precision=_precision(args),

@@ -89,6 +89,7 @@ def load_translator(settings: Settings) -> Translator:
     markers = settings.post_process or (None if segmenters.bpe is not None else "subword_nmt")
     dictionaries = task.source_dictionary, task.target_dictionary
     codec = TextCodec(*dictionaries, longest, segmenters, markers, settings.keep_bpe)
+    codec.encode_prefix(settings.target_prefix)  # says what cannot be
     block_size = None if drafter is None else checked_block_size(drafter, settings.block_size)
     runner = generator if isinstance(generator, CTranslate2Generator) else engines
     return Translator(settings, generator, codec, runner, block_size)

@@ -73,6 +73,9 @@ class Settings:
     source_lang: str | None = None
     """The source language; None is the verifier checkpoint's, as for the target."""
     target_lang: str | None = None
+    target_prefix: str | None = None
+    """What every output begins with: symbols of the target dictionary with blanks between, such as
+    a language token; None leaves the beginning to the model."""
     device: str = "cpu"
     engine: str = ENGINE.default
     """What runs the models; stock beam search is torch's."""
@@ -112,6 +115,10 @@ class Settings:
         self._check_engine()
 
     def _check_counts(self) -> None:
+        if self.target_prefix is not None and not self.target_prefix.strip():
+            raise ValueError(
+                "--target-prefix: is blank; name symbols of the target, or leave it out"
+            )
         counts = {"batch": self.batch, "beam": self.beam, "nbest": self.nbest}
         if self.block_size is not None:
             counts["block-size"] = self.block_size

@@ -24,6 +24,7 @@ from typing import NamedTuple, Protocol
 import torch
 from fairseq.data import Dictionary
 from fairseq.data.data_utils import post_process
+from fairseq.tokenizer import tokenize_line
 from torch import Tensor
 
 from specdec_plugins.files.input import Line
@@ -130,6 +131,22 @@ class TextCodec:
                 return segmented, False
             size *= 2
         return self.segment(text), True
+
+    def encode_prefix(self, text: str | None) -> Tensor:
+        """``(tokens,)`` ids of a target prefix, which is segmented already; none of no text.
+
+        Raises:
+            ValueError: it holds what is no word of the target dictionary.
+        """
+        words, target = tokenize_line(text or ""), self.target
+        ids = [target.index(word) for word in words]
+        for word, index in zip(words, ids):
+            if index in (target.bos(), target.pad(), target.eos(), target.unk()):
+                raise ValueError(
+                    f"--target-prefix {text}: the target dictionary has no word {word}; give "
+                    "words that it has, segmented as in training, with blanks between"
+                )
+        return torch.tensor(ids, dtype=torch.long)
 
     def segment(self, text: str) -> str:
         """The tokens of a text, with blanks between."""

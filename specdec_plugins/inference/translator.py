@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from itertools import islice
+from dataclasses import dataclass, field, replace
+from itertools import islice, zip_longest
 from random import Random
 from typing import Protocol
 
@@ -31,8 +31,14 @@ class Generator(Protocol):
     positions: int
     """The most target tokens, EOS included, of the model that limits them."""
 
-    def generate(self, models: list[BaseFairseqModel], sample: Sample) -> list[list[Hypothesis]]:
-        """Hypotheses of every sentence, best first."""
+    def generate(
+        self,
+        models: list[BaseFairseqModel],
+        sample: Sample,
+        prefix_tokens: Tensor | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Hypotheses of every sentence, best first; ``prefix_tokens``: ``(rows, n)`` what they are
+        to begin with, then pad."""
         ...
 
 
@@ -70,6 +76,17 @@ def _checked(text: object, number: int) -> str:
     if "\n" in text:
         raise ValueError(f"line {number}: holds a line feed; give its lines one by one")
     return text
+
+
+def _prefixed(lines: Iterator[Line], prefixes: str | Iterable[str]) -> Iterator[Line]:
+    """The lines, each with what its output is to begin with."""
+    if isinstance(prefixes, str):
+        yield from (replace(line, target_prefix=prefixes) for line in lines)
+        return
+    for line, prefix in zip_longest(lines, prefixes):
+        if line is None or prefix is None:
+            raise ValueError("target_prefix: give one for all lines, or as many as there are lines")
+        yield replace(line, target_prefix=prefix)
 
 
 class Translator:
@@ -123,6 +140,7 @@ class Translator:
         window: int | None = None,
         known: int = 0,
         seed: int | None = None,
+        target_prefix: str | Iterable[str] | None = None,
     ) -> Iterator[Translation]:
         """One translation a line, in order, each as soon as it and all before it are known.
 
@@ -133,22 +151,27 @@ class Translator:
                 places in its batches, so that the others become what they would become with them.
             seed: what is drawn for a batch depends on this and its longest line's number, and not
                 on what was drawn before; None goes on with torch's own generator.
+            target_prefix: what outputs begin with, in segmented text: of all lines, or one of each
+                line, where an empty one leaves it free; None is the settings' own.
 
         Raises:
             TypeError: ``lines`` are one string, or one of them is none.
-            ValueError: one of them is several.
+            ValueError: one of them is several, or there are not as many prefixes.
+            InferenceError: a line that cannot be decoded so, after all lines before it.
         """
         if isinstance(lines, str):
             raise TypeError("lines: is one string; give a list of them")
-        return self._translate(lines, window or self.settings.window, known, seed)
-
-    def _translate(
-        self, lines: Iterable[Line | str], window: int, known: int, seed: int | None
-    ) -> Iterator[Translation]:
-        source = (
+        source: Iterator[Line] = (
             line if isinstance(line, Line) else Line(number, _checked(line, number))
             for number, line in enumerate(lines, start=1)
         )
+        if target_prefix is not None:
+            source = _prefixed(source, target_prefix)
+        return self._translate(source, window or self.settings.window, known, seed)
+
+    def _translate(
+        self, source: Iterator[Line], window: int, known: int, seed: int | None
+    ) -> Iterator[Translation]:
         while chunk := list(islice(source, window)):
             yield from self._translate_window(chunk, known, seed)
             known = 0
@@ -173,10 +196,14 @@ class Translator:
         """Encode a line as the codec does.
 
         Raises:
-            InferenceError: ``--min-len`` cannot hold for it.
+            InferenceError: ``--min-len`` cannot hold for it, or its prefix cannot be.
         """
         ids = self.codec.encode(line)
         if ids is not None:
+            try:
+                self.codec.encode_prefix(line.target_prefix)
+            except ValueError as error:
+                raise InferenceError(f"line {line.number}: {error}") from error
             fault = self.settings.limits.fault(len(ids), self.generator.positions)
             if fault is not None:
                 raise InferenceError(f"line {line.number}: {fault}")
@@ -232,8 +259,20 @@ class Translator:
             "id": torch.arange(len(sources), device=device),
             "net_input": {"src_tokens": tokens.to(device), "src_lengths": lengths.to(device)},
         }
-        rows = self.generator.generate([], sample)
+        rows = self.generator.generate([], sample, prefix_tokens=self._forced(lines))
         return [self._translation(*pair) for pair in zip(lines, rows, strict=True)]
+
+    def _forced(self, lines: list[Line]) -> Tensor | None:
+        """``(rows, n)`` what the outputs are to begin with, then pad; None where it is nothing."""
+        prefixes = [
+            self.codec.encode_prefix(
+                self.settings.target_prefix if line.target_prefix is None else line.target_prefix
+            )
+            for line in lines
+        ]
+        if not any(map(len, prefixes)):
+            return None
+        return collate_tokens(prefixes, self.codec.target.pad()).to(self.settings.device)
 
     def _translation(self, line: Line, hypotheses: list[Hypothesis]) -> Translation:
         several = hypotheses[: self.settings.nbest]

@@ -1,0 +1,140 @@
+"""Target prefixes through Python: outputs are stock search's with the same ``prefix_tokens``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from inference_runs import SENTENCES, make_settings
+from strict import beam1
+
+from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.inference import Translator, load_translator
+
+pytest_plugins = ["inference_runs"]
+
+WHOLE = "w4 w2"
+PREFIXES = ["w4 w2", "", "w9", "w1 w1 w1 w1", "w0", " ", "w19 w3", "w5", "w7 w8 w9"]
+"""One of each sentence."""
+
+
+def load(world: Path, **given: Any) -> Translator:
+    exact = {"precision": "float64", "engine": "eager", "keep_bpe": True}
+    return load_translator(make_settings(world, **exact, **given))
+
+
+def stock(translator: Translator, prefixes: Sequence[str]) -> list[str]:
+    """What stock search says to the sentences, one by one."""
+    source, target = translator.codec.source, translator.codec.target
+    found = []
+    for text, prefix in zip(SENTENCES, prefixes, strict=True):
+        ids = source.encode_line(text, add_if_not_exist=False).long()[None]
+        forced = target.encode_line(prefix, add_if_not_exist=False, append_eos=False).long()[None]
+        net_input = {"src_tokens": ids, "src_lengths": torch.tensor([ids.size(1)])}
+        batch = {"id": torch.zeros(1), "net_input": net_input}
+        model, limits = translator.generator.model, translator.settings.limits  # type: ignore[attr-defined]
+        (output,) = beam1(model, batch, limits, prefix_tokens=forced)
+        found.append(target.string(output["tokens"]))
+    return found
+
+
+@pytest.fixture(scope="module")
+def expected(world: Path) -> dict[str, list[str]]:
+    """Of stock search: with one prefix for all, and with one for each."""
+    ar = load(world, strategy="AR")
+    found = {"whole": stock(ar, [WHOLE] * len(SENTENCES)), "each": stock(ar, PREFIXES)}
+    assert all(len(set(outputs)) > 4 for outputs in found.values())
+    assert all(text.startswith(WHOLE) for text in found["whole"])
+    return found
+
+
+def texts(translator: Translator, **given: Any) -> list[str]:
+    return [result.text for result in translator.translate(SENTENCES, **given)]
+
+
+@pytest.mark.parametrize(
+    ("given", "batch"),
+    [
+        ({"strategy": "AR"}, 4),
+        ({"controller": ControllerOptions("constant")}, 1),
+        ({"controller": ControllerOptions("tree")}, 4),
+        ({"controller": ControllerOptions("cost-aware")}, 3),
+        ({"controller": ControllerOptions("confidence"), "path": "shared.pt"}, 4),
+        ({"controller": ControllerOptions("oracle"), "path": "block.pt"}, 9),
+        ({"strategy": "fairseq", "beam": 1}, 4),
+    ],
+    ids=str,
+)
+def test_outputs_are_those_of_stock_search(
+    world: Path, expected: dict[str, list[str]], given: dict[str, Any], batch: int
+) -> None:
+    """With the settings' prefix, with one for all lines, and with one for each."""
+    if "path" in given:
+        given = {**given, "path": str(world / given["path"])}
+    translator = load(world, batch=batch, target_prefix=WHOLE, **given)
+    assert texts(translator) == expected["whole"]
+    found = translator.statistics
+    assert found.forced_tokens == 2 * len(SENTENCES)
+    length = sum(len(text.split()) + 1 for text in expected["whole"])
+    assert found.committed_tokens == length - found.forced_tokens
+    assert texts(translator, target_prefix=PREFIXES) == expected["each"]
+    assert texts(translator, target_prefix=iter([WHOLE] * 9)) == expected["whole"]
+
+
+def test_one_prefix_for_all_lines_of_a_call(world: Path, expected: dict[str, list[str]]) -> None:
+    translator = load(world, batch=4)
+    free = texts(translator)
+    assert texts(translator, target_prefix=WHOLE) == expected["whole"] != free
+    assert texts(translator, target_prefix="") == texts(translator) == free
+    assert [one.text for one in translator.translate([" "], target_prefix=WHOLE)] == [""]
+
+
+def test_the_maximum_length_cuts_a_prefix(world: Path) -> None:
+    long = " ".join(f"w{i}" for i in range(12))
+    for strategy in ("AR", "fairseq"):
+        translator = load(world, strategy=strategy, beam=1, batch=4, target_prefix=long)
+        assert set(texts(translator)) == {" ".join(long.split()[:9])}
+        assert translator.statistics.forced_tokens == 9 * len(SENTENCES)
+        assert translator.statistics.committed_tokens == len(SENTENCES)
+
+
+def test_the_drafter_alone_goes_on_from_it(world: Path) -> None:
+    translator = load(world, strategy="drafter", batch=4, target_prefix=WHOLE)
+    assert all(text.startswith(WHOLE) for text in texts(translator))
+
+
+@pytest.mark.parametrize("word", ["nowhere", "</s>", "<pad>", "<unk>"])
+def test_what_no_target_begins_with(world: Path, word: str) -> None:
+    fault = f"--target-prefix w1 {word}: the target dictionary has no word {word}; give"
+    with pytest.raises(ValueError, match=f"^{fault}"):
+        load(world, target_prefix=f"w1 {word}")
+    found = load(world).translate(SENTENCES, target_prefix=["w2", f"w1 {word}"])
+    assert next(found).text.startswith("w2")
+    with pytest.raises(InferenceError, match=f"^line 2: {fault}"):
+        next(found)
+
+
+def test_prefixes_that_are_none(world: Path) -> None:
+    with pytest.raises(ValueError, match=r"^--target-prefix: is blank; name"):
+        make_settings(world, target_prefix=" ")
+    translator = load(world)
+    for prefixes in (["w1"] * 8, ["w1"] * 10):
+        with pytest.raises(ValueError, match=r"^target_prefix: give one for all lines, or as many"):
+            texts(translator, target_prefix=prefixes)
+
+
+def test_ctranslate2_leaves_them_to_our_own_loop(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ctranslate2", reason="the extra [ctranslate2] is not installed")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    asked = {"strategy": "AR", "ar_backend": "ctranslate2"}
+    settings = make_settings(world, **asked, target_prefix=WHOLE)
+    assert load_translator(settings).not_by_ctranslate2 == "it cannot do a target prefix"
+    translator = load_translator(make_settings(world, **asked))
+    with pytest.raises(ValueError, match=r"^target_prefix: lines have their own, and ctranslate2"):
+        texts(translator, target_prefix=WHOLE)

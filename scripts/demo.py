@@ -5,48 +5,79 @@
     scripts/demo.py --model checkpoints/multi30k.en-de
     echo "The train to Berlin leaves in ten minutes." | scripts/demo.py
 
-English to German, one sentence at a time: fairseq's beam search, our cached greedy loop, and
-speculative decoding, strict and relaxed, all in the same run, alternating. In a translation, what
-one step accepted of its draft stands together, and the verifier's own tokens between.
+English to German, one sentence at a time. First the translations: what one step accepted of its
+draft stands together, and the verifier's own tokens between. Then a table: fairseq's beam search,
+our greedy loop without drafts, and speculative decoding, each timed in its turn.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-import select
-import shutil
-import statistics
 import sys
-import textwrap
+import threading
 import time
 from collections.abc import Iterator
-from functools import partial
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-import sacrebleu  # noqa: E402
-import torch  # noqa: E402
-from tqdm import tqdm  # noqa: E402
 
-from specdec_plugins.decoding.acceptance import RelaxedRule  # noqa: E402
-from specdec_plugins.decoding.controllers import ControllerOptions  # noqa: E402
-from specdec_plugins.decoding.engine_choice import ENGINE, PRECISION  # noqa: E402
-from specdec_plugins.evaluation.texts import read_references, read_text  # noqa: E402
-from specdec_plugins.files.errors import CheckpointError, InferenceError  # noqa: E402
-from specdec_plugins.files.help import documented  # noqa: E402
-from specdec_plugins.files.terminal import prepare_terminal  # noqa: E402
-from specdec_plugins.files.wording import counted  # noqa: E402
-from specdec_plugins.inference import (  # noqa: E402
-    Settings,
-    Translation,
-    Translator,
-    load_translator,
-)
-from specdec_plugins.inference.threads import choose_threads  # noqa: E402
+@contextmanager
+def doing(what: str, pause: float = 5) -> Iterator[None]:
+    """Say on standard error what is done, and for how long: in a terminal every second, else after
+    each ``pause`` of so many seconds."""
+    print(f"  {what}", file=sys.stderr, flush=True)
+    terminal, done = sys.stderr.isatty(), threading.Event()
+
+    def tick() -> None:
+        begin = time.monotonic()
+        while not done.wait(1 if terminal else pause):
+            text = f"    {time.monotonic() - begin:.0f} s"
+            print(f"\r{text}" if terminal else text, end="" if terminal else "\n", file=sys.stderr)
+            sys.stderr.flush()
+
+    ticker = threading.Thread(target=tick, daemon=True)
+    ticker.start()
+    try:
+        yield
+    finally:
+        done.set()
+        ticker.join()
+        if terminal:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+with doing("loading fairseq and torch"):
+    import argparse
+    import html
+    import select
+    import shutil
+    import statistics
+    import textwrap
+    from dataclasses import dataclass
+    from functools import partial
+    from itertools import groupby
+    from typing import Any
+
+    import torch
+
+    from specdec_plugins.decoding.controllers import ControllerOptions, NoDrafts
+    from specdec_plugins.decoding.engine_choice import ENGINE, PRECISION
+    from specdec_plugins.evaluation.texts import read_text
+    from specdec_plugins.files.errors import CheckpointError, InferenceError
+    from specdec_plugins.files.help import documented
+    from specdec_plugins.files.input import Line
+    from specdec_plugins.files.terminal import prepare_terminal
+    from specdec_plugins.files.wording import counted
+    from specdec_plugins.inference import (
+        Settings,
+        Translation,
+        Translator,
+        load_translator,
+    )
+    from specdec_plugins.inference.threads import choose_threads
 
 WIDTH = min(80, shutil.get_terminal_size().columns)
 fill = partial(textwrap.fill, width=WIDTH, break_long_words=False, break_on_hyphens=False)
@@ -54,31 +85,42 @@ END = "</s>"
 BEGIN, FINISH = "\ue000", "\ue001"
 """Of what was drafted, while lines are filled: each as wide as a bracket, and in no text."""
 COLOURED = sys.stdout is not None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-DRAFTED = ("\x1b[1;34m", "\x1b[0m") if COLOURED else ("[", "]")
+DRAFTED = ("\x1b[1;32m", "\x1b[0m") if COLOURED else ("[", "]")
 FAINT = ("\x1b[2m", "\x1b[0m") if COLOURED else ("", "")
 MARKS = (
-    f"  {DRAFTED[0]}drafted and accepted in one step{DRAFTED[1]}, the verifier's own token after it"
+    f"\n  {DRAFTED[0]}drafted and accepted in one step{DRAFTED[1]}, the verifier's own word "
+    "between\n"
 )
 NEXT = """
-  Next, in the project's folder:
-        translate a file        .venv/bin/specdec-translate --help
-        see every step          .venv/bin/specdec-translate ... --trace FILE
-        your own pair           .venv/bin/specdec-make-pair --help
+  Next:
+    . .venv/bin/activate
+    specdec-translate {model} < FILE
+    specdec-tune {model}      (the fastest way here)
+    specdec-make-pair VERIFIER SOURCES OUT --dry-run  (your own verifier)
 """
-RELAXED = RelaxedRule(beta=3, tau=1.0)
-TREES = ControllerOptions("tree")
-STRICT = "specdec strict"
-BASELINE = "fairseq beam 1"
-GREEDY = "AR (ours)"
-SYSTEMS: dict[str, dict[str, Any]] = {
-    "fairseq beam 5": {"strategy": "fairseq", "beam": 5},
-    BASELINE: {"strategy": "fairseq", "beam": 1},
-    GREEDY: {"strategy": "AR"},
-    STRICT: {"strategy": "specdec", "controller": TREES},
-    "specdec relaxed": {"strategy": "specdec", "controller": TREES, "rule": RELAXED},
-}
+SHOWN = 8
+"""Translations that are shown; all are timed."""
+WARM = 4
+"""Sentences that a system decodes before it is timed."""
+BEAM, BASELINE = "fairseq beam 5", "fairseq beam 1"
+GREEDY, STRICT = "specdec, no drafts", "specdec"
 EXAMPLES = {"multi30k.en-de": "captions"}
 """In data/, of a pair that knows little else; for others it is "example"."""
+
+
+@dataclass
+class Timed:
+    """What a system took, and what it wrote."""
+
+    seconds: list[float]
+    """Of decoding all sentences, a number a run."""
+    texts: list[str]
+    accepted: float | None = None
+    """Acceptance length; None without drafts."""
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -96,85 +138,96 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--repeats", metavar="N", type=int, default=3, help="timed runs; medians are shown")
     add("--source", metavar="FILE", type=Path, help="sentences, by default the pair's examples")
-    add("--reference", metavar="FILE", type=Path, help="their translations, for BLEU")
-    add("--lines", metavar="N", type=int, help="only the first so many")
+    add("--lines", metavar="N", type=int, default=20, help="only the first so many")
     add("--table-only", action="store_true", help="do not show the translations")
     return found
 
 
 def main() -> int:
     prepare_terminal("demo.py")
+    # Piped, too, it is to be read as it goes.
+    sys.stdout.reconfigure(line_buffering=True)
     args = parser().parse_args()
     try:
         for flag, value in (("--repeats", args.repeats), ("--lines", args.lines)):
-            if value is not None and value < 1:
+            if value < 1:
                 raise ValueError(f"{flag} {value}: must be at least 1")
-        source, reference = texts(args)
-        lines = read_text(source, args.lines, "--source")
-        references = read_references(reference, args.lines, lines, source, "--source")
-        sources = [line.text for line in lines]
+        sources = read_text(text(args), args.lines, "--source")
         choose_threads()
-        systems = {name: load(args, given) for name, given in SYSTEMS.items()}
+        with doing("loading the pair; the first time it is compiled for this processor"):
+            ours = load(args, strategy="specdec", controller=ControllerOptions("tree"), trace=True)
+        if not args.table_only:
+            print(MARKS)
+            for source, translation in zip(sources, ours.translate(sources[:SHOWN])):
+                show(source.text, translation)
+        # What notes every step takes time.
+        recorders, ours.generator.observers = ours.generator.observers, []
+        table(measure(args, ours, sources), args, ours)
+        ours.generator.observers = recorders
     except (CheckpointError, InferenceError, OSError, ValueError) as error:
         print(f"demo.py: {error}", file=sys.stderr)
         return 1
-    shown = None if args.table_only else load(args, {**SYSTEMS[STRICT], "trace": True})
-    seconds, outputs = measure(systems, sources, args.repeats)
-    if shown is not None:
-        print(f"{MARKS}\n")
-        for source, translation in zip(sources, shown.translate(sources)):
-            show(source, translation)
-    table(systems, seconds, outputs, references)
-    if shown is not None:
-        talk(shown)
-        print(NEXT)
+    if not args.table_only:
+        talk(ours)
+        model = args.model.resolve()
+        inside = model.is_relative_to(ROOT)
+        print(NEXT.format(model=model.relative_to(ROOT) if inside else model))
     return 0
 
 
-def texts(args: argparse.Namespace) -> tuple[str, str]:
-    """Sentences and their translations: those given, or the pair's examples.
-
-    Raises:
-        ValueError: only one of the two is given.
-    """
-    given = args.source, args.reference
-    if None not in given:
-        return str(args.source), str(args.reference)
-    if given != (None, None):
-        raise ValueError("--source, --reference: give both, or none for the examples")
-    example = ROOT / "data" / EXAMPLES.get(args.model.resolve().name, "example")
-    return str(example.with_suffix(".en")), str(example.with_suffix(".de"))
+def text(args: argparse.Namespace) -> str:
+    """The file of sentences: the one given, or the pair's examples."""
+    name = EXAMPLES.get(args.model.resolve().name, "example")
+    return str(args.source or ROOT / "data" / f"{name}.en")
 
 
-def load(args: argparse.Namespace, given: dict[str, Any]) -> Translator:
+def load(args: argparse.Namespace, **given: Any) -> Translator:
+    """A translator; fairseq's, which has no int8, in float32."""
     precision = args.precision
     if given["strategy"] == "fairseq" and precision == "int8":
         precision = "float32"
-    settings = Settings.of_model(args.model, engine=args.engine, precision=precision, **given)
-    return load_translator(settings)
+    return load_translator(
+        Settings.of_model(args.model, engine=args.engine, precision=precision, **given)
+    )
 
 
-def measure(
-    systems: dict[str, Translator], sources: list[str], repeats: int
-) -> tuple[dict[str, list[float]], dict[str, list[Translation]]]:
-    """Decoding seconds of every run (after a warm-up), and the outputs, of every system."""
-    seconds: dict[str, list[float]] = {name: [] for name in systems}
-    outputs: dict[str, list[Translation]] = {}
-    rounds = [(i, name) for i in range(repeats + 1) for name in systems]
-    for i, name in tqdm(rounds, desc="measuring", leave=False, disable=not sys.stderr.isatty()):
-        system = systems[name]
+def measure(args: argparse.Namespace, ours: Translator, sources: list[Line]) -> dict[str, Timed]:
+    """Time all systems, one after another, so that only one of fairseq's is in memory."""
+    found = {}
+    for name, beam in ((BEAM, 5), (BASELINE, 1)):
+        with doing(f"timing {name}"):
+            stock = load(args, strategy="fairseq", beam=beam)
+            found[name] = timed(stock, sources, args.repeats)
+            del stock
+    drafting = ours.generator.controller
+    with doing(f"timing {GREEDY}"):
+        ours.generator.controller = NoDrafts()
+        found[GREEDY] = timed(ours, sources, args.repeats)
+    with doing(f"timing {STRICT}"):
+        ours.generator.controller = drafting
+        found[STRICT] = timed(ours, sources, args.repeats)
+        found[STRICT].accepted = ours.statistics.acceptance_length
+    return found
+
+
+def timed(system: Translator, sources: list[Line], repeats: int) -> Timed:
+    """Decoding seconds of every run, after a warm-up, and the texts."""
+    seconds, texts = [], []
+    system.warm_up(sources[:WARM])
+    for _ in range(repeats):
         before = system.statistics.total_seconds
-        outputs[name] = list(system.translate(sources))
-        if i > 0:
-            seconds[name].append(system.statistics.total_seconds - before)
-    return seconds, outputs
+        texts = [translation.text for translation in system.translate(sources)]
+        seconds.append(system.statistics.total_seconds - before)
+    return Timed(seconds, texts)
 
 
 def show(source: str, translation: Translation) -> None:
+    """A sentence, and its translation with what was drafted marked."""
     steps, tokens = len(translation.accepted), translation.tokens
     print(fill(source, initial_indent="  ", subsequent_indent="  "))
-    print(wrapped(pieces(translation)))
-    print(f"  {FAINT[0]}{tokens} tokens in {steps} steps{FAINT[1]}\n")
+    print(wrapped(translation.text, list(pieces(translation))))
+    about = f"{counted(tokens, 'token')} in {counted(steps, 'step')}"
+    print(f"  {FAINT[0]}{about}{FAINT[1]}\n")
 
 
 def pieces(translation: Translation) -> Iterator[tuple[list[str], bool]]:
@@ -185,51 +238,60 @@ def pieces(translation: Translation) -> Iterator[tuple[list[str], bool]]:
         yield [step.bonus] if step.bonus is not None else [], False
 
 
-def wrapped(parts: Iterator[tuple[list[str], bool]]) -> str:
-    """Lines of words in which what was drafted is marked; subwords are joined."""
-    text = ""
-    for tokens, drafted in parts:
-        words = "".join(f"{token} " for token in tokens if token != END).replace("@@ ", "")
-        body = words.rstrip()
-        text += f"{BEGIN}{body}{FINISH}{words[len(body) :]}" if drafted and body else words
-    lines = fill(text.strip(), initial_indent="  ", subsequent_indent="  ")
+def wrapped(translation: str, parts: list[tuple[list[str], bool]]) -> str:
+    """Lines of the translation in which what was drafted is marked.
+
+    Letters of subwords are those of the text, in its order; blanks are put where the language wants
+    them. Where a tokenizer changes letters, too, nothing is marked.
+    """
+    runs: list[tuple[int, bool]] = []
+    letters = ""
+    for number, (tokens, drafted) in enumerate(parts):
+        for token in tokens:
+            bare = "" if token == END else html.unescape(token.removesuffix("@@"))
+            bare = bare.replace("\u2581", "").replace(" ", "")
+            letters += bare
+            runs += [(number, drafted)] * len(bare)
+    if letters == "".join(translation.split()):
+        translation = marked(translation, runs)
+    lines = fill(translation, initial_indent="  ", subsequent_indent="  ")
     return lines.replace(BEGIN, DRAFTED[0]).replace(FINISH, DRAFTED[1])
 
 
-def table(
-    systems: dict[str, Translator],
-    seconds: dict[str, list[float]],
-    outputs: dict[str, list[Translation]],
-    references: list[str],
-) -> None:
-    greedy = [t.text for t in outputs[GREEDY]]
-    baselines = BASELINE, GREEDY
-    columns = {"BLEU": 4, "accepts": 7, "ms": 6, **{f"x {n}": len(n) + 2 for n in baselines}}
-    columns["as AR"] = 5
-    print(f"  {'system':15}  {'  '.join(f'{c:>{w}}' for c, w in columns.items())}")
-    for name, system in systems.items():
-        texts = [t.text for t in outputs[name]]
-        bleu = sacrebleu.corpus_bleu(texts, [references]).score
-        drafts = "specdec" in name
-        length = f"{system.statistics.acceptance_length:.2f}" if drafts else "-"
-        ratios = [
-            statistics.median(base / own for base, own in zip(seconds[baseline], seconds[name]))
-            for baseline in baselines
-        ]
-        same = sum(a == b for a, b in zip(texts, greedy))
-        milliseconds = 1000 * statistics.median(seconds[name]) / len(texts)
+def marked(translation: str, runs: list[tuple[int, bool]]) -> str:
+    """The translation with marks around what was drafted; ``runs`` has of each letter the number of
+    its part, and whether that was drafted."""
+    following = iter(runs)
+    # A blank belongs to what stands before it.
+    run = (-1, False)
+    owners = []
+    for letter in translation:
+        run = run if letter.isspace() else next(following)
+        owners.append((letter, run))
+    out = ""
+    for (_, drafted), group in groupby(owners, key=lambda owner: owner[1]):
+        words = "".join(letter for letter, _ in group)
+        body = words.rstrip()
+        out += f"{BEGIN}{body}{FINISH}{words[len(body) :]}" if drafted else words
+    return out
+
+
+def table(found: dict[str, Timed], args: argparse.Namespace, ours: Translator) -> None:
+    """Print a row a system, and how it was measured."""
+    baseline = found[BASELINE]
+    print(f"\n  {'':18}  {'ms a sentence':>13}  {'times as fast':>13}  {'same words':>10}")
+    for name, one in found.items():
+        milliseconds = 1000 * one.median / len(one.texts)
+        same = sum(a == b for a, b in zip(one.texts, baseline.texts))
         print(
-            f"  {name:15}  {bleu:4.1f}  {length:>7}  {milliseconds:6.1f}  {ratios[0]:16.2f}"
-            f"  {ratios[1]:11.2f}  {f'{same}/{len(texts)}':>5}"
+            f"  {name:18}  {milliseconds:13.1f}  {baseline.median / one.median:13.1f}"
+            f"  {f'{same}/{len(one.texts)}':>10}"
         )
-    ours, stock = systems[STRICT], systems[BASELINE].arithmetic
-    k, threads = ours.block_size, counted(torch.get_num_threads(), "thread")
+    threads = counted(torch.get_num_threads(), "thread")
     notes = (
-        f"CPU, ours by engine {ours.engine} in {ours.arithmetic}, fairseq in {stock}, "
-        f"{threads}, batch 1, k {k}, controller tree, {TREES['tree_nodes']} nodes; relaxed: "
-        f"{RELAXED}; {len(seconds[STRICT])} alternating runs, medians; decoding only. BLEU: "
-        "sacreBLEU on these sentences. accepts: acceptance length, tokens committed per step, "
-        "bonus token included. ms: a sentence. as AR: sentences equal to our greedy loop's."
+        f"Against {BASELINE}, greedy search. {len(baseline.texts)} sentences, one at a time, "
+        f"{threads}, median of {counted(args.repeats, 'run')}; specdec by {ours.engine} in "
+        f"{ours.arithmetic}, {found[STRICT].accepted:.2f} tokens a step. Decoding only."
     )
     print(f"\n{fill(notes, initial_indent='  ', subsequent_indent='  ')}")
 
@@ -247,8 +309,9 @@ def talk(translator: Translator) -> None:
             break
         start = time.perf_counter()
         for translation in translator.translate([line.strip()]):
+            milliseconds = 1000 * (time.perf_counter() - start)
             show(line.strip(), translation)
-            print(f"  {1000 * (time.perf_counter() - start):.0f} ms\n", flush=True)
+            print(f"  {milliseconds:.0f} ms\n")
 
 
 if __name__ == "__main__":

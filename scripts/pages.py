@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Insert measured figures into the pages.
+"""Insert measured figures into the pages, and draw the pictures of them.
 
     scripts/pages.py            # write
-    scripts/pages.py --check    # say which pages and figures have parted; exit status 1
+    scripts/pages.py --check    # say which pages and pictures have parted; exit status 1
 
 Between ``<!-- table: NAME key=value ... -->`` and ``<!-- end -->`` a page has a table made of
 ``docs/figures/NAME.json``, which is the ``summary.json`` of specdec-benchmark or specdec-evaluate,
@@ -11,7 +11,11 @@ or what specdec-exactness, specdec-calibrate-head or gpu_check.py wrote by --jso
 sizes and the like, and ``view=texts`` compares texts; ``threads=1`` and the like choose systems.
 ``timed=NAME,NAME`` adds the times of other runs of the same systems; ``drafters=PART,PART``
 compares the drafter, called as ``own=`` says, with those of the summaries NAME-PART (in both a
-hyphen stands for a space).
+hyphen stands for a space). README has ``view=first``, one table of a few kinds of systems, and
+``view=claim``, its first sentence; both have BLEU of the runs ``quality=NAME,NAME``.
+
+The pictures are speed.svg, of the same kinds of systems, and trace.svg, of trace.json, which is a
+line of ``specdec-translate --trace``.
 """
 
 from __future__ import annotations
@@ -28,7 +32,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
+
+import lib_first_page as first_page  # noqa: E402
 
 from specdec_plugins.evaluation.table import (  # noqa: E402
     VIEWS,
@@ -100,6 +106,9 @@ def summary_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
         yield from drafters_table(figures, wanted)
         return
     view = wanted.pop("view", None)
+    if view in ("first", "claim"):
+        yield from first_view(view, figures, wanted.pop("quality").split(","))
+        return
     systems = _systems(figures, wanted)
     if view == "groups":
         yield from groups_table(figures, lambda system: _is(system, wanted))
@@ -117,6 +126,29 @@ def summary_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
     signed = figures["bleu_signature"] if view in (None, "quality") else None
     yield ""
     yield f"*{about}; {made_with(figures)}{_signed(signed)}.*"
+
+
+def first_view(view: str, figures: Json, names: list[str]) -> Iterator[str]:
+    """README's first sentence, or its table and what it was measured on."""
+    quality = [read_figures(name) for name in names]
+    if view == "claim":
+        yield from first_page.claim(figures, quality)
+        return
+    yield from first_page.first_table(figures, quality)
+    timed = systems_of(figures)
+    machine = figures["machine"]
+    scored = max(map(_count, quality))
+    yield ""
+    yield (
+        f"*{machine['processor']}, {counted(timed[0]['threads'], 'thread')}; time: medians over "
+        f"{counted(_count(figures), 'line')}, BLEU: {counted(scored, 'line')}"
+        f"{earlier(figures)}.*"
+    )
+
+
+def _count(figures: Json) -> int:
+    """The lines of the text."""
+    return max(int(system["sentences"]) for system in systems_of(figures))
 
 
 def _is_told(head: str, systems: list[Json]) -> bool:
@@ -322,11 +354,19 @@ def counts_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
     yield f"*A committed token, on an emulated GPU; {about}.*"
 
 
+def trace_words(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
+    """Of a line of specdec-translate --trace: in how many steps it was written."""
+    steps = figures["steps"]
+    tokens = sum(step["accepted"] + (step["bonus"] is not None) for step in steps)
+    yield f"**{counted(tokens, 'token')} in {counted(len(steps), 'step')}.**"
+
+
 KINDS: dict[str, Callable[[Json, dict[str, str]], Iterator[str]]] = {
     "groups": summary_table,
     "comparisons": exactness_table,
     "calibrated": calibration_table,
     "counted": counts_table,
+    "steps": trace_words,
 }
 """By a field that only such figures have."""
 
@@ -378,6 +418,45 @@ def _elsewhere(machine: Json, usual: Json) -> str:
     return f" ({'; '.join(own)})" if own else ""
 
 
+def draw_speed() -> str:
+    """The chart, a panel a kind of processor."""
+    panels = []
+    for name in SPEED:
+        figures = read_figures(name)
+        about = f"{_rounds(systems_of(figures))}; {figures['machine']['last_run'][:10]}"
+        panels.append(
+            (figures["machine"]["processor"], about + earlier(figures), first_page.rows(figures))
+        )
+    return first_page.chart(panels)
+
+
+def draw_trace() -> str:
+    """The steps of one sentence."""
+    from specdec_plugins.inference.trace_file import SentenceTrace
+    from specdec_plugins.inference.trace_picture import draw_sentence
+
+    return draw_sentence(SentenceTrace.from_json((FIGURES / "trace.json").read_bytes()))
+
+
+SPEED = ("wmt-speed1-epyc", "wmt-speed1")
+"""The runs of the chart's panels."""
+PICTURES: dict[str, Callable[[], str]] = {"speed.svg": draw_speed, "trace.svg": draw_trace}
+
+
+def rendered() -> Iterator[tuple[Path, str]]:
+    """Every page and picture, and what it is to be.
+
+    Raises:
+        ValueError: a page or picture has no figures; which one is said.
+    """
+    for path in [*pages(), *(FIGURES / name for name in PICTURES)]:
+        try:
+            draw = PICTURES.get(path.name)
+            yield path, draw() if draw else render(path.read_text("utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path.relative_to(ROOT)}: {error}") from error
+
+
 def main() -> int:
     """Returns the exit status."""
     parser = argparse.ArgumentParser(
@@ -386,17 +465,15 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing")
     args = parser.parse_args()
     parted = []
-    for page in pages():
-        text = page.read_text("utf-8")
-        try:
-            made = render(text)
-        except ValueError as error:
-            print(f"pages.py: {page.relative_to(ROOT)}: {error}", file=sys.stderr)
-            return 2
-        if made != text:
-            parted.append(page.relative_to(ROOT))
-            if not args.check:
-                page.write_text(made, "utf-8")
+    try:
+        for path, made in rendered():
+            if not path.is_file() or made != path.read_text("utf-8"):
+                parted.append(path.relative_to(ROOT))
+                if not args.check:
+                    path.write_text(made, "utf-8")
+    except ValueError as error:
+        print(f"pages.py: {error}", file=sys.stderr)
+        return 2
     for name in parted:
         print(f"{name}: {'differs from its figures' if args.check else 'written'}")
     return int(args.check and bool(parted))

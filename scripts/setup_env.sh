@@ -5,7 +5,8 @@
 #
 # base is what the package needs to run, test adds pytest, dev adds ruff and mypy as well.
 # Call it from other scripts and then use .venv/bin/...: it returns at once when nothing is
-# left to do, and after an interruption it takes up the work again. It reports on stderr.
+# left to do, and after an interruption it takes up the work again. It reports on stderr, and of
+# what takes long every five seconds (in a terminal every second) for how long it has gone on.
 #
 #   PYTHON           the interpreter, 3.10 to 3.12; default: the newest one found
 #   TORCH_INDEX_URL  where torch's CPU build is tried first on a machine without a GPU
@@ -29,6 +30,40 @@ esac
 
 say() { printf 'setup_env: %s\n' "$*" >&2; }
 die() { say "error: $*"; exit 1; }
+
+ticker=
+stop_ticker() {
+  [ -n "$ticker" ] || return 0
+  kill "$ticker" 2>/dev/null || true
+  wait "$ticker" 2>/dev/null || true
+  ticker=
+  if [ -t 2 ]; then printf '\r\033[K' >&2; fi
+}
+trap stop_ticker EXIT
+
+tick() {
+  local seconds=0
+  while sleep 1 >/dev/null 2>&1; do
+    seconds=$((seconds + 1))
+    if [ -t 2 ]; then
+      printf '\r  %d s' "$seconds" >&2
+    elif [ $((seconds % 5)) = 0 ]; then
+      printf '  %d s\n' "$seconds" >&2
+    fi
+  done
+}
+
+# Says the first argument, and then runs the others, which may take minutes.
+doing() {
+  local status=0
+  say "$1"
+  shift
+  tick &
+  ticker=$!
+  "$@" || status=$?
+  stop_ticker
+  return "$status"
+}
 
 # Prints the version, as 3.11, of an interpreter that works and is supported; else fails.
 supported_version() {
@@ -75,21 +110,23 @@ sys.exit(tuple(map(int, torch.__version__.split(".")[:2])) < (2, 4))' 2>/dev/nul
 has_gpu() { nvidia-smi -L 2>/dev/null | grep -q GPU; }
 
 install_torch() {
-  if has_torch; then return; fi
   if has_gpu; then
-    say "installing torch $torch_version for the GPU (several GB)"
+    doing "installing torch $torch_version for the GPU (several GB)" \
+      pip_install "torch==$torch_version"
+    return
+  fi
+  if doing "installing torch $torch_version, CPU build (about 200 MB)" install_cpu_torch; then
+    return
+  fi
+  doing "no CPU build at $torch_index; taking torch from pip's default index (maybe several GB)" \
     pip_install "torch==$torch_version"
-    return
-  fi
-  say "installing torch $torch_version, CPU build (about 200 MB)"
+}
+
+install_cpu_torch() {
   # Ask first, with little patience: an index that cannot be reached must not cost minutes.
-  if "$py" -m pip index versions torch --index-url "$torch_index" --retries 0 --timeout 5 \
+  "$py" -m pip index versions torch --index-url "$torch_index" --retries 0 --timeout 5 \
     </dev/null >/dev/null 2>&1 &&
-    pip_install --retries 1 --index-url "$torch_index" "torch==$torch_version" 2>/dev/null; then
-    return
-  fi
-  say "no CPU build at $torch_index; taking torch from pip's default index (may be several GB)"
-  pip_install "torch==$torch_version"
+    pip_install --retries 1 --index-url "$torch_index" "torch==$torch_version" 2>/dev/null
 }
 
 wanted="$(cat "$root/setup.py" "${BASH_SOURCE[0]}" | cksum)"
@@ -106,30 +143,29 @@ if venv_works; then
   fi
 else
   python=$(find_python)
-  say "making $venv with Python $(supported_version "$python")"
-  "$python" -m venv --clear "$venv" </dev/null >&2
+  doing "making $venv with Python $(supported_version "$python")" \
+    "$python" -m venv --clear "$venv" </dev/null >&2
 fi
 rm -f "$stamp"
 
-say "installing build tools"
-if [ "$(supported_version "$py")" = 3.10 ]; then
-  # fairseq 0.12.2 needs omegaconf 2.0, whose metadata newer versions of pip refuse to read.
-  pip_install 'pip>=23.2,<24.1' 'setuptools>=77.0.3' wheel
-else
-  pip_install 'setuptools>=77.0.3' wheel
-fi
-install_torch
+build_tools=('setuptools>=77.0.3' wheel)
+# fairseq 0.12.2 needs omegaconf 2.0, whose metadata newer versions of pip refuse to read.
+if [ "$(supported_version "$py")" = 3.10 ]; then build_tools+=('pip>=23.2,<24.1'); fi
+doing "installing build tools" pip_install "${build_tools[@]}"
+doing "looking for torch" has_torch || install_torch
 # CUDA_HOME would make fairseq compile GPU kernels, which nothing here calls.
 unset CUDA_HOME
-say "installing fairseq and specdec (fairseq is compiled the first time: up to 5 minutes)"
+compiled="compiled where there is no wheel, which takes minutes"
 if [ "$(supported_version "$py")" = 3.10 ]; then
   # In isolation: seeing torch, it would build extensions whose sources its archive lacks.
-  pip_install fairseq==0.12.2
+  doing "installing fairseq ($compiled)" pip_install fairseq==0.12.2
 else
   # Not in isolation: that would fetch a second, much larger torch for the build alone.
-  pip_install 'cython>=3' numpy
+  doing "installing what fairseq is built with" pip_install 'cython>=3' numpy
+  doing "installing fairseq ($compiled)" pip_install --no-build-isolation \
+    'fairseq-fixed>=0.12.3.1,<0.13'
 fi
-pip_install --no-build-isolation -e "$target"
+doing "installing specdec and what it needs" pip_install --no-build-isolation -e "$target"
 
 printf '%s\n%s\n' "$wanted" "$rank" >"$stamp"
 say "ready: $venv"

@@ -31,48 +31,71 @@ def test_translations_and_a_table(
     assert output.count(" tokens in ") == 3  # two examples, and what was typed
     assert max(map(len, output.splitlines())) <= 80
     rows = [line for line in output.splitlines() if line.endswith("/2")]
-    assert [row[2:17].strip() for row in rows] == list(demo.SYSTEMS)
-    for name in ("AR (ours)", "specdec strict"):
-        (row,) = (row for row in rows if row[2:].startswith(name))
+    assert [row[2:20].strip() for row in rows] == [
+        demo.BEAM,
+        demo.BASELINE,
+        demo.GREEDY,
+        demo.STRICT,
+    ]
+    for row in rows[1:]:
         assert row.endswith("2/2")
-    assert "ours by engine eager in float32" in " ".join(output.split())
-    assert output.rstrip().endswith("specdec-make-pair --help")
+    # The translations come first, and each is shown as it is put out.
+    assert output.index(" tokens in ") < output.index(rows[0])
+    assert "specdec by eager in float32" in " ".join(output.split())
+    assert "specdec-make-pair VERIFIER SOURCES" in output.splitlines()[-2]
 
 
-def test_a_reference_of_another_length_is_refused(
-    demo: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, text in (("source", "A dog.\nA cat.\n"), ("reference", "Ein Hund.\n")):
-        (tmp_path / name).write_text(text)
-    flags = ["--source", str(tmp_path / "source"), "--reference", str(tmp_path / "reference")]
-    monkeypatch.setattr(sys, "argv", ["demo.py", "--engine", "eager", *flags])
-    assert demo.main() == 1
-    assert "reference: has 1 lines, and --source" in capsys.readouterr().err
+def test_of_the_greedy_loop_and_of_trees_each_counts_its_own(demo: Any) -> None:
+    args = demo.parser().parse_args(["--engine", "eager", "--repeats", "1"])
+    sources = demo.read_text(demo.text(args), 2, "--source")
+    ours = demo.load(args, strategy="specdec", controller=demo.ControllerOptions("tree"))
+    found = demo.measure(args, ours, sources)
+    assert found[demo.GREEDY].accepted is None
+    assert found[demo.STRICT].accepted > 2
+    assert all(len(one.seconds) == 1 and min(one.seconds) > 0 for one in found.values())
 
 
 @pytest.mark.parametrize(
-    ("flags", "names"),
+    ("flags", "name"),
     [
-        ([], ("example.en", "example.de")),
-        (["--model", "checkpoints/multi30k.en-de/"], ("captions.en", "captions.de")),
-        (["--source", "a", "--reference", "b"], ("a", "b")),
+        ([], "example.en"),
+        (["--model", "checkpoints/multi30k.en-de/"], "captions.en"),
+        (["--source", "a"], "a"),
     ],
 )
-def test_the_text_is_one_that_the_pair_knows(
-    demo: Any, flags: list[str], names: tuple[str, str]
-) -> None:
-    found = demo.texts(demo.parser().parse_args(flags))
-    assert tuple(Path(path).name for path in found) == names
-    for flag in ("--source", "--reference"):
-        with pytest.raises(ValueError, match="--source, --reference: give both"):
-            demo.texts(demo.parser().parse_args([flag, "a"]))
+def test_the_text_is_one_that_the_pair_knows(demo: Any, flags: list[str], name: str) -> None:
+    assert Path(demo.text(demo.parser().parse_args(flags))).name == name
 
 
 def test_what_was_drafted_is_marked(demo: Any) -> None:
-    """And subwords are joined, within steps and across them."""
-    steps = [(["ein", "gro@@"], True), (["ßer"], False), (["Hund", "läuft"], True), (["."], False)]
-    assert demo.wrapped(iter(steps)) == "  [ein gro]ßer [Hund läuft] ."
-    assert demo.wrapped(iter([([], True), (["so"], False), ([demo.END], True)])) == "  so"
+    """In the translation as it is put out: subwords joined, within steps and across them, without
+    the tokenizer's blanks and escapes."""
+    steps = [
+        (["&quot;", "ein", "gro@@"], True),
+        (["\u00dfer"], False),
+        (["Hund", "&amp;", "l\u00e4uft"], True),
+        ([".", demo.END], False),
+    ]
+    assert demo.wrapped('"ein gro\u00dfer Hund & l\u00e4uft.', steps) == (
+        '  ["ein gro]\u00dfer [Hund & l\u00e4uft].'
+    )
+    assert demo.wrapped("so", [([], True), (["so"], False), ([demo.END], True)]) == "  so"
+    pieces = [(["\u2581So", "\u2581i"], True), (["st"], False)]
+    assert demo.wrapped("So ist", pieces) == "  [So i]st"
+
+
+def test_a_translation_whose_letters_were_changed_is_shown_without_marks(demo: Any) -> None:
+    assert demo.wrapped("ein Hund", [(["EIN", "Hund"], True)]) == "  ein Hund"
+
+
+def test_it_is_said_for_how_long_something_goes_on(
+    demo: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with demo.doing("waiting", pause=0.01):
+        demo.time.sleep(0.1)
+    first, *ticks = capsys.readouterr().err.splitlines()
+    assert first == "  waiting"
+    assert set(ticks) == {"    0 s"}
 
 
 @pytest.mark.parametrize(("flag", "value"), [("--repeats", "-3"), ("--lines", "0")])

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from conftest import make_dictionary, make_task, make_verifier, randomise, vary_output
 from fairseq.data import Dictionary
 
+from specdec_plugins.checkpoints import multilingual
 from specdec_plugins.checkpoints.dictionaries import KEY, fingerprints
 from specdec_plugins.checkpoints.encoder_init import init_encoder_from
 from specdec_plugins.checkpoints.pair import load_drafter
@@ -132,8 +133,13 @@ def every_slots_logits(
         return slot_logits(model(source, lengths, target, *rest))
 
 
-def save_checkpoint(path: Path, model: Any, **task: Any) -> Path:
-    """Write a drafter or verifier as fairseq's trainer does; ``task`` are settings of its task."""
+def save_checkpoint(path: Path, model: Any, trainer: Any = None, **task: Any) -> Path:
+    """Write a drafter or verifier as fairseq's trainer does.
+
+    Args:
+        trainer: the task that trained it, whose dictionaries and languages are noted.
+        task: settings of its task.
+    """
     task_name = "translation_specdec" if isinstance(model, Drafter) else "translation"
     if isinstance(model, BlockCausalDrafter):
         cfg: Any = {**asdict(model.cfg), "_name": "block_causal"}
@@ -147,11 +153,19 @@ def save_checkpoint(path: Path, model: Any, **task: Any) -> Path:
         "model": model.float().state_dict(),
         "optimizer_history": [history],
         "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
-        "task_state": {KEY: fingerprints(make_task())},
+        "task_state": task_state(trainer or make_task()),
         "last_optimizer_state": {"state": {0: {"step": torch.tensor(1.0)}}},
     }
     torch.save(state, path)
     return path
+
+
+def task_state(task: Any) -> dict[str, Any]:
+    """What our task keeps in checkpoints."""
+    state: dict[str, Any] = {KEY: fingerprints(task)}
+    if languages := getattr(task, "multilingual", None):
+        state[multilingual.KEY] = languages.options()
+    return state
 
 
 def flatten(args: Any) -> dict[str, Any]:

@@ -64,7 +64,8 @@ def half(weights: Weights) -> Weights:
 def before_cfg(state: dict[str, Any]) -> dict[str, Any]:
     """All options of a command line in one namespace: until version 0.10.1."""
     args = state["cfg"]["model"]
-    for name, value in state["cfg"]["task"].items():
+    task = state["cfg"]["task"]
+    for name, value in (task if isinstance(task, dict) else vars(task)).items():
         setattr(args, "task" if name == "_name" else name, value)
     del args._name
     return {**state, "args": args, "cfg": None}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from fairseq.data import Dictionary
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.models.transformer_align import TransformerAlignModel
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from omegaconf import OmegaConf
 
 from specdec_plugins.host.packed_encoder import use_plain_encoder
@@ -40,6 +41,8 @@ class StandIn:
     separate: bool = False
     """Whether source and target have dictionaries of their own."""
     before_cfg: bool = False
+    languages: str = ""
+    """Flags of a multilingual one's task."""
     seed: int = 7
     """One with which it says more than a word or two."""
 
@@ -51,18 +54,24 @@ class StandIn:
         config = TranslationConfig(source_lang="en", target_lang="de")
         return TranslationTask(config, *self.dictionaries)
 
+    def stock_task(self, folder: Path) -> Any:
+        """The task that stock fairseq has for it, with the dictionaries of a folder."""
+        return multilingual_task(folder, self.languages) if self.languages else self.task()
+
     def save(self, path: Path) -> Path:
         """Write it as fairseq would have; so also its dictionaries, beside it."""
-        source, target = self.dictionaries
-        task = make_task(source)
-        task.target_dictionary = target
+        for language, dictionary in zip(("en", "de"), self.dictionaries):
+            dictionary.save(str(path.parent / f"dict.{language}.txt"))
+        stock = self.stock_task(path.parent)
+        task = make_task(stock.source_dictionary)
+        task.target_dictionary = stock.target_dictionary
         model = vary_output(make_verifier(task, seed=self.seed, **self.settings)).float()
         state: dict[str, Any] = {
             "args": None,
             "cfg": {
                 **OmegaConf.to_container(OmegaConf.structured(FairseqConfig), enum_to_str=True),
                 "model": Namespace(**{**flatten(model.args), **self.options, "arch": self.arch}),
-                "task": {"_name": "translation", "source_lang": "en", "target_lang": "de"},
+                "task": saved_task(stock),
             },
             "model": model.state_dict(),
             "optimizer_history": [
@@ -77,12 +86,43 @@ class StandIn:
         if self.before_cfg:
             state = old_names.before_cfg(state)
         torch.save(state, path, _use_new_zipfile_serialization=not self.before_cfg)
-        for language, dictionary in zip(("en", "de"), (source, target)):
-            dictionary.save(str(path.parent / f"dict.{language}.txt"))
         return path
 
 
-def read_by_fairseq(path: Path, task: TranslationTask) -> Any:
+def multilingual_task(folder: Path, flags: str) -> TranslationMultiSimpleEpochTask:
+    """Stock's own, from its own flags."""
+    parser = ArgumentParser()
+    TranslationMultiSimpleEpochTask.add_args(parser)
+    args = parser.parse_args([str(folder), "-s", "en", "-t", "de", *flags.split()])
+    args.task, args.seed, args.dataset_impl = "translation_multi_simple_epoch", 1, None
+    return TranslationMultiSimpleEpochTask.setup_task(args)
+
+
+def saved_task(stock: Any) -> Any:
+    """What a checkpoint has of it; in the training of a multilingual one no pair is chosen."""
+    if isinstance(stock, TranslationTask):
+        return {"_name": "translation", "source_lang": "en", "target_lang": "de"}
+    return Namespace(**{**vars(stock.args), "source_lang": None, "target_lang": None})
+
+
+def begun(stock: Any, batch: Any) -> tuple[Any, dict[str, Any]]:
+    """A batch as stock's task has it, and what it has its search begin with."""
+    if isinstance(stock, TranslationTask):
+        return batch, {}
+    padded = batch["net_input"]["src_tokens"]
+    sources = [row[row != stock.source_dictionary.pad()] for row in padded]
+    pairs = stock.build_dataset_for_inference(sources, [len(row) for row in sources])
+    sample = pairs.collater([pairs[i] for i in range(len(sources))])
+    # By length, in fairseq.
+    order = sample["id"].argsort()
+    sample = {"id": sample["id"][order], "net_input": sample["net_input"]}
+    sample["net_input"] = {name: sample["net_input"][name][order] for name in batch["net_input"]}
+    search = Namespace(generate=lambda models, sample, **begin: begin)
+    begin = stock.inference_step(search, [], sample)
+    return sample, {name: value for name, value in begin.items() if value is not None}
+
+
+def read_by_fairseq(path: Path, task: Any) -> Any:
     """The model as stock fairseq reads it, which has to be told what a name unknown to it is."""
     state = torch.load(path, weights_only=False)
     config = state["args"] or state["cfg"]["model"]
@@ -125,6 +165,16 @@ STAND_INS: dict[str, StandIn] = {
     "layers to keep": StandIn(
         {"encoder_layers": 3, "decoder_layers": 3},
         options={"encoder_layers_to_keep": "0,2", "decoder_layers_to_keep": "1,2"},
+    ),
+    "multilingual": StandIn(
+        PRE_NORM,
+        languages="--lang-pairs en-de,en-fr --encoder-langtok src --decoder-langtok",
+        before_cfg=True,
+    ),
+    "multilingual, in place of EOS": StandIn(
+        languages="--langs fr,en,de --lang-pairs en-de --encoder-langtok tgt --decoder-langtok "
+        "--lang-tok-style mbart --lang-tok-replacing-bos-eos",
+        separate=True,
     ),
     "output dim": StandIn({"decoder_output_dim": 8}, options={"decoder_output_dim": "8"}),
 }

@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import make_task
 from drafters import make_causal, save_checkpoint
 from fairseq.models.transformer import TransformerModel
 from stand_ins import STAND_INS, StandIn, read_by_fairseq
 from test_fairseq_doors import PACKAGE, by_letter, in_order, run_generate, run_interactive
 
 from specdec_plugins.checkpoints.export import export_checkpoint
+from specdec_plugins.checkpoints.pair import load_verifier
 from specdec_plugins.cli import inference as script
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.inference import Settings, load_translator
@@ -30,26 +34,41 @@ class World:
     def __init__(self, kind: StandIn, folder: Path) -> None:
         self.folder, self.kind = folder, kind
         self.verifier = kind.save(folder / "verifier.pt")
-        trained = save_checkpoint(folder / "trained.pt", make_causal(), **LANGUAGES)
+        task = kind.task()
+        load_verifier(self.verifier, task)
+        names = make_task(task.source_dictionary)
+        names.target_dictionary = task.target_dictionary
+        trained = save_checkpoint(folder / "trained.pt", make_causal(names), task, **LANGUAGES)
         self.drafter = folder / "drafter.pt"
         export_checkpoint(str(trained), str(self.drafter))
         for language in LANGUAGES.values():
             (folder / f"valid.en-de.{language}").write_text("\n".join(LINES) + "\n", "utf-8")
-        read_by_fairseq(self.verifier, kind.task())
+        read_by_fairseq(self.verifier, kind.stock_task(folder))
+        task_of_stock = f"translation_multi_simple_epoch {kind.languages}"
         # A sentence at a time: fairseq 0.12.2 itself fails on padding, since torch 2.
-        stock = folder / "stock.pt"
-        self.expected = self.generate("translation", stock, "stock", "--batch-size 1")
+        self.expected = self.interactive(
+            f"{task_of_stock if kind.languages else 'translation'} --path {folder}/stock.pt"
+        )
         assert len(set(self.expected)) == len(LINES)
 
-    def generate(self, task: str, path: Path | str, results: str, more: str = "") -> list[str]:
-        """The output of ``fairseq-generate``."""
-        flags = f"{self.folder} --task {task} -s en -t de --cpu --dataset-impl raw"
-        flags += f" --path {path} {LONGEST} --num-workers 0 --gen-subset valid --beam 1"
-        flags += f" --required-batch-size-multiple 1 {more}"
-        return in_order(by_letter(run_generate(flags, self.folder / results))["H"])
+    def interactive(self, task: str) -> list[str]:
+        """The output of ``fairseq-interactive``."""
+        with redirect_stdout(StringIO()) as said:
+            run_interactive(
+                f"{self.folder} --user-dir {PACKAGE} -s en -t de --cpu --beam 1 {LONGEST}"
+                f" --input {self.folder}/valid.en-de.en --task {task}"
+            )
+        return in_order(by_letter(said.getvalue())["H"])
 
 
-DOORS = ["fused, joint", pytest.param("unknown, post-norm", marks=pytest.mark.slow)]
+DOORS = [
+    "fused, joint",
+    "multilingual",
+    *(
+        pytest.param(name, marks=pytest.mark.slow)
+        for name in ("unknown, post-norm", "multilingual, in place of EOS")
+    ),
+]
 
 
 @pytest.fixture(scope="module", params=DOORS)
@@ -60,7 +79,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def test_translate(world: World) -> None:
     output = world.folder / "out.txt"
     flags = f"{world.folder} --path {world.drafter} --AR-path {world.verifier} {LONGEST}"
-    flags += f" --input-path {world.folder}/valid.en-de.en --output-path {output}"
+    flags += f" --input-path {world.folder}/valid.en-de.en --output-path {output} -s en -t de"
     assert script.main(flags.split()) == 0
     assert output.read_text("utf-8").splitlines() == world.expected
 
@@ -74,6 +93,7 @@ def translate(world: World, verifier: Path, strategy: str) -> list[str]:
         strategy=strategy,
         batch=3,
         limits=GenerationLimits(max_len_b=12),
+        **LANGUAGES,
     )
     return [translation.text for translation in load_translator(settings).translate(LINES)]
 
@@ -84,17 +104,16 @@ def test_python(world: World, strategy: str) -> None:
 
 
 def test_generate(world: World) -> None:
+    flags = f"{world.folder} --task translation_specdec -s en -t de --cpu --dataset-impl raw"
+    flags += f" --path {world.drafter}:{world.verifier} {LONGEST} --num-workers 0 --beam 1"
+    flags += " --gen-subset valid --required-batch-size-multiple 1"
+    found = by_letter(run_generate(flags, world.folder / "ours"))["H"]
+    assert in_order(found) == world.expected
+
+
+def test_interactive(world: World) -> None:
     pair = f"{world.drafter}:{world.verifier}"
-    assert world.generate("translation_specdec", pair, "ours") == world.expected
-
-
-def test_interactive(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    run_interactive(
-        f"{world.folder} --user-dir {PACKAGE} --task translation_specdec -s en -t de --cpu --beam 1"
-        f" --path {world.drafter}:{world.verifier} {LONGEST}"
-        f" --input {world.folder}/valid.en-de.en",
-    )
-    assert in_order(by_letter(capsys.readouterr().out)["H"]) == world.expected
+    assert world.interactive(f"translation_specdec --path {pair}") == world.expected
 
 
 def hub(folder: Path, files: str, **given: Any) -> Any:
@@ -105,13 +124,23 @@ def hub(folder: Path, files: str, **given: Any) -> Any:
 
 def test_hub(world: World) -> None:
     found = hub(world.folder, "drafter.pt:verifier.pt", user_dir=str(PACKAGE))
-    assert found.translate(LINES, max_len_b=12) == world.expected
+    printed = found.translate(LINES, max_len_b=12)
+    assert [without_language(line) for line in printed] == world.expected
+    assert (printed != world.expected) == (world.kind is STAND_INS["multilingual"])
+
+
+def without_language(line: str) -> str:
+    """fairseq's hub interface prints language tokens, and its commands do not."""
+    return " ".join(word for word in line.split() if word != "__de__")
 
 
 STOCK = """
 import sys
 from fairseq.models.transformer import TransformerModel
 hub = TransformerModel.from_pretrained(sys.argv[1], checkpoint_file="exported.pt")
+build = hub.task.build_generator
+# Which fairseq's own multilingual task does not take.
+hub.task.build_generator = lambda *args, prefix_allowed_tokens_fn: build(*args)
 for line in sys.argv[2:]:
     print(hub.translate(line, beam=1, max_len_b=12))
 assert not any(name.startswith("specdec") for name in sys.modules)
@@ -120,8 +149,8 @@ assert not any(name.startswith("specdec") for name in sys.modules)
 
 def test_what_is_exported_needs_no_plugin(world: World) -> None:
     """Neither for fairseq, which torch has to be told to trust, nor for CTranslate2's converter."""
-    exported = world.folder / "exported.pt"
-    export_checkpoint(str(world.verifier), str(exported))
+    exported, forced = world.folder / "exported.pt", world.kind is STAND_INS["multilingual"]
+    export_checkpoint(str(world.verifier), str(exported), tuple(LANGUAGES.values()))
     expected = translate(world, exported, "AR")
     done = subprocess.run(
         [sys.executable, "-c", STOCK, str(world.folder), *LINES],
@@ -131,7 +160,10 @@ def test_what_is_exported_needs_no_plugin(world: World) -> None:
         cwd=world.folder,
         env={**os.environ, "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"},
     )
-    assert done.stdout.splitlines() == expected, done.stderr[-2000:]
+    printed = [without_language(line) for line in done.stdout.splitlines()]
+    assert printed == expected, done.stderr[-2000:]
+    if world.kind.languages and not forced:
+        return  # CTranslate2 ends every source with EOS
     ctranslate2 = pytest.importorskip("ctranslate2", reason="the extra [bench] is not installed")
     from ctranslate2.converters.fairseq import FairseqConverter
 
@@ -139,8 +171,11 @@ def test_what_is_exported_needs_no_plugin(world: World) -> None:
     FairseqConverter(str(exported), str(world.folder)).convert(model, force=True)
     translator = ctranslate2.Translator(model, compute_type="float32")
     found = translator.translate_batch(
-        [line.split() for line in LINES], beam_size=1, max_decoding_length=12
+        [["__en__"] * forced + line.split() for line in LINES],
+        target_prefix=[["__de__"] * forced] * len(LINES),
+        beam_size=1,
+        max_decoding_length=12,
     )
     # fairseq prints no <s>.
     words = [[word for word in one.hypotheses[0] if word != "<s>"] for one in found]
-    assert [" ".join(line) for line in words] == expected
+    assert [without_language(" ".join(line)) for line in words] == expected

@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import make_batch, make_task, without_copies
 from drafters import make_causal
-from stand_ins import STAND_INS, StandIn, read_by_fairseq
+from stand_ins import STAND_INS, StandIn, begun, read_by_fairseq
 from strict import assert_beam1, beam1, one_row
 
 from specdec_plugins.checkpoints.export import export_checkpoint
@@ -28,15 +28,18 @@ class Pair:
     """A stand-in read by us and by fairseq, and a random drafter for it."""
 
     def __init__(self, kind: StandIn, folder: Path) -> None:
-        path, task = kind.save(folder / "verifier.pt"), kind.task()
-        self.path = path
-        self.stock = read_by_fairseq(path, task)
+        self.path = path = kind.save(folder / "verifier.pt")
+        self.stock_task, task = kind.stock_task(folder), kind.task()
+        self.stock = read_by_fairseq(path, self.stock_task)
         self.ours = load_verifier(path, task).double()
-        source, self.target = kind.dictionaries
-        names = make_task(source, block_size=4)
-        names.target_dictionary = self.target
+        names = make_task(task.source_dictionary, block_size=4)
+        names.target_dictionary = self.target = task.target_dictionary
         self.drafter = make_causal(names)
-        self.words = len(source)
+        self.words = len(kind.dictionaries[0])
+
+    def batch(self, lengths: list[int]) -> tuple[Any, dict[str, Any]]:
+        """A batch, and what its targets begin with."""
+        return begun(self.stock_task, make_batch(lengths, self.words, seed=4))
 
     def generators(self, engines: Engines | None = None) -> list[Any]:
         """AR, and strict acceptance of drafts."""
@@ -55,15 +58,16 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.mark.usefixtures("exact_softmax")
 @pytest.mark.parametrize("rows", BATCHES)
 def test_output_is_stock_fairseqs(pair: Pair, rows: str) -> None:
-    batch = make_batch(BATCHES[rows], pair.words, seed=4)
+    batch, begin = pair.batch(BATCHES[rows])
     for generator in pair.generators():
-        found = [hypothesis for (hypothesis,) in generator.generate([], batch)]
-        assert_beam1(found, batch, pair.stock, LIMITS)
+        found = [hypothesis for (hypothesis,) in generator.generate([], batch, **begin)]
+        assert_beam1(found, batch, pair.stock, LIMITS, **begin)
 
 
 def test_output_is_lively(pair: Pair) -> None:
     """Or equality would show little."""
-    found = beam1(pair.stock, make_batch([9] * 12, pair.words, seed=4), LIMITS)
+    batch, begin = pair.batch([9] * 12)
+    found = beam1(pair.stock, batch, LIMITS, **begin)
     lines = {tuple(one["tokens"].tolist()) for one in found}
     assert len(lines) > 5
     assert len({token for line in lines for token in line}) > 6
@@ -87,21 +91,24 @@ def test_float32_by_openvino_is_stock_fairseqs_but_for_near_ties(pair: Pair) -> 
     pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
     engines = choose_engines("openvino", "float32", "float32", "cpu")
     pair.ours.float(), pair.drafter.float()
-    batch = make_batch(BATCHES["three"], pair.words, seed=4)
-    expected = [one["tokens"].tolist() for one in beam1(pair.stock, batch, LIMITS)]
+    batch, begin = pair.batch(BATCHES["three"])
+    expected = [one["tokens"].tolist() for one in beam1(pair.stock, batch, LIMITS, **begin)]
     for generator in pair.generators(engines):
-        for row, (hypothesis,) in enumerate(generator.generate([], batch)):
+        for row, (hypothesis,) in enumerate(generator.generate([], batch, **begin)):
             found = hypothesis["tokens"].tolist()
             if found != expected[row]:
-                assert gap_at_the_difference(pair, batch, row, found, expected[row]) < 1e-3
+                first = begin.get("bos_token", pair.target.eos())
+                outputs = [first, *found], [first, *expected[row]]
+                assert gap_at_the_difference(pair, batch, row, *outputs) < 1e-3
 
 
 def gap_at_the_difference(
     pair: Pair, batch: Any, row: int, found: list[int], expected: list[int]
 ) -> float:
-    """Between the logits of the two tokens with which outputs part, in float64."""
+    """Between the logits of the two tokens with which outputs part, in float64; each output after
+    what it begins with."""
     at = next(i for i, (a, b) in enumerate(zip(found, expected)) if a != b)
     one = one_row(batch, row)["net_input"]
-    previous = torch.tensor([[pair.target.eos(), *expected[:at]]])
+    previous = torch.tensor([expected[:at]])
     logits = pair.stock(**one, prev_output_tokens=previous)[0][0, -1]
     return float((logits[expected[at]] - logits[found[at]]).abs())

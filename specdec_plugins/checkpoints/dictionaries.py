@@ -12,12 +12,16 @@ import logging
 import os
 from collections.abc import Mapping
 from functools import cache
+from typing import TYPE_CHECKING
 
 from fairseq.data import Dictionary
 from fairseq.tasks import FairseqTask
 
 from specdec_plugins.checkpoints.archive import one_line
 from specdec_plugins.files.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from specdec_plugins.checkpoints.loading import State
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +50,7 @@ def fingerprints(task: FairseqTask) -> dict[str, str]:
 
 
 def noted(
-    task_state: Mapping[str, object],
+    state: State,
     folder: str,
     languages: tuple[str | None, str | None],
     name: str,
@@ -54,6 +58,7 @@ def noted(
     """A checkpoint's ``task_state`` with the fingerprints of a folder's dictionaries.
 
     Args:
+        state: the checkpoint.
         languages: source and target.
         name: the checkpoint's file, for messages.
 
@@ -62,7 +67,11 @@ def noted(
     """
     found = {}
     for side, language in zip(SIDES, languages, strict=True):
-        found[side] = dictionary_fingerprint(load_dictionary(folder, language))
+        dictionary = load_dictionary(folder, language)
+        if state["multilingual"] is not None:
+            state["multilingual"].augment(dictionary)
+        found[side] = dictionary_fingerprint(dictionary)
+    task_state = state["task_state"]
     if task_state.get(KEY, found) != found:
         raise CheckpointError(
             f"{name}: was trained with other dictionaries than those in {folder}; name their folder"

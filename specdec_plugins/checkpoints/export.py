@@ -13,6 +13,7 @@ from fairseq.tasks.translation import TranslationConfig
 from omegaconf import OmegaConf
 from torch import Tensor
 
+from specdec_plugins.checkpoints import multilingual
 from specdec_plugins.checkpoints.dictionaries import load_dictionary, noted
 from specdec_plugins.checkpoints.draft_vocabulary import FrequentTokens
 from specdec_plugins.checkpoints.loading import State, is_drafter, is_transformer, save_state
@@ -66,7 +67,7 @@ def export_checkpoint(
             setattr(task, name, language)
     if dictionaries:
         both = (getattr(task, "source_lang", None), getattr(task, "target_lang", None))
-        state["task_state"] = noted(state["task_state"], dictionaries, both, source)
+        state["task_state"] = noted(state, dictionaries, both, source)
     if draft_from is not None:
         _choose_drafts(state, draft_from, dictionaries, source)
     return save_state(inference_state(state, _half(state["model"])), target)
@@ -101,9 +102,14 @@ def inference_state(state: State, weights: dict[str, Tensor]) -> dict[str, objec
     if is_transformer(state):
         # For whoever has no plugin. CTranslate2's converter sets up the task from the model's part,
         # which has all options where fairseq-train writes it.
-        task = {name: task[name] for name in task if name in _settings(TranslationConfig)}
-        model = {**task, **model, "task": "translation"}
-        task["_name"] = "translation"
+        if state["multilingual"] is None:
+            task = {name: task[name] for name in task if name in _settings(TranslationConfig)}
+            name = "translation"
+        else:
+            task = {**state["multilingual"].task_options(), **task}
+            name = multilingual.TASK
+        model = {**task, **model, "task": name}
+        task["_name"] = name
     return {
         # fairseq's hub interface asks for all groups of settings; of this model are these two.
         "cfg": {**_settings(FairseqConfig), "model": _as_fairseq_saves(model), "task": task},

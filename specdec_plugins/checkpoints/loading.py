@@ -20,7 +20,13 @@ from fairseq.models.transformer import TransformerModelBase
 
 from specdec_plugins.checkpoints.archive import check_weights, load_archive, one_line
 from specdec_plugins.checkpoints.dictionaries import check_dictionaries
-from specdec_plugins.checkpoints.saved_config import saved_model, saved_task
+from specdec_plugins.checkpoints.multilingual import Multilingual, adopt
+from specdec_plugins.checkpoints.saved_config import (
+    kept_languages,
+    saved_languages,
+    saved_model,
+    saved_task,
+)
 from specdec_plugins.files.errors import CheckpointError, ConfigError
 from specdec_plugins.files.whole_file import whole_file
 from specdec_plugins.host.packed_encoder import REDUNDANT, use_plain_encoder
@@ -42,6 +48,8 @@ class State(TypedDict):
     """Weights by name, all finite."""
     cfg: dict[str, Namespace]
     """Parts ``model`` and ``task``, as :func:`saved_model` and :func:`saved_task` leave them."""
+    multilingual: Multilingual | None
+    """The languages of a multilingual model."""
     num_updates: int
     task_state: Mapping[str, object]
     optimizer_history: object
@@ -77,11 +85,14 @@ def load_state(path: str | os.PathLike[str], as_transformer: bool = False) -> St
     try:
         model = saved_model(config["model"], as_transformer)
         parts = {"model": model, "task": saved_task(config["task"])}
+        languages = saved_languages(config["task"], os.path.dirname(name))
+        languages = languages or kept_languages(state.get("task_state"))
     except ConfigError as error:
         raise CheckpointError(f"{name}: {error}") from error
     return {
         "model": dict(state["model"]),
         "cfg": parts,
+        "multilingual": languages,
         "num_updates": _num_updates(name, state.get("optimizer_history")),
         "task_state": state.get("task_state") or {},
         "optimizer_history": state.get("optimizer_history"),
@@ -126,8 +137,11 @@ def load_model(path: str | os.PathLike[str], task: FairseqTask) -> BaseFairseqMo
     name = os.fspath(path)
     state = load_state(name)
     cfg, weights = state["cfg"]["model"], state["model"]
+    if state["multilingual"] is not None:
+        adopt(state["multilingual"], task, name)
+    else:
+        _check_languages(state["cfg"]["task"], task, name)
     check_dictionaries(state["task_state"], task, name)
-    _check_languages(state["cfg"]["task"], task, name)
     # First without memory of its own: a file may describe a model of any size.
     with torch.device("meta"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of weights that are not copied

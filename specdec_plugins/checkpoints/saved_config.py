@@ -23,6 +23,7 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import DictConfig
 from omegaconf.nodes import ValueNode
 
+from specdec_plugins.checkpoints import multilingual
 from specdec_plugins.checkpoints.architectures import (
     LEFT_OUT,
     SUPPORTED,
@@ -31,6 +32,7 @@ from specdec_plugins.checkpoints.architectures import (
     known_fields,
     shown,
 )
+from specdec_plugins.checkpoints.multilingual import Multilingual
 from specdec_plugins.files.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -87,17 +89,47 @@ def saved_task(config: object) -> Namespace:
         ConfigError: a task that does not translate, or a value that is not of its field.
     """
     values = _values("task", config)
-    # Old checkpoints have one namespace for everything, in which "task" is the task's name.
-    name = values.get("task" if isinstance(config, Namespace) else "_name") or "translation"
+    name = _task_name(config, values)
     registered = TASK_REGISTRY.get(name, object) if isinstance(name, str) else object
-    if not issubclass(registered, TranslationTask):
+    if name != multilingual.TASK and not issubclass(registered, TranslationTask):
         raise ConfigError(f"its task is {shown(name)}; {SUPPORTED}")
     known = hints_of(TASK_DATACLASS_REGISTRY.get(name, TranslationConfig))
-    if isinstance(config, Namespace):
+    if isinstance(config, Namespace) or name == multilingual.TASK:
         known = {side: known[side] for side in ("source_lang", "target_lang")}
     else:
         _say_dropped(values, {*known, "_name"}, f"task {name}")
     return Namespace(**_checked(values, known, "task", {}), _name=name)
+
+
+def saved_languages(config: object, folder: str) -> Multilingual | None:
+    """The languages that the task of a multilingual model says; None of another task.
+
+    Args:
+        config: as of :func:`saved_task`.
+        folder: where the checkpoint lies.
+
+    Raises:
+        ConfigError: they cannot be told.
+    """
+    values = _values("task", config)
+    known = _task_name(config, values) == multilingual.TASK
+    return Multilingual.of(values, folder) if known else None
+
+
+def kept_languages(task_state: object) -> Multilingual | None:
+    """The languages that the state of this plugin's task keeps of a multilingual pair; None of a
+    pair of two languages.
+
+    Raises:
+        ConfigError: they cannot be told.
+    """
+    kept = task_state.get(multilingual.KEY) if isinstance(task_state, Mapping) else None
+    return None if kept is None else Multilingual.of(_values("task", kept), "")
+
+
+def _task_name(config: object, values: Mapping[str, object]) -> object:
+    """Old checkpoints have one namespace for everything, in which "task" is the task's name."""
+    return values.get("task" if isinstance(config, Namespace) else "_name") or "translation"
 
 
 def saved_fields(

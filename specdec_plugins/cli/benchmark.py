@@ -57,7 +57,7 @@ from specdec_plugins.evaluation.texts import Sentences
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.terminal import command, program
 from specdec_plugins.inference import Settings, Translator, load_translator
-from specdec_plugins.inference.ctranslate2_model import convert_verifier
+from specdec_plugins.inference.ctranslate2_model import convert_verifier, refuse_languages
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.report import versions
 from specdec_plugins.machine import cores
@@ -183,6 +183,7 @@ def convert(verifier: Translator, folder: Path) -> Path:
     generator, codec = verifier.generator, verifier.codec
     assert isinstance(generator, SpeculativeGenerator)
     assert generator.model is not None
+    refuse_languages(codec.tokens)
     convert_verifier(generator.model, codec.source, codec.target, folder)
     return folder
 

@@ -136,7 +136,8 @@ class AcceptanceLabeller:
     def _label(self, net_input: NetInput, target: Tensor, cuts: Tensor) -> LabelledBlocks:
         # The longest prefix first, as :class:`LabelledBlocks` has it.
         cuts = cuts.sort(1, descending=True).values
-        before = torch.cat([torch.full_like(target[:, :1], self.eos), target[:, :-1]], dim=1)
+        begin = torch.full_like(target[:, :1], self.drafter.model.begin)
+        before = torch.cat([begin, target[:, :-1]], dim=1)
         self._read(net_input, target, before)
         blocks = [self._block(target, before, cut) for cut in cuts.unbind(1)]
         states, confidences, draft, accepted, chances = (

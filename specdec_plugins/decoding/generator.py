@@ -87,6 +87,8 @@ class SpeculativeGenerator:
             EngineError: the engine cannot run a step.
         """
         self.pad, self.eos = tgt_dict.pad(), tgt_dict.eos()
+        self.symbols_to_strip_from_output = {self.eos}
+        """Tokens that fairseq's commands do not print."""
         self.limits = limits or GenerationLimits()
         self.rule = rule or StrictRule()
         self._scoring = Scoring.of(self.rule, self.limits)

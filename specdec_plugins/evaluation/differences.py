@@ -67,7 +67,9 @@ def gap(reference: Translator, line: Line, a: Tokens, b: Tokens) -> float:
     source = reference.codec.encode(line)
     assert source is not None
     first = next(i for i, (x, y) in enumerate(zip([*a, ""], [*b, ""])) if x != y)
-    prefix = [dictionary.eos()] + [dictionary.index(token) for token in a[:first]]
+    tokens = reference.codec.tokens
+    begin = dictionary.eos() if tokens.begin is None else tokens.begin
+    prefix = [begin, *tokens.forced, *map(dictionary.index, a[:first])]
     options = [dictionary.index(t[first]) if first < len(t) else dictionary.eos() for t in (a, b)]
     with torch.no_grad():
         logits, _ = generator.model(
@@ -75,7 +77,7 @@ def gap(reference: Translator, line: Line, a: Tokens, b: Tokens) -> float:
         )
     penalty, committed = generator.limits.repetition_penalty, torch.tensor([prefix[1:]]).long()
     none, alone = committed[:, :0], torch.ones(1, 1, dtype=torch.bool)
-    known = torch.tensor([first])
+    known = torch.tensor([committed.size(1)])
     last = penalised(logits[:, -1:], penalty, committed, known, none, alone)
     scores = last[0, 0].log_softmax(-1)
     return abs(float(scores[options[0]] - scores[options[1]]))

@@ -32,12 +32,13 @@ class BeamSearchGenerator:
         models: list[BaseFairseqModel],
         sample: Sample,
         prefix_tokens: Tensor | None = None,
+        bos_token: int | None = None,
     ) -> list[list[Hypothesis]]:
         """Translate a batch; ``models`` is fairseq's argument, the generator has its own."""
         device = sample["net_input"]["src_tokens"].device
         start = time.perf_counter()
         hypotheses: list[list[Hypothesis]] = self.generator.generate(
-            models, sample, prefix_tokens=prefix_tokens
+            models, sample, prefix_tokens=prefix_tokens, bos_token=bos_token
         )
         if device.type == "cuda":
             torch.cuda.synchronize(device)

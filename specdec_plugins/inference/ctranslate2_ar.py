@@ -80,13 +80,14 @@ class CTranslate2Generator:
         models: list[BaseFairseqModel],
         sample: Sample,
         prefix_tokens: Tensor | None = None,
+        bos_token: int | None = None,
     ) -> list[list[Hypothesis]]:
         """Translate a batch; ``models`` is fairseq's argument, the generator has its own.
 
         Raises:
             ValueError: there are target prefixes.
         """
-        if prefix_tokens is not None:
+        if prefix_tokens is not None or bos_token is not None:
             raise ValueError(
                 f"target_prefix: lines have their own, and {CTRANSLATE2} decodes; load the "
                 'translator with Settings(ar_backend="ours")'

@@ -21,6 +21,7 @@ from fairseq.models.transformer import TransformerModelBase
 from torch import Tensor
 
 from specdec_plugins.checkpoints.archive import one_line
+from specdec_plugins.checkpoints.multilingual import LanguageTokens
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.warm_up import made_up
@@ -42,6 +43,15 @@ CHECKED = 8
 """Made-up sentences on which a converted model is checked."""
 TOLERATED = 1e-3
 """Difference of a token's log-probability; rounding in float32 stays below a hundredth of it."""
+
+
+def refuse_languages(tokens: LanguageTokens) -> None:
+    """
+    Raises:
+        ConversionError: there are some, which it does not put where fairseq does.
+    """
+    if tokens != LanguageTokens():
+        raise ConversionError("it cannot do language tokens")
 
 
 def is_installed() -> bool:

@@ -33,6 +33,7 @@ from specdec_plugins.engines.engine import Engine, Engines
 from specdec_plugins.files.errors import ConversionError, InferenceError
 from specdec_plugins.inference.beam_search import BeamSearchGenerator
 from specdec_plugins.inference.ctranslate2_ar import CTranslate2Generator, obstacle
+from specdec_plugins.inference.ctranslate2_model import refuse_languages
 from specdec_plugins.inference.segmentation import build_segmenters
 from specdec_plugins.inference.settings import CTRANSLATE2, Settings
 from specdec_plugins.inference.text import TextCodec
@@ -88,7 +89,9 @@ def load_translator(settings: Settings) -> Translator:
             logger.info("%s: warmed up in %.1f s", engine.name, seconds)
     markers = settings.post_process or (None if segmenters.bpe is not None else "subword_nmt")
     dictionaries = task.source_dictionary, task.target_dictionary
-    codec = TextCodec(*dictionaries, longest, segmenters, markers, settings.keep_bpe)
+    codec = TextCodec(
+        *dictionaries, longest, segmenters, markers, settings.keep_bpe, task.language_tokens
+    )
     codec.encode_prefix(settings.target_prefix)  # says what cannot be
     block_size = None if drafter is None else checked_block_size(drafter, settings.block_size)
     runner = generator if isinstance(generator, CTranslate2Generator) else engines
@@ -122,17 +125,20 @@ def _build_task(settings: Settings) -> TranslationSpecdecTask:
     if not os.path.isdir(folder):
         raise InferenceError(f"{folder}: no such folder; give the one that holds the dictionaries")
     languages = _languages(settings)
-    dictionaries = [_load_dictionary(folder, language, languages) for language in languages]
+    dictionaries = [_load_dictionary(settings, language, languages) for language in languages]
     cfg = TranslationSpecdecConfig(data=folder, source_lang=languages[0], target_lang=languages[1])
     return TranslationSpecdecTask(cfg, *dictionaries)
 
 
 def _languages(settings: Settings) -> tuple[str, str]:
     """Source and target: as given, as saved with a model, as the data directory's files say."""
-    source, target = settings.source_lang, settings.target_lang
+    source, target, known = settings.source_lang, settings.target_lang, ""
     for path in (settings.ar_path, settings.path if settings.drafts else None):
         if path and not (source and target):
-            saved = load_state(path)["cfg"]["task"]
+            state = load_state(path)
+            saved = state["cfg"]["task"]
+            if state["multilingual"] is not None:
+                known = f", which are two of {state['multilingual'].known}"
             source = source or getattr(saved, "source_lang", None)
             target = target or getattr(saved, "target_lang", None)
     # fairseq-train saves only languages that it was given, and else finds them in this way.
@@ -141,14 +147,19 @@ def _languages(settings: Settings) -> tuple[str, str]:
     if not source or not target:
         raise InferenceError(
             f"{settings.ar_path or settings.path}: does not name its languages; give "
-            "--source-lang and --target-lang"
+            f"--source-lang and --target-lang{known}"
         )
     return source, target
 
 
-def _load_dictionary(folder: str, language: str, languages: tuple[str, str]) -> Dictionary:
-    path = os.path.join(folder, f"dict.{language}.txt")
+def _load_dictionary(settings: Settings, language: str, languages: tuple[str, str]) -> Dictionary:
+    path = os.path.join(settings.data, f"dict.{language}.txt")
     if not os.path.isfile(path):
+        # Of a language that a multilingual model has not, there can be none.
+        if (
+            saved := load_state(str(settings.ar_path or settings.path))["multilingual"]
+        ) is not None:
+            saved.check(languages)
         names = " and ".join(f"dict.{name}.txt" for name in languages)
         raise InferenceError(f"{path}: no such file; the data directory must hold {names}")
     try:
@@ -197,6 +208,7 @@ def _build_generator(
         return _build_beam_search(settings, task, verifier)
     if settings.by_ctranslate2:
         assert verifier is not None
+        refuse_languages(task.language_tokens)
         words = task.source_dictionary, target
         return CTranslate2Generator(verifier, *words, settings.limits, settings.precision)
     k = settings.block_size

@@ -27,6 +27,7 @@ from fairseq.data.data_utils import post_process
 from fairseq.tokenizer import tokenize_line
 from torch import Tensor
 
+from specdec_plugins.checkpoints.multilingual import LanguageTokens
 from specdec_plugins.files.input import Line
 
 logger = logging.getLogger(__name__)
@@ -66,14 +67,16 @@ class TextCodec:
         segmenters: Segmenters = Segmenters(),  # noqa: B008, of a tuple
         markers: str | None = None,
         keep_bpe: bool = False,
+        tokens: LanguageTokens = LanguageTokens(),  # noqa: B008, nobody changes it
     ) -> None:
         """
         Args:
             source, target: dictionaries.
-            longest: most source tokens, EOS included.
+            longest: most source tokens, EOS and the language included.
             segmenters: what cuts the source, and joins the output again.
             markers: fairseq's post-processing of the output, before that of the segmenters.
             keep_bpe: put out segmented text as it is.
+            tokens: of the languages, which are in the dictionaries, but not in texts.
 
         Raises:
             ValueError: unknown markers.
@@ -82,14 +85,16 @@ class TextCodec:
             post_process("", markers)
         except NotImplementedError:
             raise ValueError(f"--post-process {markers}: not known to fairseq") from None
-        self.source, self.target, self.longest = source, target, longest
+        self.source, self.target, self.tokens = source, target, tokens
+        self.longest = longest - tokens.before_source
         self.tokenizer, self.bpe = segmenters
         self.markers, self.keep_bpe = markers, keep_bpe
         self._special = torch.tensor([source.bos(), source.pad(), source.eos()])
         self._warned = False
 
     def encode(self, line: Line) -> Tensor | None:
-        """``(tokens,)`` ids with EOS at the end; None for a line without words."""
+        """``(tokens,)`` ids with EOS at the end, and the language; None for a line without
+        words."""
         text = line.text.replace("\r", " ").strip()
         if not text:
             return None
@@ -116,7 +121,7 @@ class TextCodec:
                 self.longest - 1,
             )
             ids = torch.cat([words[: self.longest - 1], ids[-1:]])
-        return ids
+        return self.tokens.of_source(ids)
 
     def _segment_beginning(self, text: str) -> tuple[str, bool]:
         """As much of a text, in tokens, as is needed, and whether it is all.
@@ -133,7 +138,8 @@ class TextCodec:
         return self.segment(text), True
 
     def encode_prefix(self, text: str | None) -> Tensor:
-        """``(tokens,)`` ids of a target prefix, which is segmented already; none of no text.
+        """``(tokens,)`` ids of a target prefix, which is segmented already, after the language that
+        targets begin with; none of no text, if they begin with none.
 
         Raises:
             ValueError: it holds what is no word of the target dictionary.
@@ -146,6 +152,9 @@ class TextCodec:
                     f"--target-prefix {text}: the target dictionary has no word {word}; give "
                     "words that it has, segmented as in training, with blanks between"
                 )
+        forced = self.tokens.forced
+        # Somebody may have named the language, too.
+        ids = ids if ids[: len(forced)] == forced else [*forced, *ids]
         return torch.tensor(ids, dtype=torch.long)
 
     def segment(self, text: str) -> str:
@@ -158,7 +167,11 @@ class TextCodec:
 
     def decode(self, tokens: Tensor) -> str:
         """The text of a hypothesis, in one line: a BPE of bytes may put out a line feed."""
-        text: str = self.target.string(tokens.cpu(), None if self.keep_bpe else self.markers)
+        text: str = self.target.string(
+            tokens.cpu(),
+            None if self.keep_bpe else self.markers,
+            extra_symbols_to_ignore={self.tokens.target} - {None},
+        )
         if not self.keep_bpe:
             if self.bpe is not None:
                 text = self.bpe.decode(text)

@@ -35,10 +35,12 @@ class Generator(Protocol):
         self,
         models: list[BaseFairseqModel],
         sample: Sample,
+        *,
         prefix_tokens: Tensor | None = None,
+        bos_token: int | None = None,
     ) -> list[list[Hypothesis]]:
         """Hypotheses of every sentence, best first; ``prefix_tokens``: ``(rows, n)`` what they are
-        to begin with, then pad."""
+        to begin with, then pad; ``bos_token`` stands in place of the EOS before them."""
         ...
 
 
@@ -259,7 +261,8 @@ class Translator:
             "id": torch.arange(len(sources), device=device),
             "net_input": {"src_tokens": tokens.to(device), "src_lengths": lengths.to(device)},
         }
-        rows = self.generator.generate([], sample, prefix_tokens=self._forced(lines))
+        forced, begin = self._forced(lines), self.codec.tokens.begin
+        rows = self.generator.generate([], sample, prefix_tokens=forced, bos_token=begin)
         return [self._translation(*pair) for pair in zip(lines, rows, strict=True)]
 
     def _forced(self, lines: list[Line]) -> Tensor | None:

@@ -86,6 +86,8 @@ class Drafter(BaseFairseqModel):
     ) -> None:
         super().__init__()
         self.eos = eos
+        self.begin = eos
+        """What stands before a target's first token: EOS, or the language in its place."""
         self.encoder = encoder
         self.decoder = decoder
         self.block_size = block_size
@@ -202,7 +204,7 @@ class Drafter(BaseFairseqModel):
         verifier = self.verifier
         if self.encoder is not None:
             encoder_out = verifier.encoder(src_tokens, src_lengths=src_lengths)
-        shifted = torch.cat([torch.full_like(target[:, :1], self.eos), target[:, :-1]], dim=1)
+        shifted = torch.cat([torch.full_like(target[:, :1], self.begin), target[:, :-1]], dim=1)
         states, extra = verifier.decoder.extract_features(shifted, encoder_out=encoder_out)
         assert extra is not None
         # The first of them is what the first layer is given.
@@ -245,7 +247,7 @@ class Drafter(BaseFairseqModel):
             blocks,
             encoder_out,
             features,
-            self.eos,
+            self.begin,
             hiding=seeds if self.training else None,
             labels=states if with_verifier else None,
         )

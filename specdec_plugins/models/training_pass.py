@@ -61,7 +61,7 @@ class TrainingPass:
         blocks: Blocks,
         encoder_out: EncoderOut,
         features: Tensor | None,
-        eos: int,
+        begin: int,
         hiding: Tensor | None,
         labels: Tensor | None,
     ) -> None:
@@ -70,6 +70,7 @@ class TrainingPass:
             target: ``(batch, length)``.
             features: ``(batch, length, channels)`` what is read of the verifier, in drafters that
                 read its states.
+            begin: what stands before the first token: EOS, or what begins targets in its place.
             hiding: ``(batch,)`` seeds of which slots are not told the token before them; None: all
                 are.
             labels: ``(batch, length, channels)`` the verifier's states, for what reads logits; None
@@ -83,7 +84,7 @@ class TrainingPass:
         scored = blocks.scored
         self._gold, self._at = blocks.gold[scored], blocks.positions[scored]
         self._row = scored.nonzero()[:, 0]
-        before = torch.cat([torch.full_like(target[:, :1], eos), target], dim=1)
+        before = torch.cat([torch.full_like(target[:, :1], begin), target], dim=1)
         self._previous = before[self._row, self._at]
         hidden = None if hiding is None else decoder.hidden(hiding, blocks.gold)
         self._hidden = None if hidden is None else hidden[scored]

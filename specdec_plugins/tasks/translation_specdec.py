@@ -23,11 +23,13 @@ from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationTask
 from torch import Tensor
 
+from specdec_plugins.checkpoints import multilingual
 from specdec_plugins.checkpoints.dictionaries import KEY, check_dictionaries, fingerprints
 from specdec_plugins.checkpoints.encoder_init import init_encoder_from
+from specdec_plugins.checkpoints.multilingual import LanguageTokens, Multilingual, adopt
 from specdec_plugins.checkpoints.pair import check_pair, load_drafter, load_verifier, unwrapped
 from specdec_plugins.checkpoints.safe_globals import force_weights_only
-from specdec_plugins.checkpoints.saved_config import saved_model
+from specdec_plugins.checkpoints.saved_config import kept_languages, saved_model
 from specdec_plugins.data.block_mask import (
     CUTS,
     fixed_uniforms,
@@ -38,6 +40,7 @@ from specdec_plugins.data.block_mask import (
 from specdec_plugins.decoding.acceptance import RULE_OPTIONS, choose_rule
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.decoding.hypothesis import Hypothesis
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.stock_search import check_stock_search
 from specdec_plugins.files.errors import UsageError
@@ -56,6 +59,7 @@ from specdec_plugins.tasks.generation import (
     speculative_generator,
     warn_of_beam,
 )
+from specdec_plugins.tasks.language_data import add_languages
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
 
 logger = logging.getLogger(__name__)
@@ -90,6 +94,9 @@ class TranslationSpecdecTask(TranslationTask):
         self.rule = choose_rule({name: getattr(cfg, name) for name in RULE_OPTIONS})
         self.limits = GenerationLimits.from_config(cfg)
         self.controller = ControllerOptions.from_config(cfg)
+        self.multilingual: Multilingual | None = None
+        """The languages of the models, which they say when they are loaded."""
+        self.language_tokens = LanguageTokens()
         self._verifier: TransformerModelBase | None = None
         self._hidden = False
         self._slots = 0
@@ -115,10 +122,11 @@ class TranslationSpecdecTask(TranslationTask):
         Raises:
             CheckpointError: the file holds no drafter, or one that does not fit the verifier.
         """
+        verifier = self.verifier
         drafter = load_drafter(path, self)
-        if self.verifier is not None:
-            check_pair(drafter, self.verifier)
-        return drafter
+        if verifier is not None:
+            check_pair(drafter, verifier)
+        return self._begun(drafter)
 
     @contextmanager
     def _verifier_hidden(self) -> Iterator[None]:
@@ -147,6 +155,8 @@ class TranslationSpecdecTask(TranslationTask):
             return model
         refuse_precision(self.cfg)
         self._trains = True
+        # First, since it may add languages to the dictionaries.
+        verifier = self.verifier
         if self.cfg.autocast is not None:
             logger.info("training with autocast to %s", self.cfg.autocast)
         if getattr(cfg, "block_size", 0) is None:
@@ -156,9 +166,9 @@ class TranslationSpecdecTask(TranslationTask):
         if isinstance(model, Drafter):
             if (verifier := getattr(cfg, "init_encoder_from", None)) and model.encoder is not None:
                 init_encoder_from(model.encoder, verifier, self, model.exact_encoder)
-            self._check_drafter(model)
+            self._check_drafter(self._begun(model))
             self._slots = self.cfg.blocks_per_sentence * model.block_size
-        elif self.cfg.AR_path and not hasattr(model, "attach_verifier"):
+        elif verifier is not None and not hasattr(model, "attach_verifier"):
             raise ValueError(
                 "--AR-path: only drafters and heads learn from a verifier; leave it out"
             )
@@ -181,6 +191,12 @@ class TranslationSpecdecTask(TranslationTask):
                 "--AR-path"
             )
 
+    def _begun(self, drafter: Drafter) -> Drafter:
+        """A drafter whose targets begin as the verifier's do."""
+        if self.language_tokens.begin is not None:
+            drafter.begin = self.language_tokens.begin
+        return drafter
+
     def build_criterion(self, cfg: FairseqDataclass, **kwargs: object) -> FairseqCriterion:
         """Builds the criterion as fairseq does.
 
@@ -198,25 +214,57 @@ class TranslationSpecdecTask(TranslationTask):
         return criterion
 
     def state_dict(self) -> dict[str, object]:
-        """What checkpoints keep of the task: which dictionaries it has."""
-        return {**super().state_dict(), KEY: fingerprints(self)}
+        """What checkpoints keep of the task: which dictionaries it has, and which languages."""
+        state = {**super().state_dict(), KEY: fingerprints(self)}
+        if self.multilingual is not None:
+            state[multilingual.KEY] = self.multilingual.options()
+        return state
 
     def load_state_dict(self, state_dict: dict[str, object]) -> None:
         """Reads what fairseq hands over where it loads a model.
 
         Raises:
-            CheckpointError: the checkpoint was trained with other dictionaries.
+            CheckpointError: the checkpoint was trained with other dictionaries, or languages.
         """
-        check_dictionaries(state_dict, self, "a checkpoint of --path")
-        super().load_state_dict({name: state_dict[name] for name in state_dict if name != KEY})
+        name = "a checkpoint of --path"
+        kept = kept_languages(state_dict)
+        if kept is not None:
+            adopt(kept, self, name)
+        check_dictionaries(state_dict, self, name)
+        own = (KEY, multilingual.KEY)
+        super().load_state_dict({name: state_dict[name] for name in state_dict if name not in own})
 
     def load_dataset(self, split: str, *args: object, **kwargs: object) -> None:
         """Loads a split as fairseq does, and puts every sentence of it into a batch. In a drafter's
         training, batches are as large as what is computed of them."""
         super().load_dataset(split, *args, **kwargs)
+        pairs = self.datasets[split]
         # fairseq's function makes it, and cannot be told another class.
-        self.datasets[split].__class__ = WholePairs
-        self.datasets[split].slots = self._slots
+        pairs.__class__ = WholePairs
+        pairs.slots = self._slots
+        add_languages(pairs, self.language_tokens)
+
+    def build_dataset_for_inference(self, *args: object, **kwargs: object) -> FairseqDataset:
+        """Builds it as fairseq does; sources have their language."""
+        pairs = super().build_dataset_for_inference(*args, **kwargs)
+        add_languages(pairs, self.language_tokens)
+        return pairs
+
+    def inference_step(
+        self,
+        generator: Any,
+        models: list[BaseFairseqModel],
+        sample: Sample,
+        prefix_tokens: Tensor | None = None,
+        constraints: Tensor | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Generates as fairseq does; targets begin with their language, unless with what is
+        given."""
+        begin = self.language_tokens.beginning(sample["net_input"]["src_tokens"])
+        if prefix_tokens is not None:
+            begin["prefix_tokens"] = prefix_tokens
+        with torch.no_grad():
+            return generator.generate(models, sample, constraints=constraints, **begin)
 
     def get_batch_iterator(
         self,
@@ -241,7 +289,9 @@ class TranslationSpecdecTask(TranslationTask):
 
     def _cut(self, sample: Sample, uniforms: Tensor) -> None:
         lengths = sample["target"].ne(self.target_dictionary.pad()).sum(1)
-        sample["cuts"] = sample_cuts(lengths, uniforms)
+        # What is forced is never drafted.
+        forced = len(self.language_tokens.forced)
+        sample["cuts"] = forced + sample_cuts(lengths - forced, uniforms)
 
     def train_step(
         self,
@@ -282,7 +332,7 @@ class TranslationSpecdecTask(TranslationTask):
         committed, steps = statistics.committed_tokens, statistics.steps
         loss, sample_size, log = super().valid_step(sample, model, criterion)
         if not self.cfg.eval_bleu:  # else that has decoded the batch
-            generator.generate([model], sample)
+            self.inference_step(generator, [model], sample)
         log["_committed"] = statistics.committed_tokens - committed
         log["_steps"] = statistics.steps - steps
         return loss, sample_size, log
@@ -333,11 +383,13 @@ class TranslationSpecdecTask(TranslationTask):
         if drafters and self._hidden:
             return None  # for --eval-bleu, of a model that is just being loaded
         given = generation_options(args, self.cfg)
+        unprinted = {self.language_tokens.target} - {None}
         if not drafters:
             refuse_controller(self.controller)
             check_stock_search(vars(given))
+            more = {**(extra_gen_cls_kwargs or {}), "symbols_to_strip_from_output": unprinted}
             return super().build_generator(
-                models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn
+                models, args, seq_gen_cls, more, prefix_allowed_tokens_fn
             )
         verifiers = [model for model in models if not isinstance(model, Drafter)]
         if not verifiers and self.verifier is not None:
@@ -353,6 +405,8 @@ class TranslationSpecdecTask(TranslationTask):
         if prefix_allowed_tokens_fn is not None:
             raise ValueError("prefix_allowed_tokens_fn: not supported by speculative decoding")
         trains = args is None or self._trains
-        return speculative_generator(
+        generator = speculative_generator(
             verifiers[0], drafters[0], self.target_dictionary, given, trains
         )
+        generator.symbols_to_strip_from_output |= unprinted
+        return generator

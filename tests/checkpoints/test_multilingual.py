@@ -1,0 +1,154 @@
+"""The languages of multilingual models: as fairseq's own task has them."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_batch, make_dictionary
+from fairseq.data import LanguagePairDataset, ListDataset
+from fairseq.data.data_utils import collate_tokens
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from stand_ins import STAND_INS, begun, multilingual_task, saved_task
+
+from specdec_plugins.checkpoints.multilingual import KEY, TASK, LanguageTokens, Multilingual, adopt
+from specdec_plugins.checkpoints.saved_config import kept_languages, saved_languages
+from specdec_plugins.files.errors import CheckpointError, ConfigError, InferenceError
+from specdec_plugins.inference import Settings, load_translator
+from specdec_plugins.tasks.language_data import add_languages
+
+LANGS = "--langs fr,en,de --lang-pairs en-de"
+KINDS = {
+    "both": "--encoder-langtok src --decoder-langtok",
+    "the target's before the source": "--encoder-langtok tgt",
+    "of the target alone": "--decoder-langtok --lang-tok-style mbart",
+    "none": "",
+    "in place of EOS": "--encoder-langtok src --decoder-langtok --lang-tok-replacing-bos-eos",
+    "in place of the source's EOS": "--encoder-langtok tgt --lang-tok-replacing-bos-eos",
+    "of a kind": "--langtoks-specs main,mined --langtoks {'main':('src.mined','tgt')}",
+    "with a mask": "--decoder-langtok --extra-data {'mono_dae':'elsewhere'}",
+}
+
+
+class World:
+    """The same task by fairseq and by us."""
+
+    def __init__(self, folder: Path, flags: str) -> None:
+        for language in ("en", "de"):
+            make_dictionary().save(str(folder / f"dict.{language}.txt"))
+        self.stock = multilingual_task(folder, f"{LANGS} {flags}")
+        languages = saved_languages(saved_task(self.stock), str(folder))
+        assert languages is not None
+        self.languages = languages
+        config = TranslationConfig(source_lang="en", target_lang="de")
+        self.task: Any = TranslationTask(config, make_dictionary(), make_dictionary())
+        adopt(languages, self.task, "a file")
+        self.tokens: LanguageTokens = self.task.language_tokens
+
+
+@pytest.fixture(params=KINDS)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    return World(tmp_path, KINDS[request.param])
+
+
+def test_dictionaries_and_inference(world: World) -> None:
+    for side in ("source_dictionary", "target_dictionary"):
+        assert getattr(world.task, side).symbols == getattr(world.stock, side).symbols
+    plain = make_batch([3, 6, 4])
+    batch, begin = begun(world.stock, plain)
+    rows = [world.tokens.of_source(row[row != 1]) for row in plain["net_input"]["src_tokens"]]
+    sources = batch["net_input"]["src_tokens"]
+    assert torch.equal(collate_tokens(rows, 1, left_pad=True), sources)
+    ours = world.tokens.beginning(sources)
+    forced, expected = ours["prefix_tokens"], begin.get("prefix_tokens")
+    assert forced is expected is None or torch.equal(forced, expected)
+    # Where nothing is said, fairseq too begins with EOS.
+    assert (ours["bos_token"] or 2) == begin.get("bos_token", 2)
+
+
+def test_training_data(world: World) -> None:
+    texts = [torch.tensor([4, 5, 6, 2]), torch.tensor([7, 2])]
+
+    def pairs(source: Any, target: Any) -> Any:
+        dictionary = world.task.source_dictionary
+        return LanguagePairDataset(source, source.sizes, dictionary, target, target.sizes)
+
+    data = [ListDataset(texts, [len(text) for text in texts]) for _ in range(2)]
+    ours = pairs(*data)
+    add_languages(ours, world.tokens)
+    manager, (before, after) = world.stock.data_manager, world.stock.args.langtoks["main"]
+    stock = pairs(
+        manager.src_dataset_tranform_func("en", "de", data[0], before),
+        manager.tgt_dataset_tranform_func("en", "de", data[1], after),
+    )
+    assert ours.sizes.tolist() == stock.sizes.tolist()
+    if world.stock.args.lang_tok_replacing_bos_eos:
+        stock = manager.alter_dataset_langtok(stock, 2, "en", 2, "de", before, after)
+    ours, stock = (one.collater([one[i] for i in range(2)]) for one in (ours, stock))
+    assert torch.equal(ours["net_input"]["src_tokens"], stock["net_input"]["src_tokens"])
+    assert torch.equal(ours["target"], stock["target"])
+
+
+def test_what_our_task_keeps_says_the_same(world: World) -> None:
+    assert kept_languages({KEY: world.languages.options()}) == world.languages
+    everything = {**world.languages.task_options(), "_name": TASK}
+    assert saved_languages(everything, "") == world.languages
+    assert saved_languages({"_name": "translation"}, "") is None is kept_languages({})
+
+
+def test_a_list_of_languages_lies_beside_the_checkpoint(tmp_path: Path) -> None:
+    values = {"lang_dict": "/elsewhere/langs.txt", "decoder_langtok": True}
+    with pytest.raises(ConfigError, match=f"put that beside it, as {tmp_path}/langs.txt"):
+        Multilingual.of(values, str(tmp_path))
+    (tmp_path / "langs.txt").write_text("de\nen\n")
+    assert Multilingual.of(values, str(tmp_path)).langs == ("de", "en")
+
+
+@pytest.mark.parametrize(
+    ("values", "fault"),
+    [
+        ({}, "names no languages"),
+        ({"langs": ["en", 3]}, "langs that are no list of names"),
+        ({"langs": "en,d e"}, "langs that are no list of names"),
+        ({"langs": "en", "lang_tok_style": "other"}, "lang_tok_style 'other'"),
+        ({"langs": "en", "langtoks_main": "src"}, "langtoks that are no pair"),
+        ({"langs": "en", "encoder_langtok": "{}"}, "the language token '{}'"),
+    ],
+)
+def test_what_cannot_be_is_refused(values: dict[str, Any], fault: str) -> None:
+    with pytest.raises(ConfigError, match=fault):
+        Multilingual.of(values, "")
+
+
+def test_tasks_refuse_other_languages(tmp_path: Path) -> None:
+    world = World(tmp_path, "--decoder-langtok")
+    adopt(world.languages, world.task, "the same")
+    other = Multilingual.of({"langs": "en,de"}, "")
+    with pytest.raises(CheckpointError, match=r"drafter\.pt: has other languages"):
+        adopt(other, world.task, "drafter.pt")
+    cfg = Namespace(source_lang="en", target_lang="xx")
+    task = Namespace(
+        cfg=cfg, source_dictionary=make_dictionary(), target_dictionary=make_dictionary()
+    )
+    with pytest.raises(
+        CheckpointError, match="-t xx: is none of the verifier's languages: de, en, fr"
+    ):
+        adopt(world.languages, task, "verifier.pt")
+    lost = Multilingual.of({"langs": "en,de", "encoder_langtok": "src.mined"}, "")
+    cfg.target_lang = "de"
+    with pytest.raises(CheckpointError, match="cannot find language token __en_mined__"):
+        adopt(lost, task, "verifier.pt")
+
+
+def test_commands_name_the_languages_that_there_are(tmp_path: Path) -> None:
+    path = STAND_INS["multilingual"].save(tmp_path / "verifier.pt")
+    given: Any = {"data": str(tmp_path), "ar_path": str(path), "strategy": "AR"}
+    with pytest.raises(InferenceError, match=r"--target-lang, which are two of de, en, fr$"):
+        load_translator(Settings(**given))
+    with pytest.raises(ConfigError, match="-t xx: is none of the verifier's languages: de, en, fr"):
+        load_translator(Settings(**given, source_lang="en", target_lang="xx"))
+    with pytest.raises(InferenceError, match=r"dict\.fr\.txt: no such file"):
+        load_translator(Settings(**given, source_lang="en", target_lang="fr"))

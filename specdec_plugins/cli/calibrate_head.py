@@ -15,13 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specdec_plugins.checkpoints.head_file import save_head
-from specdec_plugins.evaluation.calibration import (
-    check_plotting,
-    fit_calibration,
-    plot_reliability,
-    report,
-)
+from specdec_plugins.evaluation.calibration import fit_calibration, plot_reliability, report
 from specdec_plugins.evaluation.head_predictions import TrainedHead
+from specdec_plugins.evaluation.plots import check_plotting
 from specdec_plugins.files.help import documented
 from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.files.lock import reserved
@@ -50,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     outputs = [("OUTPUT", args.output), ("--json", args.json), ("--plot", args.plot)]
     given = {"CHECKPOINT": args.checkpoint, "--AR-path": args.AR_path, "--drafter": args.drafter}
     if args.plot:
-        check_plotting()
+        check_plotting("or leave out --plot")
     check_paths(outputs, given.items())
     with reserved(outputs):
         calibrate(args, outputs)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from importlib.util import find_spec
 
 import numpy as np
 from sklearn.linear_model import LogisticRegression
@@ -13,6 +12,7 @@ from sklearn.metrics import brier_score_loss, roc_auc_score
 from torch import Tensor
 
 from specdec_plugins.decoding.arrays import Floats
+from specdec_plugins.evaluation.plots import new_figure
 from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.files.whole_file import whole_file
 
@@ -135,15 +135,6 @@ def _binned(predicted: Tensor, happened: Tensor, bins: int) -> tuple[Floats, Flo
     return count[held], predictions[held] / count[held], events[held] / count[held]
 
 
-def check_plotting() -> None:
-    """
-    Raises:
-        ValueError: matplotlib is not installed.
-    """
-    if find_spec("matplotlib") is None:
-        raise ValueError("--plot needs matplotlib: pip install matplotlib")
-
-
 def plot_reliability(predictions: Predictions, path: str | os.PathLike[str], title: str) -> None:
     """Write a PNG: the reliability diagrams of tokens and of survival, and survival by slot.
 
@@ -151,12 +142,9 @@ def plot_reliability(predictions: Predictions, path: str | os.PathLike[str], tit
         ImportError: matplotlib is not installed.
         OSError: the file cannot be written.
     """
-    # Only here: it is an extra. Without pyplot, since that looks for a display.
-    from matplotlib.figure import Figure
-
     token = predictions.logits.float().sigmoid()
     survival = token.cumprod(-1)
-    figure = Figure(figsize=(14, 4.6), layout="constrained")
+    figure = new_figure((14, 4.6))
     left, middle, right = figure.subplots(1, 3)
     for axes, name, predicted, where in (
         (left, "token, given all before it", token, predictions.decided),

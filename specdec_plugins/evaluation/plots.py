@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specdec_plugins.decoding.controllers import POLICIES
-from specdec_plugins.evaluation.labels import Label, place_labels
 from specdec_plugins.evaluation.summary import Group, Spread, SystemSummary
 from specdec_plugins.evaluation.systems import AR, CTRANSLATE2, FAIRSEQ, System
 from specdec_plugins.files.wording import counted
@@ -60,16 +59,16 @@ PANELS = (
 )
 
 
-def check_plotting() -> None:
-    """
+def check_plotting(
+    instead: str = "or give --no-plots (the same command without it draws them later)",
+) -> None:
+    """See to it that matplotlib, which is an extra, can be had.
+
     Raises:
-        ValueError: matplotlib is not installed.
+        ValueError: it is not installed; says what to do ``instead``.
     """
     if find_spec("matplotlib") is None:
-        raise ValueError(
-            "the plots need matplotlib: pip install matplotlib, or give --no-plots (the same "
-            "command without it draws them later)"
-        )
+        raise ValueError(f"the plots need matplotlib: pip install matplotlib, {instead}")
 
 
 def draw_pareto(group: Group) -> dict[str, bytes]:
@@ -84,8 +83,6 @@ def draw_pareto(group: Group) -> dict[str, bytes]:
     figure = new_figure((13, 6.2))
     figure.suptitle(f"{_title(group)}\nAR: verification rate 1, discard rate 0 (not shown)")
     for axes, (rate, slots) in zip(figure.subplots(1, 2, sharey=True), PANELS):
-        labels: list[Label] = []
-        curves = []
         for name, systems in _curves(group):
             style = _style(systems[0], group)
             points = [
@@ -93,9 +90,9 @@ def draw_pareto(group: Group) -> dict[str, bytes]:
             ]
             line = "-" if len(points) > 1 else ""
             axes.plot(*zip(*points), label=name, linestyle=line, **style)
-            curves.append(points)
-            texts = [_point(system) for system in systems]
-            labels += [Label(*p, t, style["color"]) for p, t in zip(points, texts)]
+            for point, system in zip(points, systems):
+                text, beside = _point(system), {"xytext": (5, 4), "textcoords": "offset points"}
+                axes.annotate(text, point, **beside, fontsize=8, color=style["color"])
         axes.set(
             xlabel=f"discard rate: {slots} but not\naccepted, per committed token",
             title=f"of {slots}",
@@ -103,7 +100,6 @@ def draw_pareto(group: Group) -> dict[str, bytes]:
             ymargin=0.08,
         )
         axes.grid(alpha=0.3)
-        place_labels(figure, axes, labels, curves)
     figure.axes[0].set_ylabel("verification rate: verifier calls per committed token")
     _legend(figure, columns=3)
     return save_figure(figure)
@@ -211,16 +207,12 @@ def by_tenths(sentences: Sequence[Sequence[int]]) -> tuple[list[float], list[flo
     A step of a sentence of n stretches over an n-th of it: each tenth that it shares in counts it
     by its share.
     """
-    weights, sums, squares = np.zeros((3, 10))
-    for steps in sentences:
-        edges = np.linspace(0, 10, len(steps) + 1)
-        for value, begin, end in zip(steps, edges, edges[1:]):
-            share = (np.minimum(np.arange(1, 11), end) - np.maximum(np.arange(10), begin)).clip(0)
-            weights += share
-            sums += share * value
-            squares += share * value**2
-    mean = sums / weights
-    spread = np.sqrt((squares / weights - mean**2).clip(0))
+    tenths = np.arange(10)[:, None]
+    edges = [np.linspace(0, 10, len(steps) + 1) for steps in sentences]
+    shares = np.concatenate([np.diff(np.clip(edge - tenths, 0, 1)) for edge in edges], axis=1)
+    values, weights = np.concatenate(sentences), shares.sum(1)
+    mean = shares @ values / weights
+    spread = np.sqrt((shares @ values**2 / weights - mean**2).clip(0))
     return mean.tolist(), spread.tolist()
 
 

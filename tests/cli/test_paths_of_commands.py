@@ -221,7 +221,7 @@ def test_calibrate_head(
     # What the checkpoint names, and not the command line.
     trained = SimpleNamespace(files=[("--data", folder / "dict.en.txt")])
     monkeypatch.setattr(script, "TrainedHead", lambda *_, **__: trained)
-    monkeypatch.setattr(script, "check_plotting", lambda: None)
+    monkeypatch.setattr(script, "check_plotting", lambda instead: None)
     given = ["--AR-path", folder / "verifier.pt", "--drafter", folder / "drafter.pt"]
     flags = ("OUTPUT", "--json", "--plot")
     inputs = ("checkpoint.pt", "verifier.pt", "drafter.pt", "dict.en.txt")

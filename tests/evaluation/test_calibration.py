@@ -12,12 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from specdec_plugins.evaluation import calibration
 from specdec_plugins.evaluation.calibration import (
     Predictions,
     auroc,
     brier_score,
-    check_plotting,
     expected_calibration_error,
     fit_calibration,
     plot_reliability,
@@ -164,8 +162,3 @@ class TestDiagram:
         data = path.read_bytes()
         assert data.startswith(b"\x89PNG")
         assert len(data) > 10_000
-
-    def test_without_matplotlib_the_remedy_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(calibration, "find_spec", lambda name: None)
-        with pytest.raises(ValueError, match="pip install matplotlib"):
-            check_plotting()

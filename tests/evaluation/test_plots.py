@@ -1,4 +1,4 @@
-"""Every picture is drawn, with everything on it and no label upon another."""
+"""Every picture is drawn, with everything on it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from experiments import PEERS, SYSTEMS, make_columns, make_group, make_groups, m
 
 from specdec_plugins.decoding.controllers import POLICIES
 from specdec_plugins.evaluation import plots
-from specdec_plugins.evaluation.labels import Label, place_labels
 from specdec_plugins.evaluation.plots import STYLES, check_plotting, draw_pareto, draw_speed
 from specdec_plugins.evaluation.runs import Run
 
@@ -132,39 +131,6 @@ def test_bars() -> None:
     assert {"cpu, batch 8, strict", "strict tree bfloat16", "1 thread", "2 threads"} <= set(shown)
     one = [run for run in runs if run.system.endswith("1 thread")]
     assert "2 threads" not in texts(plots.draw_bars(make_groups(one, PEERS), "")["svg"])
-
-
-@pytest.mark.usefixtures("_matplotlib")
-def test_labels_keep_apart() -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.subplots()
-    points = [(0.5, 0.5), (0.505, 0.5), (0.5, 0.51), (0.9, 0.1), (0.1, 0.9)]
-    axes.plot(*zip(*points))
-    place_labels(figure, axes, [Label(x, y, f"k {i}", "b") for i, (x, y) in enumerate(points)])
-    figure.draw_without_rendering()
-    boxes = [text.get_window_extent() for text in axes.texts]
-    assert len(boxes) == 5
-    for i, box in enumerate(boxes):
-        assert not any(box.overlaps(other) for other in boxes[:i])
-        assert not any(box.contains(*axes.transData.transform(point)) for point in points)
-
-
-@pytest.mark.usefixtures("_matplotlib")
-def test_a_label_keeps_off_a_curve() -> None:
-    """Its usual place, above the point, is where the curve goes."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4, 4), layout="constrained")
-    axes = figure.subplots()
-    axes.plot([0.5, 0.5], [0, 1])
-    axes.set(xlim=(0, 1))
-    place_labels(figure, axes, [Label(0.5, 0.5, "k 5", "b")], [[(0.5, 0.0), (0.5, 1.0)]])
-    figure.draw_without_rendering()
-    box = axes.texts[0].get_window_extent()
-    line = [axes.transData.transform((0.5, i / 500)) for i in range(501)]
-    assert not any(box.contains(*point) for point in line)
 
 
 def test_without_matplotlib_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,7 @@ from drafters import save_pair
 from specdec_plugins.cli import benchmark as script
 from specdec_plugins.decoding.acceptance import RelaxedRule, StrictRule
 from specdec_plugins.evaluation import ctranslate2_system, experiment, plots
-from specdec_plugins.evaluation.folder import RunFolder
 from specdec_plugins.evaluation.processes import InThisProcess
-from specdec_plugins.evaluation.runs import Run as TimedRun
 from specdec_plugins.evaluation.worker import Answer, Job
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference.report import versions
@@ -131,46 +129,6 @@ def test_several_relaxed_rules(run: Run, out: Path) -> None:
     }
 
 
-def test_resuming_repeats_nothing(
-    run: Run, out: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    add = RunFolder.add
-
-    def interrupt(self: RunFolder, measurement: TimedRun) -> None:
-        if len(self.runs) == 4:
-            raise KeyboardInterrupt
-        add(self, measurement)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "add", interrupt)
-        assert run(*SMALL) == 130
-    assert "finished runs are kept" in one_error(capfd)
-    # Each round has an order of its own.
-    turns = made(out)
-    assert [number for _, _, number in turns] == [1, 1, 1, 2]
-    kept = (out / "runs.jsonl").read_bytes()
-    assert run(*SMALL) == 0
-    assert made(out)[:4] == turns
-    assert sorted(made(out)) == sorted((name, 1, number) for name in NAMES for number in (1, 2))
-    assert (out / "runs.jsonl").read_bytes().startswith(kept)
-    table = capfd.readouterr().out
-    assert "### cpu, eager, 1 thread, batch 1, strict; 4 sentences" in table
-    assert not list(out.glob("speed.*"))
-    # What is complete is told anew, and more is added.
-    (out / "table.md").unlink()
-    monkeypatch.setattr(experiment, "SystemProcess", None)
-    assert run(*SMALL) == 0
-    assert (out / "table.md").read_text() == table
-    monkeypatch.setattr(experiment, "SystemProcess", in_this_process)
-    assert run(*SMALL, "--batch", "1", "2", "--repeats", "1") == 0
-    assert sorted(made(out)[6:]) == sorted((name, 2, 1) for name in NAMES)
-    capfd.readouterr()
-    assert run(*SMALL, "--rule", "relaxed") == 1
-    assert "was begun with other systems.strict tree float64, 1 thread" in one_error(capfd)
-    assert run(*SMALL, "--lines", "3") == 1
-    assert "was begun with other texts..lines, texts..sha256" in one_error(capfd)
-
-
 def test_a_verifier_that_ctranslate2_cannot_take(
     run: Run, out: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -206,27 +164,17 @@ def test_pictures(world: Path, out: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "status", "message"),
     [
-        (["--batch", "0"], 2, "--batch 0: must be at least 1"),
         (["--beam", "0"], 2, "--beam 0: must be at least 1"),
-        (["--threads", "0"], 2, "--threads 0: must be from 1 to "),
         (["--threads", "4096"], 2, "--threads 4096: must be from 1 to "),
-        (["--repeats", "0"], 2, "--repeats 0: must be at least 1"),
-        (["--warmup", "-1"], 2, "--warmup -1: must be 0 or more"),
-        (["--lines", "0"], 2, "--lines 0: must be at least 1"),
-        (["--precision", "int3"], 2, "argument --precision: invalid choice: 'int3'"),
-        (["--controller", "oracle"], 2, "argument --controller: invalid choice: 'oracle'"),
         (["--rule", "loose"], 2, "--rule loose: must be strict, relaxed or relaxed:BETA:TAU, for"),
         (["--rule", "relaxed:1:0.5"], 2, "--rule relaxed:1:0.5: must be strict"),
         (["--bf16"], 2, "--bf16 is not for a benchmark: choose with --precision; leave it out"),
-        (["--unkpen", "2"], 2, "--unkpen is not for a benchmark"),
         (["--sampling"], 2, "--sampling is not for a benchmark"),
         (["--seed", "2"], 2, "--seed is not for a benchmark: nothing is drawn; leave it out"),
         (["--beta", "1"], 2, "--beta 1: relaxed acceptance takes 2 or more"),
         (["--strategy", "AR"], 2, "--strategy is not for a benchmark"),
         (["--baseline", "other"], 1, "--baseline 'other': is not one of the systems: fairseq"),
         (["--source", "nowhere"], 1, "--input-path nowhere: cannot be read"),
-        (["--reference", "nowhere"], 1, "--reference nowhere: cannot be read"),
-        (["--reference", "SHORT"], 1, "has 1 lines, and --input-path"),
         (["--block-size", "9"], 2, "block"),
     ],
 )
@@ -268,11 +216,6 @@ def test_what_relaxed_means(flags: str, beta: int, tau: float) -> None:
     assert script._rules(args) == [StrictRule(), RelaxedRule(beta, tau)]
 
 
-def test_a_drafter_is_needed(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(*SMALL, path=None) == 2
-    assert "--path: give the drafter's checkpoint" in one_error(capfd)
-
-
 def test_what_is_not_installed_is_named(
     run: Run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -283,21 +226,6 @@ def test_what_is_not_installed_is_named(
     flags = ["--path", "d", "--AR-path", "v", "--source", "x", "--output-path", "y"]
     assert script.main(["data", *flags, "--ctranslate2"]) == 2
     assert "pip install matplotlib, or give --no-plots" in one_error(capfd)
-
-
-def test_an_unknown_precision_of_ctranslate2(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("ctranslate2", reason="CTranslate2, of the extra [bench], is not here")
-    assert run("--ctranslate2", "int3") == 2
-    assert "--ctranslate2 int3: must be one of those" in one_error(capfd)
-
-
-def test_the_folder_of_something_else(
-    run: Run, out: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    out.mkdir()
-    (out / "runs.jsonl").write_text('{"system": "AR"}\n')
-    assert run(*SMALL) == 1
-    assert "runs.jsonl, line 1: is no run" in one_error(capfd)
 
 
 def test_a_system_that_fails_is_named(

@@ -16,7 +16,7 @@ from models.test_acceptance_head import make_head
 
 from specdec_plugins.checkpoints.head_file import save_head
 from specdec_plugins.cli import evaluate as script
-from specdec_plugins.evaluation import experiment, plots
+from specdec_plugins.evaluation import experiment
 from specdec_plugins.evaluation.folder import RunFolder, read_runs
 from specdec_plugins.evaluation.runs import Run
 from specdec_plugins.inference import Settings, load_translator
@@ -192,15 +192,6 @@ def test_a_pair_needs_no_paths(world: Path, out: Path, tmp_path: Path) -> None:
     assert len(made(out)) == 6
 
 
-def test_runs_survive_a_kill_in_the_middle_of_a_line(run: Evaluate, out: Path) -> None:
-    assert run(*SMALL) == 0
-    whole = (out / "runs.jsonl").read_bytes()
-    (out / "runs.jsonl").write_bytes(whole[:-20])
-    assert run(*SMALL) == 0
-    assert len(made(out)) == 6
-    assert (out / "runs.jsonl").read_bytes().splitlines()[:5] == whole.splitlines()[:5]
-
-
 def test_sampled(run: Evaluate, out: Path, world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """SpecDec++'s experiments, without the drafter alone; more seeds are added; all is recorded."""
     flags = ["--sampling", "--temperature", "0.7", "--constant-k", "2", "--tree-nodes", "5"]
@@ -303,14 +294,13 @@ def test_another_sweep_is_refused(
         assert run(*SMALL[:2], *SMALL[4:], **{"constant_k": "2", **given}) == 1
         assert message in one_error(capfd)
         assert {p.name: p.read_bytes() for p in out.iterdir() if p.is_file()} == kept
+    assert run(*SMALL, "--stop-threshold", "2") == 2
+    assert run("--controller", "acceptance-head", acceptance_head="missing.pt") == 1
+    assert {p.name: p.read_bytes() for p in out.iterdir() if p.is_file()} == kept
 
 
 BAD = [
     (["--stop-threshold", "0.5", "1.5"], "--stop-threshold 1.5: must be between 0 and 1"),
-    (["--stop-threshold", "high"], "--stop-threshold: invalid float value: 'high'"),
-    (["--min-draft", "3", "--max-draft", "2"], "--min-draft 3: is above --max-draft 2"),
-    (["--block-size", "2", "5"], "--block-size 5: the drafter was trained for blocks of 1 to 4"),
-    (["--constant-k", "9"], "--constant-k 9: the drafter was trained for blocks of 1 to 4"),
     (["--controller", "none"], "--controller: invalid choice: 'none'"),
     (["--batch", "2", "0"], "--batch 0: must be at least 1"),
     (["--repeats", "0"], "--repeats 0: must be at least 1"),
@@ -321,9 +311,6 @@ BAD = [
     (["--sampling", "--repeats", "2"], "--repeats 2: with --sampling there is a round for each"),
     (["--sampling", "--seed", "1", "-2"], "--seed 1 -2: must be 0 or more"),
     (["--seed", "1", "2"], "--seed 1 2: several are for --sampling"),
-    (["--sampling-topk", "4"], "--sampling-topk, --sampling-topp: give --sampling too"),
-    (["--sampling", "--controller", "oracle"], "--controller oracle: looks at drafted tokens"),
-    (["--device", "tpu"], "--device: invalid choice: 'tpu'"),
     (["--device", "cuda"], "--cpu and --device cuda: give one of them"),
 ]
 
@@ -355,6 +342,7 @@ def test_files_are_json_where_an_option_is_infinite(run: Evaluate, out: Path) ->
     def refuse(name: str) -> None:
         raise AssertionError(name)
 
+    assert {one.sentences for one in read_runs(out / "runs.jsonl")} == {1}
     for path in (out / "summary.json", *(out / "sentences").iterdir()):
         for text in path.read_text().splitlines() if path.parent != out else [path.read_text()]:
             json.loads(text, parse_constant=refuse)
@@ -370,11 +358,8 @@ def test_half_of_relaxed_acceptance(caplog: pytest.LogCaptureFixture) -> None:
     ("changes", "status", "message"),
     [
         ({"path": None}, 2, "--path: give the drafter's checkpoint"),
-        ({"path": None, "acceptance_head": "head.pt"}, 2, "--path: give the drafter's checkpoint"),
-        ({"AR_path": None}, 2, "--AR-path: give the verifier's checkpoint"),
         ({"AR_path": "missing.pt"}, 1, "missing.pt"),
         ({"acceptance_head": "missing.pt"}, 1, "missing.pt"),
-        ({"input_path": "missing.txt"}, 1, "--input-path missing.txt: cannot be read"),
         ({"input_path": "/dev/null"}, 1, "--input-path /dev/null: holds no sentence"),
         ({"output_path": "/dev/null"}, 1, "--output-path /dev/null: cannot be written to"),
         ({"output_path": None}, 2, "--output-path"),
@@ -392,23 +377,6 @@ def test_a_file_that_cannot_be(
     assert run("--repeats", "1", **changes) == status
     assert message in one_error(capfd)
     assert not (out / "runs.jsonl").exists()
-
-
-def test_a_correction_is_no_other_sweep(run: Evaluate, out: Path) -> None:
-    """What failed before its first run leaves nothing that the corrected command must match."""
-    assert run("--repeats", "1", "--beta", "3", "--tau", "1") == 1
-    assert run(*SMALL) == 0
-
-
-def test_bad_input_loses_nothing(
-    run: Evaluate, out: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert run(*SMALL) == 0
-    kept = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    capfd.readouterr()
-    assert run(*SMALL, "--stop-threshold", "2") == 2
-    assert run("--controller", "acceptance-head", acceptance_head="missing.pt") == 1
-    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == kept
 
 
 def test_without_a_head_its_controller_is_left_out(
@@ -442,22 +410,6 @@ def test_a_full_disk_on_standard_output(
     assert (out / "table.md").exists()
 
 
-def test_input_that_is_no_text(
-    run: Evaluate, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """The remedy is one that this command has."""
-    (tmp_path / "bad.txt").write_bytes(b"w1\n\xff\n")
-    assert run(*SMALL, input_path=str(tmp_path / "bad.txt")) == 1
-    message = one_error(capfd)
-    assert "line 2 is not UTF-8" in message
-    assert "--resume" not in message
-
-
-def test_some_lines_alone(run: Evaluate, out: Path) -> None:
-    assert run(*SMALL, "--lines", "3", "--quiet") == 0
-    assert {record.sentences for record in read_runs(out / "runs.jsonl")} == {2}
-
-
 def test_pictures_are_drawn(
     world: Path, out: Path, run: Evaluate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -472,16 +424,3 @@ def test_pictures_are_drawn(
         assert png.startswith(b"\x89PNG")
         assert len(png) > 10_000
         assert b"</svg>" in (out / f"{kind}-cpu-batch1.svg").read_bytes()
-
-
-def test_without_matplotlib_it_says_so_at_once(
-    run: Evaluate, out: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(plots, "find_spec", lambda name: None)
-    main = script.main
-    monkeypatch.setattr(
-        script, "main", lambda argv: main([word for word in argv if word != "--no-plots"])
-    )
-    assert run(*SMALL) == 2
-    assert "--no-plots" in one_error(capfd)
-    assert not out.exists()

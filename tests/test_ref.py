@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from unittest.mock import patch
 
@@ -26,8 +26,16 @@ ref_bleu = load_script("ref_bleu")
 
 
 def ref(*arguments: object) -> "subprocess.CompletedProcess[str]":
-    command = [str(ROOT / "scripts" / "ref.sh"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True)
+    """What ``ref.sh`` says and how it ends, by what it runs, in this process."""
+    out, err, status = io.StringIO(), io.StringIO(), 0
+    command = ["ref.sh", *map(str, arguments)]
+    with redirect_stdout(out), redirect_stderr(err), patch.object(sys, "argv", command):
+        try:
+            ref_bleu.main()
+        except SystemExit as stop:
+            status = 1
+            print(stop.code, file=sys.stderr)
+    return subprocess.CompletedProcess(command, status, out.getvalue(), err.getvalue())
 
 
 def write(path: Path, lines: list[str]) -> Path:
@@ -228,6 +236,7 @@ def test_bad_input_is_refused_in_one_line(content: object, message: str, tmp_pat
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    """Of the script itself."""
     hyp = write(tmp_path / "hyp", ["a b c d e"])
     with open("/dev/full", "w") as full:
         done = subprocess.run(

@@ -545,6 +545,7 @@ def test_a_line_too_short_for_the_minimum(
         (["--output-path", "nowhere/out"], 1, "nowhere; create it"),
         (["--output-path", "-", "--resume"], 1, "--resume: needs a file"),
         (["--output-path", "/dev/null", "--resume"], 1, "--resume: /dev/null is no ordinary file"),
+        (["--trace", "t", "--strategy", "drafter"], 2, "--trace: --strategy drafter has no draft"),
         (["--trace", "-"], 1, "--trace -: cannot go to standard output; name a file"),
         (["--bpe", "subword_nmt", "--bpe-codes", "missing"], 1, "--bpe subword_nmt: cannot be"),
         (["--bpe", "sentencepiece"], 1, "--bpe sentencepiece: needs --sentencepiece-model; give"),

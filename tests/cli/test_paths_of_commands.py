@@ -1,5 +1,5 @@
-"""Every output of every command made equal to every other file of its run, or to one of another
-run: nothing is lost."""
+"""Every output of every command made a link to every other file of its run, or to one of another
+run: nothing is lost. Other ways to name a file twice are tried by ``tests/inference``."""
 
 from __future__ import annotations
 
@@ -24,15 +24,6 @@ def load(name: str) -> Any:
     return importlib.import_module(f"specdec_plugins.cli.{name}")
 
 
-def link(path: Path, target: Path) -> None:
-    path.symlink_to(target)
-
-
-def hard_link(path: Path, target: Path) -> None:
-    os.link(target, path)
-
-
-LINKS = [link, hard_link]
 Files = dict[Path, bytes]
 
 
@@ -107,24 +98,19 @@ def test_another_run_has_an_output(
 OUTPUTS = ("--output-path", "--trace", "--stats-json", "--cost-profile")
 
 
-@pytest.mark.parametrize("way", [None, *LINKS])
-def test_inference(folder: Path, refused: Callable[..., None], way: Any) -> None:
+def test_inference(folder: Path, refused: Callable[..., None]) -> None:
     main = load("inference").main
     usual = {"--input-path": folder / "in.txt", "--output-path": folder / "out.txt"}
     for number, flag in enumerate(OUTPUTS):
         for name in (*MODELS, "in.txt"):
-            path = folder / name
-            if way is not None:
-                path = folder / f"{flag}.{name}"
-                way(path, folder / name)
+            path = folder / f"{flag}.{name}"
+            path.symlink_to(folder / name)
             given = {**usual, flag: path}
             refused(main, *models(folder), *(word for pair in given.items() for word in pair))
         for other in OUTPUTS[:number]:
             (folder / "new").write_text("precious, too\n")
-            path = folder / "new"
-            if way is not None:
-                path = folder / f"{flag}{other}"
-                way(path, folder / "new")
+            path = folder / f"{flag}{other}"
+            path.symlink_to(folder / "new")
             given = {**usual, flag: path, other: folder / "new"}
             refused(main, *models(folder), *(word for pair in given.items() for word in pair))
     for flag in OUTPUTS[1:3]:
@@ -141,8 +127,7 @@ def each_once(outputs: Sequence[Any], inputs: Sequence[Any]) -> list[tuple[Any, 
     return [(outputs[i % len(outputs)], inputs[i % len(inputs)]) for i in range(count)]
 
 
-@pytest.mark.parametrize("way", LINKS)
-def test_evaluate(folder: Path, refused: Callable[..., None], way: Any) -> None:
+def test_evaluate(folder: Path, refused: Callable[..., None]) -> None:
     main = load("evaluate").main
     (folder / "out" / "sentences").mkdir()
     own = [
@@ -151,18 +136,17 @@ def test_evaluate(folder: Path, refused: Callable[..., None], way: Any) -> None:
         folder / "out/speed-x.svg",
     ]
     for path, name in each_once(own, INPUTS):
-        way(path, folder / name)
+        path.symlink_to(folder / name)
         flags = ["--input-path", folder / "in.txt", "--output-path", folder / "out", "--no-plots"]
         refused(main, *models(folder), *flags)
         path.unlink()
 
 
-@pytest.mark.parametrize("way", LINKS)
-def test_benchmark(folder: Path, refused: Callable[..., None], way: Any) -> None:
+def test_benchmark(folder: Path, refused: Callable[..., None]) -> None:
     main = load("benchmark").main
     (folder / "ref.txt").write_text("precious, too\n")
     for path, name in each_once(list(own_files(folder / "out")), (*INPUTS[:-1], "ref.txt")):
-        way(path, folder / name)
+        path.symlink_to(folder / name)
         pair = models(folder)[:5]
         flags = ["--source", folder / "in.txt", "--reference", folder / "ref.txt"]
         flags += ["--output-path", folder / "out", "--no-plots", "--ctranslate2"]
@@ -171,19 +155,17 @@ def test_benchmark(folder: Path, refused: Callable[..., None], way: Any) -> None
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
-@pytest.mark.parametrize("way", LINKS)
-def test_translate_corpus(folder: Path, refused: Callable[..., None], way: Any) -> None:
+def test_translate_corpus(folder: Path, refused: Callable[..., None]) -> None:
     main = load("translate_corpus").main
     own = [folder / "out" / name for name in ("in.txt", ".job/job.json", ".job/0/0.txt")]
     for path, name in each_once(own, INPUTS):
         path.parent.mkdir(parents=True, exist_ok=True)
-        way(path, folder / name)
+        path.symlink_to(folder / name)
         flags = ["--input-path", folder / "in.txt", "--output-path", folder / "out"]
         refused(main, *models(folder), *flags)
         path.unlink()
 
 
-@pytest.mark.parametrize("way", [None, *LINKS])
 @pytest.mark.parametrize(
     ("script", "name"),
     [
@@ -194,28 +176,21 @@ def test_translate_corpus(folder: Path, refused: Callable[..., None], way: Any) 
     ],
 )
 def test_one_file_to_another(
-    folder: Path, refused: Callable[..., None], way: Any, script: str, name: str
+    folder: Path, refused: Callable[..., None], script: str, name: str
 ) -> None:
-    path = folder / name
-    if way is not None:
-        path = folder / "other"
-        way(path, folder / name)
-    refused(load(script).main, folder / name, path)
+    (folder / "other").symlink_to(folder / name)
+    refused(load(script).main, folder / name, folder / "other")
 
 
-@pytest.mark.parametrize("way", [None, *LINKS])
-def test_average_checkpoints(folder: Path, refused: Callable[..., None], way: Any) -> None:
-    path = folder / "drafter.pt"
-    if way is not None:
-        path = folder / "other"
-        way(path, folder / "drafter.pt")
+def test_average_checkpoints(folder: Path, refused: Callable[..., None]) -> None:
+    path = folder / "other"
+    path.symlink_to(folder / "drafter.pt")
     inputs = (folder / "verifier.pt", folder / "drafter.pt")
     refused(load("average_checkpoints").main, "--inputs", *inputs, "--output", path)
 
 
-@pytest.mark.parametrize("way", [None, *LINKS])
 def test_calibrate_head(
-    folder: Path, refused: Callable[..., None], way: Any, monkeypatch: pytest.MonkeyPatch
+    folder: Path, refused: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = load("calibrate_head")
     # What the checkpoint names, and not the command line.
@@ -229,10 +204,8 @@ def test_calibrate_head(
     for flag in flags:
         for name in (*inputs, *(f"new {other}" for other in flags if other != flag)):
             target, _, other = name.partition(" ")
-            path = folder / target
-            if way is not None:
-                path = folder / f"{flag}.{name}"
-                way(path, folder / target)
+            path = folder / f"{flag}.{name}"
+            path.symlink_to(folder / target)
             outputs = {"OUTPUT": folder / "out.pt", flag: path}
             if other:
                 outputs[other] = folder / "new"
@@ -241,8 +214,7 @@ def test_calibrate_head(
             refused(script.main, folder / "checkpoint.pt", output, *given, *more)
 
 
-@pytest.mark.parametrize("way", [None, *LINKS])
-def test_distill(folder: Path, refused: Callable[..., None], way: Any) -> None:
+def test_distill(folder: Path, refused: Callable[..., None]) -> None:
     text, dictionaries = folder / "bpe", folder / "dicts"
     for place, names in ((text, ("train", "valid", "test")), (dictionaries, ("dict",))):
         place.mkdir()
@@ -259,20 +231,18 @@ def test_distill(folder: Path, refused: Callable[..., None], way: Any) -> None:
     def distill(out: Path, dictionaries: Path = dictionaries, **why: str) -> None:
         refused(main, dictionaries, text, out, **why)
 
-    if way is None:
-        (folder / "out" / "bpe").mkdir()
-        with OutputLock(folder / "out", folder / "out" / ".lock"):
-            distill(folder / "out", why="another run is at work there")
-        distill(folder)  # whose bpe is the text
-        os.rename(dictionaries, folder / "out" / "bin")
-        distill(folder / "out", folder / "out" / "bin")  # which is removed at the end
-        return
-    inputs = [folder / "verifier.pt", *dictionaries.iterdir(), *text.iterdir()]
     (folder / "out" / "bpe").mkdir()
+    with OutputLock(folder / "out", folder / "out" / ".lock"):
+        distill(folder / "out", why="another run is at work there")
+    distill(folder)  # whose bpe is the text
+    inputs = [folder / "verifier.pt", *dictionaries.iterdir(), *text.iterdir()]
     (folder / "out" / "bin").mkdir()
     names = ("made_with", "preprocess.log", "bpe/train.de", "bin/dict.en.txt")
     for name, target in each_once(names, inputs):
         path = folder / "out" / name
-        way(path, target)
+        path.symlink_to(target)
         distill(folder / "out")
         path.unlink()
+    (folder / "out" / "bin").rmdir()
+    os.rename(dictionaries, folder / "out" / "bin")
+    distill(folder / "out", folder / "out" / "bin")  # which is removed at the end

@@ -217,7 +217,7 @@ def test_input_may_have_grown_and_changed_after_what_is_translated(
 def test_a_complete_output_is_left_as_it_is(
     run: RunScript, tmp_path: Path, greedy: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert run() == 0
+    assert run("--resume") == 0  # where nothing is there, it begins
     assert run("--resume", batch="2") == 0
     assert "has as many lines as" in caplog.text
     assert lines_of(tmp_path / "out.txt") == greedy
@@ -249,27 +249,12 @@ def test_a_link_to_an_output_is_resumed_as_the_output_itself(
     assert [path.name for path in (tmp_path / "far").iterdir()] == ["real"]
 
 
-def test_resume_without_an_output_begins(run: RunScript, tmp_path: Path, greedy: list[str]) -> None:
-    assert run("--resume") == 0
-    assert lines_of(tmp_path / "out.txt") == greedy
-
-
 def test_without_resume_the_output_is_overwritten(
     run: RunScript, tmp_path: Path, greedy: list[str]
 ) -> None:
     (tmp_path / "out.txt").write_text("old\n" * 50)
     assert run() == 0
     assert lines_of(tmp_path / "out.txt") == greedy
-
-
-def test_resume_refuses_a_longer_output(
-    run: RunScript, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "out.txt"
-    out.write_text("x\n" * 10 + "unfinished")
-    assert run("--resume") == 1
-    assert "has 10 lines" in one_error(capfd)
-    assert out.read_text() == "x\n" * 10 + "unfinished"
 
 
 def test_interrupted_and_resumed(
@@ -402,18 +387,6 @@ def test_interrupted_trace(
     assert [sentence.output for sentence in read_trace(str(path))] == greedy
 
 
-def test_trace_of_another_output(
-    run: RunScript, tmp_path: Path, greedy: list[str], capfd: pytest.CaptureFixture[str]
-) -> None:
-    path, out = tmp_path / "trace.jsonl", tmp_path / "out.txt"
-    out.write_text("\n".join(greedy[:4]) + "\n")
-    path.write_text("{}\n" * 3 + "{}")
-    assert run("--resume", "--trace", str(path)) == 1
-    assert f"--trace {path}: has 3 lines, {out} already 4" in one_error(capfd)
-    assert lines_of(out) == greedy[:4]
-    assert path.read_text() == "{}\n" * 3 + "{}"
-
-
 def test_a_trace_of_another_run(
     run: RunScript, unfinished: RunScript, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -442,16 +415,6 @@ def test_a_complete_output_leaves_any_trace_as_it_is(
     assert run("--resume", "--trace", str(path)) == 0
     assert "nothing is done" in caplog.text
     assert path.read_text() == "precious\n" * 40 + "and more"
-
-
-@pytest.mark.parametrize("strategy", ["fairseq", "drafter"])
-def test_strategies_without_a_trace(
-    run: RunScript, tmp_path: Path, capfd: pytest.CaptureFixture[str], strategy: str
-) -> None:
-    path = tmp_path / "trace.jsonl"
-    assert run("--trace", str(path), strategy=strategy) == 2
-    assert f"--trace: --strategy {strategy} has no" in one_error(capfd)
-    assert not path.exists()
 
 
 def test_a_full_disk_leaves_whole_lines(

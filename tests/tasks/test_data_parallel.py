@@ -99,7 +99,8 @@ def check_two_are_one(
             assert float(theirs[key]) == pytest.approx(mine[key], abs=1.01e-3), key
 
 
-@pytest.mark.parametrize("launch", [by_fork, pytest.param(by_readme, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("launch", [by_fork, by_readme])
 def test_a_drafter(trained: Trained, tmp_path: Path, launch: Launch) -> None:
     flags = f"{FLAGS} --AR-path {trained.verifier}"
     figures = ("valid_loss", "valid_acc_0", "valid_acceptance_length")

@@ -92,7 +92,7 @@ def make_policy(name: str, k: int, seed: int = 0, least: int = 0, **given: Any) 
     controller = options.build(k, HEAD)
     if switch:
         controller.PERIOD = 2  # type: ignore[attr-defined]
-    return priced(controller, slope) if options.measures else controller
+    return priced(controller, slope) if options.policy.measures else controller
 
 
 SWITCHES: dict[str, dict[str, Any]] = {

@@ -24,10 +24,9 @@ import shlex
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
 from specdec_plugins.decoding.engine_choice import (
@@ -61,6 +60,7 @@ from specdec_plugins.inference.run_files import describe_settings, model_files
 PROG = program("exactness.py")
 
 STOCK = "stock"
+settings_of = partial(Settings.of_model, beam=1, keep_bpe=True)
 LIMITS = {
     "max_len_a": "of a source's length, added to --max-len-b",
     "max_len_b": "most tokens of an output",
@@ -194,10 +194,6 @@ def comparisons(
     for precision in args.against:
         if precision not in (STOCK, args.precision) or (precision != STOCK and compiled):
             yield f"AR: AR in eager {precision}", ar, decoded("AR", "eager", precision), False
-
-
-def settings_of(model: Path, **given: Any) -> Settings:
-    return Settings.of_model(model, beam=1, keep_bpe=True, **given)
 
 
 def describe_models(settings: Sequence[Settings]) -> JsonObject:

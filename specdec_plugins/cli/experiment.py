@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
 from tqdm import tqdm
 
@@ -99,7 +99,7 @@ def perform(args: argparse.Namespace, experiment: Experiment, report: Report) ->
 class _Progress:
     """A bar on a terminal; elsewhere a line now and then, so that a log shows that it goes on."""
 
-    bar: tqdm[Any]
+    bar: tqdm[NoReturn]
     silent: bool
     done: int = 0
     told: float = field(default_factory=time.monotonic)

@@ -34,17 +34,15 @@ class Batch:
         encoder_out: EncoderOut | None,
         prefix: TargetPrefix,
         max_lengths: list[int],
-        draft_lengths: list[int],
         longest_draft: int,
         precision: torch.dtype,
     ) -> None:
-        """Nothing is decoded yet.
+        """Nothing is decoded yet, and nothing planned.
 
         Args:
             encoder_out: the verifier's, if its encoder was run.
             prefix: what the targets begin with; what it forces is not committed yet.
             max_lengths: most tokens of each row before EOS.
-            draft_lengths: of the first step.
             longest_draft: in slots or nodes.
             precision: of scores.
         """
@@ -73,8 +71,8 @@ class Batch:
         self.max_lengths = max_lengths
         self.uncached = [0] * rows
         """Tokens committed since the drafter's last pass: if causal, it has not cached them."""
-        self.draft_lengths = draft_lengths
-        """Of the next step."""
+        self.draft_lengths = [0] * rows
+        """Of the next step; see :meth:`plan`."""
         self._on_device: RowCounts | None = None
 
     @property

@@ -290,7 +290,8 @@ class SpeculativeGenerator:
         # Scores are float32, as in fairseq, and float64 of a float64 verifier.
         precision = torch.promote_types(dtype, torch.float32)
         most = controller.needs.most
-        batch = Batch(net_input, encoder_out, prefix, max_lengths, lengths, most, precision)
+        batch = Batch(net_input, encoder_out, prefix, max_lengths, most, precision)
+        batch.plan(lengths)
         with statistics.stopwatch("encode", source.device):
             self._scorer.start(encoder_out, batch.capacity)
         return batch, prefix

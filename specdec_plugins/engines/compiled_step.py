@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,13 +13,18 @@ from torch import Tensor
 
 from specdec_plugins.engines.step import Results
 
+if TYPE_CHECKING:
+    import openvino
+
 Array = NDArray[np.generic]
 
 
 class Request:
     """A compiled step, and what it reads and writes."""
 
-    def __init__(self, tensor: Any, compiled: Any, parts: Sequence[int]) -> None:
+    def __init__(
+        self, tensor: type[openvino.Tensor], compiled: openvino.CompiledModel, parts: Sequence[int]
+    ) -> None:
         """
         Args:
             parts: for each input of the step, how many inputs of the compiled model it fills.
@@ -47,7 +52,9 @@ class Request:
 class _Input:
     """An input of a step, which a request reads where it lies."""
 
-    def __init__(self, tensor: Any, request: Any, places: range) -> None:
+    def __init__(
+        self, tensor: type[openvino.Tensor], request: openvino.InferRequest, places: range
+    ) -> None:
         """``places``: among the request's inputs. Of several each is one entry of the input's
         first two dimensions."""
         self._tensor, self._request, self._places = tensor, request, places

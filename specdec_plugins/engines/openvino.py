@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from io import BytesIO
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -28,6 +28,9 @@ from specdec_plugins.engines.traced_step import TracedStep
 from specdec_plugins.engines.weight_compression import WeightCompression
 from specdec_plugins.files.errors import EngineError
 from specdec_plugins.files.wording import counted
+
+if TYPE_CHECKING:
+    from openvino import Model
 
 logger = logging.getLogger(__name__)
 
@@ -213,11 +216,11 @@ class OpenVinoEngine:
         self._files.save(key, exported)
         return request
 
-    def _imported(self, compiled: bytes, traced: TracedStep, options: dict[str, Any]) -> Request:
+    def _imported(self, compiled: bytes, traced: TracedStep, options: dict[str, object]) -> Request:
         model = self._core.import_model(BytesIO(compiled), "CPU", options)
         return Request(self._openvino.Tensor, model, traced.parts)
 
-    def converted(self, traced: TracedStep) -> Any:
+    def converted(self, traced: TracedStep) -> Model:
         """A step as a model of OpenVINO's."""
         # It logs the whole graph, where a program such as fairseq's has logging print all.
         logging.getLogger("openvino").setLevel(logging.WARNING)
@@ -245,7 +248,7 @@ class _Compilation:
         return self._engine.fingerprint(self.traced)
 
     @cached_property
-    def model(self) -> Any:
+    def model(self) -> Model:
         """The step as a model of OpenVINO's, which takes seconds, and is made only where something
         has to be compiled."""
         return self._engine.converted(self.traced)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from specdec_plugins.engines.imports import installed_openvino
 
+if TYPE_CHECKING:
+    from openvino import Core
+
 logger = logging.getLogger(__name__)
 
 
 @cache
-def core() -> Any:
+def core() -> Core:
     """The process's one and only, to its end.
 
     Every core brings a stack for handlers of signals. When it goes, it puts back the one that was

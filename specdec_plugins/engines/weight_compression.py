@@ -8,10 +8,13 @@ import math
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING
 
 from specdec_plugins.engines.imports import without_telemetry
 from specdec_plugins.files.errors import EngineError
+
+if TYPE_CHECKING:
+    from openvino import Model
 
 
 class WeightCompression:
@@ -35,7 +38,7 @@ class WeightCompression:
                 "'specdec-plugins[openvino,int8]'"
             ) from error
 
-    def __call__(self, model: Any) -> Any:
+    def __call__(self, model: Model) -> Model:
         # Here, since what was compiled before needs no NNCF, which takes seconds and 200 MiB.
         with without_telemetry():
             import nncf
@@ -49,7 +52,7 @@ class WeightCompression:
             return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_SYM)
 
 
-def _widths(model: Any) -> Iterator[int]:
+def _widths(model: Model) -> Iterator[int]:
     """How many numbers each matrix of weights of an OpenVINO model takes."""
     for operation in model.get_ordered_ops():
         if operation.get_type_name() == "MatMul":

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from torch import Tensor
 
 from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions, controller_options
-from specdec_plugins.decoding.options import Option
+from specdec_plugins.decoding.options import Option, Value
 from specdec_plugins.evaluation.systems import AR, DRAFTER, System
 from specdec_plugins.inference.settings import Settings
 
@@ -30,11 +29,11 @@ class Controllers:
     """k of each ``constant`` system; None is a handful up to what the drafter was trained for."""
     block_sizes: tuple[int, ...] | None = None
     """k of each of the others; None is what the drafter was trained for."""
-    swept: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    swept: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Values of options of ``SWEPT`` by name; others have their own. Of the nodes of trees,
     ``cost-aware`` has the most at most."""
 
-    def values(self, option: Option[float]) -> tuple[Any, ...]:
+    def values(self, option: Option[float]) -> tuple[float, ...]:
         """The values of an option."""
         return self.swept.get(option.name) or option.sweep
 
@@ -97,7 +96,7 @@ def _controlled(
     base: ControllerOptions, choice: Controllers
 ) -> Iterator[tuple[str, ControllerOptions]]:
     """Name and options of everything but ``constant``."""
-    most = {name: max(choice.values(option)) for name, option in SWEPT.items()}
+    most: Mapping[str, Value] = {n: max(choice.values(option)) for n, option in SWEPT.items()}
     for name in choice.names:
         policy, options = POLICIES[name], base.having(name, **most)
         if name == "constant":
@@ -107,6 +106,6 @@ def _controlled(
         for option in swept:
             for value in choice.values(option):
                 parts = [name, f"{value:g}", *switches]
-                yield " ".join(parts), options.having(**{option.name: value})
+                yield " ".join(parts), options.having(name, **{option.name: value})
         if not swept:
             yield " ".join([name, *switches]), options

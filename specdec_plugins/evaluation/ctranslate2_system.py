@@ -12,10 +12,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING
 
 from specdec_plugins.evaluation.worker import Decoded, Tokens
 from specdec_plugins.machine import processor_name
+
+if TYPE_CHECKING:
+    from ctranslate2 import Translator
 
 SAME = {"int8_float32": "int8"}
 """The second name of a precision that has two, of a verifier in float32."""
@@ -115,7 +118,7 @@ class CTranslate2Job:
 class CTranslate2Decoder:
     """A loaded model."""
 
-    def __init__(self, translator: Any, job: CTranslate2Job) -> None:
+    def __init__(self, translator: Translator, job: CTranslate2Job) -> None:
         self.translator = translator
         self.job = job
 

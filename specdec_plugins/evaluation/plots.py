@@ -8,18 +8,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from specdec_plugins.decoding.controllers import POLICIES
 from specdec_plugins.evaluation.summary import Group, Spread, SystemSummary
 from specdec_plugins.evaluation.systems import AR, CTRANSLATE2, FAIRSEQ, System
+from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.files.wording import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
 
 
 @dataclass(frozen=True)
@@ -261,7 +263,7 @@ def _by_nodes(system: System) -> bool:
     return system.tree_nodes is not None and not POLICIES[system.policy].unswept
 
 
-def _style(one: SystemSummary, group: Group) -> dict[str, Any]:
+def _style(one: SystemSummary, group: Group) -> JsonObject:
     """The style of its policy; the largest k in full colour, smaller ones paler."""
     policy, real = one.system.policy, one.system.real
     style = STYLES.get(policy, OTHER)
@@ -356,7 +358,7 @@ def _hatch(count: int, threads: Sequence[int]) -> str:
     return HATCHES[threads.index(count) % len(HATCHES)]
 
 
-def _key(count: int, threads: Sequence[int]) -> Any:
+def _key(count: int, threads: Sequence[int]) -> Patch:
     """A number of threads in the legend."""
     from matplotlib.patches import Patch
 

@@ -12,7 +12,7 @@ import time
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import torch
@@ -27,6 +27,10 @@ from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.warm_up import made_up
 from specdec_plugins.engines.compiled_files import CompiledFiles
 from specdec_plugins.files.errors import ConversionError
+
+if TYPE_CHECKING:
+    from ctranslate2 import Translator
+    from ctranslate2.specs import TransformerSpec
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +68,7 @@ def load_model(
     source: Dictionary,
     target: Dictionary,
     precision: str,
-) -> Any:
+) -> Translator:
     """A ``ctranslate2.Translator``, by as many threads as torch has.
 
     What is converted for the first time is kept in the cache folder, after it was checked.
@@ -93,7 +97,7 @@ def load_model(
     return _open(parts, precision)
 
 
-def _open(parts: dict[str, bytes], precision: str) -> Any:
+def _open(parts: dict[str, bytes], precision: str) -> Translator:
     """Open a model from the contents of its files, by name."""
     import ctranslate2
 
@@ -108,7 +112,7 @@ def _open(parts: dict[str, bytes], precision: str) -> Any:
 
 
 def _check(
-    model: Any, verifier: TransformerModelBase, source: Dictionary, target: Dictionary
+    model: Translator, verifier: TransformerModelBase, source: Dictionary, target: Dictionary
 ) -> None:
     """Compare, on made-up sentences, what each gives every token of our AR's output.
 
@@ -165,7 +169,7 @@ def convert_verifier(
         ) from error
 
 
-def _layout(verifier: TransformerModelBase) -> Any:
+def _layout(verifier: TransformerModelBase) -> TransformerSpec:
     """The model without weights.
 
     Raises:

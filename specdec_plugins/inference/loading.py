@@ -111,7 +111,7 @@ def _warn_of_batches(settings: Settings, taken: ControllerOptions) -> None:
     """Warn where ``auto`` has ``taken`` what drafts in large batches, too, so that output can be
     repeated: relaxed output, or the published drafter's."""
     large = settings.batch >= LARGE_BATCH and torch.device(settings.device).type == "cpu"
-    if settings.controller.controller == AUTO and large and not taken.looks_around:
+    if settings.controller.controller == AUTO and large and not taken.policy.looks_around:
         logger.warning(
             "--batch %d: on a CPU speculation mostly takes longer than it saves in such batches; "
             "give --controller cost-aware, which measures it, or --controller none (this is auto)",

@@ -118,7 +118,7 @@ def _settings(settings: Settings) -> JsonObject:
         described["drafter_precision"] = None
     if settings.strategy not in TRACED:
         described["ar_backend"] = None
-    depends = not settings.rule.lossless and settings.controller.looks_around
+    depends = not settings.rule.lossless and settings.controller.policy.looks_around
     # In exact arithmetic too, by which drafts a row is given.
     return {**described, "output_depends_on_batch": depends if judges else None}
 
@@ -184,7 +184,7 @@ def format_report(report: JsonObject) -> str:
     if reason := report["not_by_ctranslate2"]:
         rows.append(f"  by our own loop, not by CTranslate2: {reason}")
     if settings["output_depends_on_batch"]:
-        timed = ControllerOptions(**settings["controller"]).measures
+        timed = ControllerOptions(**settings["controller"]).policy.measures
         rows.append(
             "  relaxed output depends here on what else is in the batch, and on what came before"
             + (", and on timings" if timed else "")

@@ -28,7 +28,7 @@ TRACED = ("specdec", "AR")
 CTRANSLATE2 = "ctranslate2"
 AR_BACKENDS = ("auto", "ours", CTRANSLATE2)
 
-PLAIN: dict[str, Any] = {
+PLAIN: JsonObject = {
     "device": "cpu",
     "engine": "eager",
     "precision": "float32",

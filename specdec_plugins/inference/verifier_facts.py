@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from fairseq.modules import LearnedPositionalEmbedding
 
@@ -15,7 +14,8 @@ from specdec_plugins.inference.translator import Translator
 def describe(translator: Translator) -> Iterator[str]:
     """The encoder, the decoder and the dictionaries of a translator whose steps are our own."""
     assert isinstance(translator.generator, SpeculativeGenerator)
-    model: Any = translator.generator.model
+    model = translator.generator.model
+    assert model is not None
     for name, part in (("encoder", model.encoder), ("decoder", model.decoder)):
         layer, positions = part.layers[0], part.embed_positions
         learned = isinstance(positions, LearnedPositionalEmbedding)

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import ray
 import ray.data
@@ -21,6 +20,7 @@ import torch
 
 import specdec_plugins
 from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.inference.loading import load_translator
 from specdec_plugins.inference.settings import Settings
 from specdec_plugins.jobs.corpus import Shard, translate_shard
@@ -43,7 +43,7 @@ class ShardTranslator:
         self.seed = seed
         self.translator = load_translator(settings)
 
-    def __call__(self, row: dict[str, Any]) -> dict[str, int]:
+    def __call__(self, row: JsonObject) -> dict[str, int]:
         """Translate the shard that a row describes, unless that was done before."""
         shard = Shard(**row)
         if not shard.done:

@@ -11,12 +11,12 @@ by default it has none, since a weighted sum of the states predicts as well.
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import BaseFairseqModel, register_model
+from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
 from specdec_plugins.files.json_object import JsonObject
@@ -236,7 +236,7 @@ class AcceptanceHeadModel(BaseFairseqModel):
         self._drafter = (drafter,)
 
     @classmethod
-    def build_model(cls, cfg: AcceptanceHeadConfig, task: Any) -> "AcceptanceHeadModel":
+    def build_model(cls, cfg: AcceptanceHeadConfig, task: FairseqTask) -> "AcceptanceHeadModel":
         """Build from the config; the task loads the drafter and knows the rule.
 
         Raises:

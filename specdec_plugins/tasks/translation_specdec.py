@@ -7,7 +7,6 @@ import logging
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
 
 import torch
 from fairseq import utils
@@ -19,6 +18,7 @@ from fairseq.logging import metrics
 from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import TransformerModelBase
 from fairseq.optim import FairseqOptimizer
+from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationTask
 from torch import Tensor
@@ -252,7 +252,7 @@ class TranslationSpecdecTask(TranslationTask):
 
     def inference_step(
         self,
-        generator: Any,
+        generator: SpeculativeGenerator | SequenceGenerator,
         models: list[BaseFairseqModel],
         sample: Sample,
         prefix_tokens: Tensor | None = None,
@@ -373,7 +373,7 @@ class TranslationSpecdecTask(TranslationTask):
         seq_gen_cls: type | None = None,
         extra_gen_cls_kwargs: dict[str, object] | None = None,
         prefix_allowed_tokens_fn: Callable[[int, Tensor], list[int]] | None = None,
-    ) -> Any:
+    ) -> SpeculativeGenerator | SequenceGenerator:
         """A :class:`SpeculativeGenerator` where the models include a drafter, else fairseq's own.
 
         Models are told apart by type, never by order.

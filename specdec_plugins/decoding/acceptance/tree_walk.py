@@ -14,8 +14,7 @@ from specdec_plugins.decoding.compiled import compiled
 
 
 def walk(
-    parents: Ints,
-    tokens: Ints,
+    tree: tuple[Ints, Ints],
     good: Tensor,
     own: Tensor,
     eos: int,
@@ -30,9 +29,8 @@ def walk(
     It is found on the host, by compiled code: a GPU copies there what is good and its own tokens.
 
     Args:
-        parents: ``(rows, nodes)``: the node that each comes after; 0 is the root, node i > 0
-            holds drafted token i - 1.
-        tokens: ``(rows, nodes)`` the drafted tokens, by probability.
+        tree: ``(rows, nodes)`` each: the node that each comes after, where 0 is the root and node
+            i > 0 holds drafted token i - 1; and the drafted tokens, by probability.
         good: ``(rows, nodes)`` whether each may be committed after its parent.
         own: ``(rows, nodes + 1)`` the verifier's own token after each node.
         lengths: how many nodes of each row there are.
@@ -40,7 +38,7 @@ def walk(
             its node's; None where no node is as deep.
     """
     bounds = np.array((lengths, [good.size(1)] * len(lengths) if room is None else room))
-    given = parents, tokens, on_host(good), on_host(own)
+    given = *tree, on_host(good), on_host(own)
     nodes, chosen, counts, straight = _walk(*given, eos, bounds)
     found = torch.from_numpy(chosen), torch.from_numpy(nodes), torch.from_numpy(counts)
     if good.device.type != "cpu":
@@ -62,7 +60,8 @@ def walk_along(
     rows, slots = drafted.shape
     if own.size(1) <= slots:
         own = own.expand(-1, slots + 1)
-    return walk(_chain(rows, slots), on_host(drafted), good, own, eos, lengths.tolist(), room)
+    tree = _chain(rows, slots), on_host(drafted)
+    return walk(tree, good, own, eos, lengths.tolist(), room)
 
 
 @lru_cache(maxsize=4096)
@@ -78,13 +77,11 @@ def prepare_walk() -> None:
 
 
 @compiled
-def _child(
-    node: int, parents: Ints, tokens: Ints, good: Bools, own: int, beyond: Ints, length: int
-) -> int:
+def _child(node: int, parents: Ints, tokens: Ints, good: Bools, own: int, beyond: Ints) -> int:
     """Where the way goes on after a node: to the verifier's ``own`` token; if that is not there, to
     where it goes on longest, of equals to the likeliest; 0 if nowhere."""
     found = 0
-    for child in range(node + 1, length + 1):
+    for child in range(node + 1, len(parents) + 1):
         if parents[child - 1] == node and good[child - 1]:
             if tokens[child - 1] == own:
                 return child
@@ -118,7 +115,7 @@ def _walk(
         node, accepted = 0, 0
         while node == 0 or tokens[row, node - 1] != eos:
             own = best[row, node]
-            child = _child(node, parents[row], tokens[row], good[row], own, beyond, length)
+            child = _child(node, parents[row, :length], tokens[row], good[row], own, beyond)
             if child == 0:
                 break
             accepted += 1

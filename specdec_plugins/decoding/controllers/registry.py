@@ -7,7 +7,7 @@ import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specdec_plugins.decoding.controllers.base import Bounds, Controller
 from specdec_plugins.decoding.controllers.policy import (
@@ -18,6 +18,11 @@ from specdec_plugins.decoding.controllers.policy import (
     Policy,
 )
 from specdec_plugins.decoding.options import Option, Value, by_name, declared_options
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from fairseq.dataclass import FairseqDataclass
 
 AUTO = "auto"
 """The name that stands for the policy that the manual recommends."""
@@ -107,7 +112,7 @@ class ControllerOptions:
         return self.having(RECOMMENDED, **{"max_rows": max_rows, **self.given})
 
     @classmethod
-    def from_config(cls, config: Any) -> ControllerOptions:
+    def from_config(cls, config: FairseqDataclass | Namespace) -> ControllerOptions:
         """Read a task's config or a command line, which have the options' names.
 
         Raises:
@@ -137,24 +142,9 @@ class ControllerOptions:
         return self.policy.drafts
 
     @property
-    def looks_around(self) -> bool:
-        """See the policy."""
-        return self.policy.looks_around
-
-    @property
-    def measures(self) -> bool:
-        """See the policy."""
-        return self.policy.measures
-
-    @property
     def needs_head(self) -> bool:
         """Whether it asks an acceptance head."""
         return self.policy.asks_head
-
-    @property
-    def kind(self) -> str:
-        """The kind of system it is, which has a curve of its own in plots."""
-        return self.controller
 
     @property
     def used(self) -> tuple[Option[Any], ...]:

@@ -60,7 +60,7 @@ class TreeDraft:
         own = rule.own(verification)
         good = rule.agrees(verification, own, self.tokens, self.parents)
         host = self.host_parents, self.host_tokens
-        return walk(*host, good, own, verification.eos, self.drafted, room)
+        return walk(host, good, own, verification.eos, self.drafted, room)
 
     def parents_of(self, row: int) -> list[int]:
         found: list[int] = self.host_parents[row].tolist()
@@ -186,5 +186,5 @@ def prepare_trees() -> None:
     tree = trees.grow(1, [1], [True])
     trees.replace([0], trees)
     nothing = torch.zeros(1, 1).bool(), torch.zeros(1, 2).long()
-    found = walk(tree.host_parents, tree.host_tokens, *nothing, 2, [1], None)
+    found = walk((tree.host_parents, tree.host_tokens), *nothing, 2, [1], None)
     trees.advance(found.on_host[1], [0])

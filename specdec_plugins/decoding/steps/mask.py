@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -20,7 +18,7 @@ def needs_mask(cached: list[int], slots: int, width: int, exact: bool) -> bool:
     return not exact or slots > 1 or min(cached) < width
 
 
-def fill_mask(mask: Tensor, cached: Any, among: Any) -> None:
+def fill_mask(mask: Tensor, cached: Ints, among: Bools) -> None:
     """Fill a mask on the host, to be added to attention scores.
 
     Args:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
 from tqdm import tqdm
 
@@ -25,7 +25,7 @@ class Progress:
         if not self.quiet:
             tell(line)
 
-    def bar(self, total: int | None, unit: str, done: int = 0) -> Any:
+    def bar(self, total: int | None, unit: str, done: int = 0) -> tqdm[NoReturn]:
         """A bar of so many units, with the time left."""
         return tqdm(total=total, initial=done, unit=unit, disable=self._hidden)
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import yaml
 from fairseq.models.transformer import TransformerModelBase
 from fairseq.modules import LearnedPositionalEmbedding
 
+from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.files.output import write_whole
 from specdec_plugins.inference.pair_folder import DRAFTER
 from specdec_plugins.jobs.make_pair.job import Layout, PairJob
 from specdec_plugins.machine import processor_name
 
-Groups = dict[str, dict[str, Any]]
+Groups = dict[str, JsonObject]
 
 PEAK, WIDTH = 2e-3, 384
 """The highest learning rate, up to a width; wider drafters take less, in proportion."""
@@ -119,7 +119,7 @@ def _published(verifier: TransformerModelBase) -> Groups:
     }
 
 
-def _copied_encoder(verifier: TransformerModelBase) -> dict[str, Any]:
+def _copied_encoder(verifier: TransformerModelBase) -> JsonObject:
     """The options of an encoder like the verifier's, from which it starts."""
     encoder = verifier.encoder
     layer = encoder.layers[0]
@@ -172,7 +172,7 @@ def write_recipe(groups: Groups, path: Path) -> None:
     write_whole(path, [yaml.safe_dump(groups, sort_keys=False).encode("utf-8")])
 
 
-def _common(job: PairJob) -> dict[str, Any]:
+def _common(job: PairJob) -> JsonObject:
     return {
         "user_dir": "specdec_plugins",
         "seed": 1,
@@ -181,16 +181,16 @@ def _common(job: PairJob) -> dict[str, Any]:
     }
 
 
-def _autocast(job: PairJob) -> dict[str, Any]:
+def _autocast(job: PairJob) -> JsonObject:
     pays = job.device == "cpu" and any(name in processor_name() for name in BFLOAT16)
     return {"autocast": "bfloat16"} if pays else {}
 
 
-def _dataset(job: PairJob) -> dict[str, Any]:
+def _dataset(job: PairJob) -> JsonObject:
     never = 10**6
     workers = {"num_workers": 0} if job.device == "cpu" else {}
     return {**workers, "validate_interval": never, "skip_invalid_size_inputs_valid_test": True}
 
 
-def _checkpoint() -> dict[str, Any]:
+def _checkpoint() -> JsonObject:
     return {"save_interval": 10**6, "no_epoch_checkpoints": True}

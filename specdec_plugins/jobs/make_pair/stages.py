@@ -9,7 +9,6 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from fairseq.models.transformer import TransformerModelBase
 
@@ -175,7 +174,7 @@ class Stages:
     def write_recipe(self) -> None:
         verifier = self._verifier().generator
         assert isinstance(verifier, SpeculativeGenerator)
-        model: Any = verifier.model
+        model = verifier.model
         assert isinstance(model, TransformerModelBase)
         write_recipe(drafter_recipe(model, self.job, self.layout), self.layout.recipe)
 

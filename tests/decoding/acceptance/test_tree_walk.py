@@ -28,8 +28,7 @@ def walk(
     """By rows; tokens are 10, 11, … if not given."""
     nodes = len(parents[0])
     return tree_walk.walk(
-        np.array(parents),
-        np.array(tokens or [range(10, 10 + nodes)] * len(parents)),
+        (np.array(parents), np.array(tokens or [range(10, 10 + nodes)] * len(parents))),
         torch.tensor(good).bool(),
         torch.tensor(own or [OWN[: nodes + 1]] * len(parents)),
         EOS,

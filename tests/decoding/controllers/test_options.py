@@ -79,7 +79,7 @@ def test_every_name_has_its_controller(name: str) -> None:
     least = 0 if name == "none" else 1
     options = ControllerOptions(name, min_draft=least, max_draft=3, tree_nodes=7)
     controller = options.build(4, HEAD)
-    assert controller.name == name == options.kind
+    assert controller.name == name
     depth = 3 if options.trees else 0
     most = {True: 7, False: 3}[options.trees] if options.drafts else 0
     assert (controller.needs.most, controller.needs.depth) == (most, depth)
@@ -89,7 +89,7 @@ def test_every_name_has_its_controller(name: str) -> None:
 @pytest.mark.parametrize(("by_costs", "read"), [(False, "stop_threshold"), (True, "cost_profile")])
 def test_what_a_threshold_follows_from(by_costs: bool, read: str) -> None:
     options = ControllerOptions("acceptance-head", auto_stop_threshold=by_costs)
-    assert (options.measures, options.looks_around) == (by_costs, by_costs)
+    assert (options.policy.measures, options.policy.looks_around) == (by_costs, by_costs)
     always = {"min_draft", "max_draft", "acceptance_head", "auto_stop_threshold"}
     assert {option.name for option in options.used} == {read, *always}
     assert options.build(4, HEAD).needs == Needs(4, confidences=True)
@@ -214,7 +214,7 @@ def test_auto_drafts_for_as_many_rows_as_it_pays(
     """But relaxed output does not depend on the batch, unless that is asked for."""
     found = recommended(ControllerOptions("auto", **given), drafter("causal"), rule, engine)
     assert found == ControllerOptions("tree", max_rows=most)
-    assert found.looks_around is (most is not None)
+    assert found.policy.looks_around is (most is not None)
     block = recommended(ControllerOptions("auto"), drafter("block"), rule, engine)
     assert block == ControllerOptions("constant")
     named = ControllerOptions("tree")
@@ -242,12 +242,3 @@ def test_auto_has_the_bounds_of_what_it_stands_for() -> None:
     assert chosen.resolved(True).controller == "tree"
     with pytest.raises(ValueError, match="--min-draft 3: is above --max-draft 2"):
         chosen.resolved(False)
-
-
-def test_which_threshold_is_looked_at() -> None:
-    fixed = ControllerOptions("acceptance-head")
-    found = fixed.having(auto_stop_threshold=True)
-    assert {"stop_threshold", "cost_profile"} & fixed.idle == {"cost_profile"}
-    assert {"stop_threshold", "cost_profile"} & found.idle == {"stop_threshold"}
-    assert (fixed.measures, found.measures) == (False, True)
-    assert (fixed.looks_around, found.looks_around) == (False, True)

@@ -18,7 +18,7 @@ from specdec_plugins.decoding.build import build_drafter_alone
 from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
 from specdec_plugins.decoding.limits import GenerationLimits
 
-CONTROLLERS = sorted(name for name in POLICIES if not ControllerOptions(name).looks_around)
+CONTROLLERS = sorted(name for name in POLICIES if not ControllerOptions(name).policy.looks_around)
 LENGTHS = st.lists(st.integers(1, 9), min_size=2, max_size=8)
 
 
@@ -49,8 +49,8 @@ def assert_apart(generator: Any, lengths: list[int], seed: int) -> None:
 
 def test_who_says_that_rows_matter_to_each_other() -> None:
     assert {*POLICIES} - {*CONTROLLERS} == {"cost-aware"}
-    assert ControllerOptions("confidence", refit_threshold=True).looks_around
-    assert ControllerOptions("acceptance-head", auto_stop_threshold=True).looks_around
+    assert ControllerOptions("confidence", refit_threshold=True).policy.looks_around
+    assert ControllerOptions("acceptance-head", auto_stop_threshold=True).policy.looks_around
 
 
 @pytest.mark.parametrize("controller", CONTROLLERS)

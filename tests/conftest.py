@@ -26,8 +26,22 @@ engine_choice.has_openvino = lambda: False
 pytest.register_assert_rewrite("inference_runs")
 
 # A busy machine makes an example slow, not wrong.
-hypothesis.settings.register_profile("untimed", deadline=None)
-hypothesis.settings.load_profile("untimed")
+hypothesis.settings.register_profile("thorough", deadline=None)
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=50)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Half as many examples where slow tests are left out; others are drawn in every run."""
+    hypothesis.settings.load_profile(
+        "quick" if "not slow" in config.option.markexpr else "thorough"
+    )
+
+
+def examples(count: int) -> hypothesis.settings:
+    """How many examples a test has where slow ones are run."""
+    usual = hypothesis.settings.default
+    assert usual is not None
+    return hypothesis.settings(max_examples=max(10, count * usual.max_examples // 100))
 
 
 @pytest.hookimpl(trylast=True)

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import examples
 from fairseq import models
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks.translation import TranslationTask
 from fairseq.utils import get_available_activation_fns
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from test_loading import make_model_args, make_state, make_task
@@ -151,7 +152,7 @@ ODD: st.SearchStrategy[Any] = st.recursive(
 
 class TestTypes:
     @given(st.data())
-    @settings(max_examples=300, deadline=None)
+    @examples(300)
     def test_any_value_of_any_field_is_taken_as_its_type_or_refused(self, data: Any) -> None:
         name = data.draw(st.sampled_from(sorted(MODELS)))
         field = data.draw(st.sampled_from([*every_field(name), "unheard_of", "task"]))

@@ -6,8 +6,9 @@ import math
 
 import pytest
 import torch
+from conftest import examples
 from drafters import golden, needs_published, published_drafter, slot_logits
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from specdec_plugins.data.block_mask import (
@@ -130,7 +131,7 @@ def test_blocks_hold_what_follows_the_cut(
             assert cut.scored[row, block].tolist() == [slot < scored for slot in range(size)]
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     shape=st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 12)),
     right=st.floats(0, 1),

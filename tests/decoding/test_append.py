@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given, settings
+from conftest import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec_plugins.decoding.append import Column, _elsewhere, _on_host, append
@@ -15,7 +16,7 @@ WAYS = {"here": append, "on the host": _on_host, "elsewhere": _elsewhere}
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-@settings(max_examples=20)
+@examples(20)
 @given(
     counts=st.lists(st.integers(1, 4), min_size=1, max_size=4),
     before=st.integers(0, 2),

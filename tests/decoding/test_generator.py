@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_batch, make_dictionary, make_task, make_verifier, vary_output
+from conftest import examples, make_batch, make_dictionary, make_task, make_verifier, vary_output
 from drafters import SIZES, make_block, make_causal
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from fairseq.models.transformer import TransformerModel
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scripted import corrupted, scripted_generator
 from strict import (
@@ -40,7 +40,7 @@ VARIED = vary_output(make_verifier())
 ALL = RelaxedRule(len(DICTIONARY), math.inf)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=5),
     seed=st.integers(0, 9),
@@ -145,7 +145,7 @@ def test_the_verifier_ends_its_targets_at_many_lengths() -> None:
     assert unknown > 5
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     name=st.sampled_from(sorted(DRAFTERS)),
     seed=st.integers(0, 3),
@@ -208,7 +208,7 @@ def test_what_follows_a_drafted_eos_is_not_committed() -> None:
         assert hypothesis["accepted"][0] == 1
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     tokens=st.lists(st.sampled_from([BOS, PAD, EOS, UNK, 5, 9]), min_size=1, max_size=K),
     seed=st.integers(0, 99),

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_batch
+from conftest import examples, make_batch
 from fairseq.dataclass.configs import GenerationConfig
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from strict import (
     DICTIONARY,
@@ -63,7 +63,7 @@ def test_the_verifiers_position_table_limits_the_target(name: str | None, learne
     assert {len(hypothesis["tokens"]) for hypothesis in found} == {16}
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
     seed=st.integers(0, 99),

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_batch
+from conftest import examples, make_batch
 from controlled import VARIANTS, make_policy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scripted import corrupted, scripted_generator
 from strict import (
@@ -79,7 +79,7 @@ def assert_greedy(generator: SpeculativeGenerator, batch: Any, expected: list[An
         torch.testing.assert_close(ours["positional_scores"], expected_scores, atol=1e-9, rtol=1e-9)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     name=st.sampled_from(VARIANTS),
     lengths=st.sampled_from([[6], [6, 2, 9, 1, 4]]),
@@ -121,7 +121,7 @@ def test_what_a_script_drafts(
     assert_greedy(generator, batch, expected)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     name=st.sampled_from(["block", "causal, features", "causal, all shared"]),
     controller=st.sampled_from(["none", "constant", "heuristic", "tree"]),

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import make_batch, make_dictionary, make_verifier
+from conftest import examples, make_batch, make_dictionary, make_verifier
 from controlled import HEAD, K, verifier
 from controlled import make_generator as make_controlled
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scripted import ScriptedDrafter, corrupted, scripted_generator
 
@@ -51,7 +51,7 @@ def make_script(batch: Any, corruption: float, seed: int) -> torch.Tensor:
     return corrupted([h for (h,) in greedy], 13, corruption, len(DICTIONARY), seed)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=5),
     seed=st.integers(0, 9),

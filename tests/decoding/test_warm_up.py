@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_batch
+from conftest import examples, make_batch
 from controlled import HEAD, K, drafter, verifier
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scripted import DICTIONARY
 
@@ -68,7 +68,7 @@ UNPREPARED = sorted(
 )
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(
     controller=st.sampled_from(UNPREPARED), rows=st.integers(1, 3), least=st.sampled_from([1, 6])
 )

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_batch
+from conftest import examples, make_batch
 from controlled import DRAFTERS, HEAD, K, drafter, priced, verifier
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from padded import PADDED
 from scripted import DICTIONARY
@@ -60,7 +60,7 @@ def assert_same(found: Any, expected: Any) -> None:
         torch.testing.assert_close(*scores, atol=1e-9, rtol=1e-9)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(
     name=st.sampled_from(sorted(DRAFTERS)),
     controller=st.sampled_from(sorted(POLICIES)),

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from conftest import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 from jobs import Numberer
 
@@ -37,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @example(lines=["a", "\ufeffb"], last_feed=False, shard_lines=1)
 @example(lines=[], last_feed=False, shard_lines=1)
 @example(lines=["", "", ""], last_feed=True, shard_lines=2)
-@settings(deadline=None, max_examples=60)
+@examples(60)
 def test_shards_are_the_file_in_parts(
     lines: list[str], last_feed: bool, shard_lines: int, folder: Path
 ) -> None:

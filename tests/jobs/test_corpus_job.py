@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from conftest import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from jobs import Numberer
 
@@ -89,7 +90,7 @@ def test_a_job_from_beginning_to_end(source: Path, tmp_path: Path) -> None:
 
 
 @given(stops=st.lists(st.integers(0, 3), max_size=6), lost=st.integers(0, 4))
-@settings(deadline=None, max_examples=25)
+@examples(25)
 def test_a_job_goes_on_wherever_it_was_stopped(
     stops: list[int], lost: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_batch, make_dictionary, make_task, make_verifier
+from conftest import examples, make_batch, make_dictionary, make_task, make_verifier
 from drafters import make_block, make_causal, save_checkpoint
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scripted import traced
 
@@ -53,7 +53,7 @@ def slot_scores(model: Any, x: torch.Tensor, last: torch.Tensor) -> SlotScores:
     return scorer.read(*scorer(x, last))
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     tokens=st.sets(st.sampled_from([i for i in range(ENTRIES) if i != PAD]), min_size=1),
     kind=st.sampled_from(KINDS),

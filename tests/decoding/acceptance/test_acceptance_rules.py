@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from conftest import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -89,7 +90,7 @@ def reference(
     raise AssertionError("after the draft comes the verifier's own token")
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(step=steps(), beta=betas, tau=taus, data=st.data())
 def test_what_is_committed_is_that_of_the_loop(
     step: Step, beta: int, tau: float, data: st.DataObject
@@ -111,7 +112,7 @@ def test_what_is_committed_is_that_of_the_loop(
     assert accepted.straight
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(step=steps(), beta=betas, tau=taus, seed=st.integers(0, 99))
 def test_tokens_are_judged_by_the_slots_that_they_come_after(
     step: Step, beta: int, tau: float, seed: int
@@ -130,7 +131,7 @@ def test_tokens_are_judged_by_the_slots_that_they_come_after(
         assert found[row, place] == bool(alone)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(step=steps(), beta=betas, more=st.integers(0, 4), tau=taus, wider=taus)
 def test_acceptance_is_monotone_in_beta_and_tau(
     step: Step, beta: int, more: int, tau: float, wider: float
@@ -140,7 +141,7 @@ def test_acceptance_is_monotone_in_beta_and_tau(
     assert all(a <= b for a, b in zip(tight, loose))
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(step=steps(), beta=st.integers(2, 9))
 def test_tau_zero_adds_exact_ties_and_nothing_else(step: Step, beta: int) -> None:
     found, strict = accept(RelaxedRule(beta, 0.0), step), accept(StrictRule(), step)

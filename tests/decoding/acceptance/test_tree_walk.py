@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from conftest import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec_plugins.decoding.acceptance import Accepted, tree_walk
@@ -120,7 +121,7 @@ def plain_way(parents: list[int], tokens: list[int], good: list[int], own: list[
     return way
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.data())
 def test_ways_are_those_of_a_plain_search(data: st.DataObject) -> None:
     """Of several rows of different lengths; nothing comes after EOS."""

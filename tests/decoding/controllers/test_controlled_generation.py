@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from conftest import make_batch
+from conftest import examples, make_batch
 from controlled import (
     DRAFTERS,
     VARIANTS,
@@ -21,7 +21,7 @@ from controlled import (
 )
 from drafters import slot_logits
 from fairseq.sequence_generator import SequenceGenerator
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scripted import DICTIONARY, corrupted, scripted_generator, traced
 
@@ -158,7 +158,7 @@ def _committed(step: Any) -> list[str]:
     return [*step.drafted[: step.accepted], *([] if step.bonus is None else [step.bonus])]
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     name=st.sampled_from(CONTROLLERS),
     lengths=BATCHES,
@@ -193,7 +193,7 @@ def test_scripted(
     assert_exact(generator, other, least)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     name=st.sampled_from(CONTROLLERS),
     kind=st.sampled_from(sorted(DRAFTERS)),
@@ -223,7 +223,7 @@ def states_of(batch: Any, row: int, tokens: torch.Tensor) -> tuple[torch.Tensor,
     return found
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     kind=st.sampled_from(sorted(DRAFTERS)),
     lengths=BATCHES,

@@ -6,7 +6,8 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from conftest import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from scripted import make_result
 
@@ -131,7 +132,7 @@ class TestChoice:
         controller.learn_costs(make_costs(0.9, 0.9))
         assert begin(controller, 4) == [0] * 4
 
-    @settings(max_examples=30)
+    @examples(30)
     @given(
         least=st.integers(0, K),
         slopes=st.tuples(*[st.floats(0, 1)] * 3),

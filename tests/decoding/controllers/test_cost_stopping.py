@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from conftest import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from scripted import ScriptedHead, make_result
 from test_policies import draft
@@ -49,7 +50,7 @@ def rate(lengths: list[int], kinds: list[list[float]], costs: StepCosts) -> floa
     return float(tokens / seconds)
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(
     draft_seconds=st.floats(0.05, 1.0),
     slot=st.floats(0.005, 0.6),

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_batch
+from conftest import examples, make_batch
 from controlled import DRAFTERS, K, drafter, make_generator, make_policy, verifier
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scripted import DICTIONARY
 
@@ -54,7 +54,7 @@ def test_who_says_that_rows_matter_to_each_other() -> None:
 
 
 @pytest.mark.parametrize("controller", CONTROLLERS)
-@settings(max_examples=10)
+@examples(10)
 @given(
     kind=st.sampled_from(sorted(DRAFTERS)),
     lengths=LENGTHS,
@@ -83,7 +83,7 @@ def test_a_batch_is_its_rows(
     assert_apart(generator, lengths, seed)
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(kind=st.sampled_from(sorted(DRAFTERS)), lengths=LENGTHS, seed=st.integers(0, 99))
 def test_a_batch_of_the_drafter_alone_is_its_rows(kind: str, lengths: list[int], seed: int) -> None:
     limits = GenerationLimits(max_len_b=20)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from conftest import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec_plugins.decoding.acceptance import RelaxedRule, StrictRule, Verification, tree_walk
@@ -70,7 +71,7 @@ def ways_in(tree: TreeDraft, row: int) -> list[Way]:
     return [way(node) for node in range(1, len(parents) + 1)]
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     rows=st.integers(1, 3),
     slots=st.integers(1, 5),
@@ -155,7 +156,7 @@ def rest_of(lattice: Lattice, slot: int, cell: int) -> Lattice:
     )
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(seed=st.integers(0, 1000), gone=st.lists(st.integers(0, 3), min_size=3, max_size=3))
 def test_what_is_left_after_the_verifiers_token(seed: int, gone: list[int]) -> None:
     """Every row has gone on as far as it has, and then again by one token."""
@@ -193,7 +194,7 @@ def test_a_row_of_which_nothing_is_left() -> None:
     assert grow(trees, 2).tokens.tolist() == [[PAD] * 2] * 3
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     seed=st.integers(0, 1000),
     slots=st.integers(1, 6),

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from conftest import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -42,7 +43,7 @@ def step_of(new: Tensor, exact: bool) -> Any:
     return step
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     exact=st.booleans(),
     rows=st.integers(1, 4),

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_batch, make_task, make_verifier
+from conftest import examples, make_batch, make_task, make_verifier
 from drafters import CAUSAL, every_slots_logits, make_block, make_causal
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -50,7 +50,7 @@ def expected_logits(model: Any, net_input: Any, tokens: Tensor, cut: Tensor, slo
 
 
 @torch.no_grad()
-@settings(max_examples=40)
+@examples(40)
 @given(
     name=st.sampled_from(sorted(VARIANTS)),
     lengths=st.lists(st.integers(1, 7), min_size=1, max_size=4),

@@ -10,9 +10,9 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from conftest import make_batch
+from conftest import examples, make_batch
 from controlled import DRAFTERS, drafter, verifier
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from padded import PADDED
 
@@ -71,7 +71,7 @@ def draft(rows: int, nodes: int, alike: bool) -> Any:
 
 
 @torch.no_grad()
-@settings(max_examples=60)
+@examples(60)
 @given(
     lengths=st.lists(st.integers(1, 20), min_size=1, max_size=5),
     steps=st.lists(st.tuples(st.integers(0, 11), st.booleans()), min_size=1, max_size=4),
@@ -106,7 +106,7 @@ def test_a_verifier(
 
 
 @torch.no_grad()
-@settings(max_examples=60)
+@examples(60)
 @given(
     name=st.sampled_from(sorted(DRAFTERS)),
     lengths=st.lists(st.integers(1, 20), min_size=1, max_size=5),

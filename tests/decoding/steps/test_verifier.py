@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_batch, make_task, make_verifier
+from conftest import examples, make_batch, make_task, make_verifier
 from drafters import make_causal
 from fairseq.models.lightconv import LightConvModel
 from fairseq.models.lightconv import base_architecture as lightconv_architecture
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -95,7 +95,7 @@ def leaves(ways: list[list[int]]) -> list[list[int]]:
 
 
 @torch.no_grad()
-@settings(max_examples=60)
+@examples(60)
 @given(
     name=st.sampled_from(sorted(VARIANTS)),
     lengths=st.lists(st.integers(1, 7), min_size=1, max_size=4),

@@ -116,6 +116,7 @@ def test_all_is_registered_once_it_is_asked_for(site: Path, tmp_path: Path) -> N
     ]
 
 
+@pytest.mark.slow
 def test_a_recipe_trains_by_hydra(trained: Trained, tmp_path: Path) -> None:
     """By its own command, from any folder, with the package that is installed here (another would
     be compiled anew); what it says of the result, validation says."""

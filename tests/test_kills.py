@@ -39,7 +39,7 @@ def compiled(world: Path) -> None:
     ("make", "kills"),
     [
         (lambda world: inference(world, 1, lines=60), 1),
-        (lambda world: inference(world, 4, lines=60), 1),
+        pytest.param(lambda world: inference(world, 4, lines=60), 1, marks=pytest.mark.slow),
         (evaluate, 1),
         (export, 1),
     ],

@@ -777,6 +777,7 @@ def test_a_reader_that_has_had_enough(
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_interpolation(run: RunScript, world: Path, tmp_path: Path, greedy: list[str]) -> None:
     """``distill.sh --interpolate`` takes of a beam what is most like the references."""
     text, out, beams = tmp_path / "bpe", tmp_path / "distilled", tmp_path / "beams.txt"

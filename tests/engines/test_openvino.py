@@ -575,6 +575,7 @@ def test_what_is_kept_serves_any_number_of_threads(caplog: pytest.LogCaptureFixt
     assert compiled == [True, False]
 
 
+@pytest.mark.slow
 def test_nothing_is_sent() -> None:
     """In a new process, where nothing else has imported OpenVINO."""
     script = """

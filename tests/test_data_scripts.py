@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from fairseq.data.data_utils import load_indexed_dataset
+from trained import made_once
 
 from specdec_plugins.files.lock import OutputLock
 
@@ -364,9 +365,9 @@ def test_wmt_refuses_what_it_cannot_use(mirror: tuple[str, Path]) -> None:
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with raw/, fifty made-up pairs for training and a few for the other splits, and
-    out/, what is made of them. In several files nothing ends the last line."""
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Fifty made-up pairs for training and a few for the other splits. In several files nothing
+    ends the last line."""
     colours = {
         "red": "roter",
         "blue": "blauer",
@@ -390,24 +391,32 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for colour in colours
         for thing in things
     ]
-    folder = tmp_path_factory.mktemp("prepared")
-    (folder / "raw").mkdir()
+    folder = tmp_path_factory.mktemp("text")
     for split, chosen in (("train", pairs), ("valid", pairs[:5]), ("test", pairs[-5:])):
         for side, lang in enumerate(("en", "de")):
             end = "" if f"{split}.{lang}" in ("train.en", "train.de", "valid.de") else "\n"
-            text = "\n".join(pair[side] for pair in chosen) + end
-            (folder / "raw" / f"{split}.{lang}").write_text(text, encoding="utf-8")
-    (folder / "out").mkdir()
-    (folder / "out" / ".lock").touch()  # as a killed run leaves it
-    done = run("prepare_data.sh", folder / "raw", folder / "out", "en", "de", 60)
-    assert done.returncode == 0, done.stderr
+            lines = "\n".join(pair[side] for pair in chosen) + end
+            (folder / f"{split}.{lang}").write_text(lines, encoding="utf-8")
     return folder
 
 
+@pytest.fixture(scope="module")
+def prepared(text: Path, session_folder: Path) -> Path:
+    """A folder with out/, what is made of the text."""
+
+    def prepare(folder: Path) -> None:
+        (folder / "out").mkdir()
+        (folder / "out" / ".lock").touch()  # as a killed run leaves it
+        done = run("prepare_data.sh", text, folder / "out", "en", "de", 60)
+        assert done.returncode == 0, done.stderr
+
+    return made_once(session_folder / "prepared", prepare)
+
+
 @pytest.fixture
-def raw(prepared: Path, tmp_path: Path) -> Path:
+def raw(text: Path, tmp_path: Path) -> Path:
     """The text once more, to be changed."""
-    return Path(shutil.copytree(prepared / "raw", tmp_path / "raw"))
+    return Path(shutil.copytree(text, tmp_path / "raw"))
 
 
 def test_prepare_data_makes_what_fairseq_train_reads(prepared: Path) -> None:
@@ -525,15 +534,14 @@ def test_prepare_data_leaves_a_folder_to_the_run_that_has_it(raw: Path, tmp_path
         ("60 --tgtdict dict", "--tgtdict dict: give --srcdict, too"),
         ("--workers 0", "--workers 0: give a whole number"),
         ("--workers", "--workers: give a value"),
+        ("0", "MERGES 0: give a whole number"),
+        ("many", "MERGES many: give a whole number"),
     ],
 )
 def test_prepare_data_names_a_bad_option(raw: Path, tmp_path: Path, flags: str, fault: str) -> None:
     done = run("prepare_data.sh", raw, tmp_path / "out", "en", "de", *flags.split())
     assert refused(done, fault)
     assert not (tmp_path / "out").exists()
-    done = run("prepare_data.sh", raw, tmp_path / "out", "en", "de", "60", "--cores", "2")
-    assert done.returncode == 2
-    assert "--cores: no such option" in done.stderr
 
 
 def test_prepare_data_refuses_sides_that_do_not_match(raw: Path, tmp_path: Path) -> None:
@@ -548,15 +556,9 @@ def test_prepare_data_refuses_sides_that_do_not_match(raw: Path, tmp_path: Path)
         "missing or empty",
     )
     assert run("prepare_data.sh", raw).returncode == 2
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("merges", ["0", "-3", "many"])
-def test_prepare_data_refuses_a_number_of_merges_that_is_none(
-    raw: Path, tmp_path: Path, merges: str
-) -> None:
-    done = run("prepare_data.sh", raw, tmp_path / "out", "en", "de", merges)
-    assert refused(done, f"MERGES {merges}: give a whole number")
+    done = run("prepare_data.sh", raw, tmp_path / "out", "en", "de", "60", "--cores", "2")
+    assert done.returncode == 2
+    assert "--cores: no such option" in done.stderr
     assert not (tmp_path / "out").exists()
 
 

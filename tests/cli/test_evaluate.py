@@ -150,7 +150,7 @@ def test_resuming_repeats_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "add", interrupt)
-        assert run(*SMALL) == 130
+        assert run("--no-progress-bar", *SMALL) == 130  # slow, it would tell that it goes on
     assert "finished runs are kept" in one_error(capfd)
     before = [(name, number) for name, _, number in made(out)]
     assert [number for _, number in before] == [1, 1, 1, 2]

@@ -11,6 +11,8 @@ import pytest
 from scripts_here import load_script
 
 ROOT = Path(__file__).resolve().parent.parent
+SMALL = ["--model", str(ROOT / "checkpoints/multi30k.en-de"), "--engine", "eager"]
+"""The smaller of the pairs."""
 
 
 @pytest.fixture
@@ -22,8 +24,8 @@ def demo(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_translations_and_a_table(
     demo: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = ["--engine", "eager", "--precision", "float32", "--lines", "2", "--repeats", "1"]
-    monkeypatch.setattr(sys, "argv", ["demo.py", *flags])
+    flags = ["--precision", "float32", "--lines", "2", "--repeats", "1"]
+    monkeypatch.setattr(sys, "argv", ["demo.py", *SMALL, *flags])
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"A dog runs.\n\n")))
     monkeypatch.setattr(demo.select, "select", lambda *_: ([sys.stdin], [], []))
     assert demo.main() == 0
@@ -46,7 +48,7 @@ def test_translations_and_a_table(
 
 
 def test_of_the_greedy_loop_and_of_trees_each_counts_its_own(demo: Any) -> None:
-    args = demo.parser().parse_args(["--engine", "eager", "--repeats", "1"])
+    args = demo.parser().parse_args([*SMALL, "--precision", "float32", "--repeats", "1"])
     sources = demo.read_text(demo.text(args), 2, "--source")
     ours = demo.load(args, strategy="specdec", controller=demo.ControllerOptions("tree"))
     found = demo.measure(args, ours, sources)

@@ -99,10 +99,17 @@ def test_generate_relaxed_with_the_verifier_first(
     check_output(output, trained, trained.translate(rule=RelaxedRule(3, 2.0)))
 
 
-def test_generate_by_openvino(trained: Trained, flags: str, tmp_path: Path) -> None:
+def test_generate_by_openvino(
+    trained: Trained, flags: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is compiled, is so before fairseq's clock starts."""
     need_bfloat16()
     flags += f" --path {trained.drafter}:{trained.verifier} {SHOW} --max-tokens 60"
-    output = run_generate(f"{flags} --engine openvino --controller tree", tmp_path)
+    with caplog.at_level("INFO"):
+        output = run_generate(f"{flags} --engine openvino --controller tree", tmp_path)
+    said = [record.getMessage() for record in caplog.records]
+    (warmed,) = (i for i, words in enumerate(said) if words.startswith("openvino: warmed up in "))
+    assert not any("openvino compiled a step" in words for words in said[warmed:])
     check_output(output, trained, trained.translate())
     output = run_generate(
         f"{flags} --engine openvino --drafter-precision bfloat16", tmp_path / "drafts"

@@ -43,6 +43,7 @@ from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.hypothesis import Hypothesis
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.stock_search import check_stock_search
+from specdec_plugins.decoding.warm_up import warm_up
 from specdec_plugins.files.errors import UsageError
 from specdec_plugins.host.autocast import autocast
 from specdec_plugins.host.fairseq_types import LogOutput, Sample
@@ -64,6 +65,8 @@ from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
 
 logger = logging.getLogger(__name__)
 
+SEVERAL = 2
+"""The rows that stand for a batch of as many as tokens allow."""
 NEW_BLOCK_SIZE = 5
 
 
@@ -102,6 +105,10 @@ class TranslationSpecdecTask(TranslationTask):
         self._slots = 0
         self._validating: tuple[BaseFairseqModel, SpeculativeGenerator] | None = None
         self._trains = False
+        self._first = True
+        self._rows: int | None = None
+        """The sentences of a batch, where batches are asked for before the first generator is, as
+        fairseq-generate does: its clock starts right after that."""
         self._built: type[BaseFairseqModel] = BaseFairseqModel
         """What is trained."""
 
@@ -276,6 +283,8 @@ class TranslationSpecdecTask(TranslationTask):
     ) -> EpochBatchIterator:
         """Iterates as fairseq does; honours ``--num-shards``, which fairseq-generate 0.12 takes and
         ignores."""
+        rows = kwargs.get("max_sentences")
+        self._rows = rows if isinstance(rows, int) else SEVERAL
         if num_shards == 1:
             num_shards, shard_id = self.cfg.num_shards, self.cfg.shard_id
         return super().get_batch_iterator(
@@ -409,4 +418,10 @@ class TranslationSpecdecTask(TranslationTask):
             verifiers[0], drafters[0], self.target_dictionary, given, trains
         )
         generator.symbols_to_strip_from_output |= unprinted
+        if self._rows is not None and self._first and not trains:
+            positions = int(verifiers[0].encoder.max_positions())
+            seconds = warm_up(generator, self.source_dictionary, self._rows, positions)
+            if seconds:
+                logger.info("%s: warmed up in %.1f s", generator.engines.verifier.name, seconds)
+        self._first = False
         return generator

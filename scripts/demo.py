@@ -51,6 +51,7 @@ def doing(what: str, pause: float = 5) -> Iterator[None]:
 
 with doing("loading fairseq and torch"):
     import argparse
+    import gc
     import html
     import select
     import shutil
@@ -198,7 +199,9 @@ def measure(args: argparse.Namespace, ours: Translator, sources: list[Line]) -> 
         with doing(f"timing {name}"):
             stock = load(args, strategy="fairseq", beam=beam)
             found[name] = timed(stock, sources, args.repeats)
+            # A model and its generator name each other.
             del stock
+            gc.collect()
     drafting = ours.generator.controller
     with doing(f"timing {GREEDY}"):
         ours.generator.controller = NoDrafts()

@@ -292,8 +292,8 @@ def table(found: dict[str, Timed], args: argparse.Namespace, ours: Translator) -
         )
     threads = counted(torch.get_num_threads(), "thread")
     notes = (
-        f"Against {BASELINE}, greedy search. {len(baseline.texts)} sentences, one at a time, "
-        f"{threads}, median of {counted(args.repeats, 'run')}; specdec by {ours.engine} in "
+        f"Against {BASELINE}, greedy search. {counted(len(baseline.texts), 'sentence')}, one at a "
+        f"time, {threads}, median of {counted(args.repeats, 'run')}; specdec by {ours.engine} in "
         f"{ours.arithmetic}, {found[STRICT].accepted:.2f} tokens a step. Decoding only."
     )
     print(f"\n{fill(notes, initial_indent='  ', subsequent_indent='  ')}")

@@ -53,6 +53,7 @@ from specdec_plugins.files.output import write_whole
 from specdec_plugins.files.paths import check_paths
 from specdec_plugins.files.streams import put
 from specdec_plugins.files.terminal import command, program
+from specdec_plugins.files.wording import counted
 from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.report import where_and_when
 from specdec_plugins.inference.run_files import describe_settings, model_files
@@ -90,7 +91,7 @@ def measure(args: argparse.Namespace) -> int:
     limits = GenerationLimits(**{name: getattr(args, name) for name in names})
     plain = {"strategy": "AR", "engine": "eager", "precision": "float64", "limits": limits}
     reference = load_translator(settings_of(args.model, **plain))
-    title = f"{len(lines)} lines, {engine}, {precision}"
+    title = f"{counted(len(lines), 'line')}, {engine}, {precision}"
     put(f"{head(title)}\n")
     inexact, told = 0, []
     for title, found, expected, exact in comparisons(args, limits, lines):

@@ -18,6 +18,7 @@ from specdec_plugins.evaluation.table import summary_tables
 from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.files.output import write_whole
 from specdec_plugins.files.paths import files_below
+from specdec_plugins.files.wording import counted
 from specdec_plugins.files.work_folder import LOCK
 from specdec_plugins.inference.report import plain
 
@@ -81,7 +82,7 @@ def write_outputs(folder: RunFolder, experiment: Experiment, report: Report) -> 
 
 
 def _machine(folder: RunFolder) -> str:
-    return f"{folder.description['processor']}, {folder.description['cores']} cores"
+    return f"{folder.description['processor']}, {counted(folder.description['cores'], 'core')}"
 
 
 def _summary(folder: RunFolder, groups: Sequence[Group], report: Report) -> JsonObject:

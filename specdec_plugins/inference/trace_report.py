@@ -10,6 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import StepTrace
+from specdec_plugins.files.wording import counted
 from specdec_plugins.inference.trace_file import SentenceTrace
 
 TEMPLATE = "trace_report.html"
@@ -127,6 +128,7 @@ def template(name: str) -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals["counted"] = counted
     return environment.get_template(name)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ET
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +13,7 @@ from specdec_plugins.cli import trace_report as script
 from specdec_plugins.decoding.step_result import StepTrace
 from specdec_plugins.inference.trace_file import SentenceTrace
 from specdec_plugins.inference.trace_picture import KINDS, MARGIN, WIDTH, draw_sentence
+from specdec_plugins.inference.trace_report import build_report
 
 SVG = "{http://www.w3.org/2000/svg}"
 EVIL = "<script>\x07&\ud800"
@@ -47,6 +49,19 @@ def test_every_token_has_a_box_of_its_kind() -> None:
         ("accepted", "</s>"),
         *((kind, kind) for kind in KINDS),
     ]
+
+
+def test_the_picture_and_the_page_have_the_same_colours() -> None:
+    """And both count one step as one."""
+    one = sentence(StepTrace(["a", "b", "c"], 2, 1, "own", 1.0))
+    picture, page = draw_sentence(one), build_report([one], 1, "run")
+    for kind in ("accepted", "rejected", "bonus"):
+        (style,) = re.findall(rf"^    \.{kind} {{ (.*) }}$", picture, re.M)
+        colours = re.findall(r"#[0-9a-f]{6}", style)
+        for name, colour in zip((kind, f"{kind}-line"), colours, strict=True):
+            assert f"--{name}: {colour};" in page
+    assert "2 tokens in 1 step<" in picture
+    assert "1 step, 2 tokens, 2.00 a step" in " ".join(page.split())
 
 
 def test_boxes_stay_inside_and_apart() -> None:

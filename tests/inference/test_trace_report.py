@@ -164,7 +164,7 @@ def test_the_page_shows_every_token_as_what_it_is() -> None:
 
 def test_the_limit_leaves_sentences_out_and_counts_all() -> None:
     page = build_report(iter(SENTENCES), 1, "run")
-    assert "The first 1 lines are shown, 2 are left out" in page
+    assert "Shown: the first 1 line; left out by --limit: 2." in page
     assert Elements(page).tokens == [*LEGEND, *TOKENS[:14]]
     assert "= 5 accepted + 4 bonus" in page
     assert Elements(build_report(SENTENCES, 0, "run")).tokens == LEGEND

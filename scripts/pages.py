@@ -423,10 +423,11 @@ def draw_speed() -> str:
     panels = []
     for name in SPEED:
         figures = read_figures(name)
-        about = f"{_rounds(systems_of(figures))}; {figures['machine']['last_run'][:10]}"
-        panels.append(
-            (figures["machine"]["processor"], about + earlier(figures), first_page.rows(figures))
+        about = (
+            f"{_rounds(systems_of(figures))}; times as fast as {figures['baseline']}; "
+            f"{figures['machine']['last_run'][:10]}{earlier(figures)}"
         )
+        panels.append((figures["machine"]["processor"], about, first_page.rows(figures)))
     return first_page.chart(panels)
 
 

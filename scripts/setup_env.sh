@@ -31,19 +31,10 @@ esac
 say() { printf 'setup_env: %s\n' "$*" >&2; }
 die() { say "error: $*"; exit 1; }
 
-ticker=
-stop_ticker() {
-  [ -n "$ticker" ] || return 0
-  kill "$ticker" 2>/dev/null || true
-  wait "$ticker" 2>/dev/null || true
-  ticker=
-  if [ -t 2 ]; then printf '\r\033[K' >&2; fi
-}
-trap stop_ticker EXIT
-
+# Says for how long something has gone on, until it is stopped or this script is no more.
 tick() {
   local seconds=0
-  while sleep 1 >/dev/null 2>&1; do
+  while sleep 1 >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do
     seconds=$((seconds + 1))
     if [ -t 2 ]; then
       printf '\r  %d s' "$seconds" >&2
@@ -55,13 +46,15 @@ tick() {
 
 # Says the first argument, and then runs the others, which may take minutes.
 doing() {
-  local status=0
+  local status=0 ticker
   say "$1"
   shift
   tick &
   ticker=$!
+  disown
   "$@" || status=$?
-  stop_ticker
+  kill "$ticker" 2>/dev/null || true
+  if [ -t 2 ]; then printf '\r\033[K' >&2; fi
   return "$status"
 }
 

@@ -5,6 +5,8 @@ Nothing is imported here that a system may do without: of CTranslate2's process 
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
 import traceback
 from dataclasses import dataclass, field
@@ -70,6 +72,9 @@ class Failure:
 
 def main() -> None:
     """Serve at the end of a pipe whose descriptor is the first argument, until it is closed."""
+    # Before fairseq does so, which logs all that it imports.
+    level = os.environ.get("LOGLEVEL", "WARNING").upper()
+    logging.basicConfig(level=level, format="%(message)s")
     connection = Connection(int(sys.argv[1]))
     try:
         serve(connection)

@@ -29,7 +29,7 @@ from specdec_plugins.decoding.drafts import ChainDraft, Draft
 from specdec_plugins.decoding.hypothesis import Hypothesis
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
 from specdec_plugins.decoding.observers import Judge, Observer
-from specdec_plugins.decoding.resident.loop import ResidentLoop, obstacle
+from specdec_plugins.decoding.resident.loop import ResidentLoop, changing, obstacle
 from specdec_plugins.decoding.results import Results
 from specdec_plugins.decoding.scorers import NoScorer, Scorer, Scores, VerifierScorer
 from specdec_plugins.decoding.statistics import DecodingStatistics
@@ -159,15 +159,17 @@ class SpeculativeGenerator:
         self, controller: Controller, observers: Sequence[Observer], net_input: NetInput
     ) -> ResidentLoop | None:
         """The same, if it can decode this under this controller for these observers."""
-        if self._resident is None or not controller.steady:
+        if self._resident is None:
             return None
+        reason = changing(controller)
         if any(one.asks_chances for one in observers):
-            self._resident.engine.fall_back("--trace tells of every draft")
-            return None
-        if has_prefix(net_input):
-            self._resident.engine.fall_back("targets begin with tokens that are given")
-            return None
-        return self._resident
+            reason = "--trace tells of every draft"
+        elif has_prefix(net_input):
+            reason = "targets begin with tokens that are given"
+        if reason is None:
+            return self._resident
+        self._resident.engine.fall_back(reason)
+        return None
 
     def _drafting_for(self, controller: Controller, observers: Sequence[Observer] = ()) -> Drafting:
         """What makes the drafts that a controller and observers want; kept for the next batch."""

@@ -75,8 +75,9 @@ class CudaGraphsEngine(EagerEngine):
         self.name = " and ".join(sorted(self._runners))
 
     def fall_back(self, reason: str) -> None:
-        """Know that steps are run as they are; the first time a warning says so."""
-        if EagerEngine.name not in self._runners:
+        """Know that steps are run as they are; the first time a warning says why."""
+        if reason not in self.fallbacks:
+            self.fallbacks.append(reason)
             logger.warning("%s: %s; eager runs the steps", CudaGraphsEngine.name, reason)
             self._run_by(EagerEngine.name)
 

@@ -22,6 +22,7 @@ class EagerEngine:
         """``precision``: of the models that it will be given."""
         self.precision = precision
         self.about: dict[str, object] = {}
+        self.fallbacks: list[str] = []
         self.dtype: torch.dtype = getattr(torch, precision)
 
     def prepare(self, step: Step) -> Run:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -27,6 +27,11 @@ class Engine(Protocol):
     @property
     def precision(self) -> str:
         """What they really compute in, whatever was asked for."""
+        ...
+
+    @property
+    def fallbacks(self) -> Sequence[str]:
+        """Why eager runs some steps, or all, in its place: each reason once."""
         ...
 
     @property
@@ -79,6 +84,11 @@ class Engines:
     def precision(self) -> str:
         """What they are computed in, whatever was asked for."""
         return described(self.verifier.precision, self.drafter.precision)
+
+    @property
+    def fallbacks(self) -> list[str]:
+        """Why eager runs steps in their place: each reason once."""
+        return list(dict.fromkeys([*self.verifier.fallbacks, *self.drafter.fallbacks]))
 
     @contextmanager
     def running(self) -> Iterator[None]:

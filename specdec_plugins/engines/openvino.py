@@ -73,6 +73,7 @@ class OpenVinoEngine:
         """The precision of what is compiled."""
         self._runners: set[str] = set()
         """What the steps so far are run by."""
+        self.fallbacks: list[str] = []
         self._compiles = False
         """Whether somebody was told that they have to wait."""
         self._openvino = installed_openvino()
@@ -137,7 +138,8 @@ class OpenVinoEngine:
                 raise EngineError(
                     f"--engine openvino: cannot compile {name} ({reason}); use --engine eager"
                 ) from error
-            logger.warning("openvino cannot compile %s (%s); torch runs it", name, reason)
+            self.fallbacks.append(f"openvino cannot compile {name} ({reason})")
+            logger.warning("%s; torch runs it", self.fallbacks[-1])
             logger.debug("openvino's own words:", exc_info=True)
             self._runners.add(EAGER)
             self._torch_threads = self._threads

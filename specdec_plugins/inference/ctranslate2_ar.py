@@ -73,6 +73,7 @@ class CTranslate2Generator:
         self.statistics = DecodingStatistics()
         self._model = load_model(verifier, source, target, precision)
         self.precision = precision
+        self.fallbacks: list[str] = []
         self._source, self._target, self._limits = source, target, limits
 
     def generate(

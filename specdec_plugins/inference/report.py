@@ -62,6 +62,7 @@ def full_report(translator: Translator, resumed_after: int = 0, **run: object) -
         },
         "device": device_name(asked.device),
         "engine": translator.engine,
+        "engine_fallbacks": translator.engine_fallbacks,
         "not_by_ctranslate2": translator.not_by_ctranslate2,
         "precision": translator.arithmetic,
         "threads": torch.get_num_threads(),
@@ -181,6 +182,7 @@ def format_report(report: JsonObject) -> str:
         f"  {report['tokens_per_second']:.1f} tokens a second; latency of a sentence, ms: "
         + ", ".join(f"{name} {value:.1f}" for name, value in latency.items()),
     ]
+    rows += [f"  by eager: {reason}" for reason in report["engine_fallbacks"]]
     if reason := report["not_by_ctranslate2"]:
         rows.append(f"  by our own loop, not by CTranslate2: {reason}")
     if settings["output_depends_on_batch"]:

@@ -55,6 +55,11 @@ class Runner(Protocol):
         """What it really computes in."""
         ...
 
+    @property
+    def fallbacks(self) -> list[str]:
+        """Why eager runs steps in its place: each reason once."""
+        ...
+
 
 @dataclass(frozen=True)
 class Translation:
@@ -119,6 +124,11 @@ class Translator:
     def engine(self) -> str:
         """What runs the models."""
         return self._runner.name
+
+    @property
+    def engine_fallbacks(self) -> list[str]:
+        """Why eager runs steps in place of what was asked for: each reason once."""
+        return self._runner.fallbacks
 
     @property
     def arithmetic(self) -> str:

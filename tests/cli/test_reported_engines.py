@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -47,4 +48,8 @@ def test_engines_that_cannot_take_a_step(
 
         monkeypatch.setattr(OpenVinoEngine, "_prepared", prepare)
         assert run("--stats-json", str(stats), "--engine", "auto", "--cpu") == 0
-        assert json.loads(stats.read_text())["engine"] == name
+        report = json.loads(stats.read_text())
+        assert report["engine"] == name
+        assert report["engine_fallbacks"]
+        for reason in report["engine_fallbacks"]:
+            assert re.fullmatch(r"openvino cannot compile \w+ \(no such operation\)", reason)

@@ -67,7 +67,8 @@ def settings(tmp_path: Path) -> Settings:
 def report_of(settings: Settings, tmp_path: Path, **run: Any) -> dict[str, Any]:
     """As it is read again from its file."""
     translator: Any = SimpleNamespace(
-        engine="eager",
+        engine="cuda-graphs and eager",
+        engine_fallbacks=["--trace tells of every draft"],
         arithmetic="float32",
         not_by_ctranslate2=None,
         settings=settings,
@@ -75,7 +76,9 @@ def report_of(settings: Settings, tmp_path: Path, **run: Any) -> dict[str, Any]:
         block_size=settings.block_size,
     )
     report = full_report(translator, **run)
-    assert format_report(report)
+    said = format_report(report).splitlines()
+    assert "; cuda-graphs and eager, float32 on cpu" in said[0]
+    assert "  by eager: --trace tells of every draft" in said
     write_json(report, str(tmp_path / "stats.json"))
     found: dict[str, Any] = json.loads((tmp_path / "stats.json").read_text("utf-8"))
     return found

@@ -53,14 +53,21 @@ def obstacle(
 ) -> str | None:
     """What keeps these from being decoded by recorded steps; None if nothing does."""
     encoders = [verifier.encode] if drafter is None else [verifier.encode, drafter.encode]
-    if not controller.steady:
-        return f"--controller {controller.name} decides anew at every step"
+    if reason := changing(controller):
+        return reason
     if drafter is not None and not drafter.recordable:
         return "the drafter reads whole prefixes at every step"
     if not all(one is None or (isinstance(one, StockEncoder) and one.recordable)
                for one in encoders):  # fmt: skip
         return "an encoder has a forward pass of its own"
     return None
+
+
+def changing(controller: Controller) -> str | None:
+    """What keeps steps under this controller from being recorded; None if nothing does."""
+    if controller.steady:
+        return None
+    return f"--controller {controller.name} decides anew at every step"
 
 
 class ResidentLoop:

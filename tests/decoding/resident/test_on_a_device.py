@@ -82,6 +82,9 @@ def test_every_controller_says_there_what_it_says_here(
                 traced(generator)
             given = batch if model is pair[0] else to_gpu(batch)
             found.append([h["tokens"].tolist() for (h,) in generator.generate([], given)])
+        fallbacks = generator.engines.fallbacks
+        assert bool(fallbacks) == (resident and not generator.controller.steady)
+        assert all(f"--controller {controller} decides" in reason for reason in fallbacks)
     assert found[0] == found[1]
 
 

@@ -165,6 +165,8 @@ def test_what_cannot_be_recorded_goes_by_the_ordinary_loop(
             traced(generator)
         outputs.append([h["tokens"].tolist() for (h,) in generator.generate([], make_batch([5]))])
         assert generator.engines.name == "eager"
+        reasons = generator.engines.fallbacks
+        assert (len(reasons) == 1 and why in reasons[0]) if engine is not EAGER else not reasons
     assert outputs[0] == outputs[1]
     assert why in caplog.text
 
@@ -179,6 +181,8 @@ def test_a_batch_with_a_prefix_goes_by_the_ordinary_loop(caplog: pytest.LogCaptu
         outputs.append([h["tokens"].tolist() for ((h,),) in found])
         names = "cuda-graphs and eager" if engine is not EAGER else "eager"
         assert generator.engines.name == names
+        prefixed = ["targets begin with tokens that are given"]
+        assert generator.engines.fallbacks == (prefixed if engine is not EAGER else [])
     assert outputs[0] == outputs[1]
     assert outputs[0][1][:2] == [7, 6]
     assert caplog.text.count("targets begin with tokens that are given") == 1

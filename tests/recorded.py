@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._guards import TracingContext, tracing
+from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from specdec_plugins.engines.cuda_graphs import Buckets, CudaGraphsEngine, Replay
@@ -26,7 +28,9 @@ def by_graph(part: Replay) -> Replay:
     def run(nothing: Any) -> None:
         part()
 
-    graph: Callable[[Any], None] = make_fx(run)(torch.zeros(1))
+    # One for the whole graph: else each result has one of its own, which takes as long again.
+    with tracing(TracingContext(FakeTensorMode())):
+        graph: Callable[[Any], None] = make_fx(run)(torch.zeros(1))
     return lambda: graph(torch.zeros(1))
 
 

@@ -133,7 +133,12 @@ class Translator:
     @property
     def arithmetic(self) -> str:
         """What they are computed in, whatever was asked for."""
-        return self._runner.precision
+        precision, device = self._runner.precision, torch.device(self.settings.device)
+        # torch's own setting, and of GPUs alone.
+        rounded = device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
+        return (
+            f"{precision} with TF32 products" if precision == "float32" and rounded else precision
+        )
 
     @property
     def statistics(self) -> DecodingStatistics:

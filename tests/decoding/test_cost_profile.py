@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
@@ -147,6 +148,34 @@ def test_a_step_has_its_part_of_the_whole_decode(
     assert set(asked) == lengths
     assert costs.draft.tolist() == [[0.5 * n for n in range(K + 1)]] * 4
     assert costs.verify.tolist() == [[(15 + n) / 4 for n in range(K + 1)]] * 4
+
+
+def test_what_a_gpu_takes_is_told_by_the_one_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts are taken from the whole: each has what was launched in it, which ends when somebody
+    waits for it."""
+    gpu, now, launched = torch.device("cuda"), [0.0], [0.0]
+
+    def wait(device: torch.device) -> None:
+        now[0], launched[0] = now[0] + launched[0], 0.0
+
+    def decode(
+        self: Any, sample: Any, controller: Any, statistics: DecodingStatistics, *more: Any
+    ) -> None:
+        begin = now[0]
+        for phase, seconds in (("encode", 7.0), ("draft", 3.0), ("verify", 5.0)):
+            with statistics.stopwatch(phase, gpu):
+                launched[0] += seconds
+        statistics.steps = 2 * len(sample["net_input"]["src_tokens"])
+        statistics.total_seconds = now[0] - begin
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(torch.cuda, "synchronize", wait)
+    monkeypatch.setattr(SpeculativeGenerator, "decode", decode)
+    costs = measure(tmp_path / "costs", make_generator(), 1)
+    assert set(costs.draft[:, 1:].flat) == {1.5}
+    assert set(costs.verify.flat) == {2.5}
 
 
 def test_the_controller_is_told_before_a_batch_that_is_larger(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from inference_runs import SENTENCES, make_settings
 from models.test_acceptance_head import make_head
 
@@ -18,6 +20,7 @@ from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.files.input import Line
 from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.loading import LARGE_BATCH
+from specdec_plugins.inference.translator import Translator
 from specdec_plugins.models.acceptance_head import fingerprint
 
 pytest_plugins = ["inference_runs"]
@@ -132,3 +135,25 @@ def test_settings_are_checked_without_a_command_line(world: Path) -> None:
         make_settings(world, strategy="beam")
     with pytest.raises(ValueError, match="--precision int4"):
         make_settings(world, precision="int4")
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "named"),
+    [
+        ("cuda:0", "float32", "float32 with TF32 products"),
+        ("cuda:0", "float16", "float16"),
+        ("cpu", "float32", "float32"),
+    ],
+)
+def test_torchs_tf32_is_named_where_it_counts(device: str, precision: str, named: str) -> None:
+    none: Any = None
+    settings: Any = SimpleNamespace(device=device)
+    runner: Any = SimpleNamespace(name="eager", precision=precision, fallbacks=[])
+    translator = Translator(settings, none, none, runner)
+    assert translator.arithmetic == precision
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        assert translator.arithmetic == named
+    finally:
+        torch.set_float32_matmul_precision(before)

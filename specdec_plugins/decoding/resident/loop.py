@@ -99,7 +99,7 @@ class ResidentLoop:
         if found is None:
             found = Recorded(ResidentStep(self.models, kind, shape), self.engine)
         self._recorded[kind, shape] = found
-        if len(self._recorded) > self.KEPT:
+        while len(self._recorded) > self.KEPT:
             self._recorded.popitem(last=False)
         return found
 

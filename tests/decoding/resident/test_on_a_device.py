@@ -28,7 +28,7 @@ from specdec_plugins.decoding.resident.state import Kind, Shape
 from specdec_plugins.decoding.resident.step import ResidentStep
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.warm_up import warm_up
-from specdec_plugins.engines.cuda_graphs import Buckets
+from specdec_plugins.engines.cuda_graphs import Buckets, Replay
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine, Engines
 from specdec_plugins.inference import Settings, load_translator
@@ -119,6 +119,41 @@ def test_the_host_waits_once_a_step(controller: str, pair: Any) -> None:
     assert steps > 1
     assert waits == emulation.counts["copies to host"] == steps + 1 + (controller == "tree")
     assert emulation.counts["copies to device"] == 0
+
+
+def outputs_of(generator: SpeculativeGenerator, batch: Any) -> list[list[int]]:
+    return [best["tokens"].tolist() for (best,) in generator.generate([], batch)]
+
+
+def test_sizes_are_few_and_bounded(pair: Any) -> None:
+    """Lines of any length and batches of any size meet few, which are recorded once; what was
+    used longest ago goes."""
+    parts: list[Replay] = []
+
+    def noting(part: Replay) -> Replay:
+        parts.append(part)
+        return part
+
+    lines = [[3], [5, 9, 3], [20]]
+    plain = make(pair[0], EagerEngine("float64"), "constant", limits={"min_len": 6})
+    expected = [outputs_of(plain, make_batch(lengths)) for lengths in lines]
+    with emulated():
+        generator = make(pair[1], recorded(noting), "constant", limits={"min_len": 6})
+        resident = generator._resident
+        assert resident is not None
+        batches = [to_gpu(make_batch(lengths)) for lengths in lines]
+        assert [outputs_of(generator, batch) for batch in batches] == expected
+        shapes, first = [shape for _, shape in resident._recorded], len(parts)
+        assert [outputs_of(generator, batch) for batch in batches] == expected
+        again = len(parts)
+        resident.KEPT = 1
+        assert outputs_of(generator, batches[0]) == expected[0]
+        assert len(resident._recorded) == 1
+    assert {shape.rows for shape in shapes} == {1, 2, 4}
+    assert {shape.source for shape in shapes} == {8, 16, 32}
+    assert {shape.width for shape in shapes} == {16, 32}
+    # The step, and what reads the source.
+    assert len(shapes) < first == again <= 2 * len(shapes)
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from conftest import make_batch
 from controlled import DRAFTERS, K, drafter, verifier
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recorded import by_graph, recorded
+from recorded import by_call, by_graph, recorded
 from scripted import DICTIONARY, traced
 
 from specdec_plugins.decoding.acceptance import (
@@ -25,6 +26,7 @@ from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.engines.cuda_graphs import Replay
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine, Engines
 
@@ -81,8 +83,7 @@ def assert_same(found: SpeculativeGenerator, expected: SpeculativeGenerator, bat
     assert found.engines.name == "cuda-graphs"
 
 
-@settings(max_examples=80)
-@given(
+RANDOM = given(
     name=st.sampled_from(CAUSAL),
     controller=st.sampled_from(sorted(CONTROLLERS.keys() - {"confidence"})),
     rule=st.sampled_from(sorted(RULES)),
@@ -99,7 +100,12 @@ def assert_same(found: SpeculativeGenerator, expected: SpeculativeGenerator, bat
         },
     ),
 )
-def test_the_ordinary_loop_puts_out_the_same(
+"""Pairs, rules, limits and batches, whose rows end one by one, and which grow out of their
+buffers."""
+
+
+def assert_both_loops_put_out_the_same(
+    record: Callable[[Replay], Replay],
     name: str,
     controller: str,
     rule: str,
@@ -108,28 +114,32 @@ def test_the_ordinary_loop_puts_out_the_same(
     max_len_b: int,
     changes: dict[str, Any],
 ) -> None:
-    given: Any = name, controller, RULES[rule]
+    """Two batches, one after the other: the second finds what the first has recorded."""
+    models: Any = name, controller, RULES[rule]
     limits = {"max_len_b": max_len_b, **changes}
-    batch = make_batch(lengths, seed=seed)
-    assert_same(make(recorded(), *given, **limits), make(EAGER, *given, **limits), batch)
+    made, plain = make(recorded(record), *models, **limits), make(EAGER, *models, **limits)
+    for number, batch in enumerate((lengths, lengths[::-1])):
+        assert_same(made, plain, make_batch(batch, seed=seed + number))
 
 
-@pytest.mark.parametrize(
-    ("controller", "rule"),
-    [
-        ("tree", "relaxed"),
-        pytest.param("none", "strict", marks=pytest.mark.slow),
-        pytest.param("constant", "relaxed", marks=pytest.mark.slow),
-    ],
-)
-def test_so_does_what_runs_no_python(controller: str, rule: str) -> None:
-    """Batch after batch, whose rows end one by one, and which grow out of their buffers."""
-    given: Any = "causal, all shared", controller, RULES[rule]
-    limits = {"max_len_b": 30, "repetition_penalty": 1.2}
-    made = make(recorded(by_graph), *given, **limits)
-    plain = make(EAGER, *given, **limits)
-    for lengths in ([5, 9, 3], [4, 2, 7]):
-        assert_same(made, plain, make_batch(lengths))
+@settings(max_examples=40)
+@RANDOM
+def test_the_ordinary_loop_puts_out_the_same(**case: Any) -> None:
+    assert_both_loops_put_out_the_same(by_call, **case)
+
+
+@settings(max_examples=3)
+@RANDOM
+def test_so_does_what_runs_no_python(**case: Any) -> None:
+    """It takes two seconds to record: few here, many in the next one."""
+    assert_both_loops_put_out_the_same(by_graph, **case)
+
+
+@pytest.mark.slow
+@settings(max_examples=80)
+@RANDOM
+def test_so_do_many_that_run_no_python(**case: Any) -> None:
+    assert_both_loops_put_out_the_same(by_graph, **case)
 
 
 @pytest.mark.parametrize("record", [recorded(), recorded(by_graph)], ids=["called", "replayed"])

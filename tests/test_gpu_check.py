@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from emulated import IS_HERE, LACKING
 from scripts_here import load_script
 
 ROOT = Path(__file__).resolve().parent.parent
-SHORT = ["--pair", str(ROOT / "checkpoints/multi30k.en-de"), "--lines", "1", "--batch", "1", "2"]
+SHORT = ["--pair", str(ROOT / "checkpoints/multi30k.en-de"), "--lines", "2", "--batch", "1", "2"]
 
 
 @pytest.fixture(autouse=True)
@@ -46,18 +47,36 @@ def test_counts(script: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "part",
-    ["check", "graphs", *(pytest.param(n, marks=pytest.mark.slow) for n in ("profile", "eager"))],
+    [
+        "check",
+        "graphs",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("profile", "eager", "base")),
+    ],
 )
 def test_parts_for_a_gpu_run_on_a_cpu(
     part: str, script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    script.main([part, "--device", "cpu", *SHORT, "--rounds", "1", "--json", str(tmp_path / "f")])
+    quick = [*SHORT, "--rounds", "1", "--tokens", "3"]
+    script.main([part, "--device", "cpu", *quick, "--json", str(tmp_path / "f")])
     found = json.loads((tmp_path / "f").read_text())["measured"]
     assert len(capsys.readouterr().out.splitlines()) == len(found)
     engines = {"eager", "cuda-graphs"} if part in ("check", "profile") else set()
-    engines |= {"fairseq", {"eager": "eager", "graphs": "cuda-graphs"}.get(part, "eager")}
+    engines |= {"fairseq", "eager" if part in ("check", "profile", "eager") else "cuda-graphs"}
+    if part == "base":
+        pytest.importorskip("ctranslate2", reason="the extra [ctranslate2] is not installed")
+        engines.add("ctranslate2")
+        assert len({one["models"] for one in found}) == 2
     assert {one["engine"] for one in found} == engines
     if part == "check":
-        assert all(one["lines alike"] == one["lines"] == 1 for one in found)
+        assert all(one["lines alike"] == one["lines"] == 2 for one in found)
     elif part != "profile":
-        assert all(one["ms a token"] > 0 for one in found)
+        assert all(0 < one["ms a token"] <= one["ms a step of a row"] for one in found)
+
+
+def test_what_has_no_cuda_is_left_out_with_a_line(
+    script: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("ctranslate2", reason="the extra [ctranslate2] is not installed")
+    models = SimpleNamespace(device="cpu", precision="float64")
+    assert not list(script.ctranslate2_systems(models, 1))
+    assert capsys.readouterr().err == "CTranslate2 has no float64 on this device: left out\n"

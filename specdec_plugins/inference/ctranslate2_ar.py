@@ -62,8 +62,12 @@ class CTranslate2Generator:
         target: Dictionary,
         limits: GenerationLimits,
         precision: str,
+        device: str = "cpu",
     ) -> None:
         """
+        Args:
+            verifier: on the CPU, in float32, wherever CTranslate2 is to run it.
+
         Raises:
             ConversionError: CTranslate2 cannot take the verifier.
             ValueError: limits that no sentence can have.
@@ -71,7 +75,7 @@ class CTranslate2Generator:
         self.positions = int(verifier.max_decoder_positions())
         limits.check_positions(self.positions)
         self.statistics = DecodingStatistics()
-        self._model = load_model(verifier, source, target, precision)
+        self._model = load_model(verifier, source, target, precision, device)
         self.precision = precision
         self.fallbacks: list[str] = []
         self._source, self._target, self._limits = source, target, limits

@@ -68,14 +68,16 @@ def load_model(
     source: Dictionary,
     target: Dictionary,
     precision: str,
+    device: str = "cpu",
 ) -> Translator:
-    """A ``ctranslate2.Translator``, by as many threads as torch has.
+    """A ``ctranslate2.Translator``, on a CPU by as many threads as torch has.
 
     What is converted for the first time is kept in the cache folder, after it was checked.
 
     Args:
         verifier: on the CPU, in float32, without gradients.
-        precision: one that CTranslate2 has on this processor.
+        precision: one that CTranslate2 has on this device.
+        device: ``cpu`` or ``cuda``, that it is opened on once it has been checked.
 
     Raises:
         ConversionError: CTranslate2 has no such model, or makes something else of it.
@@ -85,7 +87,7 @@ def load_model(
     path = files.path(files.digest(described, verifier.state_dict().values()))
     kept = files.load(path)
     if kept is not None:
-        return _open(msgspec.msgpack.decode(kept, type=dict[str, bytes]), precision)
+        return _open(msgspec.msgpack.decode(kept, type=dict[str, bytes]), precision, device)
     logger.info("converting the verifier for CTranslate2, for this and later runs")
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
@@ -94,16 +96,16 @@ def load_model(
     _check(_open(parts, "float32"), verifier, source, target)
     files.save(path, msgspec.msgpack.encode(parts))
     logger.info("converted and checked in %.1f s", time.perf_counter() - begin)
-    return _open(parts, precision)
+    return _open(parts, precision, device)
 
 
-def _open(parts: dict[str, bytes], precision: str) -> Translator:
+def _open(parts: dict[str, bytes], precision: str, device: str = "cpu") -> Translator:
     """Open a model from the contents of its files, by name."""
     import ctranslate2
 
     return ctranslate2.Translator(
         "verifier",
-        device="cpu",
+        device=device,
         compute_type=precision,
         inter_threads=1,
         intra_threads=torch.get_num_threads(),

@@ -11,9 +11,8 @@ from drafters import make_block, make_causal
 from scripted import DICTIONARY, ScriptedHead, traced
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule
-from specdec_plugins.decoding.controllers import POLICIES, Bounds, Controller, ControllerOptions
+from specdec_plugins.decoding.controllers import POLICIES, Controller, ControllerOptions
 from specdec_plugins.decoding.controllers.base import Decoder
-from specdec_plugins.decoding.controllers.cost_aware import CostAware
 from specdec_plugins.decoding.controllers.costs import StepCosts
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
@@ -82,10 +81,6 @@ def priced(controller: Any, slope: float) -> Any:
 def make_policy(name: str, k: int, seed: int = 0, least: int = 0, **given: Any) -> Controller:
     """One of ``VARIANTS``."""
     slope = (0.0, 0.05, 0.4)[seed % 3]
-    if name == "cost-aware":
-        policy = CostAware(Bounds(least, 3 * k), depth=k)
-        policy.PERIOD = 2  # type: ignore[misc]
-        return priced(policy, slope)
     plain, _, switch = name.partition(", ")
     given |= SWITCHES[switch] if switch else {}
     options = ControllerOptions(plain, min_draft=least, **given)

@@ -125,7 +125,6 @@ def make_result(
     finished: tuple[int, ...] = (),
     limited: tuple[int, ...] = (),
     called: list[bool] | None = None,
-    expected: list[float] | None = None,
     nodes: list[list[int]] | None = None,
     lengths: list[int] | None = None,
 ) -> StepResult:
@@ -148,7 +147,6 @@ def make_result(
         rows=list(range(rows)),
         drafted=drafted or verified,
         called=[True] * rows if called is None else called,
-        expected=[0.0] * rows if expected is None else expected,
         verified=verified,
         accepted=accepted,
         committed=committed,

@@ -128,7 +128,6 @@ class Batch:
             rows=self.rows,
             drafted=draft.drafted,
             called=called,
-            expected=draft.expected,
             verified=verified,
             accepted=count,
             committed=committed,

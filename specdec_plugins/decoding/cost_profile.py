@@ -30,7 +30,7 @@ from specdec_plugins.machine import cache_folder, processor_name
 
 logger = logging.getLogger(__name__)
 
-METHOD = 10
+METHOD = 11
 """The version of the way to measure; another one's figures mean something else."""
 
 
@@ -186,7 +186,7 @@ def _step_seconds(
     decoder: Decoder, sample: Sample, length: int, needs: Needs, rows: int
 ) -> tuple[float, float]:
     """Seconds of drafting, and of all else but the encoders, of a step of all rows in which each
-    drafts so many slots or nodes anew."""
+    drafts so many slots."""
     # All by one clock, as some are taken from others.
     statistics = DecodingStatistics(stopwatch=Stopwatch(waits=True))
     decoder.decode(sample, trial(length, needs), statistics)
@@ -197,8 +197,8 @@ def _step_seconds(
 
 
 def trial(length: int, needs: Needs) -> Controller:
-    """What has every row draft so many slots or nodes at every step."""
-    return Constant(length, Needs(length, needs.depth, needs.confidences))
+    """What has every row draft so many slots at every step."""
+    return Constant(length, Needs(length, confidences=needs.confidences))
 
 
 def describe(decoder: Decoder, needs: Needs) -> dict[str, object]:
@@ -226,7 +226,6 @@ def describe(decoder: Decoder, needs: Needs) -> dict[str, object]:
         **decoder.engines.verifier.about,
         "models": hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:16],
         "longest draft": needs.most,
-        "tree depth": needs.depth,
         "sampling": str(decoder.rule) if decoder.rule.draws else None,
         "repetition penalty": decoder.limits.repetition_penalty != 1,
     }

@@ -43,13 +43,12 @@ class Drafting:
     def start(self, stopwatch: Stopwatch) -> None:
         """Begin a batch; ``stopwatch`` times the drafter's encoder and its passes."""
 
-    def draft(self, batch: Batch, reuse_above: float, together: bool) -> Draft:
+    def draft(self, batch: Batch, reuse_above: float) -> Draft:
         """The next draft, of ``batch.draft_lengths``.
 
         Args:
             reuse_above: where what is left of a row's last draft is expected to have as many tokens
                 accepted, it is verified in place of a new one.
-            together: the rows' mean decides, for all of them alike.
         """
         return ChainDraft.empty(len(batch.rows), batch.device)
 
@@ -74,10 +73,10 @@ class ChainDrafting(Drafting):
     def start(self, stopwatch: Stopwatch) -> None:
         self._stopwatch, self._started = stopwatch, False
 
-    def draft(self, batch: Batch, reuse_above: float, together: bool) -> Draft:
+    def draft(self, batch: Batch, reuse_above: float) -> Draft:
         slots = max(batch.draft_lengths)
         if not slots:
-            return super().draft(batch, reuse_above, together)
+            return super().draft(batch, reuse_above)
         self._read_source(batch)
         with self._stopwatch("draft", batch.device):
             return self._chosen(batch, *self._run(batch, slots))
@@ -157,15 +156,13 @@ class TreeDrafting(ChainDrafting):
         super().start(stopwatch)
         self._trees = None
 
-    def draft(self, batch: Batch, reuse_above: float, together: bool) -> Draft:
+    def draft(self, batch: Batch, reuse_above: float) -> Draft:
         nodes, rows = max(batch.draft_lengths), list(range(len(batch.rows)))
         if not nodes:
             self._trees = None
-            return Drafting.draft(self, batch, reuse_above, together)
+            return Drafting.draft(self, batch, reuse_above)
         if self._trees is not None:
             expected = self._trees.expected_accepted(nodes)
-            if together:
-                expected = [sum(expected) / len(rows)] * len(rows)
             rows = [row for row in rows if expected[row] <= 0 or expected[row] < reuse_above]
         if rows:
             self._read_source(batch)

@@ -106,7 +106,7 @@ class SpeculativeGenerator:
         if self.rule.draws and self.controller.needs.whole_draft:
             raise ValueError(
                 f"--controller {self.controller.name}: looks at drafted tokens that are then not "
-                "verified, which --sampling must not depend on; use tree, constant, cost-aware or "
+                "verified, which --sampling must not depend on; use tree, constant or "
                 "acceptance-head"
             )
         self._bans = TokenBans(self.limits, self.pad, tgt_dict.unk(), self.eos)
@@ -256,7 +256,7 @@ class SpeculativeGenerator:
         for observer in observers:
             observer.begin(prefix.lengths)
         while batch.rows:
-            draft = drafting.draft(batch, controller.reuse_above, controller.reuse_together)
+            draft = drafting.draft(batch, controller.reuse_above)
             with statistics.stopwatch("control", HOST):
                 lengths = controller.verify_lengths(draft)
             verified = draft if lengths is None else draft.cut(lengths)

@@ -21,9 +21,6 @@ class StepResult:
     """Draft lengths: slots, or nodes of a tree."""
     called: list[bool]
     """Whether it had a pass of the drafter, and did not reuse an earlier draft."""
-    expected: list[float]
-    """How many tokens of its tree would be accepted if each were as often as it is probable to the
-    drafter; 0 of a chain."""
     verified: list[int]
     """Verify lengths."""
     accepted: list[int]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions, controller_options
-from specdec_plugins.decoding.options import Option, Value
+from specdec_plugins.decoding.options import Option
 from specdec_plugins.evaluation.systems import AR, DRAFTER, System
 from specdec_plugins.inference.settings import Settings
 
@@ -30,8 +30,7 @@ class Controllers:
     block_sizes: tuple[int, ...] | None = None
     """k of each of the others; None is what the drafter was trained for."""
     swept: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    """Values of options of ``SWEPT`` by name; others have their own. Of the nodes of trees,
-    ``cost-aware`` has the most at most."""
+    """Values of options of ``SWEPT`` by name; others have their own."""
 
     def values(self, option: Option[float]) -> tuple[float, ...]:
         """The values of an option."""
@@ -44,7 +43,7 @@ def controlled_systems(
     """AR, the drafter alone, and every controller with every k and value of the choice.
 
     With sampling the drafter is not alone: it takes its best tokens. What looks at a whole draft
-    before it cuts it, as a head may for ``cost-aware``, is left out beside what does not.
+    before it cuts it is left out beside what does not.
 
     Args:
         base: what all share; its controller's options but those that are swept are those of all.
@@ -96,13 +95,12 @@ def _controlled(
     base: ControllerOptions, choice: Controllers
 ) -> Iterator[tuple[str, ControllerOptions]]:
     """Name and options of everything but ``constant``."""
-    most: Mapping[str, Value] = {n: max(choice.values(option)) for n, option in SWEPT.items()}
     for name in choice.names:
-        policy, options = POLICIES[name], base.having(name, **most)
         if name == "constant":
             continue
+        options = base.having(name)
         switches = [o.name.split("_")[0] for o in options.used if options[o.name] is True]
-        swept = [o for o in options.used if o.sweep and o.name not in policy.unswept]
+        swept = [o for o in options.used if o.sweep]
         for option in swept:
             for value in choice.values(option):
                 parts = [name, f"{value:g}", *switches]

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specdec_plugins.decoding.controllers import POLICIES
 from specdec_plugins.evaluation.summary import Group, Spread, SystemSummary
-from specdec_plugins.evaluation.systems import AR, CTRANSLATE2, FAIRSEQ, System
+from specdec_plugins.evaluation.systems import AR, CTRANSLATE2, FAIRSEQ
 from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.files.wording import counted
 
@@ -42,7 +41,6 @@ STYLES = {
     "confidence": Style("#009E73", "s"),
     "acceptance-head": Style("#D55E00", "^"),
     "tree": Style("#56B4E9", "v"),
-    "cost-aware": Style("#E69F00", "P", 10),
     "oracle": Style("black", "*", 15),
 }
 """The styles of policies, in the order in which they are drawn; any other comes after them."""
@@ -131,7 +129,7 @@ def draw_speed(group: Group) -> dict[str, bytes]:
         best = max(systems, key=lambda system: _tokens(system).median)
         label = name
         if len(systems) > 1 and _point(best):
-            unit = " nodes" if _by_nodes(best.system) else ""
+            unit = " nodes" if best.system.tree_nodes is not None else ""
             label = f"{name.removesuffix(', by k')}, the fastest: {_point(best)}{unit}"
         line = {**style, "marker": "", "linestyle": "--" if best.system.real else ":"}
         axes.axhline(_tokens(best).middle(group.sampled), label=label, **line)
@@ -242,7 +240,7 @@ def _curves(group: Group) -> Iterator[tuple[str, list[SystemSummary]]]:
         name = policy if first.real else f"{policy} ({UNREAL})"
         if first.threshold is not None:
             name = f"{name}, by threshold"
-        elif _by_nodes(first):
+        elif first.tree_nodes is not None:
             name = f"{name}, by nodes"
         yield f"{name}, by k" if k is None else f"{name}, k {k}", systems
 
@@ -254,13 +252,7 @@ def _point(one: SystemSummary) -> str:
         return f"{system.threshold:g}"
     if system.policy == "constant":
         return f"k {one.block_size}"
-    return str(system.tree_nodes) if _by_nodes(system) else ""
-
-
-def _by_nodes(system: System) -> bool:
-    """Whether several numbers of nodes are compared; what chooses by itself has as many as may be,
-    and no curve."""
-    return system.tree_nodes is not None and not POLICIES[system.policy].unswept
+    return "" if system.tree_nodes is None else str(system.tree_nodes)
 
 
 def _style(one: SystemSummary, group: Group) -> JsonObject:

@@ -114,7 +114,7 @@ def _warn_of_batches(settings: Settings, taken: ControllerOptions) -> None:
     if settings.controller.controller == AUTO and large and not taken.policy.looks_around:
         logger.warning(
             "--batch %d: on a CPU speculation mostly takes longer than it saves in such batches; "
-            "give --controller cost-aware, which measures it, or --controller none (this is auto)",
+            "run specdec-tune, which measures it here, or give --controller none (this is auto)",
             settings.batch,
         )
 

@@ -114,7 +114,7 @@ def test_all_controllers(run: Evaluate, out: Path, capfd: pytest.CaptureFixture[
     names = [
         *("AR", "drafter", "constant k 1", "constant k 2", "constant k 3", "constant k 4"),
         *("heuristic k 4", "confidence 0.1 k 4", "confidence 0.6 k 4"),
-        *("acceptance-head 0.9 k 4", "tree 9 k 4", "cost-aware k 4", "oracle k 4"),
+        *("acceptance-head 0.9 k 4", "tree 9 k 4", "oracle k 4"),
     ]
     (group,) = summary["groups"]
     assert group["conditions"] == "cpu, eager, float64, 1 thread, batch 3, strict"
@@ -200,7 +200,6 @@ def test_sampled(run: Evaluate, out: Path, world: Path, capfd: pytest.CaptureFix
     assert run(*flags, "--seed", "8", path=path) == 0
     assert run(*flags, "--seed", "8", "3", path=path) == 0
     names = ["AR", "constant k 2", "heuristic k 4", "confidence 0.3 k 4", "tree 5 k 4"]
-    names += ["cost-aware k 4"]
     assert sorted(made(out)) == sorted((name, 2, seed) for name in names for seed in (8, 3))
     printed = capfd.readouterr().out
     assert "sampling at temperature 0.7" in printed

@@ -17,11 +17,16 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_dictionary, need_bfloat16
-from inference_runs import SENTENCES, RunScript, lines_of, one_error
+from inference_runs import SENTENCES, RunScript, lines_of, make_settings, one_error
+from models.test_acceptance_head import make_head
 
+from specdec_plugins.checkpoints.head_file import save_head
 from specdec_plugins.cli import inference as script
+from specdec_plugins.decoding.acceptance import AcceptanceRule, RelaxedRule, StrictRule
 from specdec_plugins.decoding.statistics import PHASES
+from specdec_plugins.inference import load_translator
 from specdec_plugins.inference.report import versions
+from specdec_plugins.models.acceptance_head import fingerprint
 
 pytest_plugins = ["inference_runs"]
 
@@ -37,6 +42,17 @@ def test_both_checkpoints_as_fairseq_takes_them(
     for path in (f"{drafter}:{verifier}", f"{verifier}:{drafter}"):
         assert run(path=path, AR_path=None) == 0
         assert (tmp_path / "out.txt").read_text().splitlines() == greedy
+
+
+BY_COSTS = ("--controller", "acceptance-head", "--auto-stop-threshold")
+
+
+def save_random_head(world: Path, path: Path, rule: AcceptanceRule) -> Path:
+    """Save a head of the world's drafter for the rule."""
+    generator: Any = load_translator(make_settings(world)).generator
+    head = make_head(drafter=fingerprint(generator.drafter), rule=rule.values, bias=-1.0)
+    save_head(path, head)
+    return path
 
 
 @pytest.mark.parametrize(
@@ -258,16 +274,20 @@ def test_stats_of_trees(run: RunScript, tmp_path: Path, below: str, drafts_anew:
     [
         ((), ""),
         (("--beta", "3", "--tau", "1"), ""),
-        (("--controller", "cost-aware"), ""),
-        (("--beta", "3", "--tau", "1", "--controller", "cost-aware"), "and on timings"),
+        (BY_COSTS, ""),
+        (("--beta", "3", "--tau", "1", *BY_COSTS), "and on timings"),
         (("--beta", "3", "--controller", "confidence", "--refit-threshold"), "what came before"),
     ],
 )
 def test_where_relaxed_output_depends_on_the_batch(
-    run: RunScript, tmp_path: Path, flags: tuple[str, ...], told: str, capfd: Any
+    run: RunScript, world: Path, tmp_path: Path, flags: tuple[str, ...], told: str, capfd: Any
 ) -> None:
     stats, costs = tmp_path / "stats.json", str(tmp_path / "costs.json")
-    named = ("--cost-profile", costs) if "cost-aware" in flags else ()
+    rule = RelaxedRule(3, 1.0) if "--tau" in flags else StrictRule()
+    named = ()
+    if "--auto-stop-threshold" in flags:
+        head = save_random_head(world, tmp_path / "head.pt", rule)
+        named = ("--cost-profile", costs, "--acceptance-head", str(head))
     assert run("--stats-json", str(stats), *flags, *named) == 0
     depends = json.loads(stats.read_text())["settings"]["output_depends_on_batch"]
     assert depends == bool(told)
@@ -407,15 +427,18 @@ def test_what_is_recommended_is_taken_and_reported(
     assert (", tree, " in capfd.readouterr().err) == (taken == "tree")
 
 
-def test_cost_aware(run: RunScript, tmp_path: Path, greedy: list[str]) -> None:
+def test_a_threshold_by_what_steps_cost(
+    run: RunScript, world: Path, tmp_path: Path, greedy: list[str]
+) -> None:
     """It measures, keeps what it measured, and translates as ever."""
     costs, stats = tmp_path / "costs.json", tmp_path / "stats.json"
-    flags = ["--controller", "cost-aware", "--cost-profile", str(costs), "--fp64"]
+    head = save_random_head(world, tmp_path / "head.pt", StrictRule())
+    flags = [*BY_COSTS, "--fp64", "--cost-profile", str(costs), "--acceptance-head", str(head)]
     for batch in ("1", "2"):
         assert run(*flags, "--stats-json", str(stats), batch=batch) == 0
         assert lines_of(tmp_path / "out.txt") == greedy
         report = json.loads(stats.read_text())
-        assert report["settings"]["controller"]["controller"] == "cost-aware"
+        assert report["settings"]["controller"]["auto_stop_threshold"] is True
         digest = hashlib.sha256(costs.read_bytes()).hexdigest()
         assert report["files"]["cost_profile"] == {"path": str(costs), "sha256": digest}
         assert report["sentences"] == len(SENTENCES)
@@ -423,11 +446,13 @@ def test_cost_aware(run: RunScript, tmp_path: Path, greedy: list[str]) -> None:
 
 
 def test_a_controller_that_needs_a_file_of_its_own(
-    run: RunScript, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    run: RunScript, world: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     thesis = tmp_path / "thesis.txt"
     thesis.write_text("precious")
-    assert run("--controller", "cost-aware", "--cost-profile", str(thesis)) == 2
+    head = save_random_head(world, tmp_path / "head.pt", StrictRule())
+    flags = [*BY_COSTS, "--acceptance-head", str(head), "--cost-profile", str(thesis)]
+    assert run(*flags) == 2
     assert "thesis.txt: is no cost profile" in one_error(capfd)
     assert thesis.read_text() == "precious"
 

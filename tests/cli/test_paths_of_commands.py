@@ -42,8 +42,16 @@ def contents(folder: Path) -> Files:
 
 def models(folder: Path) -> list[str]:
     pair = ["--path", f"{folder}/drafter.pt", "--AR-path", f"{folder}/verifier.pt"]
-    head = ["--acceptance-head", f"{folder}/head.pt", "--controller", "cost-aware"]
-    return [str(folder), *pair, *head, "--cost-profile", f"{folder}/costs", "--cpu"]
+    head = ["--acceptance-head", f"{folder}/head.pt", "--controller", "acceptance-head"]
+    return [
+        str(folder),
+        *pair,
+        *head,
+        "--auto-stop-threshold",
+        "--cost-profile",
+        f"{folder}/costs",
+        "--cpu",
+    ]
 
 
 @pytest.fixture

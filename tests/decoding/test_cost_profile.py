@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_batch, make_dictionary, make_task, make_verifier
+from controlled import HEAD
 from drafters import make_causal
 from padded import PADDED
 
@@ -23,9 +24,7 @@ from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers import ControllerOptions, Needs
 from specdec_plugins.decoding.controllers.costs import Points, StepCosts
-from specdec_plugins.decoding.controllers.policy import TreePolicy
 from specdec_plugins.decoding.cost_profile import CostProfile, default_path, describe, write_costs
-from specdec_plugins.decoding.drafts import LatticeTrees
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
@@ -46,12 +45,11 @@ def _few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
 def make_generator(
     limits: GenerationLimits | None = None,
     rule: Any = None,
-    controller: str = "cost-aware",
-    head: Any = None,
     engine: EagerEngine | None = None,
+    k: int = K,
     **options: Any,
 ) -> SpeculativeGenerator:
-    task = make_task(block_size=K)
+    task = make_task(block_size=k)
     task.verifier = make_verifier()
     return build_generator(
         task.verifier,
@@ -59,8 +57,8 @@ def make_generator(
         make_dictionary(),
         rule=rule,
         limits=limits or GenerationLimits(max_len_b=12),
-        options=ControllerOptions(controller, **options),
-        head=head,
+        options=ControllerOptions("acceptance-head", auto_stop_threshold=True, **options),
+        head=HEAD,
         engines=engine and Engines.both(engine),
     )
 
@@ -190,8 +188,7 @@ def test_the_controller_is_told_before_a_batch_that_is_larger(
     for rows in (2, 1, 2, 3):
         generator.generate([], sample(rows))
     assert [len(costs.draft) for costs in told] == [3, 4]
-    # Of trees, which it drafts: up to so many nodes.
-    assert told[0].verify.shape == (3, TreePolicy.tree_nodes + 1)
+    assert told[0].verify.shape == (3, K + 1)
     assert generator.statistics.sentences == 8
 
 
@@ -215,20 +212,6 @@ def test_measuring_leaves_no_trace(tmp_path: Path) -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_trees_have_costs_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    grown: set[int] = set()
-    grow = LatticeTrees.grow
-
-    def noting(self: LatticeTrees, nodes: int, *more: Any) -> Any:
-        grown.add(nodes)
-        return grow(self, nodes, *more)
-
-    monkeypatch.setattr(LatticeTrees, "grow", noting)
-    costs = measure(tmp_path / "costs.json", make_generator(), needs=Needs(12, depth=K))
-    assert costs.verify.shape == (2, 13)
-    assert grown == {1, 6, 12}
-
-
 def test_two_processes_add_to_one_file(tmp_path: Path) -> None:
     path, key = tmp_path / "costs.json", {"a": 1}
     points: dict[str, Points] = {
@@ -248,8 +231,8 @@ def test_two_processes_add_to_one_file(tmp_path: Path) -> None:
 
 def test_what_is_padded_is_measured_as_such(tmp_path: Path) -> None:
     """Of steps of 5, 9 and 17 slots, one of them the last token's, each is measured full."""
-    path = tmp_path / "costs.json"
-    costs = measure(path, make_generator(engine=PADDED), needs=Needs(12, depth=K))
+    path, k = tmp_path / "costs.json", 12
+    costs = measure(path, make_generator(engine=PADDED, k=k), needs=Needs(k))
     (stored,) = json.loads(path.read_text())["costs"].values()
     assert [slots for slots, _ in stored["verify"]] == [0, 1, 4, 6, 8, 12]
     parts = costs.verify[1, 1:5], costs.verify[1, 5:9], costs.verify[1, 9:]
@@ -281,7 +264,7 @@ def test_keys_tell_models_and_drafts_apart() -> None:
     top, half = (SamplingRule(Sampling(topp=p)) for p in (0.9, 0.5))
     samplers = [make_generator(rule=rule) for rule in (top, half)]
     found = [describe(one, CHAIN) for one in (generator, other, *samplers)]
-    found += [describe(generator, needs) for needs in (Needs(K - 1), Needs(K, depth=K))]
+    found.append(describe(generator, Needs(K - 1)))
     generator.engines = Engines(EagerEngine(), EagerEngine("bfloat16"))
     found.append(describe(generator, CHAIN))
     generator.model.float()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,9 @@ class Noting(EagerEngine):
         return run
 
 
-def make(controller: str, engine: EagerEngine, **limits: Any) -> SpeculativeGenerator:
+def make(
+    controller: str, engine: EagerEngine, given: Mapping[str, Any] | None = None, **limits: Any
+) -> SpeculativeGenerator:
     return build_generator(
         verifier(),
         drafter("causal"),
@@ -54,7 +57,7 @@ def make(controller: str, engine: EagerEngine, **limits: Any) -> SpeculativeGene
         limits=GenerationLimits(**{"max_len_b": 20, **limits}),
         head=HEAD,
         engines=Engines.both(engine),
-        options=ControllerOptions(controller),
+        options=ControllerOptions(controller, **(given or {})),
     )
 
 
@@ -128,7 +131,7 @@ def test_sizes_of_one_that_is_yet_to_be_told_costs(
     """Measured costs may be on the disk, and then nothing is measured before the first batch."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     engine = Noting()
-    generator = make("cost-aware", engine)
+    generator = make("acceptance-head", engine, {"auto_stop_threshold": True})
     assert warm_up(generator, DICTIONARY, 1, 1024) > 0
     assert not list(tmp_path.rglob("*.json"))
     widths = {shapes[3][1] for shapes in engine.met if shapes[0] == "VerifierStep"}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import examples, make_batch
-from controlled import DRAFTERS, HEAD, K, drafter, priced, verifier
+from controlled import DRAFTERS, HEAD, K, drafter, verifier
 from hypothesis import given
 from hypothesis import strategies as st
 from padded import PADDED
@@ -47,8 +47,6 @@ def decode(
         engines=Engines.both(engine),
         **given,
     )
-    if generator.controller.name == "cost-aware":
-        priced(generator.controller, 0.1)
     return generator.generate([], make_batch(lengths, seed=seed))
 
 

@@ -60,7 +60,7 @@ def test_pictures_show_every_policy(pictures: Pictures, draw: object) -> None:
     shown = "\n".join(texts(found["svg"]))
     for name in ("confidence, by threshold, k 4", "acceptance-head, by threshold, k 3"):
         assert name in shown
-    for name in ("heuristic, k 4", "tree, by nodes, k 3", "cost-aware, k 2"):
+    for name in ("heuristic, k 4", "tree, by nodes, k 3"):
         assert name in shown
     for k in (2, 3, 4):
         assert f"oracle (the bound of chains, not a real decoder), k {k}" in shown

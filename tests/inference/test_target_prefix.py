@@ -62,7 +62,7 @@ def texts(translator: Translator, **given: Any) -> list[str]:
         ({"strategy": "AR"}, 4),
         ({"controller": ControllerOptions("constant")}, 1),
         ({"controller": ControllerOptions("tree")}, 4),
-        ({"controller": ControllerOptions("cost-aware")}, 3),
+        ({"controller": ControllerOptions("heuristic")}, 3),
         ({"controller": ControllerOptions("confidence"), "path": "shared.pt"}, 4),
         ({"controller": ControllerOptions("oracle"), "path": "block.pt"}, 9),
         ({"strategy": "fairseq", "beam": 1}, 4),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import SUPPRESS
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,19 +12,19 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.controllers.averages import RunningRates
-from specdec_plugins.decoding.controllers.base import Bounds, Controller, Needs
+from specdec_plugins.decoding.controllers.base import Bounds, Controller, Decoder, Needs
 from specdec_plugins.decoding.controllers.costs import StepCosts
 from specdec_plugins.decoding.controllers.policy import (
+    DraftingPolicy,
     Head,
     Parts,
-    PricedPolicy,
     register_policy,
 )
-from specdec_plugins.decoding.controllers.priced import PricedController
-from specdec_plugins.decoding.cost_profile import CostProfile
+from specdec_plugins.decoding.cost_profile import CostProfile, trial
 from specdec_plugins.decoding.drafts import ChainDraft, Draft
 from specdec_plugins.decoding.options import option
 from specdec_plugins.decoding.step_result import StepResult
+from specdec_plugins.host.fairseq_types import Sample
 
 
 class AcceptanceHead(Controller):
@@ -53,8 +54,9 @@ class AcceptanceHead(Controller):
         return self.predicted.cumprod(-1)
 
 
-class CostStopping(AcceptanceHead, PricedController):
-    """Slots are verified as long as that pays, by what steps cost on this machine.
+class CostStopping(AcceptanceHead):
+    """Slots are verified as long as that pays, by what steps cost on this machine: it learns that
+    before its first batch, and before each that is larger.
 
     SpecDec++ (§3, theorem 3.1) stops drafting where the probability that a drafted token is
     rejected is above ``1 - c1 / (c1 + c2 + Δ)``, c1 being what one more drafted token costs. Here
@@ -84,13 +86,30 @@ class CostStopping(AcceptanceHead, PricedController):
     verified."""
 
     def __init__(self, bounds: Bounds, head: Head, profile: CostProfile | None = None) -> None:
-        AcceptanceHead.__init__(self, bounds, head, 1.0)
-        PricedController.__init__(self, profile)
+        """``profile``: where costs are kept; None is a file in the cache folder."""
+        super().__init__(bounds, head, 1.0)
+        self._profile, self._known = profile or CostProfile(), 0
         # Of a row and step: tokens committed, and slots verified.
         self._averages = RunningRates(np.array([1.0, 0.0]), self.PRIOR)
         self._sums, self._rows, self._steps = np.zeros(2), 0, 0
 
+    def prepare(self, decoder: Decoder, sample: Sample) -> None:
+        """See the base class.
+
+        Raises:
+            ValueError: the user's file of costs is something else, or cannot be written.
+        """
+        rows = len(sample["net_input"]["src_tokens"])
+        if rows > self._known:
+            self.learn_costs(self._profile.costs(decoder, sample, self.needs))
+            self._known = rows
+
+    def rehearsals(self, lengths: Iterable[int]) -> list[Controller]:
+        """Drafts of each of the lengths: which it will choose, it does not know yet."""
+        return [trial(length, self.needs) for length in lengths]
+
     def learn_costs(self, costs: StepCosts) -> None:
+        """Know what steps cost, for as many rows as the next batch has, and more."""
         self._fixed = costs.draft[:, -1] + costs.verify[:, 0]
         self._slot = (costs.verify[:, -1] - costs.verify[:, 0]) / self._bounds.most
         self._choose()
@@ -121,7 +140,7 @@ class CostStopping(AcceptanceHead, PricedController):
 
 @register_policy
 @dataclass(frozen=True, kw_only=True)
-class AcceptanceHeadPolicy(PricedPolicy):
+class AcceptanceHeadPolicy(DraftingPolicy):
     """See :class:`AcceptanceHead` and :class:`CostStopping`."""
 
     name: ClassVar[str] = "acceptance-head"
@@ -141,6 +160,17 @@ class AcceptanceHeadPolicy(PricedPolicy):
         False,
         "acceptance-head: the threshold that follows from what steps cost on this machine, in "
         "place of --stop-threshold: relaxed output then depends on timings and on the batch",
+    )
+    cost_profile: str | None = option(
+        None,
+        "acceptance-head with --auto-stop-threshold: file of what steps cost here; measured and "
+        "written if it is not there (default: one in ~/.cache/specdec)",
+    )
+    survival: str | None = option(
+        None,
+        SUPPRESS,
+        gone="cost-aware, which had it, was taken away; for chains use --controller "
+        "acceptance-head",
     )
     verify_budget: str | None = option(
         None,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from specdec_plugins.decoding.arrays import Floats
-from specdec_plugins.decoding.step_result import StepResult
 
 
 class RunningRates:
@@ -29,40 +28,3 @@ class RunningRates:
         weight = self.WINDOW / (self.WINDOW + seen)
         self._happened = weight * self._happened + happened
         self._seen = weight * self._seen + seen
-
-
-class NodeAverages:
-    """Running averages of how often nodes of new trees are accepted, the most probable first."""
-
-    PRIOR = (0.8, 4.0)
-    """Before anything is known: a node is accepted as often as this to the power of its place, as
-    if seen so many times."""
-
-    def __init__(self, most: int) -> None:
-        rate, weight = self.PRIOR
-        self._rates = RunningRates(rate ** np.arange(1.0, most + 1), weight)
-        self._clear()
-
-    def _clear(self) -> None:
-        most = len(self._rates.rates)
-        # How often each node was accepted; and trees by how many nodes they had.
-        self._accepted, self._sizes = [0] * most, [0] * (most + 1)
-
-    def note(self, result: StepResult) -> None:
-        """A step has been made; of trees of what was left of a draft, nothing is learned."""
-        parts = zip(result.called, result.nodes, result.ended, result.verified)
-        for called, nodes, ended, verified in parts:
-            if called:
-                self._sizes[verified] += 1
-                for node in nodes[: len(nodes) - ended]:
-                    self._accepted[node - 1] += 1
-
-    def learn(self) -> None:
-        """Move the steps noted last into the averages."""
-        seen = np.array(self._sizes)[::-1].cumsum()[::-1][1:]
-        self._rates.note(np.array(self._accepted), seen)
-        self._clear()
-
-    def survival(self) -> Floats:
-        """``(nodes,)`` how probably each node, and so all above it, are accepted."""
-        return self._rates.rates

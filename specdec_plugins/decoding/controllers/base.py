@@ -89,8 +89,6 @@ class Controller:
     reuse_above: float = math.inf
     """The number of tokens from which a row's rest of a tree, expected to have so many accepted, is
     verified once more instead of a new draft."""
-    reuse_together: bool = False
-    """The rows' mean decides, for all of them alike: they share a pass of the drafter."""
     predicted: Tensor | None = None
     """``(rows, slots)`` of the last draft: how likely each of its tokens is to be accepted if those
     before it are, as an acceptance head said; None where none was asked."""

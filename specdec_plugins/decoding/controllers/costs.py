@@ -21,7 +21,7 @@ class StepCosts:
     """
 
     draft: Floats
-    """Drafting n slots, or n nodes of a tree; 0 for none."""
+    """Drafting n slots; 0 for none."""
     verify: Floats
     """Scoring and committing m slots and the bonus token: all else that a step does."""
 

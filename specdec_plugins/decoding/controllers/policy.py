@@ -54,8 +54,6 @@ class Policy:
     """Whether it asks an acceptance head."""
     real: ClassVar[bool] = True
     """False of what knows more than a decoder can."""
-    unswept: ClassVar[tuple[str, ...]] = ()
-    """The options of which a sweep compares no values, as the policy chooses by itself."""
 
     def __post_init__(self) -> None:
         """
@@ -108,22 +106,11 @@ class TreePolicy(DraftingPolicy):
     trees: ClassVar[bool] = True
     tree_nodes: int = option(
         8,
-        "tree: how many tokens of a tree to verify; cost-aware: at most",
+        "tree: how many tokens of a tree to verify",
         least=1,
         most=1024,
         sweep=(8, 12, 16, 20, 24),
         axis="nodes",
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PricedPolicy(DraftingPolicy):
-    """A policy that may decide by what steps cost on this machine."""
-
-    cost_profile: str | None = option(
-        None,
-        "cost-aware, and acceptance-head with --auto-stop-threshold: file of what steps cost here; "
-        "measured and written if it is not there (default: one in ~/.cache/specdec)",
     )
 
 

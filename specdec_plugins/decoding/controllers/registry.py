@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 """The name that stands for the policy that the manual recommends."""
+GONE = {"cost-aware": "specdec-tune measures the ways here, and auto takes the fastest"}
+"""Policies that were taken away, and what does for them; for one version refused by this."""
 RECOMMENDED, PUBLISHED = "tree", "constant"
 """What that is; of a drafter that is the published one's kind, what was published with it."""
 
@@ -60,6 +62,8 @@ class ControllerOptions:
         Raises:
             ValueError: a policy or value that cannot be, by its flag; a name that is no option's.
         """
+        if controller in GONE:
+            raise ValueError(f"--controller {controller}: was taken away; {GONE[controller]}")
         if controller not in (AUTO, *POLICIES):
             names = ", ".join((AUTO, *POLICIES))
             raise ValueError(f"--controller {controller}: must be one of {names}")

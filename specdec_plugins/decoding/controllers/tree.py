@@ -63,7 +63,7 @@ class BranchingPolicy(TreePolicy):
     redraft_below: float = option(
         1.5,
         "tree: draft anew where what is left of the last draft promises fewer accepted tokens a "
-        "sentence; inf: always (cost-aware decides by itself)",
+        "sentence; inf: always",
         least=0,
     )
     max_rows: int | None = option(

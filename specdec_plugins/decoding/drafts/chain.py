@@ -49,10 +49,6 @@ class ChainDraft:
         return [self.tokens.size(1) > 0] * len(self.drafted)
 
     @property
-    def expected(self) -> list[float]:
-        return [0.0] * len(self.drafted)
-
-    @property
     def depths(self) -> Tensor:
         return indices(self.tokens.size(1) + 1, self.tokens.device)
 

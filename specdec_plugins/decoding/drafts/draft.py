@@ -28,12 +28,6 @@ class Draft(Protocol):
         ...
 
     @property
-    def expected(self) -> list[float]:
-        """How many tokens of each row's tree would be accepted if each were as often as it is
-        probable to the drafter; 0 of a chain."""
-        ...
-
-    @property
     def depths(self) -> Tensor:
         """``(slots + 1,)`` or ``(rows, slots + 1)``: how far from the last committed token, which
         comes first, each token stands."""

@@ -31,7 +31,6 @@ class TreeDraft:
     """``(rows, nodes)``; ``pad``, which no verifier accepts, where there are fewer."""
     drafted: list[int]
     called: list[bool]
-    expected: list[float]
     depths: Tensor
     """``(rows, nodes + 1)`` tokens from the root to each node, its own included; 0 of the root."""
     ancestors: Tensor
@@ -134,14 +133,13 @@ class LatticeTrees:
             lengths: how many of the nodes are each row's.
             called: which rows had a pass of the drafter for it.
         """
-        tokens, parents, depths, ancestors, gains, expected = self._trees or self._grow(nodes)
+        tokens, parents, depths, ancestors, gains, _ = self._trees or self._grow(nodes)
         on_device = {
             "tokens": tokens, "depths": depths, "ancestors": ancestors, "parents": parents
         }  # fmt: skip
         return TreeDraft(
             drafted=lengths,
             called=called,
-            expected=expected.tolist(),
             host_parents=parents,
             host_tokens=tokens,
             gains=gains,

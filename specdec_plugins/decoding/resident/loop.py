@@ -168,16 +168,16 @@ class ResidentBatch:
 
     def advance(self, stopwatch: Stopwatch) -> StepResult:
         """Make a step."""
-        step, expected = self._recorded.step, [0.0] * len(self.rows)
+        step = self._recorded.step
         if self._lattice is not None:
             with stopwatch("draft", step.state.device):
-                expected = step.grow(self._lattice, self._places)
+                step.grow(self._lattice, self._places)
         with stopwatch("verify", step.state.device):
             self._recorded.run()
             committed, self._lattice = step.outcome.read()
-        return self._result(committed, expected)
+        return self._result(committed)
 
-    def _result(self, committed: Committed, expected: list[float]) -> StepResult:
+    def _result(self, committed: Committed) -> StepResult:
         """What became of the rows, whose tokens are kept."""
         eos = self._eos
         before = [self._lengths[row] for row in self.rows]
@@ -196,7 +196,6 @@ class ResidentBatch:
             rows=self.rows,
             drafted=drafted,
             called=[self._kind.block > 0] * len(self.rows),
-            expected=expected,
             verified=drafted,
             # An EOS that the length limit forces was not drafted.
             accepted=[min(pair) for pair in zip(accepted, room)],

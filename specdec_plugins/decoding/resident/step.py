@@ -82,17 +82,14 @@ class ResidentStep:
         """Hold nothing yet of the sources ``tokens`` ``(rows, n)``."""
         self.state.begin(tokens, limits, self._models.bans.pad, self._models.bans.eos)
 
-    def grow(self, lattice: HostLattice, rows: list[int]) -> list[float]:
-        """Make the trees of some rows to verify next; returns how many tokens of each are expected
-        to be accepted."""
+    def grow(self, lattice: HostLattice, rows: list[int]) -> None:
+        """Make the trees of some rows to verify next."""
         assert self.tree is not None
         some = lattice[0][rows], lattice[1][rows], lattice[2][rows]
         places, bans = np.zeros((3, len(rows)), np.int64), self._models.bans
         places[2] = self.kind.block
         trees = grow_all(some, places, self.kind.nodes, bans.eos, bans.pad)
         self.tree.write(trees, rows)
-        expected: list[float] = trees[-1].tolist()
-        return expected
 
     def encode(self) -> None:
         """Read the sources."""

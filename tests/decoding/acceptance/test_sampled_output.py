@@ -10,7 +10,6 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from chi_square import p_value, same_p_value
@@ -23,13 +22,9 @@ from tiny_vocabulary import DICTIONARY, DRAFTERS, VERIFIER, Output, distribution
 from specdec_plugins.decoding.acceptance import SamplingRule
 from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.build import build_generator
-from specdec_plugins.decoding.controllers import Bounds, ControllerOptions
-from specdec_plugins.decoding.controllers.cost_aware import CostAware
-from specdec_plugins.decoding.controllers.costs import StepCosts
+from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.decoding.steps.drafter import CachedDrafter
-from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.inference import Settings, load_translator
 
 pytestmark = pytest.mark.no_cover
@@ -90,45 +85,9 @@ def test_output_is_distributed_as_the_verifiers(options: ControllerOptions) -> N
     assert generator.statistics.accepted_tokens > 100
 
 
-@pytest.mark.parametrize("depth", [0, 4])
-def test_cost_aware_lengths_do_not_skew_it(depth: int) -> None:
-    """They change with what was accepted before, and so with what was drawn before."""
-    rows = 40
-    slots = np.tile(np.arange(5.0), (rows + 1, 1))
-    controller = CostAware(Bounds(0, 4), depth=depth)
-    costs = StepCosts(0.02 * slots, 1 + 0.05 * slots)
-    controller.prepare = lambda *_: controller.learn_costs(costs)  # type: ignore[method-assign]
-    torch.manual_seed(9)
-    rule = SamplingRule(Sampling())
-    DRAFTERS["causal"].attach_verifier(VERIFIER)
-    drafter = CachedDrafter(DRAFTERS["causal"], EagerEngine())
-    generator = SpeculativeGenerator(
-        VERIFIER,
-        drafter,
-        DICTIONARY,
-        controller,
-        rule,
-        LIMITS,
-    )
-    assert fit(outputs_of(generator, at_once=rows), Sampling()) > 1e-3
-    assert generator.statistics.accepted_tokens > 100
-
-
-@pytest.mark.parametrize(
-    ("options", "refused"),
-    [
-        (ControllerOptions("oracle"), True),
-        (ControllerOptions("cost-aware"), False),
-    ],
-)
-def test_what_looks_at_tokens_that_it_leaves_out_is_refused(
-    options: ControllerOptions, refused: bool
-) -> None:
-    if not refused:
-        sampled(options)
-        return
-    with pytest.raises(ValueError, match=f"--controller {options.controller}: looks at"):
-        sampled(options)
+def test_what_looks_at_tokens_that_it_leaves_out_is_refused() -> None:
+    with pytest.raises(ValueError, match="--controller oracle: looks at"):
+        sampled(ControllerOptions("oracle"))
 
 
 def test_seeds_decide() -> None:

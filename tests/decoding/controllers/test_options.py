@@ -43,7 +43,8 @@ NAN = math.nan
         ({"survival": "tree"}, "--survival: was taken away; .*use --controller acceptance-head"),
         ({"verify_budget": "8"}, "--verify-budget: was taken away; .*use --stop-threshold"),
         ({"min_draft": -1}, "--min-draft -1: must be 0 or more"),
-        ({"controller": "cost-aware", "min_draft": 9}, "--min-draft 9: is above --tree-nodes 8"),
+        ({"controller": "cost-aware"}, "--controller cost-aware: was taken away; specdec-tune"),
+        ({"controller": "tree", "min_draft": 9}, "--min-draft 9: is above --tree-nodes 8"),
         ({"max_draft": 0}, "--max-draft 0: must be at least 1.*--controller none"),
         ({"controller": "none", "min_draft": 1}, "--controller none drafts nothing"),
         ({"redraft_below": -0.5}, "--redraft-below -0.5: must be 0 or more"),
@@ -117,7 +118,7 @@ def test_a_head_is_asked() -> None:
 
 def test_bounds_of_trees() -> None:
     """The fewest are nodes, which may be more than the block has slots; the most is the depth."""
-    options = ControllerOptions("cost-aware", min_draft=6, max_draft=3, tree_nodes=9)
+    options = ControllerOptions("tree", min_draft=6, max_draft=3, tree_nodes=9)
     assert options.build(4).needs == Needs(9, 3)
 
 

@@ -48,7 +48,7 @@ def assert_apart(generator: Any, lengths: list[int], seed: int) -> None:
 
 
 def test_who_says_that_rows_matter_to_each_other() -> None:
-    assert {*POLICIES} - {*CONTROLLERS} == {"cost-aware"}
+    assert {*POLICIES} - {*CONTROLLERS} == set()
     assert ControllerOptions("confidence", refit_threshold=True).policy.looks_around
     assert ControllerOptions("acceptance-head", auto_stop_threshold=True).policy.looks_around
 

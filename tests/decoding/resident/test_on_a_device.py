@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_batch
-from controlled import HEAD, K, drafter, priced
+from controlled import HEAD, K, drafter
 from emulated import IS_HERE, LACKING, emulated, on_gpu, to_gpu
 from recorded import SMALL, recorded
 from scripted import DICTIONARY, traced
@@ -50,7 +50,7 @@ def pair() -> Any:
 def make(model: Any, engine: Engine, controller: str, **given: Any) -> SpeculativeGenerator:
     limits = given.pop("limits", {})
     reuse = {"redraft_below": math.inf} if controller == "tree" else {}
-    generator = build_generator(
+    return build_generator(
         model.verifier,
         model,
         DICTIONARY,
@@ -61,9 +61,6 @@ def make(model: Any, engine: Engine, controller: str, **given: Any) -> Speculati
         engines=Engines.both(engine),
         **given,
     )
-    if controller == "cost-aware":
-        priced(generator.controller, 0.1)
-    return generator
 
 
 @pytest.mark.parametrize("resident", [False, True], ids=["eager", "cuda-graphs"])

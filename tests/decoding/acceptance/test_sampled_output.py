@@ -115,7 +115,9 @@ def drawn(settings: Settings, source: str, seeds: range) -> Counter[str]:
     return found
 
 
-@pytest.mark.parametrize("source", ["w3 w4 w5", "w9 w8 w7 w6"])
+@pytest.mark.parametrize(
+    "source", ["w3 w4 w5", pytest.param("w9 w8 w7 w6", marks=pytest.mark.slow)]
+)
 def test_speculation_draws_as_ar_does(pair: Settings, source: str) -> None:
     """By seeds of its own: with the same ones both would draw much alike."""
     alone = drawn(replace(pair, strategy="AR"), source, range(12))

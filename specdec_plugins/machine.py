@@ -23,7 +23,7 @@ BRAND = re.compile(r"\((?:R|TM)\)|\b(?:CPU|Processor)\b|@.*|\d+-Core")
 
 @cache
 def processor_name() -> str:
-    """The processor, named by what it can do: ``AMD EPYC (avx2, L3 8 MiB)``.
+    """Return the processor, named by what it can do: ``AMD EPYC (avx2, L3 8 MiB)``.
 
     What its brand alone says is no help: of one brand some processors have units that multiply
     matrices, and others wait for arithmetic. Where the system does not tell, parts are missing.
@@ -40,7 +40,7 @@ def processor_name() -> str:
 
 
 def _describe(info: str, size: str) -> str:
-    """The name.
+    """Return the name.
 
     Args:
         info: what Linux says of its processors; may be empty.
@@ -57,14 +57,14 @@ def _describe(info: str, size: str) -> str:
 
 
 def cores() -> int:
-    """The processors that this process may use."""
+    """Return the processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def free_cores(seconds: float = 0.2) -> int:
-    """How many of these processors nobody else computes on: at least 1.
+    """Return how many of these processors nobody else computes on: at least 1.
 
     Processes that yield to others (``nice``) do not count. Where the system does not tell, it is
     all of them.
@@ -81,7 +81,8 @@ def free_cores(seconds: float = 0.2) -> int:
 
 
 def _busy_seconds() -> float | None:
-    """How long the processors that this process may use have computed; None where nobody tells."""
+    """Return how long the processors that this process may use have computed; None where nobody
+    tells."""
     try:
         lines = Path("/proc/stat").read_text("utf-8").splitlines()
         mine = {f"cpu{number}" for number in os.sched_getaffinity(0)}

@@ -54,7 +54,7 @@ OF_TASKS = {"encoder_langtok", "decoder_langtok"}
 
 
 def architecture(values: Mapping[str, object], as_transformer: bool = False) -> str:
-    """The name of the registered architecture that a saved model is built as.
+    """Return the name of the registered architecture that a saved model is built as.
 
     One that nobody here knows and that is called ``transformer…`` is built as fairseq's own.
 
@@ -127,7 +127,7 @@ def _say_built_as_transformer(name: str) -> None:
 
 @cache
 def _options_of_fairseq() -> set[str]:
-    """The options that every training has."""
+    """Return the options that every training has."""
     return {name for group in fields(FairseqConfig) for name in _names(group.type)}
 
 
@@ -137,7 +137,7 @@ def _names(config: object) -> set[str]:
 
 @cache
 def known_fields(name: str) -> dict[str, object]:
-    """The types of an architecture's fields, by name."""
+    """Return the types of an architecture's fields, by name."""
     declared = MODEL_DATACLASS_REGISTRY.get(name)
     if declared is not None:
         known = hints_of(declared)
@@ -150,8 +150,8 @@ def known_fields(name: str) -> dict[str, object]:
 
 @cache
 def hints_of(config: type) -> dict[str, object]:
-    """The types of a dataclass's fields; of a field that is a dataclass, those of its own fields,
-    with its name before theirs (``encoder_layers``)."""
+    """Return the types of a dataclass's fields; of a field that is a dataclass, those of its own
+    fields, with its name before theirs (``encoder_layers``)."""
     hints = get_type_hints(config)
     found: dict[str, object] = {}
     for field in fields(config):
@@ -165,7 +165,7 @@ def hints_of(config: type) -> dict[str, object]:
 
 
 def shown(value: object) -> str:
-    """A value of somebody else's, in at most 40 characters that a terminal can show."""
+    """Return a value of somebody else's, in at most 40 characters that a terminal can show."""
     if isinstance(value, int) and value.bit_length() > 64:
         return f"a number of {value.bit_length()} bits"
     if not isinstance(value, (str, int, float)):

@@ -73,7 +73,7 @@ def check_weights(name: str, weights: Mapping[object, object]) -> None:
 
 
 def _weight_fault(value: object) -> str | None:
-    """What is wrong with a weight, and the remedy; None if nothing is."""
+    """Return what is wrong with a weight, and the remedy; None if nothing is."""
     if not isinstance(value, Tensor):
         return f"is a {type(value).__name__}, not a tensor; {AGAIN}"
     plain = value.layout == torch.strided and value.device.type == "cpu"
@@ -128,7 +128,7 @@ def _is_tar(name: str) -> str | None:
 
 
 def _archive_fault(name: str) -> str | None:
-    """What is wrong with a zip archive that should be torch's, and the remedy."""
+    """Return what is wrong with a zip archive that should be torch's, and the remedy."""
     try:
         with zipfile.ZipFile(name) as archive:
             entries = archive.infolist()
@@ -159,6 +159,6 @@ def _explain(error: Exception) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """The first line of an error's message, or the error's kind."""
+    """Return the first line of an error's message, or the error's kind."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

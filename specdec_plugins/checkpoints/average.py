@@ -25,7 +25,7 @@ Weights = dict[str, Tensor]
 def last_checkpoints(
     folder: str, count: int, names: re.Pattern[str], upper_bound: int | None = None
 ) -> list[str]:
-    """The paths of the last ``count`` checkpoints of a training, the newest first.
+    """Return the paths of the last ``count`` checkpoints of a training, the newest first.
 
     Args:
         folder: the training's ``--save-dir``.
@@ -98,7 +98,7 @@ def _summand(tensor: Tensor) -> Tensor:
 
 
 def _difference(first: State, state: State) -> str:
-    """How another checkpoint's model differs from the first one's, in words."""
+    """Return how another checkpoint's model differs from the first one's, in words."""
     wanted, found = (one["cfg"]["model"].arch for one in (first, state))
     if found != wanted:
         return f"is a {found}, not a {wanted}"

@@ -32,8 +32,8 @@ SIDES = ("source", "target")
 
 
 def dictionary_fingerprint(dictionary: Dictionary) -> str:
-    """The SHA-256 of a fairseq dictionary's symbols, in their order. Counts are left out: they
-    decide nothing."""
+    """Return the SHA-256 of a fairseq dictionary's symbols, in their order. Counts are left out:
+    they decide nothing."""
     digest = hashlib.sha256()
     for symbol in dictionary.symbols:
         digest.update(symbol.encode("utf-8", "surrogatepass") + b"\n")
@@ -41,7 +41,7 @@ def dictionary_fingerprint(dictionary: Dictionary) -> str:
 
 
 def fingerprints(task: FairseqTask) -> dict[str, str]:
-    """The fingerprints of a task's dictionaries, by side."""
+    """Return the fingerprints of a task's dictionaries, by side."""
     return {
         side: dictionary_fingerprint(getattr(task, f"{side}_dictionary"))
         for side in SIDES
@@ -55,7 +55,7 @@ def noted(
     languages: tuple[str | None, str | None],
     name: str,
 ) -> dict[str, object]:
-    """A checkpoint's ``task_state`` with the fingerprints of a folder's dictionaries.
+    """Return a checkpoint's ``task_state`` with the fingerprints of a folder's dictionaries.
 
     Args:
         state: the checkpoint.
@@ -80,7 +80,7 @@ def noted(
 
 
 def load_dictionary(folder: str, language: str | None) -> Dictionary:
-    """A language's dictionary.
+    """Return a language's dictionary.
 
     Raises:
         CheckpointError: the folder has none.

@@ -95,8 +95,8 @@ def _choose_drafts(
 
 
 def inference_state(state: State, weights: dict[str, Tensor]) -> dict[str, object]:
-    """A checkpoint with the settings of ``state`` and these weights, which fairseq's commands and
-    ours load; without optimizer state or paths."""
+    """Return a checkpoint with the settings of ``state`` and these weights, which fairseq's
+    commands and ours load; without optimizer state or paths."""
     model, task = (_without_places(vars(state["cfg"][part])) for part in ("model", "task"))
     task = {**_defaults(task["_name"]), **task}
     if is_transformer(state):
@@ -130,8 +130,8 @@ def inference_state(state: State, weights: dict[str, Tensor]) -> dict[str, objec
 
 
 def _defaults(task: str) -> Settings:
-    """The defaults of a task's options, where they are known. fairseq's hub interface sets no
-    option that a checkpoint does not name, such as those that are younger than it."""
+    """Return the defaults of a task's options, where they are known. fairseq's hub interface sets
+    no option that a checkpoint does not name, such as those that are younger than it."""
     config = TASK_DATACLASS_REGISTRY.get(task)
     # Not what has no default, or follows an option of another group.
     return {
@@ -142,7 +142,7 @@ def _defaults(task: str) -> Settings:
 
 
 def _settings(config: type) -> Settings:
-    """The defaults of a configuration's dataclass."""
+    """Return the defaults of a configuration's dataclass."""
     plain = OmegaConf.to_container(OmegaConf.structured(config), resolve=False, enum_to_str=True)
     return {str(name): value for name, value in dict(plain).items()}
 

@@ -25,14 +25,14 @@ Location = str | os.PathLike[str]
 
 
 def head_scoring(settings: HeadSettings) -> Scoring:
-    """What a head was trained for."""
+    """Return what a head was trained for."""
     rule = choose_rule(settings.rule)
     return Scoring(rule, settings.rule_temperature, settings.repetition_penalty)
 
 
 def find_head(drafter_path: Location, rule: AcceptanceRule) -> Path | None:
-    """The head that lies beside a drafter's checkpoint, if there is one; unless acceptance is
-    strict, first of all the one of the rule's name, ``acceptance_head.relaxed.pt`` or
+    """Return the head that lies beside a drafter's checkpoint, if there is one; unless acceptance
+    is strict, first of all the one of the rule's name, ``acceptance_head.relaxed.pt`` or
     ``acceptance_head.sampling.pt``."""
     names = [HEAD_FILE]
     if rule.name != "strict":
@@ -101,8 +101,8 @@ def controller_head(
     device: torch.device | str,
     drafter_path: Location | None = None,
 ) -> Head | None:
-    """The head that a controller is to use: the one given, or, where it cannot do without, the one
-    beside the drafter.
+    """Return the head that a controller is to use: the one given, or, where it cannot do without,
+    the one beside the drafter.
 
     Args:
         device: where the drafter's states will be.
@@ -121,7 +121,7 @@ def controller_head(
 
 
 def load_trained_head(path: Location) -> tuple[AcceptanceHead, dict[str, Namespace]]:
-    """The head of a checkpoint of ``fairseq-train``, and the checkpoint's ``cfg``.
+    """Return the head of a checkpoint of ``fairseq-train``, and the checkpoint's ``cfg``.
 
     Raises:
         CheckpointError: the file cannot be read or is a checkpoint of something else.
@@ -158,8 +158,8 @@ def _settings(path: Location, saved: object) -> HeadSettings:
 
 
 def _with_weights(path: Location, settings: HeadSettings, weights: object) -> AcceptanceHead:
-    """The head of these settings and weights; first without memory of its own, since settings may
-    describe one of any size."""
+    """Return the head of these settings and weights; first without memory of its own, since
+    settings may describe one of any size."""
     if not isinstance(weights, dict):
         raise CheckpointError(f"{path}: not an acceptance head; {REMEDY}")
     check_weights(os.fspath(path), weights)

@@ -101,17 +101,17 @@ def load_state(path: str | os.PathLike[str], as_transformer: bool = False) -> St
 
 
 def is_drafter(state: State) -> bool:
-    """Whether a checkpoint is a drafter's."""
+    """Return whether a checkpoint is a drafter's."""
     return issubclass(ARCH_MODEL_REGISTRY.get(state["cfg"]["model"].arch, object), Drafter)
 
 
 def is_transformer(state: State) -> bool:
-    """Whether a checkpoint is that of a Transformer of fairseq's."""
+    """Return whether a checkpoint is that of a Transformer of fairseq's."""
     return issubclass(ARCH_MODEL_REGISTRY[state["cfg"]["model"].arch], TransformerModelBase)
 
 
 def _num_updates(name: str, history: object) -> int:
-    """How many updates a checkpoint's model has seen; 0 where it does not say."""
+    """Return how many updates a checkpoint's model has seen; 0 where it does not say."""
     last = history[-1] if isinstance(history, list) and history else {}
     updates = last.get("num_updates", 0) if isinstance(last, Mapping) else None
     if not isinstance(updates, int) or updates < 0:
@@ -217,7 +217,7 @@ def build_model(name: str, task: FairseqTask, cfg: Namespace) -> BaseFairseqMode
 def first_mismatches(
     wanted: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor], most: int = 3
 ) -> str:
-    """The first differences between a model's parameters and the weights read, in words."""
+    """Return the first differences between a model's parameters and the weights read, in words."""
     found = [
         f"{key} has shape {tuple(given[key].shape)} instead of {tuple(value.shape)}"
         for key, value in wanted.items()

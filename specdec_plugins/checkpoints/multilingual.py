@@ -74,14 +74,14 @@ class LanguageTokens:
         return self.target if self.replace_eos else None
 
     def of_source(self, ids: Tensor) -> Tensor:
-        """The ``(n,)`` ids of a source, EOS last, with its language."""
+        """Return the ``(n,)`` ids of a source, EOS last, with its language."""
         if self.source is None:
             return ids
         token = ids.new_tensor([self.source])
         return torch.cat([ids[:-1], token] if self.replace_eos else [token, ids])
 
     def beginning(self, source: Tensor) -> Beginning:
-        """What the targets of ``source`` ``(rows, n)`` begin with."""
+        """Return what the targets of ``source`` ``(rows, n)`` begin with."""
         forced = source.new_tensor(self.forced).expand(len(source), -1) if self.forced else None
         return {"prefix_tokens": forced, "bos_token": self.begin}
 
@@ -107,7 +107,7 @@ class Multilingual:
 
     @classmethod
     def of(cls, values: Mapping[str, object], folder: str) -> Multilingual:
-        """What the options of fairseq's task say, by name; those of ``langtoks`` as
+        """Return what the options of fairseq's task say, by name; those of ``langtoks`` as
         ``langtoks_main``.
 
         Args:
@@ -156,7 +156,7 @@ class Multilingual:
         return {**defaults, **general, **more}
 
     def options(self) -> JsonObject:
-        """The options of fairseq's task that :meth:`of` reads."""
+        """Return the options of fairseq's task that :meth:`of` reads."""
         return {
             "langs": list(self.langs),
             "lang_tok_style": self.style,
@@ -190,7 +190,7 @@ class Multilingual:
     def tokens(
         self, languages: tuple[str, str], dictionaries: tuple[Dictionary, Dictionary]
     ) -> LanguageTokens:
-        """The tokens of a direction.
+        """Return the tokens of a direction.
 
         Args:
             languages: source and target.
@@ -248,7 +248,7 @@ def adopt(multilingual: Multilingual, task: FairseqTask, name: str) -> None:
 
 
 def _names(values: Mapping[str, object], name: str) -> list[str]:
-    """A list of names, which fairseq also takes with commas between them."""
+    """Return a list of names, which fairseq also takes with commas between them."""
     value = values.get(name) or []
     names = value.split(",") if isinstance(value, str) else value
     if (
@@ -261,7 +261,7 @@ def _names(values: Mapping[str, object], name: str) -> list[str]:
 
 
 def _beside(folder: str, listed: object) -> str | None:
-    """The list of languages, which is not where it was in training."""
+    """Return the list of languages, which is not where it was in training."""
     if not listed:
         return None
     path = os.path.join(folder, os.path.basename(str(listed)))
@@ -271,7 +271,7 @@ def _beside(folder: str, listed: object) -> str | None:
 
 
 def _spec(value: object) -> str | None:
-    """Which token stands somewhere."""
+    """Return which token stands somewhere."""
     if not value:
         return None
     if not isinstance(value, str) or not SPEC.fullmatch(value):

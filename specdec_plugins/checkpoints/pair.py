@@ -44,14 +44,14 @@ def split_pair(path: str, verifier: str | None) -> tuple[str, str | None]:
 
 
 def unwrapped(model: Any) -> BaseFairseqModel:
-    """The model itself, without what fairseq wraps it in for several workers."""
+    """Return the model itself, without what fairseq wraps it in for several workers."""
     while not isinstance(model, BaseFairseqModel) and hasattr(model, "module"):
         model = model.module
     return model
 
 
 def load_verifier(path: Path, task: FairseqTask) -> TransformerModelBase:
-    """The verifier of a checkpoint: frozen, in evaluation mode.
+    """Return the verifier of a checkpoint: frozen, in evaluation mode.
 
     Raises:
         CheckpointError: as :func:`load_model`; or the file holds a drafter, or a model that cannot
@@ -71,7 +71,7 @@ def load_verifier(path: Path, task: FairseqTask) -> TransformerModelBase:
 
 
 def load_drafter(path: Path, task: FairseqTask) -> Drafter:
-    """The drafter of a checkpoint, in evaluation mode.
+    """Return the drafter of a checkpoint, in evaluation mode.
 
     Raises:
         CheckpointError: as :func:`load_model`; or the file does not hold a drafter.

@@ -96,7 +96,7 @@ def _named(stand_in: Callable[..., object], module: str, name: str) -> Callable[
 
 @lru_cache(maxsize=1)
 def safe_globals() -> tuple[Any, ...]:
-    """The allow-list: containers, configuration nodes and numbers, nothing that acts."""
+    """Return the allow-list: containers, configuration nodes and numbers, nothing that acts."""
     nodes = omegaconf.nodes
     return (
         argparse.Namespace,

@@ -60,7 +60,7 @@ LONGEST = 4096
 
 
 def saved_model(config: object, as_transformer: bool = False) -> Namespace:
-    """The model's part of a checkpoint's configuration, fit to build the model from.
+    """Return the model's part of a checkpoint's configuration, fit to build the model from.
 
     Args:
         config: as it is in the file: a namespace (which then has all options of a command line),
@@ -83,7 +83,7 @@ def saved_model(config: object, as_transformer: bool = False) -> Namespace:
 
 
 def saved_task(config: object) -> Namespace:
-    """The task's part of a checkpoint's configuration; of old checkpoints, its languages.
+    """Return the task's part of a checkpoint's configuration; of old checkpoints, its languages.
 
     Raises:
         ConfigError: a task that does not translate, or a value that is not of its field.
@@ -102,7 +102,7 @@ def saved_task(config: object) -> Namespace:
 
 
 def saved_languages(config: object, folder: str) -> Multilingual | None:
-    """The languages that the task of a multilingual model says; None of another task.
+    """Return the languages that the task of a multilingual model says; None of another task.
 
     Args:
         config: as of :func:`saved_task`.
@@ -117,8 +117,8 @@ def saved_languages(config: object, folder: str) -> Multilingual | None:
 
 
 def kept_languages(task_state: object) -> Multilingual | None:
-    """The languages that the state of this plugin's task keeps of a multilingual pair; None of a
-    pair of two languages.
+    """Return the languages that the state of this plugin's task keeps of a multilingual pair; None
+    of a pair of two languages.
 
     Raises:
         ConfigError: they cannot be told.
@@ -135,7 +135,7 @@ def _task_name(config: object, values: Mapping[str, object]) -> object:
 def saved_fields(
     values: Mapping[str, object], config: type, others: Mapping[str, object]
 ) -> dict[str, object]:
-    """The fields of a dataclass that were saved with its type's values.
+    """Return the fields of a dataclass that were saved with its type's values.
 
     Args:
         others: the types of what is saved beside them, by name.
@@ -151,7 +151,7 @@ def saved_fields(
 
 
 def _values(what: str, config: object) -> dict[str, object]:
-    """A part of a configuration as plain values by name; ``encoder.layers`` is
+    """Return a part of a configuration as plain values by name; ``encoder.layers`` is
     ``encoder_layers``."""
     values = {}
     for name, value in _items(what, config).items():
@@ -163,7 +163,7 @@ def _values(what: str, config: object) -> dict[str, object]:
 
 
 def _items(what: str, node: object) -> dict[str, object]:
-    """A node's values by name. What is deeper is left as it is: a small file can describe a
+    """Return a node's values by name. What is deeper is left as it is: a small file can describe a
     structure that, written out, is larger than any memory."""
     if isinstance(node, DictConfig):
         content = node._value()
@@ -187,7 +187,7 @@ def _checked(
     limits: Mapping[str, int],
     least: int = -1,
 ) -> dict[str, object]:
-    """The values of known fields that are set, each of its field's type."""
+    """Return the values of known fields that are set, each of its field's type."""
     kept = {}
     for name, hint in known.items():
         value = values.get(name)
@@ -258,7 +258,8 @@ def _choice(value: object, kind: type[Enum]) -> str:
 
 
 def _layer_numbers(value: object) -> str:
-    """The one list that is supported, of layers to keep, as fairseq's Transformer splits it."""
+    """Return the one list that is supported, of layers to keep, as fairseq's Transformer splits
+    it."""
     if not isinstance(value, str) or not re.fullmatch(r"\d{1,4}(,\d{1,4}){0,999}|", value):
         raise ConfigError("no list of numbers")
     return value

@@ -54,7 +54,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def find_inputs(args: argparse.Namespace) -> list[str]:
-    """The checkpoints that the command line names, or those of its folder, the newest first.
+    """Return the checkpoints that the command line names, or those of its folder, the newest first.
 
     Raises:
         CheckpointError, InferenceError: a folder of too few, or without a number.

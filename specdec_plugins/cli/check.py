@@ -60,7 +60,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def settings_of(args: argparse.Namespace) -> Settings:
-    """The settings of greedy search with the verifier, segmented as its folder says."""
+    """Return the settings of greedy search with the verifier, segmented as its folder says."""
     whole = args.verifier.is_dir()
     path = args.verifier / pair_folder.VERIFIER if whole else args.verifier
     data = args.dictionaries or path.parent
@@ -79,7 +79,7 @@ def made_lines(words: Sequence[str], longest: int, args: argparse.Namespace) -> 
 
 
 def decoded(settings: Settings, lines: list[Line]) -> tuple[list[differences.Tokens], str, float]:
-    """The outputs, what computed them, and the milliseconds a line."""
+    """Return the outputs, what computed them, and the milliseconds a line."""
     translator = load_translator(settings)
     translator.warm_up(lines[:1])
     outputs = differences.decode(translator, lines)
@@ -109,7 +109,7 @@ def compare(settings: Settings, judge: Translator, lines: list[Line]) -> int:
 
 
 def next_steps(settings: Settings, args: argparse.Namespace) -> str:
-    """What to type next for a verifier that translates as fairseq does."""
+    """Return what to type next for a verifier that translates as fairseq does."""
     data, path = Path(settings.data), Path(str(settings.ar_path))
     pair = path == data / pair_folder.VERIFIER and (data / pair_folder.DRAFTER).is_file()
     said = pair_folder.pair_settings(data)

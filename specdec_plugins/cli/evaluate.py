@@ -129,7 +129,7 @@ def evaluate(args: argparse.Namespace, command: str) -> None:
 
 
 def choose_rounds(args: argparse.Namespace) -> tuple[int, ...]:
-    """The numbers of the rounds, which are the seeds where tokens are drawn.
+    """Return the numbers of the rounds, which are the seeds where tokens are drawn.
 
     Raises:
         ValueError: both, or seeds that cannot be.
@@ -150,7 +150,7 @@ def choose_rounds(args: argparse.Namespace) -> tuple[int, ...]:
 
 
 def make_base(args: argparse.Namespace) -> tuple[Settings, tuple[str, ...]]:
-    """What all systems share, and the devices.
+    """Return what all systems share, and the devices.
 
     Raises:
         ValueError: a flag that cannot be.
@@ -177,7 +177,7 @@ def make_base(args: argparse.Namespace) -> tuple[Settings, tuple[str, ...]]:
 
 
 def choose_controllers(args: argparse.Namespace, base: Settings) -> Controllers:
-    """The controllers that were asked for.
+    """Return the controllers that were asked for.
 
     ``acceptance-head`` is left out, with a warning, if no head is there and nobody asked for it.
     """

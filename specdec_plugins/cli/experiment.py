@@ -54,7 +54,7 @@ def add_flags(parser: TranslationParser, batches: Sequence[int]) -> None:
 
 
 def read_texts(args: argparse.Namespace, base: Settings, heads: NamedPaths = ()) -> list[NamedText]:
-    """The texts, once it is sure that no output is an input.
+    """Return the texts, once it is sure that no output is an input.
 
     Args:
         heads: more inputs.

@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _count(value: str) -> int | Literal["all"]:
-    """What argparse makes of ``--draft-vocabulary``."""
+    """Return what argparse makes of ``--draft-vocabulary``."""
     try:
         return "all" if value == "all" else int(value)
     except ValueError:

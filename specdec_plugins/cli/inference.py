@@ -134,7 +134,7 @@ def check_read(lines: InputLines, output: OutputLines) -> None:
 
 
 def check_files(args: argparse.Namespace, settings: Settings) -> list[tuple[str, str | None]]:
-    """The outputs that were named; all files of the run are different ones.
+    """Return the outputs that were named; all files of the run are different ones.
 
     Raises:
         InferenceError: they are not.
@@ -152,7 +152,7 @@ def check_files(args: argparse.Namespace, settings: Settings) -> list[tuple[str,
 def progress(
     results: Iterable[Translation], args: argparse.Namespace, lines: InputLines, done: int
 ) -> Iterable[Translation]:
-    """A progress bar, where somebody sees it and it is in nobody's way."""
+    """Return a progress bar, where somebody sees it and it is in nobody's way."""
     hidden = args.no_progress_bar or lines.typed or not sys.stderr.isatty()
     if hidden or (args.output_path == STANDARD and sys.stdout.isatty()):
         return results

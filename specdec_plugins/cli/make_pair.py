@@ -97,7 +97,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def job_of(args: argparse.Namespace) -> PairJob:
-    """The job that a command line stands for.
+    """Return the job that a command line stands for.
 
     Raises:
         CheckpointError: the verifier cannot be read.

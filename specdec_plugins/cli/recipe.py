@@ -36,7 +36,7 @@ Groups = dict[str, dict[str, object]]
 
 
 def with_recipe(argv: Sequence[str]) -> list[str]:
-    """A command line with the flags of its ``--recipe`` before its own, which win.
+    """Return a command line with the flags of its ``--recipe`` before its own, which win.
 
     A group of settings is left out when the command line chooses another kind of it: with
     ``--lr-scheduler inverse_sqrt`` none of a recipe's ``polynomial_decay`` is left. A switch that
@@ -76,7 +76,7 @@ def _parser(flags: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _find(name: str) -> Path:
-    """A file by its path, or by its name one of the project's recipes."""
+    """Return a file by its path, or by its name one of the project's recipes."""
     path = Path(name) if name.endswith(".yaml") else CONFIG / f"{name}.yaml"
     if not path.is_file():
         known = ", ".join(sorted(file.stem for file in CONFIG.glob("*.yaml"))) or "none here"
@@ -103,12 +103,12 @@ def _values(groups: Groups) -> list[object]:
 
 
 def _reference(value: object) -> re.Match[str] | None:
-    """The group and the field that a value is to be the same as."""
+    """Return the group and the field that a value is to be the same as."""
     return REFERENCE.fullmatch(value) if isinstance(value, str) else None
 
 
 def _flags(path: Path, groups: Groups, given: Mapping[str, str]) -> list[str]:
-    """The flags of a recipe, without those of groups of which another kind was given."""
+    """Return the flags of a recipe, without those of groups of which another kind was given."""
     flags = []
     for group, settings in groups.items():
         choice = CHOICES.get(group)

@@ -29,7 +29,7 @@ PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def with_plugin(argv: Sequence[str]) -> list[str]:
-    """A command line that names this package's folder and task, unless it names others."""
+    """Return a command line that names this package's folder and task, unless it names others."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--user-dir", type=Path, default=PACKAGE)
     parser.add_argument("--task", default=TASK)

@@ -52,7 +52,7 @@ def _shifted(x: Tensor, bits: int) -> Tensor:
 
 
 def sentence_seeds(ids: Tensor, seed: int) -> Tensor:
-    """A seed for each sentence ``(batch,)``, of a seed and the sentence's id alone.
+    """Return a seed for each sentence ``(batch,)``, of a seed and the sentence's id alone.
 
     A sentence's noise is then the same in whatever batch, and on whichever of several workers, it
     comes up in an update.
@@ -98,7 +98,8 @@ class Blocks:
 
     @classmethod
     def cut(cls, target: Tensor, cuts: Tensor, block_size: int, pad: int) -> Blocks:
-        """The blocks of ``block_size`` slots after ``cuts`` in ``target`` ``(batch, length)``."""
+        """Return the blocks of ``block_size`` slots after ``cuts`` in ``target`` ``(batch,
+        length)``."""
         positions = cuts[..., None] + torch.arange(block_size, device=cuts.device)
         inside = positions < target.size(1)
         index = positions.clamp(max=target.size(1) - 1).flatten(1)
@@ -114,7 +115,8 @@ class Blocks:
 def glance(
     gold: Tensor, predicted: Tensor, scored: Tensor, ratio: float, uniforms: Tensor
 ) -> Tensor:
-    """The slots to reveal: ``floor((scored - correct) ratio)`` of each block, chosen at random.
+    """Return the slots to reveal: ``floor((scored - correct) ratio)`` of each block, chosen at
+    random.
 
     Glancing (Qian et al., ACL 2021, §3.2): the more slots the drafter already predicts, the fewer
     it is shown.

@@ -35,7 +35,7 @@ class Text:
 
     @classmethod
     def of(cls, lines: Iterable[str]) -> Text:
-        """The words of lines, one sentence a line."""
+        """Return the words of lines, one sentence a line."""
         numbers: defaultdict[str, int] = defaultdict()
         numbers.default_factory = numbers.__len__
         tokens, starts = array("i"), array("q", [0])
@@ -144,8 +144,8 @@ def _joined(
 
 
 def _hashes(tokens: NDArray[np.int32], lengths: Numbers) -> Hashes:
-    """A number for each sentence of ``(n, LONGEST)`` tokens; of others it is almost surely another
-    one, and if not, a new sentence is taken for a known one."""
+    """Return a number for each sentence of ``(n, LONGEST)`` tokens; of others it is almost surely
+    another one, and if not, a new sentence is taken for a known one."""
     # After Steele et al., "Fast splittable pseudorandom number generators", 2014.
     mixed = (tokens + np.arange(LONGEST) * (1 << 32)).astype(np.uint64)
     mixed += np.uint64(0x9E3779B97F4A7C15)
@@ -156,7 +156,7 @@ def _hashes(tokens: NDArray[np.int32], lengths: Numbers) -> Hashes:
 
 
 def _text_hashes(text: Text) -> Hashes:
-    """The hashes of the sentences that are no longer than new ones can be."""
+    """Return the hashes of the sentences that are no longer than new ones can be."""
     lengths = np.diff(text.starts)
     chosen = np.flatnonzero((lengths > 0) & (lengths <= LONGEST))
     found = [np.empty(0, np.uint64)]
@@ -168,7 +168,7 @@ def _text_hashes(text: Text) -> Hashes:
 
 
 def _fresh(hashes: Hashes, seen: Hashes) -> Numbers:
-    """The places where numbers stand for the first time that are not in ``seen``, which is
+    """Return the places where numbers stand for the first time that are not in ``seen``, which is
     sorted."""
     unique, first = np.unique(hashes, return_index=True)
     where = np.searchsorted(seen, unique)

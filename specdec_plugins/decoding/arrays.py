@@ -18,7 +18,7 @@ Floating = NDArray[np.floating[Any]]
 
 
 def is_host(device: torch.device) -> bool:
-    """Whether compiled code can read what is there."""
+    """Return whether compiled code can read what is there."""
     return device.type == "cpu"
 
 
@@ -29,11 +29,11 @@ def wait_for(device: torch.device) -> None:
 
 
 def numbers(x: Tensor) -> Any:
-    """A tensor of the host as an array, to be copied from and to; numpy has no bfloat16, in whose
-    place come whole numbers as wide."""
+    """Return a tensor of the host as an array, to be copied from and to; numpy has no bfloat16, in
+    whose place come whole numbers as wide."""
     return (x.view(torch.int16) if x.element_size() == 2 else x).numpy()
 
 
 def on_host(x: Tensor) -> Any:
-    """A tensor as an array that compiled code knows the layout of; a GPU is waited for."""
+    """Return a tensor as an array that compiled code knows the layout of; a GPU is waited for."""
     return np.ascontiguousarray((x if x.device.type == "cpu" else x.cpu()).numpy())

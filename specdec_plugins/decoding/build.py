@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 def checked_block_size(drafter: Drafter, block_size: int | None) -> int:
-    """The k to be used: what was asked for, or what the drafter was trained for.
+    """Return the k to be used: what was asked for, or what the drafter was trained for.
 
     Raises:
         ValueError: the drafter was not trained for so many slots.
@@ -40,7 +40,7 @@ def checked_block_size(drafter: Drafter, block_size: int | None) -> int:
 def recommended(
     options: ControllerOptions, drafter: Drafter, rule: AcceptanceRule, engine: Engine
 ) -> ControllerOptions:
-    """The same, with what the manual recommends in place of ``auto``.
+    """Return the same, with what the manual recommends in place of ``auto``.
 
     On a CPU drafts pay for few rows only (docs/benchmarks.md, "Batches"): by OpenVINO for one. With
     two they cost time in int8; by PyTorch, whose steps have more that does not depend on their
@@ -70,7 +70,7 @@ def build_generator(
     head: Head | None = None,
     engines: Engines | None = None,
 ) -> SpeculativeGenerator:
-    """A generator with the controller that is asked for.
+    """Return a generator with the controller that is asked for.
 
     Args:
         drafter: None for plain AR.
@@ -116,7 +116,7 @@ def build_drafter_alone(
     limits: GenerationLimits | None = None,
     engines: Engines | None = None,
 ) -> SpeculativeGenerator:
-    """The drafter without anybody who verifies what it says.
+    """Return the drafter without anybody who verifies what it says.
 
     It shows what the drafter is worth by itself: fast, and worse than its verifier. Scores are the
     drafter's own, and pad is never drafted.

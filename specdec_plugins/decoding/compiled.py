@@ -25,8 +25,8 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def compiled(function: Function) -> Function:
-    """A function of numbers and arrays, compiled at its first call and then kept on disk: beside
-    its module or in the user's cache folder, or where numba's ``NUMBA_CACHE_DIR`` says.
+    """Return a function of numbers and arrays, compiled at its first call and then kept on disk:
+    beside its module or in the user's cache folder, or where numba's ``NUMBA_CACHE_DIR`` says.
 
     What is kept is run: where somebody else can have written it, it is not used.
     """
@@ -45,8 +45,8 @@ def compiled(function: Function) -> Function:
 
 @cache
 def _is_safe(folder: str) -> bool:
-    """Whether numba may use a cache folder: nobody else can have written to it, or Python itself
-    runs what is in it. Else a warning says why not."""
+    """Return whether numba may use a cache folder: nobody else can have written to it, or Python
+    itself runs what is in it. Else a warning says why not."""
     if os.path.basename(folder) == "__pycache__":
         return True
     try:

@@ -87,12 +87,12 @@ def check_drafter(engine: str, precision: str, drafter_precision: str | None, de
 
 
 def engines_for_cpus() -> tuple[str, ...]:
-    """The engines that are installed."""
+    """Return the engines that are installed."""
     return ("eager", "openvino") if has_openvino() else ("eager",)
 
 
 def engine_name(engine: str, precision: str, device: str) -> str:
-    """The engine that ``auto`` is, or the one asked for."""
+    """Return the engine that ``auto`` is, or the one asked for."""
     if engine != "auto":
         return engine
     kind = torch.device(device).type
@@ -102,7 +102,7 @@ def engine_name(engine: str, precision: str, device: str) -> str:
 
 
 def choose_engine(engine: str, precision: str, device: str) -> Engine:
-    """The engine that is asked for.
+    """Return the engine that is asked for.
 
     Raises:
         ValueError: these do not go together.
@@ -126,7 +126,7 @@ def choose_engine(engine: str, precision: str, device: str) -> Engine:
 def choose_engines(
     engine: str, precision: str, drafter_precision: str | None, device: str
 ) -> Engines:
-    """The same engine for both models, unless the drafter computes in another precision.
+    """Return the same engine for both models, unless the drafter computes in another precision.
 
     Raises:
         ValueError: these do not go together.

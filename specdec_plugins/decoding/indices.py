@@ -25,5 +25,5 @@ def row_starts(rows: int, capacity: int, device: torch.device) -> Tensor:
 
 
 def told(counts: list[int] | list[list[int]], device: torch.device) -> Tensor:
-    """What the host knows, as a tensor; the host does not wait for it."""
+    """Return what the host knows, as a tensor; the host does not wait for it."""
     return torch.tensor(counts).to(device, non_blocking=True)

@@ -90,8 +90,8 @@ class GenerationLimits:
         return self.max_len_a * source_lengths.double() + float(self.max_len_b)
 
     def most(self, source: int, positions: int) -> int:
-        """The most tokens, EOS not counted, for a source of so many, EOS counted, of a model that
-        has so many target positions."""
+        """Return the most tokens, EOS not counted, for a source of so many, EOS counted, of a model
+        that has so many target positions."""
         return int(min(self.max_len_a * source + self.max_len_b, positions - 1))
 
     def check_positions(self, positions: int) -> None:
@@ -107,7 +107,7 @@ class GenerationLimits:
             )
 
     def fault(self, source: int, positions: int) -> str | None:
-        """What to say of a source of so many tokens if its maximum is below the minimum."""
+        """Return what to say of a source of so many tokens if its maximum is below the minimum."""
         most = self.most(source, positions)
         if self.min_len <= most:
             return None
@@ -198,7 +198,7 @@ def penalised(
     drafted: Tensor,
     ancestors: Tensor,
 ) -> Tensor:
-    """A verifier's scores, in which tokens that the output has already are less likely.
+    """Return a verifier's scores, in which tokens that the output has already are less likely.
 
     A score is divided by the penalty if it is positive, and multiplied if not (CTRL, Keskar et al.,
     2019, §4.1, as Transformers has it). What counts are tokens that were generated: of a slot those

@@ -52,7 +52,7 @@ class Option(Generic[T_co]):
         return f"--{self.name.replace('_', '-')}"
 
     def check(self, value: object) -> T_co:
-        """The value.
+        """Return the value.
 
         Raises:
             ValueError: it cannot be, by its flag.
@@ -77,7 +77,8 @@ class Option(Generic[T_co]):
 
 
 def option(default: T, help: str, **about: object) -> T:
-    """A field of a dataclass of options, as fairseq writes them: its help is in the metadata.
+    """Return a field of a dataclass of options, as fairseq writes them: its help is in the
+    metadata.
 
     Args:
         about: other members of an :class:`Option`; name, kind and whether None is a value, too, are
@@ -88,7 +89,7 @@ def option(default: T, help: str, **about: object) -> T:
 
 
 def declared_options(owner: type) -> tuple[Option[Any], ...]:
-    """The options that a dataclass declares."""
+    """Return the options that a dataclass declares."""
     return _declared(owner)
 
 
@@ -117,7 +118,7 @@ def by_name(options: Iterable[Option[T_co]]) -> dict[str, Option[T_co]]:
 
 
 def flags(values: Mapping[str, Value]) -> str:
-    """The flags that give these values, such as ``--beta 3 --tau 1.0``."""
+    """Return the flags that give these values, such as ``--beta 3 --tau 1.0``."""
     parts = []
     for name, value in values.items():
         flag = f"--{name.replace('_', '-')}"

@@ -58,7 +58,8 @@ def make_hypothesis(
     committed: list[int],
     limits: GenerationLimits,
 ) -> Hypothesis:
-    """The hypothesis of ``tokens`` ``(length,)``, EOS included, with log-probabilities ``scores``.
+    """Return the hypothesis of ``tokens`` ``(length,)``, EOS included, with log-probabilities
+    ``scores``.
 
     The tensors are copied. ``forced`` is how many tokens the target prefix has, ``accepted`` the
     number of drafted tokens that each step committed, ``committed`` that of all.

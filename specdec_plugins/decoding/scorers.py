@@ -28,7 +28,7 @@ class VerifierScorer:
         self._bans = bans
 
     def encode(self, net_input: NetInput) -> EncoderOut:
-        """The verifier's encoder output."""
+        """Return the verifier's encoder output."""
         return self.verifier.encode(net_input["src_tokens"], net_input["src_lengths"])
 
     def start(self, encoder_out: EncoderOut | None, capacity: int) -> None:
@@ -65,8 +65,8 @@ class VerifierScorer:
 def verification_of(
     scores: Tensor, normalisers: Tensor, batch: Batch, depths: Tensor, bans: TokenBans
 ) -> Verification:
-    """What is said by scores ``(rows, slots, vocab)``, in which what fairseq's options forbid is
-    changed in place.
+    """Return what is said by scores ``(rows, slots, vocab)``, in which what fairseq's options
+    forbid is changed in place.
 
     Args:
         normalisers: as of a :class:`Verification`.

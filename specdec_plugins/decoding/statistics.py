@@ -105,7 +105,7 @@ class Durations:
         return self.sum / max(self.count, 1)
 
     def quantile(self, part: float) -> float:
-        """The nearest-rank quantile of the sample; 0 of nothing."""
+        """Return the nearest-rank quantile of the sample; 0 of nothing."""
         sample = np.frombuffer(self._sample)
         return float(np.quantile(sample, part, method="inverted_cdf")) if len(sample) else 0.0
 

@@ -21,7 +21,7 @@ FORCED, BEGINS = "prefix_tokens", "begin_tokens"
 
 
 def with_prefix(sample: Sample, forced: Tensor | None, begin: int | None) -> Sample:
-    """The batch, whose targets begin with these tokens.
+    """Return the batch, whose targets begin with these tokens.
 
     Args:
         forced: ``(rows, n)``, as fairseq's ``prefix_tokens``.
@@ -45,7 +45,7 @@ def with_prefix(sample: Sample, forced: Tensor | None, begin: int | None) -> Sam
 
 
 def has_prefix(net_input: NetInput) -> bool:
-    """Whether a batch says how targets begin."""
+    """Return whether a batch says how targets begin."""
     return FORCED in net_input or BEGINS in net_input
 
 
@@ -67,8 +67,8 @@ class TargetPrefix:
     def of(
         cls, net_input: NetInput, max_lengths: list[int], pad: int, eos: int
     ) -> tuple[TargetPrefix, list[int]]:
-        """What a batch says, and most tokens of each row before EOS: no more than before a forced
-        EOS.
+        """Return what a batch says, and most tokens of each row before EOS: no more than before a
+        forced EOS.
 
         As in fairseq's search the maximum length wins over a prefix.
 

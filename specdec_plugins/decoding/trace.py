@@ -79,7 +79,7 @@ def _path_first(parents: list[int], path: list[int]) -> tuple[list[int], list[in
 
 
 def _figure(value: float) -> float:
-    """A probability with six digits, which suffice."""
+    """Return a probability with six digits, which suffice."""
     return float(f"{value:.6g}")
 
 

@@ -73,7 +73,7 @@ def _lengths(generator: SpeculativeGenerator, sizes: Sizes) -> list[int]:
 def made_up(
     source: Dictionary, rows: int, length: int, device: torch.device | None = None
 ) -> Sample:
-    """A batch of sentences of so many tokens, EOS included, each of other words."""
+    """Return a batch of sentences of so many tokens, EOS included, each of other words."""
     words = len(source) - source.nspecial
     counts = torch.arange(rows * length, device=device)
     tokens = source.nspecial + counts.view(rows, length) % max(words, 1)

@@ -37,7 +37,7 @@ class CompiledFiles:
         self._folder = cache_folder() / "compiled"
 
     def path(self, fingerprint: str, sizes: object = None) -> Path:
-        """The file of a computation of that fingerprint, which need not exist.
+        """Return the file of a computation of that fingerprint, which need not exist.
 
         ``sizes``: what it is compiled for.
         """
@@ -45,11 +45,12 @@ class CompiledFiles:
         return self._folder / f"{digest.hexdigest()[:32]}.bin"
 
     def fingerprint(self, traced: torch.jit.ScriptModule) -> str:
-        """What tells a traced computation and its weights from others, compiled like this."""
+        """Return what tells a traced computation and its weights from others, compiled like
+        this."""
         return self.digest(ACCIDENTAL.sub("", str(traced.inlined_graph)), _tensors(traced))
 
     def digest(self, described: str, tensors: Iterable[Tensor]) -> str:
-        """What tells a computation from others: how it is described, and its weights."""
+        """Return what tells a computation from others: how it is described, and its weights."""
         digest = hashlib.sha256(self._about)
         digest.update(described.encode())
         for tensor in tensors:
@@ -58,15 +59,15 @@ class CompiledFiles:
         return digest.hexdigest()
 
     def keeps(self, fingerprint: str) -> bool:
-        """Whether there is a file of it, for inputs of any sizes, that can be used."""
+        """Return whether there is a file of it, for inputs of any sizes, that can be used."""
         with suppress(OSError):
             check_owner(self.path(fingerprint))
             return True
         return False
 
     def load(self, path: Path) -> bytes | None:
-        """What was saved under this name; None if there is nothing, and, with a warning, if it is
-        damaged, was saved under another one, or somebody else can have written it."""
+        """Return what was saved under this name; None if there is nothing, and, with a warning, if
+        it is damaged, was saved under another one, or somebody else can have written it."""
         try:
             content = read_kept(path)
         except FileNotFoundError:
@@ -93,7 +94,7 @@ class CompiledFiles:
 
 
 def _digest(path: Path, compiled: bytes) -> bytes:
-    """The digest of a file, of its name, too, which is its key."""
+    """Return the digest of a file, of its name, too, which is its key."""
     return hashlib.sha256(path.name.encode() + compiled).digest()
 
 

@@ -42,7 +42,7 @@ class Request:
         ]
 
     def run(self, inputs: Sequence[Tensor]) -> list[Array]:
-        """The results, which the next run writes over."""
+        """Return the results, which the next run writes over."""
         for place, x in zip(self._inputs, inputs, strict=True):
             if x is not place.last:
                 place.hand(x)
@@ -105,18 +105,18 @@ class CompiledStep:
         return self.kept(self.run(*inputs, tokens=tokens))
 
     def run(self, *inputs: Tensor | None, tokens: int) -> list[Array]:
-        """The results, which the next run writes over."""
+        """Return the results, which the next run writes over."""
         return self._request_for(tokens).run([x for x in inputs if x is not None])
 
     def kept(self, results: Sequence[Array]) -> Results:
-        """The first results of a run, of which only the transient ones are written over."""
+        """Return the first results of a run, of which only the transient ones are written over."""
         return tuple(
             torch.from_numpy(array if place < self._transient else array.copy())
             for place, array in enumerate(results)
         )
 
     def has_one(self, tokens: int) -> bool:
-        """Whether there is a request for so many tokens, or can be."""
+        """Return whether there is a request for so many tokens, or can be."""
         return tokens in self._requests or self._request is not None
 
     def _request_for(self, tokens: int) -> Request:

@@ -14,7 +14,7 @@ TELEMETRY = "openvino_telemetry"
 
 
 def has_openvino() -> bool:
-    """Whether OpenVINO can be imported."""
+    """Return whether OpenVINO can be imported."""
     return find_spec("openvino") is not None
 
 
@@ -33,7 +33,7 @@ def without_telemetry() -> Iterator[None]:
 
 
 def installed_openvino() -> Any:
-    """The module.
+    """Return the module.
 
     Raises:
         EngineError: it is not installed, or cannot be imported.

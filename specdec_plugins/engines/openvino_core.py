@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 @cache
 def core() -> Core:
-    """The process's one and only, to its end.
+    """Return the process's one and only, to its end.
 
     Every core brings a stack for handlers of signals. When it goes, it puts back the one that was
     there before it, even if that went with another core: of two, the first signal after them, such
@@ -31,7 +31,7 @@ def core() -> Core:
 
 @cache
 def takes(option: str, value: str) -> bool:
-    """Whether this version of OpenVINO knows an option."""
+    """Return whether this version of OpenVINO knows an option."""
     # Another core, since what a core is told holds for all that it compiles.
     other = installed_openvino().Core()
     other.get_versions("CPU")  # Before that it takes whatever it is given.
@@ -43,7 +43,7 @@ def takes(option: str, value: str) -> bool:
 
 
 def computed_precision(precision: str) -> str:
-    """The precision that OpenVINO computes in here if it is asked for one.
+    """Return the precision that OpenVINO computes in here if it is asked for one.
 
     Raises:
         EngineError: OpenVINO is not installed.
@@ -53,9 +53,9 @@ def computed_precision(precision: str) -> str:
 
 @cache
 def has_bfloat16() -> bool:
-    """Whether OpenVINO computes in bfloat16 here if it is told to. On a processor without it takes
-    float32 and does not say so, and what it says of the processor is not always so: a product of a
-    number that bfloat16 has to round tells. A warning says that there is none.
+    """Return whether OpenVINO computes in bfloat16 here if it is told to. On a processor without it
+    takes float32 and does not say so, and what it says of the processor is not always so: a product
+    of a number that bfloat16 has to round tells. A warning says that there is none.
 
     Raises:
         EngineError: OpenVINO is not installed.

@@ -19,7 +19,7 @@ def pack(step: Step) -> None:
 
 
 def _packed(projection: Projection) -> Map | None:
-    """What computes it, or None where that cannot be had, or is there already."""
+    """Return what computes it, or None where that cannot be had, or is there already."""
     weight, bias = projection.weight, projection.bias
     if weight is None or weight.device.type != "cpu":
         return None

@@ -76,6 +76,6 @@ class PaddedSizes(Sizes):
 
 
 def _at_least(size: int, sizes: tuple[int, ...]) -> int:
-    """The first of the sizes that holds so many; beyond them, as many as there are."""
+    """Return the first of the sizes that holds so many; beyond them, as many as there are."""
     place = bisect_left(sizes, size)
     return sizes[place] if place < len(sizes) else size

@@ -87,8 +87,8 @@ class CachedStep(Step):
         return (*results, torch.stack(new))
 
     def in_room(self, past: Tensor, mask: Tensor | None, *inputs: Tensor | None) -> Results:
-        """The same where ``past`` has room for the new tokens behind the others, which is written
-        to: to join keys and values takes longer."""
+        """Return the same where ``past`` has room for the new tokens behind the others, which is
+        written to: to join keys and values takes longer."""
         assert inputs[0] is not None
         slots = inputs[0].size(1)
         results = self.run([_in_room(layer, mask, slots) for layer in past], *inputs)
@@ -111,7 +111,8 @@ def _joined(
 
 
 def _in_room(past: Tensor, mask: Tensor | None, slots: int) -> Attend:
-    """The same over ``(2, batch, heads, width + slots, dim)``, the last of which are written."""
+    """Return the same over ``(2, batch, heads, width + slots, dim)``, the last of which are
+    written."""
     keys, values = past
 
     def attend(query: Tensor, key_value: Tensor) -> Tensor:

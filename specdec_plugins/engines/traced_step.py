@@ -42,8 +42,8 @@ class TracedStep:
             self.graph = _traced(given.eval(), tuple(chain.from_iterable(inputs)))
 
     def shapes(self, rows: int, tokens: int) -> Shapes:
-        """The shapes of the inputs, for so many new tokens in so many rows of a cached step, or so
-        many source tokens."""
+        """Return the shapes of the inputs, for so many new tokens in so many rows of a cached step,
+        or so many source tokens."""
         one, other = (
             chain.from_iterable(self._split(example_inputs(self._step, rows, tokens, others)))
             for others in (7, 8)
@@ -56,8 +56,8 @@ class TracedStep:
     def is_near(
         self, run: Callable[[list[Tensor]], Sequence[NDArray[np.generic]]], rows: int, tokens: int
     ) -> bool:
-        """Whether what was compiled gives about what torch does, of random inputs: of their first
-        results the difference is at most :data:`TOLERATED` of the norm.
+        """Return whether what was compiled gives about what torch does, of random inputs: of their
+        first results the difference is at most :data:`TOLERATED` of the norm.
 
         Args:
             run: takes the inputs that there are, and returns arrays.
@@ -135,7 +135,8 @@ class _Given(nn.Module):
 
 
 def _taken(left: Iterator[Tensor], layers: int | None) -> Tensor | Pairs | None:
-    """The next input: a pair of each of the layers, one tensor for none of them, or nothing."""
+    """Return the next input: a pair of each of the layers, one tensor for none of them, or
+    nothing."""
     if layers is None:
         return None
     return [(next(left), next(left)) for _ in range(layers)] if layers else next(left)

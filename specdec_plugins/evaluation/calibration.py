@@ -35,7 +35,7 @@ class Predictions:
     """``(blocks, slots)`` False after an accepted EOS."""
 
     def at(self, temperature: float, bias: float) -> Predictions:
-        """The same with logits divided by ``temperature``, then ``bias`` added."""
+        """Return the same with logits divided by ``temperature``, then ``bias`` added."""
         logits = self.logits / temperature + bias
         return Predictions(logits, self.survived, self.decided, self.open)
 
@@ -69,7 +69,7 @@ def auroc(predicted: Tensor, happened: Tensor) -> float:
 
 
 def fit_calibration(predictions: Predictions) -> tuple[float, float]:
-    """The temperature and bias with the least cross entropy on decided slots.
+    """Return the temperature and bias with the least cross entropy on decided slots.
 
     Platt scaling (Platt 1999); Guo et al. 2017, §4.2, keep the temperature alone. The bias is what
     corrects a head that learned on text that is easier for its drafter than other text.

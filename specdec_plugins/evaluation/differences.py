@@ -20,7 +20,7 @@ WIDTH = 48
 
 
 def lines_with_words(path: str, most: int | None = None) -> list[Line]:
-    """The lines that have words, of the first ``most`` of a text.
+    """Return the lines that have words, of the first ``most`` of a text.
 
     Raises:
         InferenceError: they cannot be read, or there are none.
@@ -30,7 +30,7 @@ def lines_with_words(path: str, most: int | None = None) -> list[Line]:
 
 
 def decode(translator: Translator, lines: Sequence[Line]) -> list[Tokens]:
-    """The output for each line, in tokens where the translator keeps them (``keep_bpe``)."""
+    """Return the output for each line, in tokens where the translator keeps them (``keep_bpe``)."""
     strategy = translator.settings.strategy
     results = translator.translate(lines)
     bar = tqdm(results, total=len(lines), desc=strategy, leave=False, disable=None)
@@ -38,12 +38,12 @@ def decode(translator: Translator, lines: Sequence[Line]) -> list[Tokens]:
 
 
 def head(title: str) -> str:
-    """The first line of a table of :func:`row`."""
+    """Return the first line of a table of :func:`row`."""
     return f"{title:{WIDTH}} | lines that differ | gap: max | median"
 
 
 def row(title: str, gaps: list[float], lines: int) -> str:
-    """What was compared, how many of its lines differ, and their gaps in nats."""
+    """Return what was compared, how many of its lines differ, and their gaps in nats."""
     rate = f"{len(gaps)} ({100 * len(gaps) / lines:.1f} %)"
     told = f"{max(gaps):8.2g} | {statistics.median(gaps):6.2g}" if gaps else f"{'':8} | {'':6}"
     return f"{title:{WIDTH}} | {rate:>17} | {told}".rstrip()
@@ -52,14 +52,14 @@ def row(title: str, gaps: list[float], lines: int) -> str:
 def gaps_between(
     reference: Translator, lines: list[Line], found: list[Tokens], expected: list[Tokens]
 ) -> list[float]:
-    """The gap of each line whose outputs differ, in nats."""
+    """Return the gap of each line whose outputs differ, in nats."""
     outputs = zip(lines, found, expected, strict=True)
     return [gap(reference, line, a, b) for line, a, b in outputs if a != b]
 
 
 def gap(reference: Translator, line: Line, a: Tokens, b: Tokens) -> float:
-    """The difference in nats by which the verifier prefers one of two outputs where they first
-    differ."""
+    """Return the difference in nats by which the verifier prefers one of two outputs where they
+    first differ."""
     generator = reference.generator
     assert isinstance(generator, SpeculativeGenerator)
     assert generator.model is not None

@@ -14,7 +14,7 @@ DISCARD_RATES = ("verified_discard_rate", "discard_rate")
 
 
 def interpolate(points: Sequence[tuple[float, float]], at: float) -> float | None:
-    """The height at ``at`` of the line through ``points``; None beyond its ends.
+    """Return the height at ``at`` of the line through ``points``; None beyond its ends.
 
     Args:
         points: pairs of place and height, in any order, no two at the same place.
@@ -27,7 +27,7 @@ def interpolate(points: Sequence[tuple[float, float]], at: float) -> float | Non
 
 
 def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The points that no other one beats: with as little of both, and less of one."""
+    """Return the points that no other one beats: with as little of both, and less of one."""
     best: list[tuple[float, float]] = []
     for place, height in sorted(points):
         if not best or height < best[-1][1]:
@@ -36,8 +36,8 @@ def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
 
 
 def discards_against_constant(group: Group) -> list[JsonObject]:
-    """The discard rates of constant k at the verification rate of each system with an acceptance
-    head, and how far its own is below.
+    """Return the discard rates of constant k at the verification rate of each system with an
+    acceptance head, and how far its own is below.
 
     SpecDec++ (Huang et al., 2024) compares its controller with constant k in this plane. Between
     two k the rates of ``constant`` are interpolated; a k that verifies and discards no less than

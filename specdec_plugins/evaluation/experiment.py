@@ -99,7 +99,7 @@ class Experiment:
         }
 
     def pending(self, runs: Iterable[Run]) -> list[Round]:
-        """The rounds that are not complete, in the order in which they are to be run.
+        """Return the rounds that are not complete, in the order in which they are to be run.
 
         Args:
             runs: those that there are.
@@ -118,7 +118,7 @@ class Experiment:
         return rounds
 
     def job(self, system: System, one: Round) -> Job:
-        """What a system loads and decodes in a round."""
+        """Return what a system loads and decodes in a round."""
         text, batches = one.text, one.text.batches(one.batch)
         if system.strategy != CTRANSLATE2:
             settings = replace(system.settings, device=one.device, batch=one.batch)

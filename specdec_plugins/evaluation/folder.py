@@ -68,7 +68,7 @@ class RunFolder(WorkFolder):
         self.runs.append(run)
 
     def _open(self) -> IO[bytes]:
-        """The file of runs, without the piece of one that a killed process may have left."""
+        """Return the file of runs, without the piece of one that a killed process may have left."""
         path = self.output / RUNS
         if not self.runs:
             self.begin()

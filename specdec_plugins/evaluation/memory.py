@@ -17,7 +17,7 @@ STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def peak_memory() -> int:
-    """The most bytes of memory that this process has had, or since its peak was set back."""
+    """Return the most bytes of memory that this process has had, or since its peak was set back."""
     # Linux's ru_maxrss begins with that of the process that started this one.
     found = _status("VmHWM")
     if found is not None:
@@ -51,7 +51,8 @@ class MemoryGrowth:
         return self._more(cuda().memory_allocated() if self._gpu else _status("VmRSS"))
 
     def most(self) -> int | None:
-        """The most bytes more than in the beginning so far; None where that cannot be known."""
+        """Return the most bytes more than in the beginning so far; None where that cannot be
+        known."""
         return self._more(cuda().max_memory_allocated() if self._gpu else _status("VmHWM"))
 
     def _more(self, found: int | None) -> int | None:

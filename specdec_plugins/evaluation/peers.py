@@ -96,7 +96,7 @@ def _systems(base: Settings, choice: Peers) -> Iterator[tuple[str, Settings, str
 
 
 def _goes_together(engine: str, precision: str) -> bool:
-    """Whether the engine computes in this precision, and takes no other for it."""
+    """Return whether the engine computes in this precision, and takes no other for it."""
     try:
         check_engine(engine, precision, "cpu")
     except ValueError:
@@ -115,7 +115,8 @@ def _of_drafts(asked: Sequence[str], engine: str, precision: str) -> list[str | 
 
 
 def _rule_name(rule: AcceptanceRule, beside: Sequence[AcceptanceRule]) -> str:
-    """The name of a rule, with its values where another rule of the same kind is compared."""
+    """Return the name of a rule, with its values where another rule of the same kind is
+    compared."""
     if sum(other.name == rule.name for other in beside) == 1:
         return rule.name
     return f"{rule.name} {' '.join(map(str, rule.values.values()))}"
@@ -126,8 +127,8 @@ def _own_name(what: str, engine: str, precision: str) -> str:
 
 
 def choose_baseline(systems: Sequence[System], asked: str | None) -> str:
-    """The name of the system with which others are compared: what was asked for, CTranslate2 in
-    float32, or the first.
+    """Return the name of the system with which others are compared: what was asked for, CTranslate2
+    in float32, or the first.
 
     Raises:
         InferenceError: it is not among them.

@@ -68,7 +68,7 @@ class SystemProcess:
         return self.wait()
 
     def wait(self) -> Answer:
-        """What it says next.
+        """Return what it says next.
 
         Raises:
             InferenceError: it failed.
@@ -141,7 +141,7 @@ class InThisProcess:
 
 
 def waiting() -> dict[str, str]:
-    """How threads of all systems wait: variables that say it."""
+    """Return how threads of all systems wait: variables that say it."""
     return {name: os.environ.get(name, value) for name, value in PASSIVE.items()}
 
 

@@ -20,7 +20,7 @@ COLUMNS = (
 
 
 def file_name(one: SystemSummary, group: Group) -> str:
-    """The name of its file, such as ``acceptance-head-0.7-k-12.cpu-batch1.jsonl``."""
+    """Return the name of its file, such as ``acceptance-head-0.7-k-12.cpu-batch1.jsonl``."""
     return f"{re.sub(r'[^A-Za-z0-9.-]+', '-', group.called(one))}.{group.label}.jsonl"
 
 
@@ -75,7 +75,7 @@ def _our_names(runs: Sequence[Run], i: int) -> JsonObject:
 def _their_names(
     runs: Sequence[Run], others: dict[str, list[Run]], i: int, speculative: bool
 ) -> JsonObject:
-    """What SpecDec++ tells of sentence ``i``, but its ``id``."""
+    """Return what SpecDec++ tells of sentence ``i``, but its ``id``."""
     target, draft = others[AR], others[DRAFTER]
     verified, accepted = (_last(runs, f"{name}_tokens", i) for name in ("verified", "accepted"))
     return {
@@ -95,6 +95,6 @@ def _seconds(runs: Sequence[Run], i: int) -> float | None:
 
 
 def _last(runs: Sequence[Run], name: str, i: int) -> Any:
-    """A column's value in the last run that has the column."""
+    """Return a column's value in the last run that has the column."""
     columns = [getattr(run.by_sentence, name) for run in runs]
     return next((column[i] for column in reversed(columns) if column), None)

@@ -126,7 +126,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.control_seconds / self.seconds
 
     def to_json(self) -> bytes:
-        """The line, without a line feed."""
+        """Return the line, without a line feed."""
         return msgspec.json.encode(self)
 
     @classmethod

@@ -36,15 +36,15 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Spread | None:
-        """The spread of the values that are known; None of no values."""
+        """Return the spread of the values that are known; None of no values."""
         known = [value for value in values if value is not None]
         if not known:
             return None
         return cls(median(known), fmean(known), min(known), max(known), len(known))
 
     def middle(self, sampled: bool) -> float:
-        """What stands for all: the mean where rounds are seeds, whose differences are no faults;
-        else the median, since a machine may have been busy in some."""
+        """Return what stands for all: the mean where rounds are seeds, whose differences are no
+        faults; else the median, since a machine may have been busy in some."""
         return self.mean if sampled else self.median
 
 
@@ -77,21 +77,21 @@ class SystemSummary:
         return next((r.by_sentence.output for r in self.runs if r.by_sentence.output), [])
 
     def spread(self, name: str) -> Spread | None:
-        """A figure of its runs over rounds, by its name; None where it has none."""
+        """Return a figure of its runs over rounds, by its name; None where it has none."""
         return Spread.of(getattr(run, name) for run in self.runs)
 
     def middle(self, name: str) -> float | None:
-        """What stands for a figure in all rounds."""
+        """Return what stands for a figure in all rounds."""
         spread = self.spread(name)
         return None if spread is None else spread.middle(self.system.draws)
 
     def time(self) -> float:
-        """The median of :meth:`pace`, by which systems are ordered."""
+        """Return the median of :meth:`pace`, by which systems are ordered."""
         return median(self.pace(run) for run in self.runs)
 
     def pace(self, run: Run) -> float:
-        """What is compared: the time of a sentence; of drawn output, which differs in length, that
-        of a token."""
+        """Return what is compared: the time of a sentence; of drawn output, which differs in
+        length, that of a token."""
         found = run.milliseconds_per_token if self.system.draws else run.milliseconds_a_sentence
         assert found is not None
         return found
@@ -162,7 +162,7 @@ class Group:
         return ", ".join(parts)
 
     def of(self, *policies: str) -> list[SystemSummary]:
-        """The systems of these policies."""
+        """Return the systems of these policies."""
         return [one for one in self.systems if one.system.policy in policies]
 
     def decoders(self) -> list[SystemSummary]:
@@ -170,7 +170,7 @@ class Group:
         return [one for one in self.systems if one.system.policy != DRAFTER]
 
     def beside(self, one: SystemSummary, **like: object) -> SystemSummary | None:
-        """The system with as many threads that has these values."""
+        """Return the system with as many threads that has these values."""
         for other in self.systems:
             wanted = {"threads": one.system.threads, **like}
             if all(getattr(other.system, name) == value for name, value in wanted.items()):
@@ -178,7 +178,7 @@ class Group:
         return None
 
     def counterpart(self, one: SystemSummary, policy: str) -> SystemSummary | None:
-        """The system of a policy that computes like another one."""
+        """Return the system of a policy that computes like another one."""
         like = {"engine": one.system.engine, "precision": one.system.precision}
         return self.beside(one, policy=policy, **like)
 
@@ -188,7 +188,7 @@ class Group:
         return one.system.label if several else one.system.name
 
     def conditions_of(self, one: SystemSummary) -> JsonObject:
-        """What belongs beside every number of a system."""
+        """Return what belongs beside every number of a system."""
         system, run = one.system, one.first
         rule = system.rule
         return {
@@ -211,7 +211,7 @@ class Group:
         }
 
     def over_baseline(self, one: SystemSummary) -> Spread | None:
-        """How many times as fast as the baseline with as many threads; None without that."""
+        """Return how many times as fast as the baseline with as many threads; None without that."""
         baseline = self.beside(one, name=self.baseline)
         return None if baseline is None else one.times_as_fast_as(baseline)
 
@@ -239,8 +239,8 @@ def _rank(system: System) -> int:
 def summarize(
     runs: Iterable[Run], systems: Sequence[System], texts: Sequence[Sentences], baseline: str
 ) -> list[Group]:
-    """The groups, smaller batches first, texts and systems in their order; what has not run is
-    left out.
+    """Return the groups, smaller batches first, texts and systems in their order; what has not run
+    is left out.
 
     Args:
         baseline: the name of the system that others are compared with.

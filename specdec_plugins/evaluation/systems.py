@@ -108,7 +108,7 @@ class System:
         return self.options is not None and self.options.needs_head
 
     def describe(self) -> JsonObject:
-        """What sets it apart from other systems of its experiment."""
+        """Return what sets it apart from other systems of its experiment."""
         options = self.options.describe() if self.options else None
         if options:
             # A head is known by its content.

@@ -62,18 +62,18 @@ def markdown(columns: Columns[T], items: Iterable[T]) -> Iterator[str]:
 
 
 def filled(columns: Columns[T], items: Iterable[T]) -> Columns[T]:
-    """The columns that say something of an item."""
+    """Return the columns that say something of an item."""
     items = list(items)
     return {head: make for head, make in columns.items() if any(map(make, items))}
 
 
 def number(value: float | None, digits: int) -> str:
-    """A figure, or nothing."""
+    """Return a figure, or nothing."""
     return "" if value is None else f"{value:.{digits}f}"
 
 
 def spread(value: Json | None, digits: int | None = None, sampled: bool = False) -> str:
-    """A median, of drawn output a mean, and of several rounds least to most."""
+    """Return a median, of drawn output a mean, and of several rounds least to most."""
     if value is None:
         return ""
     places = digits if digits is not None else (2 if value["median"] < 10 else 1)
@@ -115,7 +115,7 @@ def columns(figures: Json, heads: Sequence[str]) -> Columns[Json]:
 
 
 def named(system: Json) -> str:
-    """A system, and what runs it: its own name leaves PyTorch out."""
+    """Return a system, and what runs it: its own name leaves PyTorch out."""
     name, precision = str(system["system"]), system["precision"]
     if not system.get("real_decoder", True):
         return f"{name} (not real)"
@@ -138,7 +138,7 @@ def _percent(share: float | None) -> float | None:
 
 
 def _rate(system: Json, name: str, digits: int) -> str:
-    """A rate, with the least and the greatest where seeds differ."""
+    """Return a rate, with the least and the greatest where seeds differ."""
     every = system.get("over_rounds", {}).get(name)
     if system.get("seeds") and every and every["low"] < every["high"]:
         return spread(every, digits, sampled=True)
@@ -167,12 +167,12 @@ def groups_table(figures: Json, chosen: Callable[[Json], bool] = lambda s: True)
 
 
 def _told_of(here: Mapping[str, Json], tell: Callable[[Json], str], system: Json) -> str:
-    """What is told of the system of that name, if it is there."""
+    """Return what is told of the system of that name, if it is there."""
     return tell(here[system["system"]]) if system["system"] in here else ""
 
 
 def shared_conditions(figures: Json) -> list[str]:
-    """What all groups have in common."""
+    """Return what all groups have in common."""
     parts = list(map(_conditions, figures["groups"]))
     return [part for part in parts[0] if all(part in others for others in parts)]
 

@@ -76,12 +76,12 @@ class Sentences:
         return [order[start : start + size] for start in range(0, len(order), size)]
 
     def joined(self, symbols: Tokens) -> str:
-        """A translation in symbols of the target dictionary as text."""
+        """Return a translation in symbols of the target dictionary as text."""
         ids = [self.codec.target.index(symbol) for symbol in symbols]
         return self.codec.decode(torch.tensor(ids).long())
 
     def describe(self) -> JsonObject:
-        """The facts by which the text is known again."""
+        """Return the facts by which the text is known again."""
         return {"lines": len(self.lines), "sha256": _digest([line.text for line in self.lines])}
 
 
@@ -95,7 +95,7 @@ def open_texts(
     references: Sequence[str] | None,
     most: int | None,
 ) -> list[NamedText]:
-    """The texts that ``--input-path``, ``--text-name`` and ``--reference`` name.
+    """Return the texts that ``--input-path``, ``--text-name`` and ``--reference`` name.
 
     Args:
         names: None is the files' own names, and no name where there is only one file.
@@ -131,7 +131,7 @@ def open_texts(
 
 
 def read_text(path: str, most: int | None, flag: str = "--input-path") -> list[Line]:
-    """The text that ``flag`` names.
+    """Return the text that ``flag`` names.
 
     Raises:
         InferenceError: it cannot be read, or there is none.
@@ -150,7 +150,7 @@ def read_text(path: str, most: int | None, flag: str = "--input-path") -> list[L
 def read_references(
     path: str, most: int | None, lines: Sequence[Line], text: str, flag: str = "--input-path"
 ) -> list[str]:
-    """The translation of ``lines``, which ``flag`` named as ``text``.
+    """Return the translation of ``lines``, which ``flag`` named as ``text``.
 
     Raises:
         InferenceError: it cannot be read, or is not as long.

@@ -42,7 +42,7 @@ def list_ways(settings: Settings) -> list[Way]:
 
 
 def _kind(way: Way) -> Way:
-    """What the ways have in common that differ in the size of their trees alone."""
+    """Return what the ways have in common that differ in the size of their trees alone."""
     return Way(min(way.tree, 1), way.drafter_precision, way.ar_backend)
 
 

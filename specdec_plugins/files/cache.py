@@ -40,8 +40,8 @@ def keep(path: Path, content: bytes) -> None:
 
 
 def read_kept(path: Path) -> bytes:
-    """The content of a file that nobody else can have written: it decides what is put out, or is
-    run.
+    """Return the content of a file that nobody else can have written: it decides what is put out,
+    or is run.
 
     Raises:
         PermissionError: somebody else can.

@@ -31,7 +31,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 def command_of(script: str) -> str:
-    """The console command of a script, as setup.py names it."""
+    """Return the console command of a script, as setup.py names it."""
     short = {"inference": "translate", "export_checkpoint": "export"}
     return "specdec-" + short.get(script, script).replace("_", "-")
 
@@ -45,8 +45,8 @@ class ParserText(TypedDict, total=False):
 
 
 def documented(text: str | None) -> ParserText:
-    """What a parser is made with, from its command's module text, whose indented lines are the
-    example."""
+    """Return what a parser is made with, from its command's module text, whose indented lines are
+    the example."""
     whole = f"{text or ''}\n"
     found = EXAMPLE.search(whole)
     parts: ParserText = {"description": whole, "formatter_class": HelpFormatter}

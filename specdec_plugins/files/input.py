@@ -46,7 +46,7 @@ class InputLines:
 
     @classmethod
     def open(cls, path: str, flag: str = "--input-path") -> InputLines:
-        """The lines of a file, or of standard input for ``-``.
+        """Return the lines of a file, or of standard input for ``-``.
 
         Args:
             flag: what named it, for messages.
@@ -121,7 +121,7 @@ class InputLines:
 
 
 def complete_lines(path: str, most: int | None = None) -> tuple[int, int]:
-    """How many lines of a file end in a line feed, and at which byte the last of them ends.
+    """Return how many lines of a file end in a line feed, and at which byte the last of them ends.
 
     Args:
         most: lines after so many do not count.

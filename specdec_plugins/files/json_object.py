@@ -11,13 +11,13 @@ JsonObject = dict[str, Any]
 
 
 def as_read(description: JsonObject) -> JsonObject:
-    """A description as it is when read again: tuples are lists, keys are strings."""
+    """Return a description as it is when read again: tuples are lists, keys are strings."""
     read: JsonObject = json.loads(json.dumps(description))
     return read
 
 
 def differing(one: object, other: object) -> str:
-    """The names at which two descriptions differ, as messages say it; empty if nowhere."""
+    """Return the names at which two descriptions differ, as messages say it; empty if nowhere."""
     names = list(differences(one, other))
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more

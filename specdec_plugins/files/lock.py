@@ -76,7 +76,7 @@ def reserved(outputs: NamedPaths) -> Iterator[None]:
 
 
 def _held(flag: str, path: Location) -> OutputLock:
-    """The lock of a file, which is held.
+    """Return the lock of a file, which is held.
 
     Raises:
         InferenceError: another run has it, or its folder cannot be written to.

@@ -37,7 +37,7 @@ def write_whole(path: Path, chunks: Iterable[bytes], partial: Path | None = None
 
 
 def is_resumable(path: str) -> bool:
-    """Whether an output is, or will be, an ordinary file."""
+    """Return whether an output is, or will be, an ordinary file."""
     return path != STANDARD and (os.path.isfile(path) or not os.path.exists(path))
 
 

@@ -84,14 +84,15 @@ def check_writable(path: str, flag: str) -> None:
 
 
 def lock_path(path: Location) -> str:
-    """The file beside an output that keeps other runs away from it while one is at work."""
+    """Return the file beside an output that keeps other runs away from it while one is at work."""
     folder, name = os.path.split(os.path.realpath(path))
     # Names have at most 255 bytes.
     return os.path.join(folder, os.fsdecode(os.fsencode(f".{name}")[:250]) + ".lock")
 
 
 def _identity(path: Location | int) -> object:
-    """What two names of one ordinary file have in common; None for what is no ordinary file."""
+    """Return what two names of one ordinary file have in common; None for what is no ordinary
+    file."""
     try:
         status = os.stat(0 if path == STANDARD else path)
     except OSError:
@@ -104,7 +105,7 @@ def _label(role: str, path: Location) -> str:
 
 
 def file_digest(path: str | os.PathLike[str]) -> str:
-    """The SHA-256 of a file.
+    """Return the SHA-256 of a file.
 
     Raises:
         InferenceError: it cannot be read.

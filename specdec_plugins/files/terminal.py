@@ -25,7 +25,7 @@ LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
 def program(script: str) -> str:
-    """A command's name in messages: that of its script, unless it was called by its own."""
+    """Return a command's name in messages: that of its script, unless it was called by its own."""
     called = Path(sys.argv[0]).name
     return called if called.startswith("specdec-") else script
 
@@ -117,7 +117,7 @@ def _fail(prog: str, status: int, message: str) -> int:
 
 
 def log_level(prog: str) -> str:
-    """What ``LOGLEVEL`` says; ends the program with status 2 if there is no such level."""
+    """Return what ``LOGLEVEL`` says; ends the program with status 2 if there is no such level."""
     level = os.environ.get("LOGLEVEL") or "WARNING"
     if level.upper() not in LEVELS:
         print(f"{prog}: LOGLEVEL={level}: must be one of {', '.join(LEVELS)}", file=sys.stderr)

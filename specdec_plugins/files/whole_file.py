@@ -51,7 +51,7 @@ def whole_file(
 
 
 def _existing(path: str | os.PathLike[str]) -> IO[bytes] | None:
-    """What is there, opened for writing and not changed; None if there is nothing."""
+    """Return what is there, opened for writing and not changed; None if there is nothing."""
     try:
         return os.fdopen(os.open(path, os.O_WRONLY), "wb")
     except FileNotFoundError:

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def counted(count: int, name: str) -> str:
-    """A number of things: ``1 step``, ``2 steps``."""
+    """Return a number of things: ``1 step``, ``2 steps``."""
     return f"{count} {name}{'s' * (count != 1)}"

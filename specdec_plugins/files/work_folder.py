@@ -66,7 +66,7 @@ class WorkFolder:
         raise NotImplementedError
 
     def is_begun(self) -> bool:
-        """Whether the folder is described: as this run describes it, then.
+        """Return whether the folder is described: as this run describes it, then.
 
         Raises:
             InferenceError: it is described otherwise, or that cannot be read.

@@ -19,19 +19,19 @@ class WholePairs(LanguagePairDataset):
     them too."""
 
     def num_tokens(self, index: int) -> int:
-        """What ``--max-tokens`` counts of a sentence: of both sides the longer one."""
+        """Return what ``--max-tokens`` counts of a sentence: of both sides the longer one."""
         return int(self.num_tokens_vec(np.array([index]))[0])
 
     def num_tokens_vec(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The same of n sentences, ``(n,)``."""
+        """Return the same of n sentences, ``(n,)``."""
         sources, targets = self.src_sizes[indices], self.tgt_sizes
         if targets is None:
             return sources
         return np.maximum(sources, targets[indices] + self.slots)
 
     def get_batch_shapes(self) -> list[tuple[int | None, int]] | None:
-        """The shapes of ``--num-batch-buckets``, as fairseq makes them, by what is counted of a
-        sentence."""
+        """Return the shapes of ``--num-batch-buckets``, as fairseq makes them, by what is counted
+        of a sentence."""
         shapes = super().get_batch_shapes()
         return shapes and [(rows, tokens + self.slots) for rows, tokens in shapes]
 

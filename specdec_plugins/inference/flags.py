@@ -213,7 +213,7 @@ def add_encoder_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def encoder_options(args: Namespace) -> JsonObject:
-    """The options of the tokenizer and the BPE of a command line, under fairseq's names."""
+    """Return the options of the tokenizer and the BPE of a command line, under fairseq's names."""
     options = {}
     for name in ENCODERS:
         config = REGISTRIES[name]["dataclass_registry"].get(getattr(args, name))
@@ -224,7 +224,7 @@ def encoder_options(args: Namespace) -> JsonObject:
 
 
 def _precision(args: Namespace) -> str:
-    """What ``--precision`` says, or one of the flags that stand for a value of it.
+    """Return what ``--precision`` says, or one of the flags that stand for a value of it.
 
     Raises:
         ValueError: two of them.
@@ -267,7 +267,7 @@ def _models_and_text(args: Namespace) -> JsonObject:
 
 
 def make_settings(args: Namespace) -> Settings:
-    """The settings that a parsed command line stands for.
+    """Return the settings that a parsed command line stands for.
 
     Raises:
         ValueError: a value that cannot be, naming its flag.

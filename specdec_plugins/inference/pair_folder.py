@@ -21,7 +21,7 @@ IN_FOLDER = {
 
 
 def files_in_folder(folder: str) -> dict[str, str]:
-    """The paths of codes and models of segmentation in a folder, by fairseq's option."""
+    """Return the paths of codes and models of segmentation in a folder, by fairseq's option."""
     found = {}
     for option, names in IN_FOLDER.items():
         paths = [os.path.join(folder, name) for name in names]
@@ -41,7 +41,7 @@ def segmentation_of(folder: str) -> dict[str, str]:
 
 
 def pair_settings(folder: Path) -> JsonObject:
-    """The settings of a run that a pair's folder decides: models, tokenizer and BPE.
+    """Return the settings of a run that a pair's folder decides: models, tokenizer and BPE.
 
     Without ``segmentation.json`` the files of codes or models in the folder say what it is for.
 

@@ -31,7 +31,8 @@ def check_run(settings: Settings, outputs: NamedPaths, inputs: NamedPaths) -> No
 
 
 def model_files(settings: Settings) -> dict[str, str]:
-    """The files that the output depends on, by what they are: models, dictionaries, codes."""
+    """Return the files that the output depends on, by what they are: models, dictionaries,
+    codes."""
     head = acceptance_head(settings)
     files = {
         "drafter": settings.path if settings.drafts else None,
@@ -49,7 +50,7 @@ def model_files(settings: Settings) -> dict[str, str]:
 
 
 def acceptance_head(settings: Settings) -> Location | None:
-    """The file of the head that a run asks: the one given, or the one beside the drafter."""
+    """Return the file of the head that a run asks: the one given, or the one beside the drafter."""
     options = settings.controller
     if settings.strategy != "specdec" or not options.needs_head:
         return None

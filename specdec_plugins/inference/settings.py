@@ -164,7 +164,8 @@ class Settings:
 
     @classmethod
     def of_model(cls, folder: Path, **given: Any) -> Settings:
-        """The settings for a pair's folder, like ``checkpoints/multi30k.en-de``, and ordinary text.
+        """Return the settings for a pair's folder, like ``checkpoints/multi30k.en-de``, and
+        ordinary text.
 
         Args:
             given: other settings, which win over what the folder says.

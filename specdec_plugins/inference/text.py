@@ -45,7 +45,7 @@ class Segmenter(Protocol):
         ...
 
     def decode(self, x: str) -> str:
-        """The text again."""
+        """Return the text again."""
         ...
 
 
@@ -158,7 +158,7 @@ class TextCodec:
         return torch.tensor(ids, dtype=torch.long)
 
     def segment(self, text: str) -> str:
-        """The tokens of a text, with blanks between."""
+        """Return the tokens of a text, with blanks between."""
         if self.tokenizer is not None:
             text = self.tokenizer.encode(text)
         if self.bpe is not None:
@@ -166,7 +166,7 @@ class TextCodec:
         return text
 
     def decode(self, tokens: Tensor) -> str:
-        """The text of a hypothesis, in one line: a BPE of bytes may put out a line feed."""
+        """Return the text of a hypothesis, in one line: a BPE of bytes may put out a line feed."""
         text: str = self.target.string(
             tokens.cpu(),
             None if self.keep_bpe else self.markers,

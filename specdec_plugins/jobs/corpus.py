@@ -83,7 +83,7 @@ class CorpusPaths:
 
 
 def find_files(path: Path) -> CorpusPaths:
-    """The file itself, or what is in a folder and below: the ordinary files but hidden ones.
+    """Return the file itself, or what is in a folder and below: the ordinary files but hidden ones.
 
     Symbolic links are followed, as ``find -L`` does it: but not to a folder that they are in.
 
@@ -154,7 +154,7 @@ def read_corpus(files: dict[str, Path], output: Path, shard_lines: int) -> list[
 
 
 def shard_folder(output: Path, index: int) -> Path:
-    """Where the shards of the input file ``index`` are."""
+    """Return where the shards of the input file ``index`` are."""
     return output / FOLDER / f"{index:06d}"
 
 

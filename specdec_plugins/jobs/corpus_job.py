@@ -63,7 +63,7 @@ class Job(WorkFolder):
         self.begin()
 
     def pending(self) -> list[Shard]:
-        """The shards that are still to be translated."""
+        """Return the shards that are still to be translated."""
         return [
             shard
             for file in self.corpus

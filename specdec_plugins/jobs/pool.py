@@ -152,7 +152,8 @@ def _check_resources(workers: int, each: dict[str, int]) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """What a worker raised, of which Ray brings only the traceback's text; or where to look."""
+    """Return what a worker raised, of which Ray brings only the traceback's text; or where to
+    look."""
     kinds = "InferenceError|CheckpointError|EngineError|ValueError"
     raised = re.findall(rf"^\S*\b(?:{kinds}): (.+)$", str(error), re.MULTILINE)
     return raised[-1] if raised else "a worker failed, see above; the same command goes on"

@@ -64,7 +64,7 @@ class ResumeFile:
         self._before, self._notes = self._read(self.path)
 
     def _read(self, path: str) -> tuple[JsonObject | None, list[str]]:
-        """What an earlier run left: its description, and its notes on the output's lines."""
+        """Return what an earlier run left: its description, and its notes on the output's lines."""
         try:
             with open(path, encoding="utf-8") as file:
                 before = json.loads(file.readline())
@@ -141,7 +141,8 @@ class ResumeFile:
                 )
 
     def _is_noted(self, number: int, place: int, text: bytes) -> bool:
-        """Whether a line of the input, the output or the trace is as the earlier run had it."""
+        """Return whether a line of the input, the output or the trace is as the earlier run had
+        it."""
         digests = " ".join(self._notes[number - 1 : number]).split()
         return digests[place : place + 1] == [_digest(text)]
 
@@ -220,7 +221,8 @@ class ResumeFile:
 
 
 def resume_path(output: str) -> str | None:
-    """The file beside an output; None where there is nothing to go on with, as on a device."""
+    """Return the file beside an output; None where there is nothing to go on with, as on a
+    device."""
     return os.path.realpath(output) + ENDING if is_resumable(output) else None
 
 

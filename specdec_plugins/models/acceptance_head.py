@@ -55,7 +55,7 @@ class HeadSettings:
     """and then this is added to them."""
 
     def to_file(self) -> JsonObject:
-        """The settings in one mapping, those of the rule among them."""
+        """Return the settings in one mapping, those of the rule among them."""
         return {
             **{name: value for name, value in vars(self).items() if name != "rule"},
             **self.rule,
@@ -63,7 +63,7 @@ class HeadSettings:
 
     @classmethod
     def from_file(cls, saved: JsonObject) -> "HeadSettings":
-        """The reverse; earlier versions wrote the options of all rules."""
+        """Return the reverse; earlier versions wrote the options of all rules."""
         own = {name: saved[name] for name in cls.__dataclass_fields__ if name in saved}
         rule = {name: value for name, value in saved.items() if name not in own}
         if rule.pop("sampling", False):
@@ -146,11 +146,12 @@ class AcceptanceHead(nn.Module):
         return (logits / self.settings.temperature + self.settings.bias).sigmoid()
 
     def folded(self) -> "FoldedHead":
-        """The same, quicker, of a head that has no blocks and whose weights do not change."""
+        """Return the same, quicker, of a head that has no blocks and whose weights do not
+        change."""
         return FoldedHead(self)
 
     def get_extra_state(self) -> JsonObject:
-        """The settings, for the state dict: torch's hook."""
+        """Return the settings, for the state dict: torch's hook."""
         return self.settings.to_file()
 
     def set_extra_state(self, state: JsonObject) -> None:
@@ -193,7 +194,7 @@ class FoldedHead:
             self._odds = (self._weight @ head.confidence.weight.float()).tolist()
 
     def __call__(self, states: Tensor, confidences: Tensor) -> Tensor:
-        """The logits, as of :class:`AcceptanceHead`."""
+        """Return the logits, as of :class:`AcceptanceHead`."""
         p = confidences.clamp(DOUBT, 1 - DOUBT)
         logits = states.float() @ self._weight
         logits += self._slots[: states.size(-2)]

@@ -312,7 +312,7 @@ class BlockCausalDrafter(Drafter):
 
 
 def feature_layers(cfg: BlockCausalConfig) -> tuple[int, ...]:
-    """The verifier's layers after which states are read beside its last, in their order.
+    """Return the verifier's layers after which states are read beside its last, in their order.
 
     Raises:
         ValueError: what is given are no numbers of layers, or they are given for nothing.
@@ -331,10 +331,10 @@ def feature_layers(cfg: BlockCausalConfig) -> tuple[int, ...]:
 
 
 def feature_channels(cfg: BlockCausalConfig) -> int:
-    """The number of channels that are read of the verifier for each token."""
+    """Return the number of channels that are read of the verifier for each token."""
     return (1 + len(feature_layers(cfg))) * cfg.verifier_embed_dim
 
 
 def vars_of(cfg: object) -> dict[str, object]:
-    """A config's fields, whether it is a dataclass, a namespace or an omegaconf node."""
+    """Return a config's fields, whether it is a dataclass, a namespace or an omegaconf node."""
     return {name: getattr(cfg, name) for name in BlockCausalConfig.__dataclass_fields__}

@@ -186,7 +186,7 @@ class Drafter(BaseFairseqModel):
         return source, int(self.decoder.embed_positions.max_positions) - self.block_size
 
     def encode(self, src_tokens: Tensor, src_lengths: Tensor) -> EncoderOut:
-        """The encoder's output, in fairseq's form; a shared verifier encoder is frozen."""
+        """Return the encoder's output, in fairseq's form; a shared verifier encoder is frozen."""
         if self.encoder is not None:
             return self.encoder(src_tokens, src_lengths=src_lengths)
         with torch.no_grad():

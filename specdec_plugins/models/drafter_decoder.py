@@ -39,7 +39,7 @@ class Memory:
     """``(batch, positions, channels)`` soft copies of the source, for drafters that make them."""
 
     def of(self, rows: Tensor) -> Memory:
-        """The memory of some rows of the batch; not of a pair of each layer."""
+        """Return the memory of some rows of the batch; not of a pair of each layer."""
         assert isinstance(self.keys_values, Tensor)
         return Memory(
             self.keys_values[:, :, rows],
@@ -72,7 +72,7 @@ class SlotScorer(Protocol):
         ...
 
     def read(self, *scores: Tensor) -> SlotScores:
-        """What a call has returned."""
+        """Return what a call has returned."""
         ...
 
 
@@ -147,7 +147,7 @@ class DrafterDecoder(nn.Module):
         raise NotImplementedError
 
     def feature_reader(self) -> Projection:
-        """What reads the verifier's states, in decoders that do."""
+        """Return what reads the verifier's states, in decoders that do."""
         raise NotImplementedError
 
     def before_layer(self, x: Tensor, positions: Tensor, table: Tensor) -> Tensor:
@@ -169,8 +169,8 @@ class DrafterDecoder(nn.Module):
         return self.output_layer(x)
 
     def hidden(self, seeds: Tensor, slots: Tensor) -> Tensor | None:
-        """Which slots of ``(batch, blocks, slots)`` are not told the token before them in training;
-        None in decoders that never look at it.
+        """Return which slots of ``(batch, blocks, slots)`` are not told the token before them in
+        training; None in decoders that never look at it.
 
         Args:
             seeds: ``(batch,)`` of which each sentence's are drawn.
@@ -178,7 +178,7 @@ class DrafterDecoder(nn.Module):
         return None
 
     def runners(self, frozen: bool = False) -> list[DecoderLayerRunner]:
-        """The layers, ready to run with their present weights, which are not to change."""
+        """Return the layers, ready to run with their present weights, which are not to change."""
         return [DecoderLayerRunner(layer, frozen) for layer in self.layers]
 
     @property
@@ -187,7 +187,7 @@ class DrafterDecoder(nn.Module):
         return self
 
     def slot_scorer(self) -> SlotScorer:
-        """What scores a block's slots, with the present weights."""
+        """Return what scores a block's slots, with the present weights."""
         return LogitScorer(self.slot_projection(), self.draft_vocabulary)
 
     def slot_projection(self) -> Projection:

@@ -13,7 +13,8 @@ CANDIDATES = 16
 
 
 def in_vocabulary(places: Tensor, vocabulary: Tensor | None) -> Tensor:
-    """The tokens at ``places`` ``(…)`` of a draft vocabulary ``(n,)``; None: of all tokens."""
+    """Return the tokens at ``places`` ``(…)`` of a draft vocabulary ``(n,)``; None: of all
+    tokens."""
     return places if vocabulary is None else vocabulary[places]
 
 
@@ -100,7 +101,7 @@ class Lattice:
 
     @staticmethod
     def after(following: Tensor, places: Tensor) -> Tensor:
-        """The scores ``(rows, slots - 1, candidates)`` of what comes after the candidates at
+        """Return the scores ``(rows, slots - 1, candidates)`` of what comes after the candidates at
         ``places``, from ``(rows, slots - 1, candidates, candidates)``."""
         before = places[:, :-1, None, None].expand(-1, -1, 1, following.size(-1))
         return following.gather(2, before)[:, :, 0]

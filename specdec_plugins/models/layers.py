@@ -121,7 +121,7 @@ class LayerRunner:
         return self._residual(x, y, self.self_norm)
 
     def _feed_forward(self, x: Tensor) -> Tensor:
-        """The FFN and its residual."""
+        """Return the FFN and its residual."""
         hidden = self.fc1(self.final_norm(x) if self.norms_before else x)
         if not self._fused:
             layer = self.layer
@@ -229,8 +229,8 @@ def among_themselves(mask: Tensor | None, attention: MultiheadAttention) -> Atte
 
 
 def with_layers(states: Tensor, inner: Sequence[Tensor]) -> Tensor:
-    """A decoder's states ``(…, channels)``, and before them, each normalised, those after some of
-    its layers, ``(…, channels)`` as well."""
+    """Return a decoder's states ``(…, channels)``, and before them, each normalised, those after
+    some of its layers, ``(…, channels)`` as well."""
     if not inner:
         return states
     # Not of a traced size: normalisation is over a fixed number of channels.
@@ -239,12 +239,12 @@ def with_layers(states: Tensor, inner: Sequence[Tensor]) -> Tensor:
 
 
 def dropout(attention: MultiheadAttention) -> float:
-    """The dropout probability of an attention's weights in its present mode."""
+    """Return the dropout probability of an attention's weights in its present mode."""
     return float(attention.dropout_module.p) if attention.training else 0.0
 
 
 def lowest(dtype: torch.dtype) -> float:
-    """What an additive mask has for what is not seen."""
+    """Return what an additive mask has for what is not seen."""
     return float(torch.finfo(dtype).min / 2)
 
 
@@ -256,8 +256,8 @@ def _scalars(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
-    """An attention mask to add to the scores: 0 where ``allowed``, else so little that the weight
-    is 0. It is finite: of minus infinities alone a softmax would make NaN."""
+    """Return an attention mask to add to the scores: 0 where ``allowed``, else so little that the
+    weight is 0. It is finite: of minus infinities alone a softmax would make NaN."""
     return torch.where(allowed, *_scalars(dtype, allowed.device))
 
 

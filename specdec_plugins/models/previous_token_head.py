@@ -74,7 +74,7 @@ class TokenChain:
         self.candidates = min(head.CANDIDATES, most)
 
     def __call__(self, x: Tensor, last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The parts of a :class:`Lattice`, in its order, for states ``x`` ``(rows, slots,
+        """Return the parts of a :class:`Lattice`, in its order, for states ``x`` ``(rows, slots,
         channels)`` after tokens ``last`` ``(rows,)``."""
         rows, slots, dim = x.shape
         state = self._state(x)
@@ -92,5 +92,5 @@ class TokenChain:
         return candidates, best[:, 0], scores
 
     def read(self, *parts: Tensor) -> Lattice:
-        """What a call has returned."""
+        """Return what a call has returned."""
         return Lattice(*parts)

@@ -9,15 +9,15 @@ from torch import Tensor
 
 
 def unfinished(finished: Sequence[bool]) -> list[int]:
-    """The rows that are not finished: the last of them in the places of those that are, so that few
-    are moved."""
+    """Return the rows that are not finished: the last of them in the places of those that are, so
+    that few are moved."""
     going = [row for row, done in enumerate(finished) if not done]
     late = reversed(going)
     return [next(late) if finished[place] else place for place in range(len(going))]
 
 
 def keep_rows(x: Tensor, rows: Sequence[int], dim: int = 0, count: int | None = None) -> Tensor:
-    """The first ``count`` rows of ``x``, in which ``rows`` have been put, in this order.
+    """Return the first ``count`` rows of ``x``, in which ``rows`` have been put, in this order.
 
     ``x`` is written to, of which no two entries may be the same memory, and what is returned is a
     view of it; only what is to stand elsewhere is moved. ``count``: as many as ``rows``, or more,

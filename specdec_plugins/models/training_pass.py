@@ -154,7 +154,7 @@ class TrainingPass:
         return torch.cat([prefix_rows, block_rows], dim=1)
 
     def _read(self, states: Tensor, slots: slice, read: SlotReader) -> tuple[Tensor, ...]:
-        """The best tokens of some of the scored slots, and what is read of their logits."""
+        """Return the best tokens of some of the scored slots, and what is read of their logits."""
         hidden = None if self._hidden is None else self._hidden[slots]
         logits = self._decoder.slot_logits(states, self._previous[slots], hidden)
         wanted, place = None, None

@@ -59,7 +59,7 @@ def speculative_generator(
     given: Namespace,
     trains: bool,
 ) -> SpeculativeGenerator:
-    """A generator of models that fairseq has loaded.
+    """Return a generator of models that fairseq has loaded.
 
     Args:
         given: of :func:`generation_options`.
@@ -93,7 +93,7 @@ def speculative_generator(
 
 
 def _engines(drafter: Drafter, given: Namespace, trains: bool, drafts: bool) -> Engines:
-    """What runs the models. To compile models in training would not pay."""
+    """Return what runs the models. To compile models in training would not pay."""
     parameter = next(drafter.parameters())
     own = str(parameter.dtype).removeprefix("torch.")
     if trains:

@@ -62,7 +62,7 @@ class AcceptanceRule:
 
     @classmethod
     def from_options(cls, values: Values) -> AcceptanceRule | None:
-        """The rule, if these values of all options ask for it.
+        """Return the rule, if these values of all options ask for it.
 
         Raises:
             ValueError: they ask for it and for something that it does not go with, by the flags.
@@ -108,7 +108,7 @@ class AcceptanceRule:
         lengths: Tensor,
         room: list[int] | None,
     ) -> Accepted:
-        """The longest good beginning of every row's draft.
+        """Return the longest good beginning of every row's draft.
 
         Args:
             drafted: ``(rows, slots)`` tokens, each following the one before it.
@@ -316,7 +316,7 @@ RULE_OPTIONS = by_name(option for rule in RULES for option in rule.options)
 
 
 def choose_rule(values: Values | Namespace) -> AcceptanceRule:
-    """The rule that options ask for.
+    """Return the rule that options ask for.
 
     Args:
         values: values by name, or a command line's; what is missing has its default.

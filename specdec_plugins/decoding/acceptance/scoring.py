@@ -46,15 +46,15 @@ class Scoring:
         return scores, scores.logsumexp(-1)
 
     def __str__(self) -> str:
-        """The rule, the temperature where that matters to it, and the penalty; neither if it is
-        1."""
+        """Return the rule, the temperature where that matters to it, and the penalty; neither if it
+        is 1."""
         scaled = self.rule.takes_temperature and self.temperature != 1
         text = f"{self.rule} at temperature {self.temperature:g}" if scaled else str(self.rule)
         penalty = self.repetition_penalty
         return f"{text} with repetition penalty {penalty:g}" if penalty != 1 else text
 
     def flags_instead_of(self, other: Scoring) -> str:
-        """The flags that ask for it where another is asked for."""
+        """Return the flags that ask for it where another is asked for."""
         text = self.rule.flags
         if self.rule.takes_temperature:
             text += f" --temperature {self.temperature:g}"

@@ -21,7 +21,7 @@ def walk(
     lengths: list[int],
     room: list[int] | None,
 ) -> Accepted:
-    """The way from the root over nodes that are ``good``, then the verifier's own token.
+    """Return the way from the root over nodes that are ``good``, then the verifier's own token.
 
     With strict acceptance there is only one. With relaxed acceptance it goes to the verifier's own
     token wherever the tree has that; else to where it goes on longest, of equals to the likeliest.
@@ -78,8 +78,8 @@ def prepare_walk() -> None:
 
 @compiled
 def _child(node: int, parents: Ints, tokens: Ints, good: Bools, own: int, beyond: Ints) -> int:
-    """Where the way goes on after a node: to the verifier's ``own`` token; if that is not there, to
-    where it goes on longest, of equals to the likeliest; 0 if nowhere."""
+    """Return where the way goes on after a node: to the verifier's ``own`` token; if that is not
+    there, to where it goes on longest, of equals to the likeliest; 0 if nowhere."""
     found = 0
     for child in range(node + 1, len(parents) + 1):
         if parents[child - 1] == node and good[child - 1]:

@@ -43,7 +43,7 @@ class Confidence(Controller):
         self._recent: list[tuple[float, bool]] = []
 
     def verify_lengths(self, draft: Draft) -> Tensor:
-        """The slots before the first unlikely one."""
+        """Return the slots before the first unlikely one."""
         assert isinstance(draft, ChainDraft)
         confidences = draft.confidences
         self._confidences = confidences
@@ -67,7 +67,7 @@ class Confidence(Controller):
 
 
 def best_threshold(judged: list[tuple[float, bool]], default: float, weight: float = 3.0) -> float:
-    """The probability from which on to verify slots: least false accepts + 3 false rejects.
+    """Return the probability from which on to verify slots: least false accepts + 3 false rejects.
 
     Both are rates: of the rejected slots those at or above the threshold, of the accepted slots
     those below it. That is the point of the ROC curve which Transformers' assisted generation takes

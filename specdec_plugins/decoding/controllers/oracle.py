@@ -66,7 +66,7 @@ class Oracle(Controller):
         return self._lengths(range(rows), self._begins)
 
     def verify_lengths(self, draft: Draft) -> Tensor:
-        """What will be accepted."""
+        """Return what will be accepted."""
         lengths = [self._bounds.clamp(count) for count in self._accepted]
         return torch.tensor(lengths, device=draft.tokens.device)
 

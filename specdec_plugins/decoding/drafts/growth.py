@@ -21,7 +21,7 @@ Trees = tuple[Ints, Ints, Ints, Bools, Floats, Floats]
 
 @compiled
 def _most_probable(chances: Floats) -> int:
-    """The place of the largest, of equals the first; -1 if all are minus infinity."""
+    """Return the place of the largest, of equals the first; -1 if all are minus infinity."""
     best, found = -np.inf, -1
     for place, chance in enumerate(chances):
         if chance > best:
@@ -31,7 +31,8 @@ def _most_probable(chances: Floats) -> int:
 
 @compiled
 def _next_best(scores: Scores, before: int) -> int:
-    """The candidate that comes after ``before`` by score, of equals by place; -1 if there is none.
+    """Return the candidate that comes after ``before`` by score, of equals by place; -1 if there is
+    none.
 
     After -1 comes the best of all.
     """

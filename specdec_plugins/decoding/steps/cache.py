@@ -74,8 +74,8 @@ class KVCache:
     def run(
         self, step: Run, longest: int, mask: Tensor | None, *inputs: Any, rows: Tensor | None = None
     ) -> Results:
-        """The results of a step over what is cached but the new keys and values, which are kept
-        until the next one.
+        """Return the results of a step over what is cached but the new keys and values, which are
+        kept until the next one.
 
         Args:
             longest: how many positions the longest row has cached.

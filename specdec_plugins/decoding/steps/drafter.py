@@ -202,7 +202,7 @@ class CachedDrafter:
         return states, self.step.score.read(*scores)
 
     def _inputs(self, prefixes: Prefixes, block_size: int, rows: int) -> DrafterInputs:
-        """What the step is handed, with padding."""
+        """Return what the step is handed, with padding."""
         slots = self._sizes.block(max(prefixes.new), block_size)
         width = self._cache.width(max(prefixes.cached))
         read, channels = 0, 0
@@ -226,7 +226,7 @@ class CachedDrafter:
     def _inputs_elsewhere(
         self, prefixes: Prefixes, block_size: int, chosen: Tensor | None
     ) -> DrafterInputs:
-        """The same on a device, without padding."""
+        """Return the same on a device, without padding."""
         cached, device, window = prefixes.cached, prefixes.tokens.device, max(prefixes.new)
         begins, new, own = told([cached, prefixes.new, prefixes.own(block_size)], device).unbind()
         index = indices(window + block_size, device)

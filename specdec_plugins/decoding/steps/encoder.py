@@ -33,7 +33,7 @@ Encode = Callable[[Tensor, Tensor], EncoderOut]
 
 
 def frozen_encoder(encoder: TransformerEncoderBase, engine: Engine) -> Encode:
-    """The quickest way to run an encoder whose weights are not to change.
+    """Return the quickest way to run an encoder whose weights are not to change.
 
     An encoder whose forward, or that of a layer, is not fairseq's own is run by that.
     """
@@ -43,7 +43,7 @@ def frozen_encoder(encoder: TransformerEncoderBase, engine: Engine) -> Encode:
 
 
 def is_stock(encoder: TransformerEncoderBase) -> bool:
-    """Whether the forward pass of an encoder, and of its layers, is fairseq's own."""
+    """Return whether the forward pass of an encoder, and of its layers, is fairseq's own."""
     return same_methods(encoder, TransformerEncoderBase, "forward", "forward_scriptable") and all(
         same_methods(layer, TransformerEncoderLayerBase, "forward", "residual_connection")
         and type(layer.self_attn) is MultiheadAttention
@@ -53,7 +53,8 @@ def is_stock(encoder: TransformerEncoderBase) -> bool:
 
 
 def same_methods(module: nn.Module, stock: type, *methods: str) -> bool:
-    """Whether a module has these methods of a class of fairseq's, and no others of these names."""
+    """Return whether a module has these methods of a class of fairseq's, and no others of these
+    names."""
     return all(getattr(type(module), name, None) is getattr(stock, name) for name in methods)
 
 
@@ -167,7 +168,7 @@ class MemoryStep(SourceStep):
 
 
 def all_projections(layers: Sequence[LayerRunner]) -> list[Projection]:
-    """The projections of all layers."""
+    """Return the projections of all layers."""
     return [projection for layer in layers for projection in layer.projections]
 
 

@@ -13,8 +13,8 @@ from specdec_plugins.models.layers import additive, lowest, source_mask
 
 
 def needs_mask(cached: list[int], slots: int, width: int, exact: bool) -> bool:
-    """Whether anything is hidden from new tokens: not from one of each row over exactly what is
-    cached."""
+    """Return whether anything is hidden from new tokens: not from one of each row over exactly what
+    is cached."""
     return not exact or slots > 1 or min(cached) < width
 
 
@@ -53,7 +53,8 @@ def _fill(mask: Floating, cached: Ints, among: Bools, unseen: float) -> None:
 
 
 def mask_elsewhere(cached: Tensor, width: int, among: Tensor, dtype: torch.dtype) -> Tensor:
-    """The same off the host, where nothing is padded; ``among`` may be ``(n, n)`` of all rows."""
+    """Return the same off the host, where nothing is padded; ``among`` may be ``(n, n)`` of all
+    rows."""
     rows, slots = len(cached), among.size(-1)
     seen = indices(width, cached.device) < cached[:, None, None]
     both = seen.expand(-1, slots, -1), among.expand(rows, slots, slots)
@@ -61,8 +62,8 @@ def mask_elsewhere(cached: Tensor, width: int, among: Tensor, dtype: torch.dtype
 
 
 def memory_mask(encoder_out: EncoderOut, states: Tensor, exact: bool) -> Tensor | None:
-    """What to add to the scores of cross-attention to the encoder's ``states``: zeros where nothing
-    is hidden, unless sizes are exact."""
+    """Return what to add to the scores of cross-attention to the encoder's ``states``: zeros where
+    nothing is hidden, unless sizes are exact."""
     mask = source_mask(encoder_out, states.dtype)
     if mask is None and not exact:
         return states.new_zeros(states.size(1), 1, 1, len(states))

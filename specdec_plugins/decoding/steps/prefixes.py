@@ -40,7 +40,7 @@ class Prefixes:
         return [length - new for length, new in zip(self.lengths, self.new)]
 
     def own(self, block_size: int) -> list[int]:
-        """How many slots of a block are each row's."""
+        """Return how many slots of a block are each row's."""
         return [block_size] * len(self.new) if self.slots is None else self.slots
 
 
@@ -66,7 +66,8 @@ class DrafterInputs(NamedTuple):
 def new_tokens(
     prefixes: Prefixes, positions: Tensor, chosen: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    """What prefixes have at ``positions`` ``(rows, window)``, and the verifier's states for it.
+    """Return what prefixes have at ``positions`` ``(rows, window)``, and the verifier's states for
+    it.
 
     ``chosen``: ``(rows,)`` which rows of the batch they are; None: all.
     """

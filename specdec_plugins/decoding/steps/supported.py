@@ -41,7 +41,7 @@ def check_supported(model: BaseFairseqModel) -> None:
 
 
 def _is_stock(module: nn.Module) -> bool:
-    """Whether the forward pass of a decoder, or of a layer of one, is fairseq's own."""
+    """Return whether the forward pass of a decoder, or of a layer of one, is fairseq's own."""
     if isinstance(module, TransformerDecoderBase):
         passes = ("forward", "extract_features", "extract_features_scriptable", "output_layer")
         return same_methods(module, TransformerDecoderBase, *passes)

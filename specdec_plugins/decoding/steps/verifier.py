@@ -189,7 +189,7 @@ class CachedVerifier:
             self._table = position_table(self.step.decoder.embed_positions, count, self.padding)
 
     def score(self, last: Tensor, draft: Draft, lengths: list[int]) -> Scored:
-        """What the verifier says after each of a row's tokens.
+        """Return what the verifier says after each of a row's tokens.
 
         Args:
             last: ``(rows,)`` the last committed token (EOS at the start), which comes before the
@@ -223,7 +223,7 @@ class CachedVerifier:
         return mask, tokens, positions
 
     def _inputs_elsewhere(self, last: Tensor, draft: Draft, lengths: list[int]) -> Inputs:
-        """The same on a device, without padding."""
+        """Return the same on a device, without padding."""
         cached = told(lengths, last.device)
         tokens = torch.cat([last[:, None], draft.tokens], dim=1)
         width, mask = self._cache.width(max(lengths)), None

@@ -51,5 +51,5 @@ class Runner(Protocol):
 
 
 def command(script: str, *arguments: object) -> Command:
-    """A command of anything that is text."""
+    """Return a command of anything that is text."""
     return Command(script, tuple(map(str, arguments)))

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_batch
+from conftest import examples, make_batch
 from controlled import DRAFTERS, VARIANTS, K, make_generator, make_policy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scripted import DICTIONARY
 from strict import (
@@ -62,7 +62,7 @@ PREFIX = st.tuples(st.lists(TOKENS, max_size=5), st.booleans()).map(
 )
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(
     name=st.sampled_from([*VARIANTS, "none"]),
     kind=st.sampled_from(sorted(DRAFTERS)),

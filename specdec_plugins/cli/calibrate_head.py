@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,6 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-fit", action="store_true", help="leave the head's logits as they are")
     parser.add_argument("--plot", metavar="PNG", help="draw diagrams (needs matplotlib)")
     parser.add_argument("--json", metavar="FILE", help="write all figures, by slot too")
+    parser.add_argument(
+        "--no-progress-bar", action="store_true", help="no progress bar on a terminal"
+    )
     args = parser.parse_args(argv)
     outputs = [("OUTPUT", args.output), ("--json", args.json), ("--plot", args.plot)]
     given = {"CHECKPOINT": args.checkpoint, "--AR-path": args.AR_path, "--drafter": args.drafter}
@@ -59,7 +63,8 @@ def calibrate(args: argparse.Namespace, outputs: NamedPaths) -> None:
         args.checkpoint, data=args.data, AR_path=args.AR_path, drafter=args.drafter
     )
     check_paths(outputs, trained.files)
-    predictions = trained.predict(args.subset)
+    seen = sys.stderr.isatty() and not args.no_progress_bar
+    predictions = trained.predict(args.subset, bar=seen)
     temperature, bias = (1.0, 0.0) if args.no_fit else fit_calibration(predictions)
     size = save_head(args.output, trained.calibrated(temperature, bias))
     calibrated = predictions.at(temperature, bias)

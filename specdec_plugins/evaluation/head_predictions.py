@@ -82,11 +82,14 @@ class TrainedHead:
         return head
 
     @torch.no_grad()
-    def predict(self, subset: str, max_tokens: int = 2000) -> Predictions:
+    def predict(self, subset: str, max_tokens: int = 2000, bar: bool = False) -> Predictions:
         """Predictions for the blocks that are drafted where ``subset``'s targets are decoded.
 
         Those are the first block of each sentence and then, always, the one after the tokens that
         the last one committed.
+
+        Args:
+            bar: show on standard error how far it is.
 
         Raises:
             FileNotFoundError: the data directory has no such subset.
@@ -98,7 +101,8 @@ class TrainedHead:
             max_positions=self.task.max_positions(),
             ignore_invalid_inputs=True,
         ).next_epoch_itr(shuffle=False)
-        parts = [self._predict(sample) for sample in tqdm(batches, desc=subset, leave=False)]
+        shown = tqdm(batches, desc=subset, unit="batch", leave=False, disable=not bar)
+        parts = [self._predict(sample) for sample in shown]
         return Predictions(*(torch.cat(column) for column in zip(*parts)))
 
     def _predict(self, sample: Sample) -> tuple[Tensor, ...]:

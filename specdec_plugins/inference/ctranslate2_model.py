@@ -80,7 +80,8 @@ def load_model(
         device: ``cpu`` or ``cuda``, that it is opened on once it has been checked.
 
     Raises:
-        ConversionError: CTranslate2 has no such model, or makes something else of it.
+        ConversionError: CTranslate2 has no such model, or makes something else of it, or there is
+            no room to write it.
     """
     files = CompiledFiles({"ctranslate2": version("ctranslate2")})
     described = f"{verifier.cfg} {source.symbols} {target.symbols}"
@@ -90,13 +91,30 @@ def load_model(
         return _open(msgspec.msgpack.decode(kept, type=dict[str, bytes]), precision, device)
     logger.info("converting the verifier for CTranslate2, for this and later runs")
     begin = time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
-        convert_verifier(verifier, source, target, Path(folder) / "model")
-        parts = {file.name: file.read_bytes() for file in (Path(folder) / "model").iterdir()}
+    parts = _converted(verifier, source, target)
     _check(_open(parts, "float32"), verifier, source, target)
     files.save(path, msgspec.msgpack.encode(parts))
     logger.info("converted and checked in %.1f s", time.perf_counter() - begin)
     return _open(parts, precision, device)
+
+
+def _converted(
+    verifier: TransformerModelBase, source: Dictionary, target: Dictionary
+) -> dict[str, bytes]:
+    """The contents of a model's files, by name.
+
+    Raises:
+        ConversionError: CTranslate2 has no such model, or there is no room to write it.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
+            convert_verifier(verifier, source, target, Path(folder) / "model")
+            return {file.name: file.read_bytes() for file in (Path(folder) / "model").iterdir()}
+    except OSError as error:
+        place = tempfile.gettempdir()
+        raise ConversionError(
+            f"its model cannot be written to {place} ({error.strerror}), which TMPDIR names"
+        ) from error
 
 
 def _open(parts: dict[str, bytes], precision: str, device: str = "cpu") -> Translator:

@@ -86,6 +86,25 @@ def test_other_settings_are_refused(
     assert "was begun with other updates" in capsys.readouterr().err
 
 
+def test_dictionaries_of_another_verifier(
+    verifier: Path, sources: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in verifier.parent.glob("dict.*.txt"):
+        (tmp_path / path.name).write_text(f"{path.read_text('utf-8')}another 1\n", "utf-8")
+    flags = ("--updates", "6", "--dictionaries", str(tmp_path))
+    assert make(verifier, sources, tmp_path / "out", *flags) == 1
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert re.search(r"has shape \(\d+, 16\) instead of \(\d+, 16\).*dictionaries", said)
+
+
+def test_the_folder_of_a_pair_is_a_verifier(sources: Path, tmp_path: Path) -> None:
+    pair = Path(__file__).resolve().parents[2] / "checkpoints/multi30k.en-de"
+    job = make_pair.job_of(make_pair.parse([str(pair), str(sources), str(tmp_path)]))
+    assert (job.verifier, job.dictionaries) == (pair / "verifier.pt", pair)
+    assert (job.languages, job.tokenizer, job.bpe) == (("en", "de"), "moses", "subword_nmt")
+    assert job.encoder_files == {"bpe_codes": pair / "codes"}
+
+
 def products(out: Path) -> dict[str, bytes]:
     """What does not tell times."""
     found = contents(out / "pair") | contents(out / "work/text")
@@ -116,6 +135,16 @@ def test_killed_at_random_moments(
     victim = Victim("make_pair", start, check, finished, made, seconds)
     victim.random.seed()
     victim.kill(tmp_path / "killed", 20)
+
+
+@pytest.mark.slow
+def test_workers_say_the_same(
+    made: Path, verifier: Path, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(made.parent))
+    assert make(verifier, sources, tmp_path / "out", "--updates", "6", "--workers", "2") == 0
+    assert products(tmp_path / "out") == products(made)
 
 
 def test_interrupted_training_gives_the_best_drafter_so_far(

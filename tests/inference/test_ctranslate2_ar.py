@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,17 @@ def test_what_it_makes_something_else_of_goes_by_our_loop(
     assert translator.engine == "eager"
     assert "makes something else" in format_report(full_report(translator))
     assert not list((folder / "cache").rglob("*.bin"))
+
+
+def test_what_there_is_no_room_for_goes_by_our_loop(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(folder / "gone"))
+    with caplog.at_level(logging.WARNING):
+        translator = load(folder)
+    assert translator.engine == "eager"
+    assert "cannot be written to" in caplog.text
+    assert "our own loop decodes" in caplog.text
 
 
 @pytest.mark.parametrize(

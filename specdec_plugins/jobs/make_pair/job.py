@@ -129,9 +129,7 @@ class Layout:
         self.distilling = self.work / "distilling.json"
         """How long that took."""
         self.shards = self.work / "shards"
-        self.text, self.bin, self.bin_head = (
-            self.work / name for name in ("text", "bin", "bin_head")
-        )
+        self.text, self.bin = self.work / "text", self.work / "bin"
         self.recipe, self.head_recipe = (self.work / name for name in ("drafter.yaml", "head.yaml"))
         self.training = self.work / "training"
         self.card, self.curve = out / "README.md", out / "curve"

@@ -90,7 +90,7 @@ class Making:
         yield Stage("train", lambda: stages.train(self.schedule()))
         yield Stage("export", stages.export, (layout.training / BEST,))
         if self.job.heads:
-            yield Stage("heads", stages.heads, (drafter,))
+            yield Stage("heads", lambda: stages.heads(lines["head"]), (drafter,))
         yield Stage("measure", stages.measure, (drafter,))
 
     def schedule(self) -> Schedule:

@@ -19,6 +19,8 @@ class Progress:
 
     def __init__(self, quiet: bool = False, bars: bool = True) -> None:
         self.quiet = quiet
+        self.bar_flags = ("--no-progress-bar",) if quiet or not bars else ()
+        """Of the commands that stages stand for."""
         self._hidden = quiet or not bars or not sys.stderr.isatty()
 
     def say(self, line: str) -> None:

@@ -18,6 +18,8 @@ Groups = dict[str, JsonObject]
 
 PEAK, WIDTH = 2e-3, 384
 """The highest learning rate, up to a width; wider drafters take less, in proportion."""
+OF_HEAD = "valid1"
+"""The lines of a head among binarised text: fairseq's name of the second that is no training."""
 FEATURE_LAYERS = 2
 """The first layers of the verifier's decoder whose states are read beside its last."""
 BFLOAT16 = ("avx512_bf16", "amx")
@@ -156,9 +158,14 @@ def head_recipe(job: PairJob, layout: Layout) -> Groups:
         },
         "criterion": {"_name": "acceptance_loss", "mismatch_weight": 6.0},
         "optimizer": {"_name": "adam", "adam_betas": "(0.9, 0.98)", "weight_decay": 0.01},
-        "lr_scheduler": {"_name": "polynomial_decay", "warmup_updates": 50},
+        "lr_scheduler": {"_name": "polynomial_decay"},
         "optimization": {"lr": [0.005], "clip_norm": 1.0},
-        "dataset": {**_dataset(job), "max_tokens": 1500, "max_tokens_valid": 4000},
+        "dataset": {
+            **_dataset(job),
+            "train_subset": OF_HEAD,
+            "max_tokens": 1500,
+            "max_tokens_valid": 4000,
+        },
         "checkpoint": _checkpoint(),
     }
 

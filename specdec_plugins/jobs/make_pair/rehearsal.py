@@ -16,8 +16,8 @@ from specdec_plugins.jobs.make_pair.job import PairJob
 from specdec_plugins.jobs.make_pair.make import FINISH, OF_HEADS, Making
 from specdec_plugins.jobs.make_pair.progress import Progress
 from specdec_plugins.jobs.make_pair.schedule import SHARE, Schedule
-from specdec_plugins.jobs.make_pair.stages import HEAD_UPDATES, Stages
-from specdec_plugins.jobs.make_pair.text import worded_lines
+from specdec_plugins.jobs.make_pair.stages import Stages, head_updates
+from specdec_plugins.jobs.make_pair.text import head_lines, worded_lines
 from specdec_plugins.jobs.make_pair.training_log import TrainingLog
 
 LINES, UPDATES = 300, 8
@@ -57,7 +57,7 @@ def rehearse(job: PairJob, runner: Runner, progress: Progress) -> Iterator[str]:
         "segment": lines * speeds.line_segmented,
         "distil": lines * speeds.line_distilled,
         "train": training,
-        "heads": HEAD_UPDATES * speeds.update,
+        "heads": head_updates(head_lines(lines)) * speeds.update,
         "measure": FINISH,
     }
     yield f"{counted(lines, 'line')} of text, {counted(updates, 'update')} of training"
@@ -65,7 +65,7 @@ def rehearse(job: PairJob, runner: Runner, progress: Progress) -> Iterator[str]:
     if part is None:
         yield f"--hours {job.hours}: leaves no time for training; give more"
         return
-    for name, commands in Stages(job, runner, progress).commands(part, None):
+    for name, commands in Stages(job, runner, progress).commands(part, lines):
         yield f"\n{name}: about {seconds.get(name, 1) / 3600:.2f} hours"
         yield from (f"    {one}" for one in commands)
     yield f"\nall: about {(before + training + after) / 3600:.2f} hours here"

@@ -44,6 +44,11 @@ class Part:
     """Of training, after which it stops whatever it has done; 0: none."""
 
     @property
+    def expected(self) -> int:
+        """Updates of the whole training, as far as they can be told: the first part is to tell."""
+        return self.total if self.until > FIRST else self.until
+
+    @property
     def flags(self) -> list[str]:
         return [
             f"--max-update={self.until}",
@@ -74,6 +79,8 @@ class Schedule:
         done, spent = trained(folder / LAST)
         if self.updates is not None:
             every = max(BETWEEN, -(-self.updates // VALIDATIONS))
+            if self.updates < 2 * every:
+                every = self.updates  # else two would be of almost the same
             return Part(self.updates, self.updates, every) if done < self.updates else None
         assert self.seconds is not None
         left, hours = self.seconds - spent, self.seconds / 3600

@@ -41,9 +41,17 @@ logger = logging.getLogger(__name__)
 
 BATCH = 64
 """Sentences that are distilled at a time."""
-HEAD_UPDATES = 400
+HEAD_UPDATES = 100, 400
+"""Least and most of a head's training."""
 CHECKED = 20
 """Lines of the text by which the verifier is checked."""
+
+
+def head_updates(lines: int) -> int:
+    """Updates of a head's training, of about 50 lines each: what a head can learn of a text it has
+    learnt when it has read it 25 times."""
+    least, most = HEAD_UPDATES
+    return min(most, max(least, 25 * lines // 50))
 
 
 class Stages:
@@ -118,7 +126,8 @@ class Stages:
         flags: list[object] = [layout.pair, "--AR-path", layout.verifier, "--strategy", "AR"]
         flags += ["--AR-backend", backend, "--batch", BATCH, "--keep-bpe"]
         flags += ["--max-len-a", text.LIMITS.max_len_a, "--max-len-b", text.LIMITS.max_len_b]
-        flags += ["--quiet", *(job.device_flags or ("--fp16",)), "--input-path", layout.sources]
+        flags += ["--quiet", *self.progress.bar_flags, *(job.device_flags or ("--fp16",))]
+        flags += ["--input-path", layout.sources]
         if job.workers:
             shards = ("--workers", job.workers, "--output-path", layout.shards)
             return [command("translate_corpus", *flags, *shards)]
@@ -136,14 +145,16 @@ class Stages:
             precision="float32" if self.job.device == "cpu" else "float16",
         )
 
-    def binarise_command(self, name: str, folder: Path) -> Command:
-        """fairseq-preprocess of the lines of a kind, and of those to measure on."""
+    def binarise_command(self, folder: Path) -> Command:
+        """fairseq-preprocess of the lines of all kinds; those of a head are ``valid1``."""
         layout = self.layout
         dictionaries = [
             f"--{side}dict={layout.pair}/dict.{language}.txt"
             for side, language in zip(("src", "tgt"), self.job.languages)
         ]
-        texts = [f"--trainpref={layout.text}/{name}", f"--validpref={layout.text}/valid"]
+        kinds = ("valid", "head") if self.job.heads else ("valid",)
+        others = ",".join(f"{layout.text}/{kind}" for kind in kinds)
+        texts = [f"--trainpref={layout.text}/train", f"--validpref={others}"]
         rest = [f"--destdir={folder}", "--workers", cores()]
         return command(PREPROCESS, *self._languages, *dictionaries, *texts, *rest)
 
@@ -157,17 +168,12 @@ class Stages:
             if self.job.workers:
                 os.replace(layout.shards / layout.sources.name, layout.outputs)
         facts = text.collect(layout, self.job.languages, lines)
-        self._binarise("train", layout.bin)
-        if self.job.heads:
-            self._binarise("head", layout.bin_head)
-        return facts
-
-    def _binarise(self, name: str, folder: Path) -> None:
-        partial = folder.with_name(f"{folder.name}.part")
-        for old in (folder, partial):
+        partial = layout.bin.with_name(f"{layout.bin.name}.part")
+        for old in (layout.bin, partial):
             shutil.rmtree(old, ignore_errors=True)
-        self.runner.run(self.binarise_command(name, partial))
-        partial.rename(folder)
+        self.runner.run(self.binarise_command(partial))
+        partial.rename(layout.bin)
+        return facts
 
     # train
 
@@ -196,7 +202,7 @@ class Stages:
         log, stopped = layout.log("training"), False
         try:
             while part := schedule.next(layout.training, TrainingLog(log)):
-                with self.progress.training(part.total, log) as look:
+                with self.progress.training(part.expected, log) as look:
                     self.runner.watch(self.train_command(part.flags), log, look)
         except KeyboardInterrupt:
             if not (layout.training / BEST).exists():
@@ -228,15 +234,17 @@ class Stages:
 
     # heads
 
-    def head_commands(self) -> list[Command]:
+    def head_commands(self, updates: int) -> list[Command]:
+        """Training for so many updates, and calibration."""
         layout, folder = self.layout, self._head_folder()
-        named = (layout.bin_head, "--save-dir", folder, "--recipe", layout.head_recipe)
-        flags = (f"--max-update={HEAD_UPDATES}", f"--total-num-update={HEAD_UPDATES}")
+        named = (layout.bin, "--save-dir", folder, "--recipe", layout.head_recipe)
+        flags = (f"--max-update={updates}", f"--total-num-update={updates}")
+        flags += (f"--warmup-updates={updates // 8}",)
         rule = f".{self.job.rule.name}" if self.job.rule_flags else ""
         made = layout.pair / f"acceptance_head{rule}.pt"
         return [
             command("train", *named, *self._languages, *flags),
-            command("calibrate_head", folder / LAST, made),
+            command("calibrate_head", folder / LAST, made, *self.progress.bar_flags),
         ]
 
     def _head_folder(self) -> Path:
@@ -245,14 +253,19 @@ class Stages:
         name = f"head-{file_digest(drafter)[:8]}" if drafter.exists() else "head"
         return self.layout.work / name
 
-    def heads(self) -> JsonObject:
-        """Train and calibrate the acceptance head of the exported drafter."""
+    def heads(self, lines: int) -> JsonObject:
+        """Train and calibrate the acceptance head of the exported drafter.
+
+        Args:
+            lines: that are kept for it.
+        """
         layout = self.layout
         write_recipe(head_recipe(self.job, layout), layout.head_recipe)
-        train, calibrate = self.head_commands()
-        if trained(self._head_folder() / LAST)[0] < HEAD_UPDATES:
+        updates = head_updates(lines)
+        train, calibrate = self.head_commands(updates)
+        if trained(self._head_folder() / LAST)[0] < updates:
             log = layout.log("head")
-            with self.progress.training(HEAD_UPDATES, log) as look:
+            with self.progress.training(updates, log) as look:
                 self.runner.watch(train, log, look)
         return {"said": self.runner.run(calibrate)}
 
@@ -260,7 +273,7 @@ class Stages:
 
     def measure_commands(self) -> list[Command]:
         rule, pair = self.job.rule_flags, self.layout.pair
-        flags = (pair, *rule, *self.job.device_flags)
+        flags = (pair, *rule, *self.job.device_flags, *self.progress.bar_flags)
         commands = [command("tune", *flags)] if self.job.device == "cpu" else []
         for name, controller in self._controllers().items():
             read = ("--input-path", self.layout.valid_text, "--output-path", os.devnull)
@@ -286,21 +299,19 @@ class Stages:
         }
         return {"said": said, "acceptance_length": lengths}
 
-    def commands(self, part: Part, draft_from: int | None) -> Iterator[tuple[str, list[Command]]]:
-        """The stages by name, with the commands that each stands for.
+    def commands(self, part: Part, lines: int) -> Iterator[tuple[str, list[Command]]]:
+        """The stages by name, with the commands that each stands for where the drafter drafts from
+        all tokens.
 
         Args:
             part: the drafter's training.
-            draft_from: how many tokens it drafts from; None: all.
+            lines: of the text.
         """
         yield "check", self.check_commands()
         yield "segment", []
-        distil = [*self.distil_commands(), self.binarise_command("train", self.layout.bin)]
-        if self.job.heads:
-            distil.append(self.binarise_command("head", self.layout.bin_head))
-        yield "distil", distil
+        yield "distil", [*self.distil_commands(), self.binarise_command(self.layout.bin)]
         yield "train", [self.train_command(part.flags)]
-        yield "export", self.export_commands(draft_from)
+        yield "export", self.export_commands(None)
         if self.job.heads:
-            yield "heads", self.head_commands()
+            yield "heads", self.head_commands(head_updates(text.head_lines(lines)))
         yield "measure", self.measure_commands()

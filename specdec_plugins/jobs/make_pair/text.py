@@ -57,7 +57,7 @@ def segment(
     worded = sum(1 for _ in worded_lines(job.sources))
     _check_count(job.sources, worded)
     held = min(HELD_OUT, max(20, worded // 20))
-    of_head = min(HEAD_LINES, worded // 10) if job.heads else 0
+    of_head = head_lines(worded) if job.heads else 0
     chosen = Random(1).sample(range(worded), held + of_head)
     texts = dict.fromkeys(chosen, "")
     texts.update(
@@ -87,6 +87,11 @@ def worded_lines(path: Path) -> Iterator[str]:
     with InputLines.open(str(path), "SOURCES") as lines:
         yield from (text for line in lines if (text := line.text.replace("\r", " ").strip()))
         lines.check()
+
+
+def head_lines(lines: int) -> int:
+    """How many of the lines of a text are kept for a head."""
+    return min(HEAD_LINES, lines // 10)
 
 
 def _check_count(path: Path, worded: int) -> None:

@@ -99,6 +99,16 @@ def test_outputs_that_run_on_are_left_out(write: Write, caplog: pytest.LogCaptur
     assert "1 of 12 outputs repeat themselves" in caplog.text
 
 
+def test_outputs_much_longer_than_their_sources(
+    write: Write, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, layout = write([])
+    collect(layout, ("en", "de"), outputs_of(layout, [("a b", "A B C D"), ("a b", "A B")] * 5))
+    assert "VERIFIER: its outputs have 1.5 times" not in caplog.text
+    collect(layout, ("en", "de"), outputs_of(layout, [("a b", "A B C D E F")] * 5))
+    assert "VERIFIER: its outputs have 3.0 times the tokens of their sources" in caplog.text
+
+
 def test_a_verifier_that_does_not_end_is_refused(write: Write) -> None:
     _, layout = write([])
     endless = outputs_of(layout, [("a b", " ".join(["x"] * 40))] * 9 + [("a", "A")])

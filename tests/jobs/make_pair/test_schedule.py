@@ -45,6 +45,8 @@ def test_updates_are_one_part_that_is_gone_on_with(
     log = TrainingLog(tmp_path / "none")
     part = Schedule(updates=4000).next(tmp_path, log)
     assert part == Part(4000, 4000, 200)
+    # One measurement, not one shortly before the last update and one after it.
+    assert Schedule(updates=60).next(tmp_path, log) == Part(60, 60, 60)
     spent[0] = 3000, 50.0
     assert Schedule(updates=4000).next(tmp_path, log) == part
     spent[0] = 4000, 70.0
@@ -65,7 +67,8 @@ def test_hours_are_spent_whatever_an_update_takes(
         spent[0] = done, seconds
         log = write_log(tmp_path / "log", each)
         parts.append(part)
-    assert parts[0].until == FIRST
+    assert parts[0].until == parts[0].expected == FIRST
+    assert parts[-1].expected == parts[-1].total
     assert 3600 - SHORT < seconds < 3600 + 8 * each
     assert done >= 0.95 * parts[-1].total or seconds >= 3600
 

@@ -138,6 +138,17 @@ def test_killed_at_random_moments(
 
 
 @pytest.mark.slow
+def test_a_pair_with_a_head(
+    verifier: Path, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    rule = ("--heads", "--rule", "relaxed:3:1.0")
+    assert make(verifier, sources, tmp_path / "out", "--updates", "6", *rule) == 0
+    assert (tmp_path / "out/pair/acceptance_head.relaxed.pt").is_file()
+    assert re.search(r" \d+ for the head", (tmp_path / "out/README.md").read_text("utf-8"))
+
+
+@pytest.mark.slow
 def test_workers_say_the_same(
     made: Path, verifier: Path, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

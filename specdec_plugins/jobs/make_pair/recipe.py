@@ -195,8 +195,12 @@ def _autocast(job: PairJob) -> JsonObject:
 
 def _dataset(job: PairJob) -> JsonObject:
     never = 10**6
-    workers = {"num_workers": 0} if job.device == "cpu" else {}
-    return {**workers, "validate_interval": never, "skip_invalid_size_inputs_valid_test": True}
+    return {
+        **({"num_workers": 0} if job.device == "cpu" else {}),
+        "validate_interval": never,
+        "skip_invalid_size_inputs_valid_test": True,
+        **({"ignore_unused_valid_subsets": True} if job.heads else {}),  # OF_HEAD
+    }
 
 
 def _checkpoint() -> JsonObject:

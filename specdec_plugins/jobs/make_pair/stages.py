@@ -238,8 +238,8 @@ class Stages:
         """Training for so many updates, and calibration."""
         layout, folder = self.layout, self._head_folder()
         named = (layout.bin, "--save-dir", folder, "--recipe", layout.head_recipe)
-        flags = (f"--max-update={updates}", f"--total-num-update={updates}")
-        flags += (f"--warmup-updates={updates // 8}",)
+        flags = [f"--max-update={updates}", f"--total-num-update={updates}"]
+        flags.append(f"--warmup-updates={updates // 8}")
         rule = f".{self.job.rule.name}" if self.job.rule_flags else ""
         made = layout.pair / f"acceptance_head{rule}.pt"
         return [

@@ -78,6 +78,7 @@ REFUSED: tuple[tuple[str, object, str], ...] = (
     ("fp16", False, "choose with --precision"),
     ("bf16", False, "choose with --precision"),
     ("fp64", False, "choose with --precision"),
+    ("target_prefix", None, "CTranslate2 is given none"),
     ("unkpen", 0, "CTranslate2 has no such option"),
     ("temperature", 1.0, "CTranslate2's greedy search has no such option"),
     ("repetition_penalty", 1.0, "fairseq's own search has no such option"),

@@ -3,7 +3,7 @@
     scripts/exactness.py MODEL_DIR --input-path FILE [--precision bfloat16] [--batch 1 32]
         [--engine openvino] [--drafter-precision int8] [--controller constant tree]
         [--against float32 stock] [--max-len-a 1.2] [--max-len-b 10] [--lenpen 0.6]
-        [--repetition-penalty 1.2] [--json FILE]
+        [--repetition-penalty 1.2] [--target-prefix "__de__"] [--json FILE]
 
 MODEL_DIR holds verifier.pt, drafter.pt, dictionaries and codes. FILE is ordinary text. Compared
 are, in one engine and precision, strict speculation with AR (our greedy loop without a drafter, at
@@ -137,6 +137,7 @@ def parse() -> argparse.Namespace:
         default = getattr(GenerationLimits, name)
         flag = f"--{name.replace('_', '-')}"
         add(flag, metavar="N", type=type(default), default=default, help=f"{help} ({default:g})")
+    add("--target-prefix", metavar="TEXT", help="what outputs begin with, in segmented text")
     penalty = REPETITION_PENALTY
     add("--json", metavar="FILE", type=Path, help="write the figures there, too")
     add(penalty.flag, type=penalty.kind, default=penalty.default, help=penalty.help)
@@ -171,6 +172,7 @@ def comparisons(
             precision=precision,
             drafter_precision=args.drafter_precision if strategy == "specdec" else None,
             limits=limits,
+            target_prefix=args.target_prefix,
             controller=ControllerOptions(controller),
         )
         return decode(load_translator(settings), lines)

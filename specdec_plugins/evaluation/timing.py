@@ -130,6 +130,6 @@ def _columns(results: Sequence[Translation]) -> dict[str, list[object]]:
     return {
         "steps": [len(result.accepted) for result in results],
         "accepted_tokens": [sum(result.accepted) for result in results],
-        "committed_tokens": [result.tokens for result in results],
+        "committed_tokens": [result.tokens - result.forced for result in results],
         "accepted_by_step": [result.accepted for result in results],
     }

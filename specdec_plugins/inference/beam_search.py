@@ -49,20 +49,20 @@ class BeamSearchGenerator:
         for _ in hypotheses:
             statistics.latencies.add(elapsed)
         tokens = sum(len(best[0]["tokens"]) for best in hypotheses)
-        forced = _count_forced(hypotheses, prefix_tokens, self.generator.pad)
+        if prefix_tokens is not None:
+            _note_forced(hypotheses, prefix_tokens.ne(self.generator.pad).sum(1).tolist())
+        forced = sum(best[0].get("forced", 0) for best in hypotheses)
         statistics.forced_tokens += forced
         statistics.committed_tokens += tokens - forced
         statistics.acceptance_histogram = [statistics.steps]
         return hypotheses
 
 
-def _count_forced(hypotheses: list[list[Hypothesis]], prefixes: Tensor | None, pad: int) -> int:
-    """How many tokens of the best hypotheses were forced: fewer than ``prefixes`` ``(rows, n)``
-    have where the maximum length cut them."""
-    if prefixes is None:
-        return 0
-    lengths = prefixes.ne(pad).sum(1).tolist()
-    return sum(min(n, len(best[0]["tokens"]) - 1) for n, best in zip(lengths, hypotheses))
+def _note_forced(hypotheses: list[list[Hypothesis]], lengths: list[int]) -> None:
+    """Note in each row's hypotheses how much of its prefix the maximum length left."""
+    for row, length in zip(hypotheses, lengths, strict=True):
+        for hypothesis in row:
+            hypothesis["forced"] = min(length, len(hypothesis["tokens"]) - 1)
 
 
 class _MeasuredEnsemble(EnsembleModel):

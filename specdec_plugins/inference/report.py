@@ -149,6 +149,8 @@ def _title(settings: JsonObject) -> str:
         title += f", beam {settings['beam']}"
     if settings["block_size"]:
         title += f", block size {settings['block_size']}"
+    if prefix := settings["target_prefix"]:
+        title += f", target prefix {prefix}"
     if drawn := _sampling(settings):
         title += f", {drawn} at temperature {settings['limits']['temperature']:g}"
     elif controller is not None:
@@ -202,6 +204,8 @@ def _resumed(report: JsonObject) -> list[str]:
 
 def _counts(report: JsonObject) -> Iterator[str]:
     names = {"sentences": "sentence", "committed_tokens": "token", "steps": "step"}
+    if report["forced_tokens"]:
+        names["forced_tokens"] = "forced token"
     names |= {"verifier_calls": "verifier call", "drafter_calls": "drafter call"}
     yield from (counted(report[k], what) for k, what in names.items() if report[k] is not None)
 

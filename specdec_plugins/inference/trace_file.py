@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 import msgspec
 
@@ -28,6 +28,8 @@ class SentenceTrace:
     """Its translation as it was written."""
     steps: list[StepTrace]
     """The steps; none for a line without words, which no model was run for."""
+    forced: list[str] = field(default_factory=list)
+    """The tokens of the target prefix, which came before the first step."""
 
     def to_json(self) -> str:
         """The line, without a line feed."""

@@ -25,7 +25,8 @@ class Box:
     """A token."""
 
     kind: str
-    """``accepted``, ``rejected``, ``unread`` (drafted and not verified) or ``bonus``."""
+    """``forced``, ``accepted``, ``rejected``, ``unread`` (drafted and not verified) or
+    ``bonus``."""
     text: str
     x: float
     y: float
@@ -33,8 +34,8 @@ class Box:
 
 
 def draw_sentence(sentence: SentenceTrace) -> str:
-    """The picture: a step a row, or several where it is long; of a tree, the accepted way and then
-    the other tokens by probability.
+    """The picture: what is forced, then a step a row, or several where it is long; of a tree, the
+    accepted way and then the other tokens by probability.
 
     Raises:
         ValueError: a line without words, for which there were no steps.
@@ -44,6 +45,10 @@ def draw_sentence(sentence: SentenceTrace) -> str:
     boxes: list[Box] = []
     numbers: list[tuple[int, float]] = []
     y = MARGIN + 2 * LINE
+    kinds = KINDS + (FORCED,) * bool(sentence.forced)
+    if sentence.forced:
+        boxes += _placed([(FORCED, token) for token in sentence.forced], y)
+        y = boxes[-1].y + LINE + GAP
     for number, step in enumerate(sentence.steps, start=1):
         numbers.append((number, y))
         placed = list(_placed(_tokens(step), y))
@@ -57,7 +62,7 @@ def draw_sentence(sentence: SentenceTrace) -> str:
         tokens=tokens,
         width=WIDTH,
         height=y + 2 * LINE,
-        legend=list(_placed([(kind, kind) for kind in KINDS], y + GAP)),
+        legend=list(_placed([(kind, kind) for kind in kinds], y + GAP)),
         line=LINE,
         margin=MARGIN,
     )
@@ -65,6 +70,7 @@ def draw_sentence(sentence: SentenceTrace) -> str:
 
 
 KINDS = ("accepted", "rejected", "unread", "bonus")
+FORCED = "forced"
 
 
 def _tokens(step: StepTrace) -> Iterator[tuple[str, str]]:

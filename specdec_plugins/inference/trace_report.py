@@ -54,6 +54,8 @@ class TraceTotals:
         """Count one more line of a trace."""
         self.blank_lines += not sentence.steps
         self.statistics.sentences += bool(sentence.steps)
+        self.statistics.forced_tokens += len(sentence.forced)
+        self.statistics.verifier_calls += bool(sentence.forced)
         for step in sentence.steps:
             self._count(step)
             self.lengths[step.committed] += 1

@@ -71,6 +71,8 @@ class Translation:
     """Target tokens, EOS included; 0 for a blank line."""
     accepted: list[int] = field(default_factory=list)
     """Drafted tokens that each step committed; empty for a blank line and for beam search."""
+    forced: int = 0
+    """How many of its tokens, the first ones, the target prefix forced."""
     trace: SentenceTrace | None = None
     """What its steps did, where the settings ask for it."""
 
@@ -296,10 +298,9 @@ class Translator:
         several = hypotheses[: self.settings.nbest]
         text = "\t".join(self.codec.decode(hypothesis["tokens"]) for hypothesis in several)
         hypothesis = hypotheses[0]
-        steps = hypothesis.get("trace")
-        return Translation(
-            text,
-            len(hypothesis["tokens"]),
-            hypothesis.get("accepted", []),
-            None if steps is None else SentenceTrace(line.text, text, steps),
-        )
+        tokens, forced = hypothesis["tokens"], hypothesis.get("forced", 0)
+        trace = None
+        if "trace" in hypothesis:
+            symbols = [self.codec.target[token] for token in tokens[:forced].tolist()]
+            trace = SentenceTrace(line.text, text, hypothesis["trace"], symbols)
+        return Translation(text, len(tokens), hypothesis.get("accepted", []), forced, trace)

@@ -111,6 +111,7 @@ def describe(settings: Settings, threads: int) -> JsonObject:
     models = {"verifier": settings.ar_path, "drafter": settings.path}
     engine = engine_name(settings.engine, settings.precision, settings.device)
     library = {CTRANSLATE2: version(CTRANSLATE2)} if is_installed() else {}
+    prefix = settings.target_prefix
     return as_read(
         {
             "models": {name: path and file_digest(path) for name, path in models.items()},
@@ -120,6 +121,8 @@ def describe(settings: Settings, threads: int) -> JsonObject:
             "precision": settings.precision,
             "rule": settings.rule.values,
             "block_size": settings.block_size,
+            # Often a language, each of which is a text of its own kind.
+            **({} if prefix is None else {"target_prefix": prefix}),
             "versions": {**versions(), **library},
         }
     )

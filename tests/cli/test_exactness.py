@@ -78,21 +78,22 @@ def test_a_repetition_penalty(run: Run, capfd: pytest.CaptureFixture[str]) -> No
     assert "--against stock: fairseq's own search has no --rep" in capfd.readouterr().err
 
 
-def test_all_systems_have_the_same_limits(
+def test_all_systems_have_the_same_limits_and_prefix(
     run: Run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     taken, settings_of = [], script.settings_of
 
     def noted(model: Path, **given: Any) -> Settings:
-        taken.append((given.get("strategy"), given.get("limits")))
+        taken.append([given.get(name) for name in ("strategy", "limits", "target_prefix")])
         return settings_of(model, **given)
 
     monkeypatch.setattr(script, "settings_of", noted)
     flags = ("--max-len-a", "0.5", "--max-len-b", "2", "--lenpen", "0.3", "--batch", "1")
-    assert run(TEXT, *flags, "--against", "stock") == 0
+    assert run(TEXT, *flags, "--against", "stock", "--target-prefix", "Ein") == 0
     limits = GenerationLimits(max_len_a=0.5, max_len_b=2, lenpen=0.3)
-    strategies = ["AR", "AR", "specdec", "fairseq"]
-    assert taken == [(strategy, limits) for strategy in strategies]
+    judge, *compared = taken
+    assert judge == ["AR", limits, None]
+    assert compared == [[strategy, limits, "Ein"] for strategy in ("AR", "specdec", "fairseq")]
     _, *rows = capfd.readouterr().out.splitlines()
     assert len(rows) == 3
     assert all("0 (0.0 %)" in row for row in rows)

@@ -317,6 +317,25 @@ def test_a_repetition_penalty(
         assert lines_of(out) == outputs[0]
 
 
+@pytest.mark.parametrize("strategy", ["specdec", "fairseq"])
+def test_a_target_prefix(
+    run: RunScript, tmp_path: Path, capfd: pytest.CaptureFixture[str], strategy: str
+) -> None:
+    """What is forced is put out, counted apart, and told."""
+    stats = tmp_path / "stats.json"
+    flags = ["--strategy", strategy, "--batch", "4", "--stats-json", str(stats)]
+    assert run(*flags, "--beam", "1", "--fp64", "--target-prefix", "w4 w2") == 0
+    outputs = lines_of(tmp_path / "out.txt")
+    assert all(line.startswith("w4 w2") for line in outputs)
+    assert len(set(outputs)) > 4
+    report = json.loads(stats.read_text())
+    assert report["settings"]["target_prefix"] == "w4 w2"
+    assert report["forced_tokens"] == 2 * len(SENTENCES)
+    told = capfd.readouterr().err
+    assert ", target prefix w4 w2" in told
+    assert "18 forced tokens" in told
+
+
 @pytest.mark.parametrize("strategy", ["specdec", "AR", "fairseq"])
 def test_sampling(
     run: RunScript, tmp_path: Path, greedy: list[str], strategy: str, capfd: Any
@@ -579,6 +598,9 @@ def test_a_line_too_short_for_the_minimum(
             1,
             "--bpe sentencepiece: cannot be set up (",
         ),
+        (["--target-prefix", "w1 word"], 2, "--target-prefix w1 word: the target dictionary has"),
+        (["--target-prefix", " "], 2, "--target-prefix: is blank; name symbols"),
+        (["--prefix-size", "1"], 2, "--prefix-size 1: not supported here; give --target-prefix"),
         (["--tokenizer", "nonsense"], 2, "--tokenizer: invalid choice"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

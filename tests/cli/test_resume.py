@@ -15,6 +15,7 @@ from inference_runs import SENTENCES, RunScript, lines_of, one_error
 
 from specdec_plugins.files.output import OutputLines
 from specdec_plugins.inference.trace_file import SentenceTrace, read_trace
+from specdec_plugins.inference.trace_report import TraceTotals
 from specdec_plugins.inference.translator import Translator
 
 pytest_plugins = ["inference_runs"]
@@ -99,6 +100,7 @@ OTHERS: tuple[tuple[dict[str, str], str], ...] = (
     ({"AR_path": "nameless.pt"}, "was begun with other models.verifier"),
     ({"path": "block.pt", "beta": "3"}, "other models.drafter, settings.rule.beta"),
     ({"seed": "3"}, "was begun with other settings.seed"),
+    ({"target_prefix": "w1"}, "was begun with other settings.target_prefix"),
     (
         {"strategy": "fairseq", "nbest": "2"},
         "was begun with other models.drafter, settings.strategy, settings.nbest",
@@ -302,23 +304,33 @@ def test_invalid_utf8_after_valid_lines(
     assert lines_of(tmp_path / "out.txt") == greedy
 
 
-@pytest.mark.parametrize(("strategy", "batch"), [("specdec", "1"), ("specdec", "4"), ("AR", "4")])
+@pytest.mark.parametrize(
+    ("strategy", "batch", "prefix"),
+    [("specdec", "1", None), ("specdec", "4", "w4 w2"), ("specdec", "4", None), ("AR", "4", "w9")],
+)
 def test_trace(
-    run: RunScript, tmp_path: Path, greedy: list[str], strategy: str, batch: str
+    run: RunScript,
+    tmp_path: Path,
+    greedy: list[str],
+    strategy: str,
+    batch: str,
+    prefix: str | None,
 ) -> None:
     lines = [line for sentence in SENTENCES for line in (sentence, " ")]
     (tmp_path / "in").write_text("\n".join(lines) + "\n")
     path, stats = tmp_path / "trace.jsonl", tmp_path / "stats.json"
     flags = ["--trace", str(path), "--stats-json", str(stats), "--warmup", "3"]
-    assert run(*flags, strategy=strategy, batch=batch, input_path=str(tmp_path / "in")) == 0
+    usual = {"strategy": strategy, "batch": batch, "target_prefix": prefix}
+    assert run(*flags, input_path=str(tmp_path / "in"), **usual) == 0
     traced = list(read_trace(str(path)))
     assert [sentence.source for sentence in traced] == lines
     outputs = lines_of(tmp_path / "out.txt")
     assert [sentence.output for sentence in traced] == outputs
-    assert outputs[::2] == greedy
-    assert not any(sentence.steps for sentence in traced[1::2])
+    assert prefix or outputs[::2] == greedy
+    assert not any(sentence.steps or sentence.forced for sentence in traced[1::2])
     for sentence in traced[::2]:
-        tokens: list[str] = []
+        assert sentence.forced == (prefix or "").split()
+        tokens = [*sentence.forced]
         for step in sentence.steps:
             tokens += step.drafted[: step.accepted] + [step.bonus] * (step.bonus is not None)
         assert tokens.pop() == "</s>"
@@ -330,6 +342,11 @@ def test_trace(
     assert sum(len(step.drafted) for step in steps) == (report["drafted_tokens"] or 0)
     assert sum(step.accepted for step in steps) == (report["accepted_tokens"] or 0)
     assert sum(step.committed for step in steps) == report["committed_tokens"]
+    totals = TraceTotals()
+    for sentence in traced:
+        totals.add(sentence)
+    assert totals.statistics.verifier_calls == report["verifier_calls"]
+    assert totals.statistics.forced_tokens == report["forced_tokens"]
 
 
 def without_times(path: Path) -> list[SentenceTrace]:

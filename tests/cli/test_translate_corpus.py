@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,11 @@ from drafters import save_pair
 from specdec_plugins.cli import translate_corpus as script
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.files.input import InputLines
+from specdec_plugins.files.json_object import as_read, differing
 from specdec_plugins.inference import Settings, load_translator
+from specdec_plugins.inference.flags import make_settings
+from specdec_plugins.jobs.corpus import read_corpus, translate_shard
+from specdec_plugins.jobs.corpus_job import describe_job
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "translate_corpus.py"
 needs_ray = pytest.mark.skipif(
@@ -220,6 +225,25 @@ def test_a_worker_and_then_the_driver_are_killed(
         assert (output / name).read_text() == translated(model, source / name)
 
 
+def test_a_target_prefix_is_forced_on_all_shards(model: Path, tmp_path: Path) -> None:
+    """And is a part of what a job is known by."""
+    (source := tmp_path / "in.txt").write_text(make_text(6))
+    flags = ["--batch", "4", "--target-prefix", "w4 w2"]
+    args = script.parse(command(model, source, tmp_path / "out", *flags)[2:])
+    settings = make_settings(args)
+    corpus = read_corpus({"in.txt": source}, tmp_path / "out", shard_lines=10)
+    (shard,) = corpus[0].shards
+    Path(shard.output).parent.mkdir(parents=True)
+    translate_shard(load_translator(settings), shard, args.seed)
+    blank, *outputs = Path(shard.output).read_text().splitlines()
+    assert blank == ""
+    assert len(set(outputs)) > 2
+    assert all(output.startswith("w4 w2") for output in outputs)
+    free = replace(settings, target_prefix=None)
+    job, other = (as_read(describe_job(corpus, one, 1, 10)) for one in (settings, free))
+    assert differing(job, other) == "settings.target_prefix"
+
+
 @needs_ray
 def test_errors_are_one_line(
     model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -233,6 +257,7 @@ def test_errors_are_one_line(
         ([*good, "--batch", "0"], 2, "--batch 0: must be at least 1"),
         ([model, tmp_path / "nowhere", output], 1, "nowhere: no such file or folder"),
         ([model, source, tmp_path], 1, "is with the input"),
+        ([*good, "--target-prefix", "word"], 2, "--target-prefix word: the target dictionary has"),
         ([*good, "--AR-path", f"{model}/drafter.pt"], 1, "is a drafter, not a verifier"),
     ):
         try:

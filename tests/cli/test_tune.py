@@ -107,8 +107,17 @@ def test_what_is_left_open_follows_the_table(settings: Settings, keep: Keep) -> 
         replace(settings, strategy="fairseq"),
         replace(settings, strategy="AR", ar_backend="ours"),
         replace(settings, precision="float64"),
+        replace(settings, target_prefix="w1"),
     ):
         assert as_tuned(said) == said
+
+
+def test_a_target_prefix_has_a_table_of_its_own(settings: Settings, keep: Keep) -> None:
+    prefixed = replace(settings, target_prefix="w1")
+    keep(Way(6))
+    keep(Way(ar_backend="ctranslate2"), Way(4), **describe(prefixed, 1))
+    assert as_tuned(settings).controller == ControllerOptions("tree", tree_nodes=6)
+    assert as_tuned(prefixed).controller == ControllerOptions("tree", tree_nodes=4)
 
 
 def test_a_backend_that_is_ruled_out_or_absent_is_passed_over(

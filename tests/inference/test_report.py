@@ -51,7 +51,7 @@ def settings(tmp_path: Path) -> Settings:
         limits=GenerationLimits(0.5, 20, 2, 0.1, 1.5, 0.9, False, 1.25),
         source_lang="en",
         target_lang="de",
-        target_prefix="a b",
+        target_prefix="__de__",
         engine="openvino",
         precision="bfloat16",
         drafter_precision="int8",

@@ -39,7 +39,9 @@ def make_step(draw: st.DrawFn) -> StepTrace:
     )
 
 
-sentences = st.builds(SentenceTrace, source=text, output=text, steps=st.lists(make_step()))
+sentences = st.builds(
+    SentenceTrace, source=text, output=text, steps=st.lists(make_step()), forced=st.lists(text)
+)
 
 
 @given(sentences)

@@ -64,6 +64,15 @@ def test_the_picture_and_the_page_have_the_same_colours() -> None:
     assert "1 step, 2 tokens, 2.00 a step" in " ".join(page.split())
 
 
+def test_what_is_forced_stands_before_the_steps() -> None:
+    step = StepTrace(["a"], 1, 1, "own", 1.0)
+    forced = SentenceTrace("the source", "the output", [step], ["__de__", EVIL])
+    drawn = boxes(draw_sentence(forced))
+    assert [kind for kind, *_ in drawn[:4]] == ["forced", "forced", "accepted", "bonus"]
+    assert drawn[0][1] == "__de__"
+    assert drawn[-1][:2] == ("forced", "forced")
+
+
 def test_boxes_stay_inside_and_apart() -> None:
     step = StepTrace(["word" * (1 + n % 5) for n in range(40)], 40, 7, "own", 1.0)
     found = boxes(draw_sentence(sentence(step)))

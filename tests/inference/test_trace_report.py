@@ -162,6 +162,18 @@ def test_the_page_shows_every_token_as_what_it_is() -> None:
     assert "b p 0.30 q 0.60 p/q 0.50 head 0.75" in words
 
 
+def test_what_is_forced_is_shown_and_counted_apart() -> None:
+    forced = SentenceTrace("x", f"{EVIL} b", [StepTrace(["b"], 1, 1, "</s>", 1.0)], [EVIL, "a"])
+    page = build_report([forced, SENTENCES[2]], 1000, "run")
+    own = [("forced", EVIL), ("forced", "a"), ("accepted", "b"), ("bonus", "</s>")]
+    assert Elements(page).tokens == [*LEGEND, ("forced", "forced"), *own, *TOKENS[-3:]]
+    assert EVIL not in page
+    words = " ".join(re.sub("<[^>]*>", " ", page).split())
+    assert "committed tokens 3 = 1 accepted + 2 bonus" in words
+    assert "forced tokens 2" in words
+    assert "verification rate 1.000 verifier calls, one a step and one for what is forced" in words
+
+
 def test_the_limit_leaves_sentences_out_and_counts_all() -> None:
     page = build_report(iter(SENTENCES), 1, "run")
     assert "Shown: the first 1 line; left out by --limit: 2." in page

@@ -77,22 +77,22 @@ def load_translator(settings: Settings) -> Translator:
         controller = recommended(settings.controller, drafter, settings.rule, engine)
         _warn_of_batches(settings, controller)
         settings = replace(settings, controller=controller)
-    try:
-        generator = _build_generator(settings, task, engines, verifier, drafter, head)
-    except ConversionError as error:
-        return _by_our_loop(settings, str(error))
     readers = (model.encoder for model in (verifier, drafter) if model is not None)
     longest = min(int(encoder.max_positions()) for encoder in readers if encoder is not None)
-    if isinstance(generator, SpeculativeGenerator):
-        seconds = warm_up(generator, task.source_dictionary, settings.batch, longest)
-        if seconds:
-            logger.info("%s: warmed up in %.1f s", engine.name, seconds)
     markers = settings.post_process or (None if segmenters.bpe is not None else "subword_nmt")
     dictionaries = task.source_dictionary, task.target_dictionary
     codec = TextCodec(
         *dictionaries, longest, segmenters, markers, settings.keep_bpe, task.language_tokens
     )
-    codec.encode_prefix(settings.target_prefix)  # says what cannot be
+    codec.encode_prefix(settings.target_prefix)  # before anything is compiled for it
+    try:
+        generator = _build_generator(settings, task, engines, verifier, drafter, head)
+    except ConversionError as error:
+        return _by_our_loop(settings, str(error))
+    if isinstance(generator, SpeculativeGenerator):
+        seconds = warm_up(generator, task.source_dictionary, settings.batch, longest)
+        if seconds:
+            logger.info("%s: warmed up in %.1f s", engine.name, seconds)
     block_size = None if drafter is None else checked_block_size(drafter, settings.block_size)
     runner = generator if isinstance(generator, CTranslate2Generator) else engines
     return Translator(settings, generator, codec, runner, block_size)

@@ -35,6 +35,11 @@ KEY = "multilingual"
 
 NAME = re.compile(r"[^\s,]{1,64}")
 SPEC = re.compile(r"(src|tgt)(\.\w{1,32})?")
+TAGS = ("<MINED_DATA>", "<MMT_BT_DATA>", "<SMT_BT_DATA>")
+"""The last entries of dictionaries of NLLB's branch of fairseq (``--add-data-source-prefix-tags``),
+which nothing but its training puts anywhere."""
+OF_BRANCH = ("add_ssl_task_tokens", "finetune_dict_specs")
+"""Its options by which dictionaries have more entries, of which this knows nothing."""
 MOST = 1 << 17
 """The most languages, or pairs of them."""
 
@@ -104,6 +109,8 @@ class Multilingual:
     """As of :class:`LanguageTokens`."""
     has_mask: bool
     """Whether it learnt to denoise, too, for which dictionaries have a token."""
+    has_tags: bool = False
+    """Whether dictionaries have NLLB's tags."""
 
     @classmethod
     def of(cls, values: Mapping[str, object], folder: str) -> Multilingual:
@@ -116,11 +123,17 @@ class Multilingual:
         Raises:
             ConfigError: the languages cannot be told, or a value cannot be.
         """
+        for name in OF_BRANCH:
+            if values.get(name):
+                flag = name.replace("_", "-")
+                raise ConfigError(f"--{flag}, of a branch of fairseq, is not supported")
         langs, pairs = (_names(values, name) for name in ("langs", "lang_pairs"))
         listed = values.get("lang_dict")
-        if not langs and (listed or pairs):
-            args = Namespace(langs=None, lang_dict=_beside(folder, listed), lang_pairs=pairs)
+        if not langs and listed:
+            args = Namespace(langs=None, lang_dict=_beside(folder, str(listed)))
             langs = MultilingualDatasetManager.load_langs(args)
+        # As fairseq does, which then warns of what may befall a training.
+        langs = langs or sorted({language for pair in pairs for language in pair.split("-")})
         if not langs:
             raise ConfigError(
                 "its task is multilingual, and it names no languages; name a file "
@@ -143,6 +156,7 @@ class Multilingual:
             _spec(specs[1]),
             bool(values.get("lang_tok_replacing_bos_eos")),
             f"extra_data_{LangTokSpec.mono_dae.value}" in values,
+            bool(values.get("add_data_source_prefix_tags")),
         )
 
     def task_options(self) -> JsonObject:
@@ -164,6 +178,7 @@ class Multilingual:
             "langtoks": {LangTokSpec.main.value: [self.source_spec, self.target_spec]},
             "lang_tok_replacing_bos_eos": self.replace_eos,
             "extra_data": {LangTokSpec.mono_dae.value: ""} if self.has_mask else None,
+            "add_data_source_prefix_tags": self.has_tags,
         }
 
     @property
@@ -175,6 +190,8 @@ class Multilingual:
         """Add the tokens to a dictionary, as fairseq does where it loads one."""
         extra = self.options()["extra_data"]
         augment_dictionary(dictionary, list(self.langs), self.style, self.specs, extra)
+        for tag in TAGS if self.has_tags else ():
+            dictionary.add_symbol(tag)
 
     def check(self, languages: tuple[str, str]) -> None:
         """
@@ -260,11 +277,9 @@ def _names(values: Mapping[str, object], name: str) -> list[str]:
     return list(names)
 
 
-def _beside(folder: str, listed: object) -> str | None:
-    """Return the list of languages, which is not where it was in training."""
-    if not listed:
-        return None
-    path = os.path.join(folder, os.path.basename(str(listed)))
+def _beside(folder: str, listed: str) -> str:
+    """Return the path of the list of languages, which is not where it was in training."""
+    path = os.path.join(folder, os.path.basename(listed))
     if not os.path.isfile(path):
         raise ConfigError(f"its languages are listed in a file; put that beside it, as {path}")
     return path

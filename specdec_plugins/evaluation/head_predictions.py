@@ -110,21 +110,23 @@ class TrainedHead:
         last = target.ne(self.labeller.padding).sum(1) - 1
         cuts = torch.minimum(torch.arange(target.size(1), device=target.device), last[:, None])
         blocks = self.labeller(sample["net_input"], target, cuts, sample["id"])
-        reached = _reached(blocks, last)
+        reached = _reached(blocks, last, len(self.task.language_tokens.forced))
         logits = self.head.logits(blocks.states[reached], blocks.confidences[reached])
         return logits, blocks.survived[reached], blocks.decided[reached], blocks.open[reached]
 
 
-def _reached(blocks: LabelledBlocks, last: Tensor) -> Tensor:
+def _reached(blocks: LabelledBlocks, last: Tensor, first: int) -> Tensor:
     """``(batch, blocks)`` True for blocks that decoding drafts, of one block after every cut.
 
-    ``last`` ``(batch,)`` is each sentence's largest cut.
+    Args:
+        last: ``(batch,)`` each sentence's largest cut.
+        first: the smallest, after what is forced.
     """
     count = blocks.cuts.size(1)
     # By cut, the shortest first, and one more for all that is past a sentence's end.
     following = (blocks.cuts + blocks.accepted + 1).flip(1).clamp(max=count)
     at = last.new_zeros(len(last), count + 1)
-    at[:, 0] = 1
+    at[:, first] = 1
     for cut in range(count):
         at.scatter_add_(1, following[:, cut : cut + 1], at[:, cut : cut + 1].clone())
     inside = torch.arange(count, device=last.device) <= last[:, None]

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 from fairseq.modules import LearnedPositionalEmbedding
 
+from specdec_plugins.checkpoints.multilingual import LanguageTokens
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.files.wording import counted
+from specdec_plugins.inference.text import TextCodec
 from specdec_plugins.inference.translator import Translator
 
 
@@ -40,3 +42,16 @@ def describe(translator: Translator) -> Iterator[str]:
         f"{languages.target_lang} {len(codec.target)} entries; "
         + (f"{', '.join(shared)} share a table" if shared else "tables are separate")
     )
+    if codec.tokens != LanguageTokens():
+        yield f"language tokens: {', '.join(_language_tokens(codec))}"
+
+
+def _language_tokens(codec: TextCodec) -> Iterator[str]:
+    """Which token stands where, in a multilingual model's direction."""
+    tokens = codec.tokens
+    if tokens.source is not None:
+        where = "in place of a source's EOS" if tokens.replace_eos else "before a source"
+        yield f"{codec.source[tokens.source]} {where}"
+    if tokens.target is not None:
+        where = "in place of" if tokens.replace_eos else "forced after"
+        yield f"{codec.target[tokens.target]} {where} the EOS that a target begins with"

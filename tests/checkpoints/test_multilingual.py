@@ -107,6 +107,15 @@ def test_a_list_of_languages_lies_beside_the_checkpoint(tmp_path: Path) -> None:
     assert Multilingual.of(values, str(tmp_path)).langs == ("de", "en")
 
 
+def test_dictionaries_of_nllb_end_with_tags() -> None:
+    nllb = Multilingual.of({"langs": "en,de", "add_data_source_prefix_tags": True}, "")
+    dictionary = make_dictionary(1)
+    nllb.augment(dictionary)
+    tags = ["<MINED_DATA>", "<MMT_BT_DATA>", "<SMT_BT_DATA>"]
+    assert dictionary.symbols[4:] == ["w0", "__en__", "__de__", *tags]
+    assert kept_languages({KEY: nllb.options()}) == nllb
+
+
 @pytest.mark.parametrize(
     ("values", "fault"),
     [
@@ -116,6 +125,7 @@ def test_a_list_of_languages_lies_beside_the_checkpoint(tmp_path: Path) -> None:
         ({"langs": "en", "lang_tok_style": "other"}, "lang_tok_style 'other'"),
         ({"langs": "en", "langtoks_main": "src"}, "langtoks that are no pair"),
         ({"langs": "en", "encoder_langtok": "{}"}, "the language token '{}'"),
+        ({"langs": "en", "add_ssl_task_tokens": True}, "--add-ssl-task-tokens, of a branch"),
     ],
 )
 def test_what_cannot_be_is_refused(values: dict[str, Any], fault: str) -> None:

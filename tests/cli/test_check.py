@@ -86,12 +86,24 @@ def test_a_text_and_dictionaries_elsewhere(
         ),
         ("learned positions", ["learned positions, at most 64", "tables are separate"]),
         ("norm on embeddings", ["pre-norm, a norm on embeddings"]),
+        (
+            "multilingual",
+            [
+                "language tokens: __en__ before a source, __de__ forced after the EOS that a",
+                " --source-lang en --target-lang de ",
+            ],
+        ),
+        (
+            "multilingual, in place of EOS",
+            ["tokens: [de] in place of a source's EOS, [de] in place of the EOS that a target"],
+        ),
     ],
 )
 def test_what_is_told(
     kind: str, facts: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert check.main([str(STAND_INS[kind].save(tmp_path / "model.pt")), "--lines", "1"]) == 0
+    path = STAND_INS[kind].save(tmp_path / "model.pt")
+    assert check.main([str(path), "--lines", "1", "-s", "en", "-t", "de"]) == 0
     output = capfd.readouterr().out
     assert [fact for fact in facts if fact not in output] == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 import re
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from kills import UNFINISHED, Victim, fork
+from stand_ins import STAND_INS
 
 from specdec_plugins.cli import make_pair
 from specdec_plugins.files.errors import InferenceError
@@ -208,3 +210,19 @@ def test_a_dry_run_says_all_and_leaves_nothing(
     assert re.search(r"^all: about 2\.\d\d hours", said, re.M)
     assert "verifier_features: true" in said
     assert not out.exists()
+
+
+@pytest.mark.slow
+def test_of_a_multilingual_verifier(sources: Path, tmp_path: Path) -> None:
+    """Its folder needs no languages, which are those of its making."""
+    kind = dataclasses.replace(STAND_INS["multilingual"], seed=12)  # it ends most sentences
+    verifier = kind.save(tmp_path / "verifier.pt")
+    assert make(verifier, sources, tmp_path / "out", "--updates", "6", "--heads") == 0
+    settings = pair_settings(tmp_path / "out" / "pair")
+    said = []
+    for strategy in ("fairseq", "specdec"):
+        given = Settings(**settings, strategy=strategy, precision="float64", beam=1)
+        lines = sources.read_text("utf-8").splitlines()[:10]
+        said.append([one.text for one in load_translator(given).translate(lines)])
+    assert said[0] == said[1]
+    assert "__en__ before a source" in (tmp_path / "out" / "README.md").read_text("utf-8")

@@ -43,36 +43,51 @@ def make_pair(name: str, seed: int) -> tuple[Any, Any]:
 
 
 def decode(
-    drafter: Any, verifier: Any, rule: AcceptanceRule, batch: Any, penalty: float = 1.0
+    drafter: Any,
+    verifier: Any,
+    rule: AcceptanceRule,
+    batch: Any,
+    penalty: float = 1.0,
+    **begin: Any,
 ) -> list[Any]:
     limits = GenerationLimits(max_len_b=LIMIT, repetition_penalty=penalty)
     generator = build_generator(verifier, drafter, DICTIONARY, rule=rule, limits=limits)
-    return [hypotheses[0] for hypotheses in generator.generate(None, batch)]
+    return [hypotheses[0] for hypotheses in generator.generate(None, batch, **begin)]
 
 
-def targets_and_cuts(hypotheses: list[Any]) -> tuple[torch.Tensor, torch.Tensor, list[list[int]]]:
+def targets_and_cuts(
+    hypotheses: list[Any], forced: int = 0
+) -> tuple[torch.Tensor, torch.Tensor, list[list[int]]]:
     """What was decoded, where every step began, and how much it accepted; rows are padded."""
     target = torch.nn.utils.rnn.pad_sequence(
         [h["tokens"] for h in hypotheses], batch_first=True, padding_value=PAD
     ).clone()
     steps = max(len(h["accepted"]) for h in hypotheses)
-    cuts = torch.zeros(len(hypotheses), steps, dtype=torch.long)
+    cuts = torch.full((len(hypotheses), steps), forced)
     for row, hypothesis in enumerate(hypotheses):
         for step in range(1, len(hypothesis["accepted"])):
             cuts[row, step] = cuts[row, step - 1] + hypothesis["accepted"][step - 1] + 1
     return target, cuts, [h["accepted"] for h in hypotheses]
 
 
-@pytest.mark.parametrize("penalty", [1.0, 2.0])
+@pytest.mark.parametrize(
+    ("penalty", "begin", "forced"),
+    [(1.0, None, 0), (2.0, None, 0), (1.0, 5, 0), (1.0, None, 1)],
+    ids=["1.0", "2.0", "in place of EOS", "forced"],
+)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", ["causal", "shared", "block"])
-def test_labels_equal_what_the_generator_accepts(name: str, rule: str, penalty: float) -> None:
+def test_labels_equal_what_the_generator_accepts(
+    name: str, rule: str, penalty: float, begin: int | None, forced: int
+) -> None:
     compared = accepted_tokens = 0
     for seed in range(4):
         drafter, verifier = make_pair(name, seed)
+        drafter.begin = begin or EOS
         batch = make_batch([6, 2, 9, 4, 7, 3, 8, 5], vocabulary=8, seed=seed)
-        decoded = decode(drafter, verifier, RULES[rule], batch, penalty)
-        target, cuts, accepted = targets_and_cuts(decoded)
+        given = {"bos_token": begin, "prefix_tokens": torch.full((8, 1), 6) if forced else None}
+        decoded = decode(drafter, verifier, RULES[rule], batch, penalty, **given)
+        target, cuts, accepted = targets_and_cuts(decoded, forced)
         scoring = Scoring(RULES[rule], repetition_penalty=penalty)
         labeller = AcceptanceLabeller(drafter, verifier, scoring, K, PAD)
         blocks = labeller(batch["net_input"], target, cuts)

@@ -20,7 +20,8 @@ logger = logging.getLogger(__name__)
 
 TRANSFORMER = "transformer"
 SUPPORTED = (
-    "supported are fairseq's `transformer`, trained for `translation`, and this plugin's own"
+    "supported are fairseq's `transformer`, trained for `translation` or for several languages "
+    "(`translation_multi_simple_epoch`), and this plugin's own"
 )
 AS_TRANSFORMER = "if it is a Transformer, make one of it: specdec-export SOURCE TARGET"
 

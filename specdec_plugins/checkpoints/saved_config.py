@@ -52,6 +52,9 @@ REFUSED = {
     "quant_noise_scalar": "scalar quantisation, which fairseq also evaluates with,",
 }
 
+REFUSED_TASKS = ("translation_from_pretrained_bart",)
+"""Those that translate, but have sentences of other kinds: here they end with their language."""
+
 # The most that an integer field may say, by the end of its name; others may say OTHERWISE.
 LIMITS = {"layers": 1024, "heads": 1024, "positions": 1 << 16, "block_size": 1024}
 LIMITS["min_params_to_wrap"] = 1 << 62
@@ -91,7 +94,8 @@ def saved_task(config: object) -> Namespace:
     values = _values("task", config)
     name = _task_name(config, values)
     registered = TASK_REGISTRY.get(name, object) if isinstance(name, str) else object
-    if name != multilingual.TASK and not issubclass(registered, TranslationTask):
+    translates = issubclass(registered, TranslationTask) and name not in REFUSED_TASKS
+    if name != multilingual.TASK and not translates:
         raise ConfigError(f"its task is {shown(name)}; {SUPPORTED}")
     known = hints_of(TASK_DATACLASS_REGISTRY.get(name, TranslationConfig))
     if isinstance(config, Namespace) or name == multilingual.TASK:

@@ -268,7 +268,7 @@ class TestTypes:
 
 class TestTask:
     def test_a_task_of_another_kind_is_refused(self) -> None:
-        for name in ("language_modeling", "not_there", 3):
+        for name in ("language_modeling", "translation_from_pretrained_bart", "not_there", 3):
             with pytest.raises(ConfigError, match="its task is"):
                 saved_task({"_name": name})
 

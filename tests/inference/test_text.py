@@ -11,12 +11,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from conftest import make_dictionary
 from fairseq.data import Dictionary, encoders
 from fairseq.tasks.translation import TranslationTask
 from fairseq_cli.interactive import buffered_read
 from odd_lines import CONTROLS, SPACES
 
+from specdec_plugins.checkpoints.multilingual import LanguageTokens
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.input import InputLines, Line
 from specdec_plugins.files.output import OutputLines
@@ -34,6 +36,26 @@ class Brackets:
 
     def decode(self, text: str) -> str:
         return f"{self.kind}({text})"
+
+
+@pytest.mark.parametrize("replace_eos", [False, True])
+def test_languages_are_in_the_tokens_and_not_in_the_text(replace_eos: bool) -> None:
+    dictionary = make_dictionary(3)
+    en, de = (dictionary.add_symbol(f"__{language}__") for language in ("en", "de"))
+    codec = TextCodec(dictionary, dictionary, 4, tokens=LanguageTokens(en, de, replace_eos))
+    ids = codec.encode(Line(1, "w0 w1 w2 w0"))
+    # Cut to four tokens, EOS and the language among them.
+    assert ids is not None
+    assert ids.tolist() == ([4, 5, 6, en] if replace_eos else [en, 4, 5, 2])
+    forced = [] if replace_eos else [de]
+    for text, expected in (
+        (None, forced),
+        ("w2", [*forced, 6]),
+        ("__de__ w2", [de, 6]),  # named as well
+        ("__en__", [*forced, en]),
+    ):
+        assert codec.encode_prefix(text).tolist() == expected
+    assert codec.decode(torch.tensor([de, 4, 5, de, 6, 2])) == "w0 w1 w2"
 
 
 def test_codec_decodes_in_the_reverse_order() -> None:

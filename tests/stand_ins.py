@@ -176,6 +176,7 @@ STAND_INS: dict[str, StandIn] = {
         languages="--langs fr,en,de --lang-pairs en-de --encoder-langtok tgt --decoder-langtok "
         "--lang-tok-style mbart --lang-tok-replacing-bos-eos",
         separate=True,
+        seed=14,
     ),
     "output dim": StandIn({"decoder_output_dim": 8}, options={"decoder_output_dim": "8"}),
 }

@@ -77,8 +77,10 @@ def load_translator(settings: Settings) -> Translator:
         controller = recommended(settings.controller, drafter, settings.rule, engine)
         _warn_of_batches(settings, controller)
         settings = replace(settings, controller=controller)
-    readers = (model.encoder for model in (verifier, drafter) if model is not None)
-    longest = min(int(encoder.max_positions()) for encoder in readers if encoder is not None)
+    readers = [model.encoder for model in (verifier, drafter) if model is not None]
+    positions = [int(encoder.max_positions()) for encoder in readers if encoder is not None]
+    # A drafter without the verifier whose encoder it needs is refused below.
+    longest = min(positions, default=1)
     markers = settings.post_process or (None if segmenters.bpe is not None else "subword_nmt")
     dictionaries = task.source_dictionary, task.target_dictionary
     codec = TextCodec(

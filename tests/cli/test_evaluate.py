@@ -128,7 +128,7 @@ def test_all_controllers(run: Evaluate, out: Path, capfd: pytest.CaptureFixture[
     assert oracle["verified_discard_rate"] == 0
     assert not oracle["real_decoder"]
     over = [one["system"] for one in group["fastest"] if one["over"] == "AR"]
-    assert len(over) == len({"constant", "heuristic", "confidence", "head", "tree", "cost"})
+    assert len(over) == len({"constant", "heuristic", "confidence", "head", "tree"})
     assert len(group["acceptance_head_against_constant"]) == 1
     assert len(list((out / "sentences").iterdir())) == len(names)
     path = out / "sentences" / "acceptance-head-0.9-k-4.cpu-batch3.jsonl"

@@ -70,7 +70,7 @@ def test_trees(tree: Any, seed: int, several: bool) -> None:
     good = drafted == own.gather(1, torch.from_numpy(parents))
     if several:
         good |= torch.rand(good.shape) < 0.6
-    expected = walk(parents, tokens, good, own, EOS, [tokens.shape[1]] * 2, None)
+    expected = walk((parents, tokens), good, own, EOS, [tokens.shape[1]] * 2, None)
     assert_same(walk_by_tensors(links_of(parents), drafted, (good, own), EOS, several), expected)
 
 

@@ -99,21 +99,6 @@ class DraftingPolicy(Policy):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class TreePolicy(DraftingPolicy):
-    """A policy whose drafts are trees."""
-
-    trees: ClassVar[bool] = True
-    tree_nodes: int = option(
-        8,
-        "tree: how many tokens of a tree to verify",
-        least=1,
-        most=1024,
-        sweep=(8, 12, 16, 20, 24),
-        axis="nodes",
-    )
-
-
 POLICIES: dict[str, type[Policy]] = {}
 """The policies, by name."""
 PolicyType = TypeVar("PolicyType", bound=type[Policy])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from specdec_plugins.decoding.controllers.base import Controller, Needs
-from specdec_plugins.decoding.controllers.policy import Parts, TreePolicy, register_policy
+from specdec_plugins.decoding.controllers.policy import DraftingPolicy, Parts, register_policy
 from specdec_plugins.decoding.options import option
 from specdec_plugins.decoding.step_result import StepResult
 
@@ -52,7 +52,7 @@ class Tree(Controller):
 
 @register_policy
 @dataclass(frozen=True, kw_only=True)
-class BranchingPolicy(TreePolicy):
+class TreePolicy(DraftingPolicy):
     """See :class:`Tree`."""
 
     name: ClassVar[str] = "tree"
@@ -60,6 +60,16 @@ class BranchingPolicy(TreePolicy):
         "the most probable continuations, which branch, or what the last step left of them"
     )
 
+    trees: ClassVar[bool] = True
+
+    tree_nodes: int = option(
+        8,
+        "tree: how many tokens of a tree to verify",
+        least=1,
+        most=1024,
+        sweep=(8, 12, 16, 20, 24),
+        axis="nodes",
+    )
     redraft_below: float = option(
         1.5,
         "tree: draft anew where what is left of the last draft promises fewer accepted tokens a "

@@ -13,7 +13,6 @@ from scripted import DICTIONARY, ScriptedHead, traced
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.controllers import POLICIES, Controller, ControllerOptions
 from specdec_plugins.decoding.controllers.base import Decoder
-from specdec_plugins.decoding.controllers.costs import StepCosts
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
@@ -70,9 +69,9 @@ def priced(controller: Any, slope: float) -> Any:
     much."""
 
     def prepare(decoder: Decoder, sample: Any) -> None:
-        sizes = np.arange(len(sample["net_input"]["src_tokens"]) + 1.0)[:, None]
-        slots = slope * sizes.clip(1) * np.arange(controller.needs.most + 1.0)
-        controller.learn_costs(StepCosts(draft=slots / 2, verify=1 + slots))
+        rows, most = len(sample["net_input"]["src_tokens"]), controller.needs.most
+        slots = slope * most * np.arange(rows + 1.0).clip(1)
+        controller.learn_costs(1 + slots / 2, 1 + 1.5 * slots)
 
     controller.prepare = prepare
     return controller

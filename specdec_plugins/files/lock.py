@@ -22,15 +22,14 @@ from specdec_plugins.files.paths import Location, NamedPaths, check_writable, lo
 class OutputLock:
     """What a run holds of an output, from entering until it is left, or the run is killed."""
 
-    def __init__(self, output: Location, file: Location, wait: bool = False) -> None:
+    def __init__(self, output: Location, file: Location) -> None:
         """
         Args:
             output: what messages call it.
             file: the lock file. Its folder must be there.
-            wait: for another run, and not be refused.
         """
         self._output = output
-        self._lock = FileLock(file, timeout=-1 if wait else 0)
+        self._lock = FileLock(file, timeout=0)
 
     def __enter__(self) -> OutputLock:
         """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import platform
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -58,7 +57,8 @@ def full_report(translator: Translator, resumed_after: int = 0, **run: object) -
         **dict.fromkeys(absent if asked.drafts else UNDRAFTED),
         "settings": {**_settings(asked), "block_size": translator.block_size, **run},
         "files": {
-            name: {"path": path, "sha256": file_digest(path)} for name, path in _files(asked)
+            name: {"path": path, "sha256": file_digest(path)}
+            for name, path in model_files(asked).items()
         },
         "device": device_name(asked.device),
         "engine": translator.engine,
@@ -122,14 +122,6 @@ def _settings(settings: Settings) -> JsonObject:
     depends = not settings.rule.lossless and settings.controller.policy.looks_around
     # In exact arithmetic too, by which drafts a row is given.
     return {**described, "output_depends_on_batch": depends if judges else None}
-
-
-def _files(settings: Settings) -> Iterator[tuple[str, str]]:
-    """The files that the output depends on, and the costs by which it was decoded."""
-    yield from model_files(settings).items()
-    profile = settings.controller["cost_profile"]
-    if profile is not None and os.path.isfile(profile):
-        yield "cost_profile", profile
 
 
 def _sampling(settings: JsonObject) -> str:

@@ -13,21 +13,18 @@ from specdec_plugins.inference.settings import Settings
 
 
 def check_run(settings: Settings, outputs: NamedPaths, inputs: NamedPaths) -> None:
-    """:func:`check_paths` of a run, whose models are inputs, and whose cost profile is an output.
+    """:func:`check_paths` of a run, whose models are inputs.
 
     Raises:
         InferenceError: two are the same file.
     """
-    options = settings.controller
     given = {
         "--path": settings.path,
         "--AR-path": settings.ar_path,
-        "--acceptance-head": options["acceptance_head"],
+        "--acceptance-head": settings.controller["acceptance_head"],
     }
     named = [(f"the model's {name}", path) for name, path in model_files(settings).items()]
-    check_paths(
-        [*outputs, ("--cost-profile", options["cost_profile"])], [*inputs, *named, *given.items()]
-    )
+    check_paths(outputs, [*inputs, *named, *given.items()])
 
 
 def model_files(settings: Settings) -> dict[str, str]:

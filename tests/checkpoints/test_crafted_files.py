@@ -13,12 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from conftest import make_batch, make_verifier
-from conftest import make_task as plain_task
-from drafters import make_causal
 from experiments import make_groups, make_run
 from kills import load
 from models.test_acceptance_head import make_head
@@ -27,12 +23,7 @@ from test_head_file import DRAFTER, RULE
 from test_loading import make_model_args, make_state, make_task
 
 from specdec_plugins.checkpoints.head_file import load_head, save_head
-from specdec_plugins.decoding import cost_profile
 from specdec_plugins.decoding.acceptance import Scoring
-from specdec_plugins.decoding.build import build_generator
-from specdec_plugins.decoding.controllers import Needs
-from specdec_plugins.decoding.cost_profile import CostProfile
-from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.step_result import StepTrace
 from specdec_plugins.evaluation.folder import RunFolder, read_runs
 from specdec_plugins.files.errors import CheckpointError, InferenceError
@@ -98,35 +89,6 @@ def test_traces(tmp_path: Path) -> None:
         build_report(read_trace(str(path)), 10, "trace")
 
     check(path, texts(good, COUNT), reported, InferenceError)
-
-
-def test_cost_profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "costs.json"
-    points = {
-        "draft": [[0, 0.0], [1, 0.1], [4, 0.2]],
-        "verify": [[0, 0.1], [1, 0.1], [4, 0.2]],
-    }
-    key = {"threads": 1}
-
-    monkeypatch.setattr(cost_profile, "describe", lambda *_: key)
-    for name, rounds in (("WARM_UP", 0), ("LEAST", 1), ("MOST", 1)):
-        monkeypatch.setattr(CostProfile, name, rounds)
-    limits = GenerationLimits(max_len_b=2)
-    task = plain_task()
-    generator = build_generator(
-        make_verifier(task), make_causal(task), task.target_dictionary, limits=limits
-    )
-    batch = make_batch([3, 3])
-
-    def tabulated() -> None:
-        """What is not there, or of another machine, is measured."""
-        found = CostProfile(str(path)).costs(generator, batch, Needs(4))
-        assert np.isfinite(found.draft).all()
-        assert np.isfinite(found.verify).all()
-
-    check(
-        path, texts({"key": key, "costs": {"1": points, "2": points}}, COUNT), tabulated, ValueError
-    )
 
 
 class TestHeads:

@@ -61,7 +61,6 @@ def run(world: Path, out: Path) -> Evaluate:
             "--output-path": str(out),
             "--max-len-b": "9",
             "--warmup": "1",
-            "--cost-profile": str(world / "costs.json"),
             **{f"--{name.replace('_', '-')}": value for name, value in usual.items()},
         }
         pairs = (word for pair in given.items() if pair[1] is not None for word in pair)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
@@ -282,12 +281,12 @@ def test_stats_of_trees(run: RunScript, tmp_path: Path, below: str, drafts_anew:
 def test_where_relaxed_output_depends_on_the_batch(
     run: RunScript, world: Path, tmp_path: Path, flags: tuple[str, ...], told: str, capfd: Any
 ) -> None:
-    stats, costs = tmp_path / "stats.json", str(tmp_path / "costs.json")
+    stats = tmp_path / "stats.json"
     rule = RelaxedRule(3, 1.0) if "--tau" in flags else StrictRule()
     named = ()
     if "--auto-stop-threshold" in flags:
         head = save_random_head(world, tmp_path / "head.pt", rule)
-        named = ("--cost-profile", costs, "--acceptance-head", str(head))
+        named = ("--acceptance-head", str(head))
     assert run("--stats-json", str(stats), *flags, *named) == 0
     depends = json.loads(stats.read_text())["settings"]["output_depends_on_batch"]
     assert depends == bool(told)
@@ -449,31 +448,16 @@ def test_what_is_recommended_is_taken_and_reported(
 def test_a_threshold_by_what_steps_cost(
     run: RunScript, world: Path, tmp_path: Path, greedy: list[str]
 ) -> None:
-    """It measures, keeps what it measured, and translates as ever."""
-    costs, stats = tmp_path / "costs.json", tmp_path / "stats.json"
+    """It measures, and translates as ever."""
+    stats = tmp_path / "stats.json"
     head = save_random_head(world, tmp_path / "head.pt", StrictRule())
-    flags = [*BY_COSTS, "--fp64", "--cost-profile", str(costs), "--acceptance-head", str(head)]
+    flags = [*BY_COSTS, "--fp64", "--acceptance-head", str(head)]
     for batch in ("1", "2"):
         assert run(*flags, "--stats-json", str(stats), batch=batch) == 0
         assert lines_of(tmp_path / "out.txt") == greedy
         report = json.loads(stats.read_text())
         assert report["settings"]["controller"]["auto_stop_threshold"] is True
-        digest = hashlib.sha256(costs.read_bytes()).hexdigest()
-        assert report["files"]["cost_profile"] == {"path": str(costs), "sha256": digest}
         assert report["sentences"] == len(SENTENCES)
-    assert set(json.loads(costs.read_text())["costs"]) == {"1", "2"}
-
-
-def test_a_controller_that_needs_a_file_of_its_own(
-    run: RunScript, world: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    thesis = tmp_path / "thesis.txt"
-    thesis.write_text("precious")
-    head = save_random_head(world, tmp_path / "head.pt", StrictRule())
-    flags = [*BY_COSTS, "--acceptance-head", str(head), "--cost-profile", str(thesis)]
-    assert run(*flags) == 2
-    assert "thesis.txt: is no cost profile" in one_error(capfd)
-    assert thesis.read_text() == "precious"
 
 
 def test_an_oracle_is_called_one(run: RunScript, capfd: pytest.CaptureFixture[str]) -> None:

@@ -30,7 +30,7 @@ Files = dict[Path, bytes]
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Files that no command would get as far as to read."""
-    for name in (*MODELS, "in.txt", "costs", "run.jsonl", "checkpoint.pt"):
+    for name in (*MODELS, "in.txt", "run.jsonl", "checkpoint.pt"):
         (tmp_path / name).write_text(f"precious {name}\n")
     (tmp_path / "out").mkdir()
     return tmp_path
@@ -47,9 +47,6 @@ def models(folder: Path) -> list[str]:
         str(folder),
         *pair,
         *head,
-        "--auto-stop-threshold",
-        "--cost-profile",
-        f"{folder}/costs",
         "--cpu",
     ]
 
@@ -103,7 +100,7 @@ def test_another_run_has_an_output(
             refused(load(script).main, *arguments.format(folder).split(), why=why)
 
 
-OUTPUTS = ("--output-path", "--trace", "--stats-json", "--cost-profile")
+OUTPUTS = ("--output-path", "--trace", "--stats-json")
 
 
 def test_inference(folder: Path, refused: Callable[..., None]) -> None:
@@ -126,7 +123,7 @@ def test_inference(folder: Path, refused: Callable[..., None]) -> None:
         refused(main, *models(folder), *(word for pair in given.items() for word in pair))
 
 
-INPUTS = (*MODELS, "in.txt", "costs")
+INPUTS = (*MODELS, "in.txt")
 
 
 def each_once(outputs: Sequence[Any], inputs: Sequence[Any]) -> list[tuple[Any, Any]]:

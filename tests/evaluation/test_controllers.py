@@ -49,7 +49,6 @@ def test_a_threshold_that_follows_from_costs_is_one_system() -> None:
     assert found[2].threshold is None
     options = found[2].describe()["options"]
     assert "stop_threshold" not in options
-    assert options["cost_profile"] is None
 
 
 def test_every_value_for_every_k() -> None:

@@ -21,7 +21,6 @@ from specdec_plugins.checkpoints.encoder_init import write_initial_checkpoint
 from specdec_plugins.checkpoints.export import export_checkpoint
 from specdec_plugins.checkpoints.head_file import save_head
 from specdec_plugins.checkpoints.loading import save_state
-from specdec_plugins.decoding.cost_profile import CostProfile, write_costs
 from specdec_plugins.evaluation.calibration import Predictions, plot_reliability
 from specdec_plugins.files.errors import CheckpointError, InferenceError
 from specdec_plugins.files.output import write_whole
@@ -39,7 +38,7 @@ def verifier(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 every_way = pytest.mark.parametrize(
     "write",
-    ["export", "initial checkpoint", "head", "costs", "whole", "report", "plot", "state"],
+    ["export", "initial checkpoint", "head", "whole", "report", "plot", "state"],
     indirect=True,
 )
 """All of them go through ``whole_file``: what is true of one is true of the others."""
@@ -58,7 +57,6 @@ def write(request: pytest.FixtureRequest, verifier: str) -> Write:
         "export": lambda path: export_checkpoint(verifier, str(path)),
         "initial checkpoint": lambda path: write_initial_checkpoint(verifier, str(path)),
         "head": lambda path: save_head(path, make_head()),
-        "costs": lambda path: write_costs(path, {"a": 1}, {}),
         "whole": lambda path: write_whole(path, [b"w1\n"] * 9000),
         "report": lambda path: write_json({"a": list(range(9000))}, str(path)),
         "plot": draw,
@@ -169,13 +167,6 @@ def test_a_folder_stays_one(tmp_path: Path, write: Write) -> None:
     with pytest.raises((CheckpointError, InferenceError, OSError, ValueError)):
         write(tmp_path / "folder")
     assert [path.name for path in tmp_path.rglob("*")] == ["folder"]
-
-
-@pytest.mark.parametrize("path", ["/dev/full", "/dev/null", "."])
-def test_what_is_no_file_is_no_cost_profile(path: str) -> None:
-    """Reading ``/dev/full`` would never end."""
-    with pytest.raises(ValueError, match=rf"--cost-profile {path}: is no ordinary file"):
-        CostProfile(path)
 
 
 def test_a_name_as_long_as_can_be(tmp_path: Path, write: Write) -> None:

@@ -120,7 +120,7 @@ def settings(tmp_path: Path) -> Settings:
         data=str(tmp_path),
         path=str(tmp_path / "drafter.pt"),
         ar_path=str(tmp_path / "verifier.pt"),
-        controller=ControllerOptions("acceptance-head", cost_profile=str(tmp_path / "costs")),
+        controller=ControllerOptions("acceptance-head"),
         encoder_options={"sentencepiece_model": str(tmp_path / "spm"), "other": "word"},
     )
 
@@ -136,7 +136,7 @@ def test_files_of_the_models(settings: Settings, tmp_path: Path) -> None:
         "codes": "codes",
         "sentencepiece_model": "spm",
     }
-    for path in (*files.values(), str(tmp_path / "costs")):
+    for path in files.values():
         with pytest.raises(InferenceError, match="is the same file as"):
             check_run(settings, [("--output-path", path)], [])
     check_run(settings, [("--output-path", tmp_path / "new")], [])

@@ -19,7 +19,7 @@ from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.inference import Settings
 from specdec_plugins.inference.report import format_report, full_report, write_json
 
-NAMES = ("verifier.pt", "drafter.pt", "head.pt", "codes", "dict.en.txt", "dict.de.txt", "costs")
+NAMES = ("verifier.pt", "drafter.pt", "head.pt", "codes", "dict.en.txt", "dict.de.txt")
 
 
 @pytest.fixture
@@ -46,7 +46,6 @@ def settings(tmp_path: Path) -> Settings:
             tree_nodes=9,
             redraft_below=float("inf"),
             acceptance_head=str(tmp_path / "head.pt"),
-            cost_profile=str(tmp_path / "costs"),
         ),
         limits=GenerationLimits(0.5, 20, 2, 0.1, 1.5, 0.9, False, 1.25),
         source_lang="en",
@@ -144,5 +143,4 @@ def test_files_are_reported_by_name_and_content(settings: Settings, tmp_path: Pa
     assert found["verifier"] == paths["verifier.pt"]
     assert found["drafter"] == paths["drafter.pt"]
     assert found["acceptance_head"] == paths["head.pt"]
-    assert found["cost_profile"] == paths["costs"]
     assert found["dict.de.txt"] == paths["dict.de.txt"]

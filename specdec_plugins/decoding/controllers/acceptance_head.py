@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 from argparse import SUPPRESS
 from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import median
 from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.controllers.averages import RunningRates
+from specdec_plugins.decoding.arrays import Floats
 from specdec_plugins.decoding.controllers.base import Bounds, Controller, Decoder, Needs
-from specdec_plugins.decoding.controllers.costs import StepCosts
 from specdec_plugins.decoding.controllers.policy import (
     DraftingPolicy,
     Head,
     Parts,
     register_policy,
 )
-from specdec_plugins.decoding.cost_profile import CostProfile, trial
 from specdec_plugins.decoding.drafts import ChainDraft, Draft
 from specdec_plugins.decoding.options import option
+from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.host.fairseq_types import Sample
+
+logger = logging.getLogger(__name__)
 
 
 class AcceptanceHead(Controller):
@@ -55,7 +58,7 @@ class AcceptanceHead(Controller):
 
 
 class CostStopping(AcceptanceHead):
-    """Slots are verified as long as that pays, by what steps cost on this machine: it learns that
+    """Slots are verified as long as that pays, by what steps cost on this machine: it measures that
     before its first batch, and before each that is larger.
 
     SpecDec++ (§3, theorem 3.1) stops drafting where the probability that a drafted token is
@@ -73,10 +76,11 @@ class CostStopping(AcceptanceHead):
     is where to stop: where the probability of a rejection, ``1 - S_j``, is above ``1 - v λ``. That
     has the theorem's form, 1 less the price of a token by what it is worth.
 
-    v is ``(V(k) - V(0)) / k`` of the measured costs. λ is that of the steps made lately: the tokens
-    that they committed, by what the table says that they cost. Each new λ is that of the rule which
-    the one before made, which is Dinkelbach's own way to the largest. The rows of a batch share a
-    step, which is as wide as the longest of them: they are cut alike, by their mean S_j.
+    v is ``(V(k) - V(0)) / k``, measured by decoding the batch at hand with drafts of which nothing
+    is verified, and with drafts of which all is. λ is that of the steps made lately: the tokens
+    that they committed, by what such steps take. Each new λ is that of the rule which the one
+    before made, which is Dinkelbach's own way to the largest. The rows of a batch share a step,
+    which is as wide as the longest of them: they are cut alike, by their mean S_j.
     """
 
     PERIOD = 8
@@ -84,39 +88,66 @@ class CostStopping(AcceptanceHead):
     PRIOR = 20.0
     """The weight of the first guess: that so many rows had nothing accepted, and nothing
     verified."""
+    WINDOW = 1000.0
+    """Rows after which an old one has lost most of its weight."""
+    ROUNDS = 4
+    """How often a batch is decoded to measure its steps; the first time does not count."""
 
-    def __init__(self, bounds: Bounds, head: Head, profile: CostProfile | None = None) -> None:
-        """``profile``: where costs are kept; None is a file in the cache folder."""
+    def __init__(self, bounds: Bounds, head: Head) -> None:
         super().__init__(bounds, head, 1.0)
-        self._profile, self._known = profile or CostProfile(), 0
-        # Of a row and step: tokens committed, and slots verified.
-        self._averages = RunningRates(np.array([1.0, 0.0]), self.PRIOR)
-        self._sums, self._rows, self._steps = np.zeros(2), 0, 0
+        self._known = 0
+        # Rows of steps, tokens committed and slots verified: of all lately, and of the newest.
+        self._seen = self.PRIOR * np.array([1.0, 1.0, 0.0])
+        self._new, self._steps = np.zeros(3), 0
 
     def prepare(self, decoder: Decoder, sample: Sample) -> None:
-        """See the base class.
+        """Measure what a step takes, of one row and of all; between them it is interpolated."""
+        tokens = sample["net_input"]["src_tokens"]
+        rows, device = len(tokens), tokens.device
+        if rows <= self._known:
+            return
+        logger.info("measuring what steps cost, for batches of up to %d", rows)
+        sizes = sorted({1, rows})
+        # What is drawn in passing is not to change what is drawn later.
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            found = [self._step_seconds(decoder, sample, size) for size in sizes]
+        self.learn_costs(*(np.interp(range(rows + 1), sizes, part) for part in zip(*found)))
 
-        Raises:
-            ValueError: the user's file of costs is something else, or cannot be written.
-        """
-        rows = len(sample["net_input"]["src_tokens"])
-        if rows > self._known:
-            self.learn_costs(self._profile.costs(decoder, sample, self.needs))
-            self._known = rows
+    def _step_seconds(self, decoder: Decoder, sample: Sample, rows: int) -> list[float]:
+        """Seconds of a step of the first ``rows`` that verifies nothing, and of one that verifies
+        all; the encoder's, which no length changes, are left out."""
+        inputs = {name: tensor[:rows] for name, tensor in sample["net_input"].items()}
+        lengths = 0, self._bounds.most
+        trials: dict[Controller, list[float]] = {self._verifying(n): [] for n in lengths}
+        for _ in range(self.ROUNDS):
+            for trial, seconds in trials.items():
+                statistics = DecodingStatistics()
+                decoder.decode({"net_input": inputs}, trial, statistics)
+                encoding = statistics.stopwatch.seconds()["encode"]
+                seconds.append((statistics.total_seconds - encoding) * rows / statistics.steps)
+        return [median(seconds[1:]) for seconds in trials.values()]
+
+    def _verifying(self, length: int) -> AcceptanceHead:
+        """What verifies so many slots of every draft, and asks the head as this one does."""
+        return AcceptanceHead(Bounds(length, self._bounds.most), self._head, -1.0)
 
     def rehearsals(self, lengths: Iterable[int]) -> list[Controller]:
-        """Drafts of each of the lengths: which it will choose, it does not know yet."""
-        return [trial(length, self.needs) for length in lengths]
+        """Drafts of which as many slots are verified: which it will choose, it does not know
+        yet."""
+        return [self._verifying(length) for length in lengths]
 
-    def learn_costs(self, costs: StepCosts) -> None:
-        """Know what steps cost, for as many rows as the next batch has, and more."""
-        self._fixed = costs.draft[:, -1] + costs.verify[:, 0]
-        self._slot = (costs.verify[:, -1] - costs.verify[:, 0]) / self._bounds.most
+    def learn_costs(self, nothing: Floats, everything: Floats) -> None:
+        """Know the seconds of a step that verifies nothing of its draft, and of one that verifies
+        everything: ``(rows + 1,)`` by the number of rows."""
+        self._known = len(nothing) - 1
+        self._fixed = nothing
+        # Where more takes less, something disturbed it.
+        self._slot = np.maximum(everything - nothing, 0) / self._bounds.most
         self._choose()
 
     def _choose(self) -> None:
         """Choose, for every number of rows, how probably a slot must survive to be verified."""
-        committed, verified = self._averages.rates
+        _, committed, verified = self._seen / self._seen[0]
         self._worth = torch.from_numpy(
             self._slot * committed / (self._fixed + self._slot * verified)
         )
@@ -128,12 +159,11 @@ class CostStopping(AcceptanceHead):
         return length.clamp(self._bounds.least).expand(rows)
 
     def observe(self, result: StepResult) -> list[int]:
-        self._sums += sum(result.committed), sum(result.verified)
-        self._rows += len(result.rows)
+        self._new += len(result.rows), sum(result.committed), sum(result.verified)
         self._steps += 1
         if self._steps % self.PERIOD == 0:
-            self._averages.note(self._sums, np.full(2, float(self._rows)))
-            self._sums, self._rows = np.zeros(2), 0
+            kept = self.WINDOW / (self.WINDOW + self._new[0])
+            self._seen, self._new = kept * self._seen + self._new, np.zeros(3)
             self._choose()
         return super().observe(result)
 
@@ -163,8 +193,9 @@ class AcceptanceHeadPolicy(DraftingPolicy):
     )
     cost_profile: str | None = option(
         None,
-        "acceptance-head with --auto-stop-threshold: file of what steps cost here; measured and "
-        "written if it is not there (default: one in ~/.cache/specdec)",
+        SUPPRESS,
+        gone="--auto-stop-threshold measures what steps cost anew in every run, which takes a "
+        "moment",
     )
     survival: str | None = option(
         None,
@@ -194,10 +225,10 @@ class AcceptanceHeadPolicy(DraftingPolicy):
 
     @property
     def idle(self) -> frozenset[str]:
-        return frozenset({"stop_threshold" if self.auto_stop_threshold else "cost_profile"})
+        return frozenset({"stop_threshold"} if self.auto_stop_threshold else ())
 
     def build(self, parts: Parts) -> Controller:
         assert parts.head is not None
         if self.auto_stop_threshold:
-            return CostStopping(parts.bounds, parts.head, CostProfile(self.cost_profile))
+            return CostStopping(parts.bounds, parts.head)
         return AcceptanceHead(parts.bounds, parts.head, self.stop_threshold)

@@ -8,15 +8,12 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Protocol
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.drafts import Draft
 from specdec_plugins.decoding.hypothesis import Hypothesis
-from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import StepResult
-from specdec_plugins.engines.engine import Engines
 from specdec_plugins.host.fairseq_types import Sample
 
 
@@ -55,15 +52,6 @@ class Bounds:
 
 class Decoder(Protocol):
     """What a controller may try something on before a batch: a generator."""
-
-    engines: Engines
-    rule: AcceptanceRule
-    limits: GenerationLimits
-
-    @property
-    def models(self) -> list[nn.Module]:
-        """The models that there are, the verifier first."""
-        ...
 
     def decode(
         self, sample: Sample, controller: Controller, statistics: DecodingStatistics

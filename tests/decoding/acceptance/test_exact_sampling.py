@@ -29,7 +29,6 @@ from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers import Controller, ControllerOptions
 from specdec_plugins.decoding.controllers.acceptance_head import CostStopping
-from specdec_plugins.decoding.controllers.costs import StepCosts
 from specdec_plugins.decoding.drafting import ChainDrafting
 from specdec_plugins.decoding.drafts import ChainDraft, Draft, DrawnDraft
 from specdec_plugins.decoding.limits import GenerationLimits
@@ -44,8 +43,9 @@ Path = tuple[int, ...]
 Coin = Callable[[float, float], float]
 
 HEAD = ScriptedHead(lambda states, probabilities: torch.where(probabilities > 0.3, 0.95, 0.4))
-COSTS = StepCosts(np.zeros((2, 3)), np.tile(1 + 0.5 * np.arange(3.0), (2, 1)))
-"""A slot half of a token's: those that survive with less are not verified."""
+COSTS = np.ones(2), np.full(2, 2.0)
+"""Two slots take as long as a step that verifies nothing: those that survive with less than half
+are not verified."""
 LATTICE = SlotLogits.lattice
 ALL, TOP_K, TOP_P = Sampling(), Sampling(topk=2), Sampling(topp=0.7)
 BOTH = Sampling(topk=3, topp=0.8)
@@ -216,7 +216,7 @@ def enumerate_outputs(
             patches.setattr(sampling, "accepts", chance.accepts)
             policy = options.build(k, head)
             if isinstance(policy, CostStopping):
-                policy.learn_costs(COSTS)
+                policy.learn_costs(*COSTS)
             controller = Watched(policy, chance)
             hypotheses = generator.decode(sample_of(len(paths)), controller, statistics)
             for (hypothesis,), weight in zip(hypotheses, chance.weights):

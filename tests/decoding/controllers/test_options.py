@@ -87,12 +87,13 @@ def test_every_name_has_its_controller(name: str) -> None:
     assert isinstance(controller, NoDrafts) == (name == "none") == (not options.drafts)
 
 
-@pytest.mark.parametrize(("by_costs", "read"), [(False, "stop_threshold"), (True, "cost_profile")])
-def test_what_a_threshold_follows_from(by_costs: bool, read: str) -> None:
+@pytest.mark.parametrize("by_costs", [False, True])
+def test_what_a_threshold_follows_from(by_costs: bool) -> None:
     options = ControllerOptions("acceptance-head", auto_stop_threshold=by_costs)
     assert (options.policy.measures, options.policy.looks_around) == (by_costs, by_costs)
     always = {"min_draft", "max_draft", "acceptance_head", "auto_stop_threshold"}
-    assert {option.name for option in options.used} == {read, *always}
+    read = always if by_costs else {"stop_threshold", *always}
+    assert {option.name for option in options.used} == read
     assert options.build(4, HEAD).needs == Needs(4, confidences=True)
 
 
@@ -157,7 +158,6 @@ def test_from_a_task_or_a_command_line() -> None:
         "max_rows": 4,
         "redraft_below": 2.5,
         "acceptance_head": "head.pt",
-        "cost_profile": "costs.json",
     }
     gone = {name for name, option in controller_options().items() if option.gone}
     assert {*given} | gone == {*controller_options()}

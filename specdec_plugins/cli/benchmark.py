@@ -1,13 +1,12 @@
 """Compare a pair with what a user would pick otherwise: fairseq itself, and CTranslate2.
 
-    scripts/benchmark.py DATA_DIR --path drafter.pt --AR-path verifier.pt \\
-        --source FILE --reference FILE --output-path FOLDER
+    scripts/benchmark.py PAIR --source FILE --reference FILE --output-path FOLDER
 
 The same verifier decodes the same subwords by stock fairseq (beam 5 and 1), by CTranslate2's greedy
 search in every precision that this processor has, by our AR, and by speculation, strict and
 relaxed, at every batch size and number of threads. Each system has a process of its own, which
 waits while another is timed. A round is one run of each; ratios are taken within a round, and of
-the rounds the median. DATA_DIR and the other flags are those of inference.py. All on the CPU.
+the rounds the median. PAIR and the other flags are those of inference.py. All on the CPU.
 
 FOLDER gets runs.jsonl (a line a run, as soon as it is done), and from that summary.json, table.md
 and speed.{png,svg}. A benchmark that was stopped goes on by the same command, and one that is

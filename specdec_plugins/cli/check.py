@@ -7,9 +7,9 @@ VERIFIER is the checkpoint of a Transformer, or the folder of a pair. Without a 
 of the words of the source dictionary. Lines of a text are segmented by what lies in the folder of
 the dictionaries (codes, a SentencePiece model, segmentation.json), else taken as they are.
 
-Told are what the verifier is, the lines in which our AR differs from stock beam 1, in float64 and
-float32, and the milliseconds a line on the CPU, without loading. How to read gaps says
-exactness.py, whose comparison this is. The exit status is 0 if no line differed in float64, 1 if
+Printed are what the verifier is, the lines in which our AR differs from stock beam 1, in float64
+and float32, and the milliseconds a line on the CPU, without loading. The comparison is that of
+exactness.py, which says how to read gaps. The exit status is 0 if no line differed in float64, 1 if
 one did, 2 for every error.
 """
 

@@ -1,13 +1,12 @@
 """Compare controllers: alternating timed runs over a text, a table, and plots.
 
-    scripts/evaluate.py DATA_DIR --path drafter.pt --AR-path verifier.pt \\
-        --input-path FILE ... --output-path FOLDER
+    scripts/evaluate.py PAIR --input-path FILE ... --output-path FOLDER
 
 AR (the verifier alone, greedy), the drafter alone, and every controller asked for, with every k
 and threshold, on every text, at every batch size, on every device. A round is one run of each, in
 an order of its own; ratios are taken within a round, and of the rounds the median. On a machine
-whose speed drifts, fewer lines and more rounds say more than many lines and few rounds. DATA_DIR
-and the other flags are those of inference.py; of --controller, --confidence-threshold,
+whose speed drifts, fewer lines and more rounds say more than many lines and few rounds. PAIR and
+the other flags are those of inference.py; of --controller, --confidence-threshold,
 --stop-threshold, --tree-nodes, --block-size, --batch, --seed and --input-path several values may be
 given.
 

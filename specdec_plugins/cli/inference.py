@@ -1,11 +1,11 @@
 """Translate text speculatively, line by line.
 
-    scripts/inference.py DATA_DIR --path drafter.pt --AR-path verifier.pt \\
-        --input-path FILE --output-path FILE
+    scripts/inference.py PAIR --input-path FILE --output-path FILE
+    scripts/inference.py DATA_DIR --path drafter.pt --AR-path verifier.pt < FILE
 
-DATA_DIR holds dict.{source,target}.txt and may hold the BPE `codes`. Text is taken as it is, in
-tokens with `@@ ` markers, and put out in tokens without them; with `--tokenizer moses --bpe
-subword_nmt` it is ordinary text on both sides.
+PAIR is the folder of a pair: text is ordinary text on both sides. With --path or --AR-path it is
+DATA_DIR, which holds dict.{source,target}.txt and may hold the BPE `codes`: text is then in tokens
+with `@@ ` markers, and put out without them, unless --tokenizer and --bpe are given.
 
 An empty line gives an empty line; a line longer than the encoder has positions for is cut, with a
 warning; unknown words become <unk>; invalid UTF-8 ends the run after all lines before it. Every

@@ -1,16 +1,15 @@
 """Translate a large file, or a folder of files, with a pool of workers.
 
-    scripts/translate_corpus.py DATA_DIR --path drafter.pt --AR-path verifier.pt \\
-        --input-path FILE_OR_FOLDER --output-path FOLDER --workers N
+    scripts/translate_corpus.py PAIR --input-path FILE_OR_FOLDER --output-path FOLDER --workers N
 
 The output folder gets a file of the same name for every input file, line for line. It is written
 shard by shard, a shard being --shard-lines lines of a file. A worker that dies is replaced. A run
 that was stopped or killed goes on where it was by the same command; with other input, models or
-settings it refuses. DATA_DIR and the other flags are those of inference.py.
+settings it refuses. PAIR and the other flags are those of inference.py.
 
 Empty lines stay empty and empty files too; a last line without a line feed gets one; input that
 is not UTF-8 is refused before anything is translated. Symbolic links are followed. What is hidden
-or no ordinary file is passed over, which is said.
+or no ordinary file is passed over and named.
 
 Needs Ray: pip install 'specdec-plugins[ray]'. By itself it uses this machine. With RAY_ADDRESS it
 uses that cluster, whose machines must see the models, the input and the output by the same paths.

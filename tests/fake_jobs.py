@@ -15,10 +15,9 @@ class EchoJob:
 
     fault: str = ""
 
-    def load(self) -> EchoJob:
+    def load(self) -> None:
         if self.fault == "loading":
             raise ValueError("--flag: cannot be\nsecond line")
-        return self
 
     def decode(self, batches: int, seed: int | None = None, trace: bool = False) -> Decoded:
         if self.fault == "decoding":
@@ -36,9 +35,8 @@ class HeavyJob:
     size: int
     held: bytes = b""
 
-    def load(self) -> HeavyJob:
+    def load(self) -> None:
         self.held = b"1" * self.size
-        return self
 
     def decode(self, batches: int, seed: int | None = None, trace: bool = False) -> Decoded:
         return Decoded([float(len(b"1" * self.size)) for _ in range(batches)])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -83,9 +83,9 @@ def check_precisions(names: Sequence[str]) -> None:
             )
 
 
-@dataclass(frozen=True)
+@dataclass
 class CTranslate2Job:
-    """A converted model and the batches it is to decode."""
+    """A converted model and the batches that it is to decode."""
 
     model: str
     """Its folder."""
@@ -97,8 +97,9 @@ class CTranslate2Job:
     """The most tokens to put out, EOS not counted, of every sentence."""
     least: int
     """The fewest."""
+    _translator: Translator = field(init=False)
 
-    def load(self) -> CTranslate2Decoder:
+    def load(self) -> None:
         """
         Raises:
             ValueError, RuntimeError: the model cannot be had in this precision.
@@ -109,31 +110,21 @@ class CTranslate2Job:
         import ctranslate2
 
         threads = {"inter_threads": 1, "intra_threads": self.threads}
-        translator = ctranslate2.Translator(
+        self._translator = ctranslate2.Translator(
             self.model, device="cpu", compute_type=precision, **threads
         )
-        return CTranslate2Decoder(translator, self)
-
-
-class CTranslate2Decoder:
-    """A loaded model."""
-
-    def __init__(self, translator: Translator, job: CTranslate2Job) -> None:
-        self.translator = translator
-        self.job = job
 
     def decode(self, batches: int, seed: int | None = None, trace: bool = False) -> Decoded:
-        """Decodes as a :class:`Decoder` does; nothing is drawn, and there are no steps to
-        record."""
+        """Decodes as a :class:`Job` does; nothing is drawn, and there are no steps to record."""
         decoded, outputs = Decoded(), []
-        for batch, most in zip(self.job.batches[:batches], self.job.most):
+        for batch, most in zip(self.batches[:batches], self.most):
             start = time.perf_counter()
-            results = self.translator.translate_batch(
+            results = self._translator.translate_batch(
                 batch,
                 beam_size=1,
                 # Of a batch it knows one limit: rows that have a lower one are cut below.
                 max_decoding_length=max(most),
-                min_decoding_length=self.job.least,
+                min_decoding_length=self.least,
                 max_input_length=0,
             )
             decoded.seconds.append(time.perf_counter() - start)

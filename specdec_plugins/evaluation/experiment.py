@@ -31,7 +31,6 @@ DECIDED_BY_SYSTEM = (
 )
 """Settings that a system or a run tells, or that do nothing here."""
 Note = Callable[[str], object]
-Worker = SystemProcess | InThisProcess
 
 
 @dataclass(frozen=True)
@@ -164,20 +163,19 @@ def _run_rounds(experiment: Experiment, rounds: Sequence[Round], note: Note) -> 
     if not experiment.apart:
         note("loading")
         # Once for nothing: libraries that are loaded with the first system are nobody's.
-        jobs[max(systems, key=lambda label: systems[label].settings.drafts)].load()
+        drafts = max(systems.values(), key=lambda system: system.settings.drafts)
+        experiment.job(drafts, first).load()
     with ExitStack() as stack:
-        workers: dict[str, Worker] = {}
+        workers: dict[str, Job] = {}
         for label, job in jobs.items():
-            threads = systems[label].threads
             workers[label] = (
-                SystemProcess(label, job, threads)
+                stack.enter_context(SystemProcess(label, job, systems[label].threads))
                 if experiment.apart
                 else InThisProcess(job, first.device)
             )
-            stack.enter_context(workers[label])
         for label, worker in workers.items():
             note(f"loading {label}")
-            worker.wait()
+            worker.load()
         # One at a time, since some measure what a step takes.
         for label, worker in workers.items():
             note(f"warming up {label}")
@@ -189,14 +187,13 @@ def _run_rounds(experiment: Experiment, rounds: Sequence[Round], note: Note) -> 
                 yield timed_run(system, workers[system.label], one, experiment.trace)
 
 
-def timed_run(system: System, worker: Worker, one: Round, trace: bool) -> Run:
+def timed_run(system: System, worker: Job, one: Round, trace: bool) -> Run:
     """Have all batches decoded once; and once more, untimed, where steps are to be recorded."""
     text, batches = one.text, one.text.batches(one.batch)
     order = [i for batch in batches for i in batch]
     seed = one.number if system.draws else None
     began = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    answer = worker.decode(len(batches), seed)
-    decoded = answer.decoded
+    decoded = worker.decode(len(batches), seed)
     columns = dict(decoded.columns)
     pairs = zip(decoded.seconds, batches, strict=True)
     columns["seconds"] = [round(seconds, 6) for seconds, batch in pairs for _ in batch]
@@ -205,7 +202,7 @@ def timed_run(system: System, worker: Worker, one: Round, trace: bool) -> Run:
             said if isinstance(said, str) else text.joined(said) for said in decoded.outputs
         ]
         if trace and system.strategy in TRACED:
-            columns |= worker.decode(len(batches), seed, trace=True).decoded.columns
+            columns |= worker.decode(len(batches), seed, trace=True).columns
     else:
         columns.pop("accepted_by_step", None)
     return Run(
@@ -218,6 +215,6 @@ def timed_run(system: System, worker: Worker, one: Round, trace: bool) -> Run:
         sentences=len(text.lines),
         seconds=sum(decoded.seconds),
         by_sentence=in_order(columns, [text.lines[i].number for i in order]),
-        memory=answer.memory,
+        memory=decoded.memory,
         **{"engine": system.engine, "precision": system.precision, **decoded.figures},
     )

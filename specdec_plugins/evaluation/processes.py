@@ -12,7 +12,7 @@ from types import TracebackType
 
 import specdec_plugins
 from specdec_plugins.evaluation.memory import MemoryGrowth
-from specdec_plugins.evaluation.worker import Answer, Decoded, Decoder, Failure, Job
+from specdec_plugins.evaluation.worker import Decoded, Failure, Job
 from specdec_plugins.files.errors import InferenceError
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class SystemProcess:
     """
 
     def __init__(self, name: str, job: Job, threads: int) -> None:
-        """Start it; :meth:`wait` tells when it has loaded."""
+        """Start it, and let it load."""
         self.name = name
         self._connection, theirs = Pipe()
         with theirs:
@@ -58,21 +58,24 @@ class SystemProcess:
             self._process.kill()  # it may be in the middle of something
         self._process.wait()
 
-    def decode(self, batches: int, seed: int | None = None, trace: bool = False) -> Answer:
-        """Have so many batches decoded, as a :class:`Decoder` does.
+    def load(self) -> None:
+        """Wait until it has loaded.
+
+        Raises:
+            InferenceError: it failed.
+        """
+        self._receive()
+
+    def decode(self, batches: int, seed: int | None = None, trace: bool = False) -> Decoded:
+        """Have so many batches decoded, as a :class:`Job` does.
 
         Raises:
             InferenceError: it failed.
         """
         self._send((batches, seed, trace))
-        return self.wait()
+        return self._receive()
 
-    def wait(self) -> Answer:
-        """Return what it says next.
-
-        Raises:
-            InferenceError: it failed.
-        """
+    def _receive(self) -> Decoded:
         try:
             answer = self._connection.recv()
         except (EOFError, OSError) as error:
@@ -80,7 +83,7 @@ class SystemProcess:
         if isinstance(answer, Failure):
             logger.debug("%s: %s", self.name, answer.traceback)
             raise InferenceError(f"{self.name}: {answer.message}")
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, Decoded)
         return answer
 
     def _send(self, message: object) -> None:
@@ -98,46 +101,40 @@ class SystemProcess:
 
 
 class InThisProcess:
-    """A system that shares this process with others, asked like a :class:`SystemProcess`.
+    """A system that shares this process with others.
 
     Its memory is what loading and decoding added to that of the process, so far.
     """
 
     def __init__(self, job: Job, device: str) -> None:
-        """:meth:`wait` loads it."""
         self._job, self._device = job, device
         self._held: int | None = 0
-        self._decoder: Decoder | None = None
 
-    def __enter__(self) -> InThisProcess:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._decoder = None
-
-    def wait(self) -> Answer:
+    def load(self) -> None:
         """Load it.
 
         Raises:
             CheckpointError, InferenceError, ValueError: it cannot be loaded.
         """
         growth = MemoryGrowth(self._device)
-        self._decoder = self._job.load()
-        return self._answer(Decoded(), growth)
+        self._job.load()
+        self._most(growth)
 
-    def decode(self, batches: int, seed: int | None = None, trace: bool = False) -> Answer:
-        """Decode so many batches, as a :class:`Decoder` does."""
-        assert self._decoder is not None
+    def decode(self, batches: int, seed: int | None = None, trace: bool = False) -> Decoded:
+        """Decode so many batches, as a :class:`Job` does."""
         growth = MemoryGrowth(self._device)
-        return self._answer(self._decoder.decode(batches, seed, trace), growth)
+        decoded = self._job.decode(batches, seed, trace)
+        decoded.memory = self._most(growth)
+        return decoded
 
-    def _answer(self, decoded: Decoded, growth: MemoryGrowth) -> Answer:
+    def _most(self, growth: MemoryGrowth) -> int | None:
+        """Return the most bytes that it has had, and hold what it has kept."""
         held, added, kept = self._held, growth.most(), growth.now()
         if held is None or added is None or kept is None:
             self._held = None
-            return Answer(decoded, None)
+            return None
         self._held = held + kept
-        return Answer(decoded, held + added)
+        return held + added
 
 
 def waiting() -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.observers import Observer
@@ -37,31 +37,23 @@ class RowCounts(Observer):
             self.verified[row] += counts[1]
 
 
-@dataclass(frozen=True)
+@dataclass
 class TranslatorJob:
     """Settings, and the batches to decode."""
 
     settings: Settings
     batches: Sequence[Sequence[Line]]
+    translator: Translator = field(init=False)
 
-    def load(self) -> TranslatorDecoder:
+    def load(self) -> None:
         """
         Raises:
             CheckpointError, InferenceError, ValueError: as ``load_translator``.
         """
-        return TranslatorDecoder(load_translator(self.settings), self.batches)
-
-
-class TranslatorDecoder:
-    """A loaded translator."""
-
-    def __init__(self, translator: Translator, batches: Sequence[Sequence[Line]]) -> None:
-        self.translator = translator
-        self.batches = batches
+        self.translator = load_translator(self.settings)
 
     def decode(self, batches: int, seed: int | None = None, trace: bool = False) -> Decoded:
-        """Decodes as a :class:`Decoder` does. What a controller learns and measures stays with
-        it."""
+        """Decodes as a :class:`Job` does. What a controller learns and measures stays with it."""
         if trace:
             return self._trace(batches, seed)
         generator, counts = self.translator.generator, RowCounts()
@@ -79,7 +71,11 @@ class TranslatorDecoder:
                 drafted += counts.drafted
                 verified += counts.verified
         decoded.outputs = [result.text for result in results]
-        decoded.figures = self._about()
+        decoded.figures = {
+            "engine": self.translator.engine,
+            "precision": _arithmetic(self.translator),
+            "block_size": self.translator.block_size,
+        }
         if isinstance(generator, SpeculativeGenerator):
             generator.observers = []
             decoded.columns = {**_columns(results), "drafted_tokens": drafted}
@@ -97,14 +93,6 @@ class TranslatorDecoder:
         found = [result.trace for b in lines for result in self.translator.translate(b, seed=seed)]
         generator.observers = []
         return Decoded(columns={"trace": [trace.steps for trace in found if trace is not None]})
-
-    def _about(self) -> JsonObject:
-        translator = self.translator
-        return {
-            "engine": translator.engine,
-            "precision": _arithmetic(translator),
-            "block_size": translator.block_size,
-        }
 
     def _figures(self, log: DecodingStatistics) -> JsonObject:
         counts = {name: getattr(log, name) for name in COUNTS}

@@ -32,10 +32,14 @@ class Decoded:
     """The values of each sentence, by the names of :class:`SentenceColumns`."""
     figures: JsonObject = field(default_factory=dict)
     """Fields of a :class:`Run` that this kind of system knows."""
+    memory: int | None = None
+    """Bytes: the most that the system has had in memory so far; None where nothing tells it."""
 
 
-class Decoder(Protocol):
-    """A loaded system."""
+class Job(Protocol):
+    """A system, and the batches that it is to decode; sent to its process before it is loaded."""
+
+    def load(self) -> None: ...
 
     def decode(self, batches: int, seed: int | None = None, trace: bool = False) -> Decoded:
         """Decode so many batches, the first ones.
@@ -45,21 +49,6 @@ class Decoder(Protocol):
             trace: record the steps of each sentence, as the column ``trace``, and nothing else.
         """
         ...
-
-
-class Job(Protocol):
-    """What a system is made from; sent to its process."""
-
-    def load(self) -> Decoder: ...
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a process says when it has loaded (``decoded`` is then empty), and has decoded."""
-
-    decoded: Decoded
-    memory: int | None
-    """Bytes: the most that the system has had in memory so far; None where nothing tells it."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +80,9 @@ def serve(connection: Connection) -> None:
         EOFError: the other end was closed.
     """
     job: Job = connection.recv()
-    decoder = job.load()
-    connection.send(Answer(Decoded(), peak_memory()))
+    job.load()
+    connection.send(Decoded())
     while True:
-        decoded = decoder.decode(*connection.recv())
-        connection.send(Answer(decoded, peak_memory()))
+        decoded = job.decode(*connection.recv())
+        decoded.memory = peak_memory()
+        connection.send(decoded)

@@ -6,6 +6,7 @@ import json
 import math
 import shlex
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from specdec_plugins.cli import benchmark as script
 from specdec_plugins.decoding.acceptance import RelaxedRule, StrictRule
 from specdec_plugins.evaluation import ctranslate2_system, experiment, plots
 from specdec_plugins.evaluation.processes import InThisProcess
-from specdec_plugins.evaluation.worker import Answer, Job
+from specdec_plugins.evaluation.worker import Job
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference.report import versions
 
@@ -40,8 +41,8 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def in_this_process(name: str, job: Job, threads: int) -> InThisProcess:
-    return InThisProcess(job, "cpu")
+def in_this_process(name: str, job: Job, threads: int) -> nullcontext[InThisProcess]:
+    return nullcontext(InThisProcess(job, "cpu"))
 
 
 @pytest.fixture
@@ -232,9 +233,10 @@ def test_a_system_that_fails_is_named(
     run: Run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     class Ended(InThisProcess):
-        def wait(self) -> Answer:
+        def load(self) -> None:
             raise InferenceError("AR, 1 thread: its process ended (status -9)")
 
-    monkeypatch.setattr(experiment, "SystemProcess", lambda name, job, threads: Ended(job, "cpu"))
+    ended = lambda name, job, threads: nullcontext(Ended(job, "cpu"))  # noqa: E731
+    monkeypatch.setattr(experiment, "SystemProcess", ended)
     assert run(*SMALL) == 1
     assert "AR, 1 thread: its process ended (status -9)" in one_error(capfd)

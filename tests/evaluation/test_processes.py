@@ -28,17 +28,17 @@ def _tests_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_process_has_what_it_needs_alone(capfd: pytest.CaptureFixture[str]) -> None:
     with SystemProcess("echo", EchoJob(), threads=3) as process:
-        assert process.wait().decoded.outputs == []
+        process.load()
         for batches in (2, 5):
-            answer = process.decode(batches)
-            heavy, environment, asked = answer.decoded.outputs
+            decoded = process.decode(batches)
+            heavy, environment, asked = decoded.outputs
             assert heavy == []
             assert environment == ["OMP_NUM_THREADS=3", "OMP_WAIT_POLICY=passive"]
             assert asked == [str(batches)]
         # Its own, not that of the process that started it.
         ours = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        assert answer.memory is not None
-        assert 2**22 < answer.memory < ours / 2
+        assert decoded.memory is not None
+        assert 2**22 < decoded.memory < ours / 2
     captured = capfd.readouterr()
     assert captured.out == captured.err == ""
 
@@ -46,11 +46,8 @@ def test_a_process_has_what_it_needs_alone(capfd: pytest.CaptureFixture[str]) ->
 def test_waiting_may_be_chosen_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
     with SystemProcess("echo", EchoJob(), threads=1) as process:
-        process.wait()
-        assert process.decode(1).decoded.outputs[1] == [
-            "OMP_NUM_THREADS=1",
-            "OMP_WAIT_POLICY=active",
-        ]
+        process.load()
+        assert process.decode(1).outputs[1] == ["OMP_NUM_THREADS=1", "OMP_WAIT_POLICY=active"]
 
 
 def test_a_failure_names_the_system() -> None:
@@ -58,12 +55,12 @@ def test_a_failure_names_the_system() -> None:
         SystemProcess("echo, 1 thread", EchoJob("loading"), threads=1) as process,
         pytest.raises(InferenceError, match=r"^echo, 1 thread: --flag: cannot be"),
     ):
-        process.wait()
+        process.load()
 
 
 def test_a_process_that_dies_is_noticed() -> None:
     with SystemProcess("echo", EchoJob("decoding"), threads=1) as process:
-        process.wait()
+        process.load()
         for _ in range(2):
             with pytest.raises(InferenceError, match=r"echo: its process ended \(status 3\); if"):
                 process.decode(1)
@@ -102,14 +99,14 @@ def test_ours_in_its_process_says_what_it_says_here(trained: Trained) -> None:
         controller=ControllerOptions("constant"),
     )
     lines = [Line(number, text) for number, text in enumerate(trained.source[:8], start=1)]
-    job = TranslatorJob(settings, [lines[:4], lines[4:]])
-    here = InThisProcess(job, "cpu")
-    here.wait()
-    with SystemProcess("ours", job, 1) as process:
-        process.wait()
-        assert len(process.decode(1).decoded.outputs) == 4
-        found = process.decode(2).decoded
-    expected = here.decode(2).decoded
+    batches = [lines[:4], lines[4:]]
+    here = InThisProcess(TranslatorJob(settings, batches), "cpu")
+    here.load()
+    with SystemProcess("ours", TranslatorJob(settings, batches), 1) as process:
+        process.load()
+        assert len(process.decode(1).outputs) == 4
+        found = process.decode(2)
+    expected = here.decode(2)
     assert found.outputs == expected.outputs == trained.translate(limits=settings.limits)[:8]
     assert found.columns == expected.columns
     assert len(found.seconds) == 2
@@ -123,11 +120,10 @@ def test_memory_of_systems_that_share_a_process() -> None:
         pytest.skip("this system does not let a peak be set back")
     size = 64 * 2**20
     job = HeavyJob(size)
-    with InThisProcess(job, "cpu") as system:
-        loaded, first, second = system.wait(), system.decode(1), system.decode(0)
-    assert loaded.memory is not None
+    system = InThisProcess(job, "cpu")
+    system.load()
+    first, second = system.decode(1), system.decode(0)
     assert first.memory is not None
     assert second.memory is not None
-    assert 0.9 * size < loaded.memory < 1.5 * size
     assert 1.9 * size < first.memory < 2.5 * size
     assert 0.9 * size < second.memory < 1.5 * size

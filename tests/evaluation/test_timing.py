@@ -52,10 +52,10 @@ def runs(
     """Rounds of one system, in this process."""
     experiment = Experiment([system], [text], system.settings, {})
     rounds = [Round("cpu", batch, text, number, [system]) for number in numbers]
-    with InThisProcess(experiment.job(system, rounds[0]), "cpu") as worker:
-        worker.wait()
-        worker.decode(1)
-        return [timed_run(system, worker, one, trace) for one in rounds]
+    worker = InThisProcess(experiment.job(system, rounds[0]), "cpu")
+    worker.load()
+    worker.decode(1)
+    return [timed_run(system, worker, one, trace) for one in rounds]
 
 
 def test_counts_are_of_the_rows_that_steps_had() -> None:

@@ -69,12 +69,11 @@ def decode(translator: Translator, lines: list[Line], folder: Path) -> list[str]
     )
     job = CTranslate2Job(str(folder / "model"), "float32", 1, tokens, most, limits.min_len)
     with SystemProcess("CTranslate2", job, threads=1) as process:
-        process.wait()
-        answer = process.decode(len(places))
-    decoded = answer.decoded
+        process.load()
+        decoded = process.decode(len(places))
     assert min(decoded.seconds) > 0
-    assert answer.memory is not None
-    assert answer.memory < 150 * 2**20, "torch is no part of it"
+    assert decoded.memory is not None
+    assert decoded.memory < 150 * 2**20, "torch is no part of it"
     order = [i for batch in places for i in batch]
     said = dict(zip(order, decoded.outputs, strict=True))
     return [sentences.joined(said[i]) for i in range(len(order))]  # type: ignore[arg-type]

@@ -68,7 +68,7 @@ with doing("loading fairseq and torch"):
     from specdec_plugins.decoding.engine_choice import ENGINE, PRECISION
     from specdec_plugins.evaluation.texts import read_text
     from specdec_plugins.files.errors import CheckpointError, InferenceError
-    from specdec_plugins.files.help import documented
+    from specdec_plugins.files.help import Parser
     from specdec_plugins.files.input import Line
     from specdec_plugins.files.terminal import prepare_terminal
     from specdec_plugins.files.wording import counted
@@ -126,7 +126,7 @@ class Timed:
 
 def parser() -> argparse.ArgumentParser:
     """Of the command line."""
-    found = argparse.ArgumentParser(**documented(__doc__))
+    found = Parser("demo.py", __doc__)
     add, model = found.add_argument, ROOT / "checkpoints" / "wmt.en-de"
     add("--model", metavar="DIR", type=Path, default=model, help="the folder of a pair")
     add(ENGINE.flag, choices=ENGINE.choices, default=ENGINE.default, help=ENGINE.help)

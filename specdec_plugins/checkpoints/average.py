@@ -13,7 +13,7 @@ from specdec_plugins.checkpoints.dictionaries import KEY
 from specdec_plugins.checkpoints.export import inference_state
 from specdec_plugins.checkpoints.loading import State, first_mismatches, save_state
 from specdec_plugins.checkpoints.upgrade import load_upgraded
-from specdec_plugins.files.errors import CheckpointError
+from specdec_plugins.files.errors import CheckpointError, explained
 from specdec_plugins.host.packed_encoder import REDUNDANT
 
 EPOCHS = re.compile(r"checkpoint(\d+)\.pt")
@@ -35,11 +35,9 @@ def last_checkpoints(
     Raises:
         CheckpointError: ``folder`` is none, or holds fewer.
     """
-    try:
+    remedy = "give the --save-dir of a training"
+    with explained(f"{folder}: cannot be read", remedy, CheckpointError):
         found = {path: names.fullmatch(path.name) for path in Path(folder).iterdir()}
-    except OSError as error:
-        fault = f"cannot be read ({error.strerror}); give the --save-dir of a training"
-        raise CheckpointError(f"{folder}: {fault}") from error
     numbers = {path: int(match[1]) for path, match in found.items() if match}
     kept = [path for path in numbers if upper_bound is None or numbers[path] <= upper_bound]
     if len(kept) < count:

@@ -20,9 +20,8 @@ from specdec_plugins.checkpoints.average import (
     last_checkpoints,
 )
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.help import documented
+from specdec_plugins.files.help import Parser
 from specdec_plugins.files.lock import reserved
-from specdec_plugins.files.paths import check_paths
 from specdec_plugins.files.streams import put
 from specdec_plugins.files.terminal import command, program
 
@@ -30,7 +29,7 @@ PROG = program("average_checkpoints.py")
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog=PROG, **documented(__doc__))
+    parser = Parser(PROG, __doc__)
     add = parser.add_argument
     add("--inputs", nargs="+", required=True, metavar="PATH", help="checkpoints, or one folder")
     add("--output", required=True, metavar="FILE", help="the file to write")
@@ -77,8 +76,7 @@ def find_inputs(args: argparse.Namespace) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
     inputs = find_inputs(args)
-    check_paths([("--output", args.output)], [("--inputs", path) for path in inputs])
-    with reserved([("--output", args.output)]):
+    with reserved([("--output", args.output)], [("--inputs", path) for path in inputs]):
         size = average_checkpoints(inputs, args.output)
     put(f"{args.output}: {len(inputs)} checkpoints, {size / 1e6:.1f} MB\n")
     return 0

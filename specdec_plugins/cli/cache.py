@@ -10,11 +10,10 @@ it is needed.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
 from specdec_plugins.files.cache import empty, size
-from specdec_plugins.files.help import documented
+from specdec_plugins.files.help import Parser
 from specdec_plugins.files.streams import put
 from specdec_plugins.files.terminal import command, program
 from specdec_plugins.machine import cache_folder
@@ -25,7 +24,7 @@ PROG = program("cache.py")
 @command(PROG)
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0, 1 for what cannot be removed, 2 for the command line."""
-    parser = argparse.ArgumentParser(prog=PROG, **documented(__doc__))
+    parser = Parser(PROG, __doc__)
     parser.add_argument("--empty", action="store_true", help="remove all that is kept")
     args = parser.parse_args(argv)
     folder = cache_folder()

@@ -10,7 +10,6 @@ of the training, unless named again.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,21 +18,20 @@ from specdec_plugins.checkpoints.head_file import save_head
 from specdec_plugins.evaluation.calibration import fit_calibration, plot_reliability, report
 from specdec_plugins.evaluation.head_predictions import TrainedHead
 from specdec_plugins.evaluation.plots import check_plotting
-from specdec_plugins.files.help import documented
+from specdec_plugins.files.help import Parser
 from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.files.lock import reserved
-from specdec_plugins.files.output import write_whole
+from specdec_plugins.files.output import write_json
 from specdec_plugins.files.paths import NamedPaths, check_paths
 from specdec_plugins.files.streams import put
 from specdec_plugins.files.terminal import command, program
-from specdec_plugins.inference.report import plain
 
 PROG = program("calibrate_head.py")
 
 
 @command(PROG, failed=1)
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog=PROG, **documented(__doc__))
+    parser = Parser(PROG, __doc__)
     parser.add_argument("checkpoint", help="a checkpoint of scripts/train_head.sh")
     parser.add_argument("output", help="the file to write: acceptance_head.pt beside its drafter")
     parser.add_argument("--data", help="binarised text, if not that of the training")
@@ -51,8 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = {"CHECKPOINT": args.checkpoint, "--AR-path": args.AR_path, "--drafter": args.drafter}
     if args.plot:
         check_plotting("or leave out --plot")
-    check_paths(outputs, given.items())
-    with reserved(outputs):
+    with reserved(outputs, given.items()):
         calibrate(args, outputs)
     return 0
 
@@ -75,7 +72,7 @@ def calibrate(args: argparse.Namespace, outputs: NamedPaths) -> None:
         "calibrated": report(calibrated),
     }
     if args.json:
-        write_whole(Path(args.json), [json.dumps(plain(results), indent=1).encode(), b"\n"])
+        write_json(Path(args.json), results)
     if args.plot:
         plot_reliability(calibrated, args.plot, args.output)
     show(results)

@@ -28,7 +28,7 @@ import torch
 from specdec_plugins.decoding.engine_choice import engine_name
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.evaluation import differences
-from specdec_plugins.files.help import documented
+from specdec_plugins.files.help import Parser
 from specdec_plugins.files.input import Line
 from specdec_plugins.files.streams import put
 from specdec_plugins.files.terminal import command, program
@@ -44,7 +44,7 @@ LIMITS = GenerationLimits(max_len_a=1.2, max_len_b=10)
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(prog=PROG, **documented(__doc__))
+    parser = Parser(PROG, __doc__)
     add = parser.add_argument
     add("verifier", metavar="VERIFIER", type=Path, help="a checkpoint, or the folder of a pair")
     add("--dictionaries", metavar="DIR", type=Path, help="default: the folder of the checkpoint")

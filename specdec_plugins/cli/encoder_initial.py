@@ -11,13 +11,11 @@ verifier.pt` does the same without a file in between.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
 from specdec_plugins.checkpoints.encoder_init import write_initial_checkpoint
-from specdec_plugins.files.help import documented
+from specdec_plugins.files.help import Parser
 from specdec_plugins.files.lock import reserved
-from specdec_plugins.files.paths import check_paths
 from specdec_plugins.files.streams import put
 from specdec_plugins.files.terminal import command, program
 
@@ -26,12 +24,11 @@ PROG = program("encoder_initial.py")
 
 @command(PROG)
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog=PROG, **documented(__doc__))
+    parser = Parser(PROG, __doc__)
     parser.add_argument("verifier", metavar="VERIFIER", help="a checkpoint of fairseq-train")
     parser.add_argument("output", metavar="OUTPUT", help="the file to write")
     args = parser.parse_args(argv)
-    check_paths([("OUTPUT", args.output)], [("VERIFIER", args.verifier)])
-    with reserved([("OUTPUT", args.output)]):
+    with reserved([("OUTPUT", args.output)], [("VERIFIER", args.verifier)]):
         names = write_initial_checkpoint(args.verifier, args.output)
     put(f"{args.output}: {len(names)} entries of the encoder, none of the decoder\n")
     return 0

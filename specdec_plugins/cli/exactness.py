@@ -19,7 +19,6 @@ status 1 says that strict or AR differed there. In lower precision a difference 
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import statistics
 import sys
@@ -45,11 +44,11 @@ from specdec_plugins.evaluation.differences import (
     lines_with_words,
     row,
 )
-from specdec_plugins.files.help import documented
+from specdec_plugins.files.help import Parser
 from specdec_plugins.files.input import Line
 from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.files.lock import reserved
-from specdec_plugins.files.output import write_whole
+from specdec_plugins.files.output import write_json
 from specdec_plugins.files.paths import check_paths
 from specdec_plugins.files.streams import put
 from specdec_plugins.files.terminal import command, program
@@ -103,13 +102,12 @@ def measure(args: argparse.Namespace) -> int:
         about = {"machine": where_and_when(), "command": shlex.join([PROG, *sys.argv[1:]])}
         about |= describe_models(settings)
         about |= {"engine": engine, "precision": precision}
-        content = json.dumps({**about, "comparisons": told}, indent=1)
-        write_whole(args.json, [content.encode(), b"\n"])
+        write_json(args.json, {**about, "comparisons": told})
     return int(inexact > 0 and args.precision == "float64")
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog=PROG, **documented(__doc__))
+    parser = Parser(PROG, __doc__)
     add = parser.add_argument
     add("model", metavar="MODEL_DIR", type=Path, help="the folder of a pair")
     add("--input-path", metavar="FILE", required=True, help="ordinary text")

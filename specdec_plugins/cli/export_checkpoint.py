@@ -14,9 +14,8 @@ from typing import Literal
 from specdec_plugins.checkpoints.draft_vocabulary import FrequentTokens
 from specdec_plugins.checkpoints.export import export_checkpoint
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.help import documented
+from specdec_plugins.files.help import Parser
 from specdec_plugins.files.lock import reserved
-from specdec_plugins.files.paths import check_paths
 from specdec_plugins.files.streams import put
 from specdec_plugins.files.terminal import command, program
 
@@ -25,7 +24,7 @@ PROG = program("export_checkpoint.py")
 
 @command(PROG)
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog=PROG, **documented(__doc__))
+    parser = Parser(PROG, __doc__)
     parser.add_argument("source", metavar="SOURCE", help="a checkpoint of fairseq-train")
     parser.add_argument("target", metavar="TARGET", help="the file to write")
     parser.add_argument(
@@ -58,11 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     args = parser.parse_args(argv)
     inputs = [("SOURCE", args.source), ("--draft-text", args.draft_text)]
-    check_paths([("TARGET", args.target)], inputs)
     languages = args.source_lang, args.target_lang
     draft_from = _draft_from(args.draft_vocabulary, args.draft_text)
     about = languages, args.dictionaries, draft_from, args.as_transformer
-    with reserved([("TARGET", args.target)]):
+    with reserved([("TARGET", args.target)], inputs):
         size = export_checkpoint(args.source, args.target, *about)
     put(f"{args.target}: {size / 1e6:.1f} MB\n")
     return 0

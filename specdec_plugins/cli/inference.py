@@ -25,18 +25,19 @@ from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain, islice
+from pathlib import Path
 
 from tqdm import tqdm
 
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.input import STANDARD, InputLines
 from specdec_plugins.files.lock import reserved
-from specdec_plugins.files.output import OutputLines
+from specdec_plugins.files.output import OutputLines, write_json
 from specdec_plugins.files.streams import tell
 from specdec_plugins.files.terminal import command, program
 from specdec_plugins.inference import Settings, Translation, load_translator
 from specdec_plugins.inference.flags import TranslationParser, make_settings
-from specdec_plugins.inference.report import format_report, full_report, write_json
+from specdec_plugins.inference.report import format_report, full_report
 from specdec_plugins.inference.run_files import check_run
 from specdec_plugins.inference.threads import choose_threads
 from specdec_plugins.inference.trace_file import open_trace
@@ -96,7 +97,7 @@ def translate(args: argparse.Namespace, settings: Settings) -> None:
         if not args.quiet:
             tell(format_report(report))
         if args.stats_json:
-            write_json(report, args.stats_json)
+            write_json(Path(args.stats_json), report)
 
 
 def write(

@@ -26,7 +26,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import NoReturn
 
 import torch
 from fairseq.data.data_utils import infer_language_pair
@@ -34,7 +33,7 @@ from fairseq.data.data_utils import infer_language_pair
 import specdec_plugins
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.files.errors import InferenceError, UsageError
-from specdec_plugins.files.help import documented
+from specdec_plugins.files.help import Parser
 from specdec_plugins.files.streams import put
 from specdec_plugins.files.terminal import command, program
 from specdec_plugins.inference import pair_folder
@@ -57,16 +56,9 @@ sys.exit(main())
 """A command that ends with the process that began it, and leaves interruptions to that."""
 
 
-class Parser(argparse.ArgumentParser):
-    """Errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {' '.join(message.split())}\n")
-
-
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
-    parser = Parser(prog=PROG, allow_abbrev=False, **documented(__doc__))
+    parser = Parser(PROG, __doc__)
     add = parser.add_argument
     add("verifier", metavar="VERIFIER", type=Path, help="a checkpoint, or a folder of verifier.pt")
     add("sources", metavar="SOURCES", type=Path, help="raw text of the source language")

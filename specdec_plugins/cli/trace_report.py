@@ -11,17 +11,15 @@ slot, and the totals. The picture shows the steps of one line.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tqdm import tqdm
 
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.help import documented
+from specdec_plugins.files.help import Parser
 from specdec_plugins.files.lock import reserved
 from specdec_plugins.files.output import write_whole
-from specdec_plugins.files.paths import check_paths
 from specdec_plugins.files.terminal import command, program
 from specdec_plugins.inference.trace_file import SentenceTrace, read_trace
 from specdec_plugins.inference.trace_picture import draw_sentence
@@ -33,7 +31,7 @@ PROG = program("trace_report.py")
 @command(PROG, "interrupted; nothing was written")
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0, or 1 for files that cannot be read or written."""
-    parser = argparse.ArgumentParser(prog=PROG, **documented(__doc__))
+    parser = Parser(PROG, __doc__)
     parser.add_argument("trace", metavar="TRACE", help="what inference.py --trace wrote")
     parser.add_argument(
         "output", metavar="OUTPUT", help="the page to write, or OUTPUT.svg, the picture"
@@ -50,10 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.line < 1:
         parser.error(f"--line {args.line}: must be 1 or more")
     kind = Path(args.output).suffix.lower()
-    check_paths([("OUTPUT", args.output)], [("TRACE", args.trace)])
     if kind not in ("", ".html", ".htm", ".svg"):
         raise InferenceError(f"OUTPUT {args.output}: name it .html, the page, or .svg, the picture")
-    with reserved([("OUTPUT", args.output)]):
+    with reserved([("OUTPUT", args.output)], [("TRACE", args.trace)]):
         sentences = tqdm(read_trace(args.trace), unit="line", disable=None)
         if kind == ".svg":
             made = _picture(sentences, args.line)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from specdec_plugins.checkpoints.archive import one_line
 from specdec_plugins.cli.recipe import with_recipe
-from specdec_plugins.files.errors import CheckpointError, InferenceError, UsageError
+from specdec_plugins.files.errors import CheckpointError, InferenceError, UsageError, explained
 from specdec_plugins.files.lock import OutputLock
 from specdec_plugins.files.terminal import command, program
 from specdec_plugins.files.work_folder import LOCK
@@ -58,12 +58,10 @@ def save_dir_reserved(argv: Sequence[str]) -> Iterator[None]:
         return
     output = f"--save-dir {given.save_dir}"
     with ExitStack() as held:
-        try:
+        with explained(f"{output}: cannot be written to", "name a folder of yours"):
             given.save_dir.mkdir(parents=True, exist_ok=True)
             held.callback(_remove_if_empty, given.save_dir)
             held.enter_context(OutputLock(output, given.save_dir / LOCK))
-        except OSError as error:
-            raise InferenceError(f"{output}: {error.strerror}; name a folder of yours") from error
         yield
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO
 
 from specdec_plugins.evaluation.runs import Run
-from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.errors import InferenceError, explained
 from specdec_plugins.files.input import complete_lines
 from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.files.work_folder import WorkFolder
@@ -54,17 +54,13 @@ class RunFolder(WorkFolder):
         Raises:
             InferenceError: it cannot be written.
         """
-        try:
+        fault = f"--output-path {self.output}: cannot be written to"
+        with explained(fault, "runs that are there are kept"):
             if self._runs_file is None:
                 self._runs_file = self._open()
             self._runs_file.write(run.to_json() + b"\n")
             self._runs_file.flush()
             os.fsync(self._runs_file.fileno())
-        except OSError as error:
-            raise InferenceError(
-                f"--output-path {self.output}: cannot be written to ({error.strerror}); runs that "
-                "are there are kept"
-            ) from error
         self.runs.append(run)
 
     def _open(self) -> IO[bytes]:
@@ -84,18 +80,13 @@ def read_runs(path: Path) -> list[Run]:
         InferenceError: the file cannot be read, or a line is no run.
     """
     runs = []
-    try:
-        with open(path, "rb") as file:
-            for number, line in enumerate(islice(file, complete_lines(str(path))[0]), start=1):
-                try:
-                    runs.append(Run.from_json(line))
-                except ValueError as error:
-                    raise InferenceError(
-                        f"{path}, line {number}: is no run ({error}); remove the line, or name "
-                        "another folder"
-                    ) from error
-    except OSError as error:
-        raise InferenceError(
-            f"{path}: cannot be read ({error.strerror}); check its permissions"
-        ) from error
+    with explained(f"{path}: cannot be read", "check its permissions"), open(path, "rb") as file:
+        for number, line in enumerate(islice(file, complete_lines(str(path))[0]), start=1):
+            try:
+                runs.append(Run.from_json(line))
+            except ValueError as error:
+                raise InferenceError(
+                    f"{path}, line {number}: is no run ({error}); remove the line, or name "
+                    "another folder"
+                ) from error
     return runs

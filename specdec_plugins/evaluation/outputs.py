@@ -15,12 +15,11 @@ from specdec_plugins.evaluation.records import file_name, sentence_records
 from specdec_plugins.evaluation.summary import RATES, Group, Spread, SystemSummary, summarize
 from specdec_plugins.evaluation.systems import AR, CTRANSLATE2
 from specdec_plugins.evaluation.table import summary_tables
-from specdec_plugins.files.json_object import JsonObject
-from specdec_plugins.files.output import write_whole
+from specdec_plugins.files.json_object import JsonObject, plain
+from specdec_plugins.files.output import write_json, write_whole
 from specdec_plugins.files.paths import files_below
 from specdec_plugins.files.wording import counted
 from specdec_plugins.files.work_folder import LOCK
-from specdec_plugins.inference.report import plain
 
 SUMMARY, TABLE, SENTENCES, BARS = "summary.json", "table.md", "sentences", "speed"
 PICTURES = ("pareto", "speed", "oracle")
@@ -64,7 +63,7 @@ def write_outputs(folder: RunFolder, experiment: Experiment, report: Report) -> 
     summary = _summary(folder, groups, report)
     text = summary_tables(summary)
     write_whole(folder.output / TABLE, [text.encode()])
-    write_whole(folder.output / SUMMARY, [json.dumps(summary, indent=1).encode(), b"\n"])
+    write_json(folder.output / SUMMARY, summary)
     for group in groups:
         for one in group.systems:
             records = (
@@ -91,7 +90,7 @@ def _summary(folder: RunFolder, groups: Sequence[Group], report: Report) -> Json
     dates = sorted(run.began for run in folder.runs)
     machine = ("processor", "cores", "versions", "waiting")
     references = next((group.text.references for group in groups if group.text.references), None)
-    found = {
+    return {
         "machine": {
             **{name: about[name] for name in machine if name in about},
             "first_run": dates[0],
@@ -105,8 +104,6 @@ def _summary(folder: RunFolder, groups: Sequence[Group], report: Report) -> Json
         "left_out": dict(report.left_out),
         "groups": [group_figures(group) for group in groups],
     }
-    read: JsonObject = plain(found)  # type: ignore[assignment]
-    return read
 
 
 def group_figures(group: Group) -> JsonObject:

@@ -3,6 +3,9 @@ remedy."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class SpecdecError(Exception):
     """Stops a command by one line on standard error, without a traceback."""
@@ -38,3 +41,23 @@ class RecipeError(SpecdecError, ValueError):
 
 class UsageError(SpecdecError, ValueError):
     """A command line that cannot be followed."""
+
+
+@contextmanager
+def explained(
+    fault: str, remedy: str = "", kind: type[SpecdecError] = InferenceError
+) -> Iterator[None]:
+    """Tell what the system refuses within the block in one line: the fault, the system's reason and
+    the remedy.
+
+    Raises:
+        SpecdecError: of that ``kind``.
+        BrokenPipeError: nobody reads what is written any more, which is nobody's fault.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        rest = f"; {remedy}" if remedy else ""
+        raise kind(f"{fault} ({error.strerror or error}){rest}") from error

@@ -6,7 +6,7 @@ import argparse
 import re
 import sys
 from pathlib import Path
-from typing import TypedDict
+from typing import NoReturn
 
 EXAMPLE = re.compile(r"\n((?:    \S.*\n(?: {4,}.*\n)*)+)")
 """The first indented lines of a module's text."""
@@ -36,24 +36,23 @@ def command_of(script: str) -> str:
     return "specdec-" + short.get(script, script).replace("_", "-")
 
 
-class ParserText(TypedDict, total=False):
-    """What a parser is made with that is to be read."""
+class Parser(argparse.ArgumentParser):
+    """A command's parser: the text of its module is the description, whose indented lines are the
+    example. Errors are one line."""
 
-    description: str
-    epilog: str
-    formatter_class: type[HelpFormatter]
+    def __init__(self, prog: str, text: str | None, usage: str | None = None) -> None:
+        whole, epilog = f"{text or ''}\n", None
+        found = EXAMPLE.search(whole)
+        if found is not None:
+            example, called = found[1].rstrip(), Path(sys.argv[0]).name
+            if called.startswith("specdec-"):
+                example = SCRIPT.sub(lambda script: command_of(script[1]), example)
+            whole = whole[: found.start()] + whole[found.end() :]
+            epilog = f"example:\n{example}"
+        super().__init__(
+            prog, usage, whole, epilog, formatter_class=HelpFormatter, allow_abbrev=False
+        )
 
-
-def documented(text: str | None) -> ParserText:
-    """Return what a parser is made with, from its command's module text, whose indented lines are
-    the example."""
-    whole = f"{text or ''}\n"
-    found = EXAMPLE.search(whole)
-    parts: ParserText = {"description": whole, "formatter_class": HelpFormatter}
-    if found is not None:
-        example, called = found[1].rstrip(), Path(sys.argv[0]).name
-        if called.startswith("specdec-"):
-            example = SCRIPT.sub(lambda script: command_of(script[1]), example)
-        parts["description"] = whole[: found.start()] + whole[found.end() :]
-        parts["epilog"] = f"example:\n{example}"
-    return parts
+    def error(self, message: str) -> NoReturn:
+        """Exit with status 2 and one line."""
+        self.exit(2, f"{self.prog}: {' '.join(message.split())}\n")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import BinaryIO
 
-from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.errors import InferenceError, explained
 
 STANDARD = "-"
 
@@ -58,11 +58,8 @@ class InputLines:
             if sys.stdin is None:
                 raise InferenceError(f"{flag} -: standard input is closed")
             return cls(sys.stdin.buffer)
-        try:
+        with explained(f"{flag} {path}: cannot be read", "check the path"):
             return cls(open(path, "rb"), path)
-        except OSError as error:
-            fault = f"cannot be read ({error.strerror}); check the path"
-            raise InferenceError(f"{flag} {path}: {fault}") from error
 
     def __enter__(self) -> InputLines:
         return self

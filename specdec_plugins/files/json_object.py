@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
 JsonObject = dict[str, Any]
 """Settings, figures and the like by name, as JSON has them: nested, each of its own kind."""
+
+
+def plain(value: object) -> object:
+    """Return a value as JSON can have it, which knows no infinity, and no number that is none: they
+    are text."""
+    if isinstance(value, dict):
+        return {name: plain(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [plain(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{value:g}"
+    return value
 
 
 def as_read(description: JsonObject) -> JsonObject:

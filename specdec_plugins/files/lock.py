@@ -14,9 +14,9 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from filelock import FileLock, Timeout
 
-from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.errors import InferenceError, explained
 from specdec_plugins.files.input import STANDARD
-from specdec_plugins.files.paths import Location, NamedPaths, check_writable, lock_path
+from specdec_plugins.files.paths import Location, NamedPaths, check_paths, check_writable, lock_path
 
 
 class OutputLock:
@@ -54,17 +54,16 @@ class OutputLock:
 
 
 @contextmanager
-def reserved(outputs: NamedPaths) -> Iterator[None]:
-    """Have all these files for this run alone, from before it looks at what is there.
+def reserved(outputs: NamedPaths, inputs: NamedPaths = ()) -> Iterator[None]:
+    """Have all these outputs for this run alone, from before it looks at what is there.
 
     Standard output, devices and FIFOs may be written to by several.
 
-    Args:
-        outputs: no two of which are the same file.
-
     Raises:
-        InferenceError: another run has one of them, or it cannot be written to.
+        InferenceError: one is an input, or another output, or cannot be written to; or another run
+            has it.
     """
+    check_paths(outputs, inputs)
     with ExitStack() as held:
         for flag, path in outputs:
             if path is not None and path != STANDARD:
@@ -81,10 +80,6 @@ def _held(flag: str, path: Location) -> OutputLock:
         InferenceError: another run has it, or its folder cannot be written to.
     """
     output = f"{flag} {os.fspath(path)}"
-    try:
+    remedy = "name a file in another: a lock there keeps other runs away"
+    with explained(f"{output}: its folder cannot be written to", remedy):
         return OutputLock(output, lock_path(path)).__enter__()
-    except OSError as error:
-        raise InferenceError(
-            f"{output}: its folder cannot be written to ({error.strerror}), which keeps other runs "
-            "away; name a file in another"
-        ) from error

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import stat
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from itertools import islice
 from pathlib import Path
 
-from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.errors import InferenceError, explained
 from specdec_plugins.files.input import STANDARD, complete_lines
+from specdec_plugins.files.json_object import plain
 from specdec_plugins.files.paths import check_writable
 from specdec_plugins.files.whole_file import whole_file
 
@@ -26,14 +28,20 @@ def write_whole(path: Path, chunks: Iterable[bytes], partial: Path | None = None
     Raises:
         InferenceError: it cannot be written.
     """
-    try:
+    with explained(f"{path}: cannot be written", "name a path that can"):
         for folder in (path.parent, partial or path.parent):
             folder.mkdir(parents=True, exist_ok=True)
         with whole_file(path, partial) as file:
             file.writelines(chunks)
-    except OSError as error:
-        fault = f"cannot be written ({error.strerror}); name a path that can"
-        raise InferenceError(f"{path}: {fault}") from error
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write a value as JSON, whole or not at all.
+
+    Raises:
+        InferenceError: it cannot be written.
+    """
+    write_whole(path, [json.dumps(plain(value), indent=1).encode(), b"\n"])
 
 
 def is_resumable(path: str) -> bool:
@@ -80,11 +88,8 @@ class OutputLines:
         if resume and os.path.exists(path):
             if not stat.S_ISREG(os.stat(path).st_mode):
                 raise InferenceError(f"--resume: {path} is no ordinary file to go on with")
-            try:
+            with explained(f"--resume: {path}: cannot be read", "check its permissions"):
                 self.done, self._keep = complete_lines(path, most)
-            except OSError as error:
-                fault = f"cannot be read ({error.strerror}); check its permissions"
-                raise InferenceError(f"--resume: {path}: {fault}") from error
 
     @property
     def resumable(self) -> bool:
@@ -97,12 +102,9 @@ class OutputLines:
         Raises:
             InferenceError: the file cannot be read.
         """
-        try:
-            with open(self.path, "rb") as file:
-                yield from (line[:-1] for line in islice(file, self.done))
-        except OSError as error:
-            fault = f"cannot be read ({error.strerror}); check its permissions"
-            raise InferenceError(f"--resume: {self.path}: {fault}") from error
+        fault = f"--resume: {self.path}: cannot be read"
+        with explained(fault, "check its permissions"), open(self.path, "rb") as file:
+            yield from (line[:-1] for line in islice(file, self.done))
 
     def __enter__(self) -> OutputLines:
         """Begin to write: after the complete lines that stay, and over everything else.
@@ -110,7 +112,7 @@ class OutputLines:
         Raises:
             InferenceError: the file cannot be opened.
         """
-        try:
+        with self._explained():
             if self.path == STANDARD:
                 self._file = io.FileIO(sys.stdout.fileno(), "w", closefd=False)
             elif self.done:
@@ -119,8 +121,6 @@ class OutputLines:
                 self._file.seek(self._keep)
             else:
                 self._file = io.FileIO(self.path, "w")
-        except OSError as error:
-            raise self._fault(error) from error
         return self
 
     def write(self, text: str) -> None:
@@ -133,24 +133,21 @@ class OutputLines:
         assert self._file is not None
         line = memoryview((text + "\n").encode("utf-8"))
         rest = line
-        try:
-            while rest:
-                rest = rest[self._file.write(rest) :]
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            if self.resumable:
-                with suppress(OSError):
-                    self._file.seek(len(rest) - len(line), os.SEEK_CUR)
-                    self._file.truncate()
-            raise self._fault(error) from error
+        with self._explained():
+            try:
+                while rest:
+                    rest = rest[self._file.write(rest) :]
+            except OSError:
+                if self.resumable:
+                    with suppress(OSError):
+                        self._file.seek(len(rest) - len(line), os.SEEK_CUR)
+                        self._file.truncate()
+                raise
 
     def __exit__(self, *exception: object) -> None:
         if self._file is not None:
             self._file.close()
 
-    def _fault(self, error: OSError) -> InferenceError:
-        remedy = "" if self.path == STANDARD else "; lines before are kept, go on with --resume"
-        return InferenceError(
-            f"{self._flag} {self.path}: cannot be written to ({error.strerror}){remedy}"
-        )
+    def _explained(self) -> AbstractContextManager[None]:
+        remedy = "" if self.path == STANDARD else "lines before are kept, go on with --resume"
+        return explained(f"{self._flag} {self.path}: cannot be written to", remedy)

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.errors import InferenceError, explained
 from specdec_plugins.files.input import STANDARD
 from specdec_plugins.files.streams import ERROR, OUTPUT
 
@@ -111,12 +111,7 @@ def file_digest(path: str | os.PathLike[str]) -> str:
         InferenceError: it cannot be read.
     """
     digest = hashlib.sha256()
-    try:
-        with open(path, "rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-    except OSError as error:
-        raise InferenceError(
-            f"{path}: cannot be read ({error.strerror}); check the path"
-        ) from error
+    with explained(f"{path}: cannot be read", "check the path"), open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
     return digest.hexdigest()

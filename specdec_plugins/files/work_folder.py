@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import TypeVar
 
-from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.errors import InferenceError, explained
 from specdec_plugins.files.json_object import JsonObject, as_read, differing
 from specdec_plugins.files.lock import OutputLock
-from specdec_plugins.files.output import write_whole
+from specdec_plugins.files.output import write_json
 
 LOCK = ".lock"
 Own = TypeVar("Own", bound="WorkFolder")
@@ -41,12 +41,10 @@ class WorkFolder:
         Raises:
             InferenceError: the folder cannot be written to, or holds something else.
         """
-        try:
+        fault = f"{self.flag} {self.output}: cannot be written to"
+        with explained(fault, "name a folder that can"):
             self._file.parent.mkdir(parents=True, exist_ok=True)
             self._lock.__enter__()
-        except OSError as error:
-            fault = f"cannot be written to ({error.strerror}); name a folder that can"
-            raise InferenceError(f"{self.flag} {self.output}: {fault}") from error
         try:
             self.go_on()
         except BaseException:
@@ -71,13 +69,11 @@ class WorkFolder:
         Raises:
             InferenceError: it is described otherwise, or that cannot be read.
         """
-        try:
-            before = json.loads(self._file.read_bytes())
-        except FileNotFoundError:
+        if not self._file.exists():
             return False
-        except OSError as error:
-            fault = f"cannot be read ({error.strerror}); check its permissions"
-            raise InferenceError(f"{self._file}: {fault}") from error
+        try:
+            with explained(f"{self._file}: cannot be read", "check its permissions"):
+                before = json.loads(self._file.read_bytes())
         except (ValueError, RecursionError):
             return False
         if not isinstance(before, dict):
@@ -95,5 +91,4 @@ class WorkFolder:
         Raises:
             InferenceError: the description cannot be written.
         """
-        text = json.dumps(self.description, indent=1, ensure_ascii=False)
-        write_whole(self._file, [text.encode("utf-8"), b"\n"])
+        write_json(self._file, self.description)

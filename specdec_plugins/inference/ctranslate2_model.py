@@ -26,7 +26,7 @@ from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.warm_up import made_up
 from specdec_plugins.engines.compiled_files import CompiledFiles
-from specdec_plugins.files.errors import ConversionError
+from specdec_plugins.files.errors import ConversionError, explained
 
 if TYPE_CHECKING:
     from ctranslate2 import Translator
@@ -106,15 +106,13 @@ def _converted(
     Raises:
         ConversionError: CTranslate2 has no such model, or there is no room to write it.
     """
-    try:
-        with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
-            convert_verifier(verifier, source, target, Path(folder) / "model")
-            return {file.name: file.read_bytes() for file in (Path(folder) / "model").iterdir()}
-    except OSError as error:
-        place = tempfile.gettempdir()
-        raise ConversionError(
-            f"its model cannot be written to {place} ({error.strerror}), which TMPDIR names"
-        ) from error
+    fault = f"its model cannot be written to {tempfile.gettempdir()}"
+    with (
+        explained(fault, "TMPDIR names another folder", ConversionError),
+        tempfile.TemporaryDirectory(prefix="specdec-") as folder,
+    ):
+        convert_verifier(verifier, source, target, Path(folder) / "model")
+        return {file.name: file.read_bytes() for file in (Path(folder) / "model").iterdir()}
 
 
 def _open(parts: dict[str, bytes], precision: str, device: str = "cpu") -> Translator:

@@ -7,7 +7,6 @@ import logging
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import torch
 from fairseq import options, utils
@@ -20,7 +19,7 @@ from specdec_plugins.decoding.acceptance import RULE_OPTIONS, StrictRule, choose
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.engine_choice import ENGINE, OF_DRAFTER, PRECISION
 from specdec_plugins.decoding.limits import LARGEST, REFUSED, REPETITION_PENALTY, GenerationLimits
-from specdec_plugins.files.help import documented
+from specdec_plugins.files.help import Parser
 from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.inference.flag_checks import (
     NOT_OF_TEXT,
@@ -52,21 +51,15 @@ PRECISION_FLAGS = {"fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
 """Two of them are fairseq's."""
 
 
-class TranslationParser(argparse.ArgumentParser):
+class TranslationParser(Parser):
     """The flags of translation and fairseq's, to which a script adds its own.
 
-    Errors are one line. What a script adds to ``group`` is its own; flags that do nothing are named
-    in a warning.
+    What a script adds to ``group`` is its own; flags that do nothing are named in a warning.
     """
 
     def __init__(self, prog: str, description: str | None, argv: Sequence[str]) -> None:
         """``argv`` is looked at for ``--user-dir``, whose modules may bring tokenizers and BPEs."""
-        super().__init__(
-            prog=prog,
-            usage=f"{prog} PAIR [flag ...]",
-            allow_abbrev=False,
-            **documented(description),
-        )
+        super().__init__(prog, description, f"{prog} PAIR [flag ...]")
         self._import_user_dir(argv)
         self.group = self.add_argument_group("translation")
         self._own = [
@@ -74,10 +67,6 @@ class TranslationParser(argparse.ArgumentParser):
             *(self.add_argument_group(title) for title in ("acceptance", "controller", "engine")),
         ]
         self._add_translation_flags()
-
-    def error(self, message: str) -> NoReturn:
-        """Exit with status 2 and one line."""
-        self.exit(2, f"{self.prog}: {' '.join(message.split())}\n")
 
     def parse(self, argv: Sequence[str]) -> Namespace:
         """Parse a command line, and warn of flags that do nothing."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import platform
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -16,10 +14,8 @@ import specdec_plugins
 from specdec_plugins.decoding.acceptance import choose_rule
 from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
-from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.files.paths import file_digest
-from specdec_plugins.files.whole_file import whole_file
 from specdec_plugins.files.wording import counted
 from specdec_plugins.inference.run_files import model_files
 from specdec_plugins.inference.settings import CTRANSLATE2, TRACED, Settings
@@ -215,33 +211,6 @@ def _acceptance(report: JsonObject) -> list[str]:
         f"discard rate {report['discard_rate']:.3f} a committed token",
         f"  accepted a step: {_histogram(report['acceptance_histogram'])}",
     ]
-
-
-def write_json(report: JsonObject, path: str) -> None:
-    """Write a report to a file, whole or not at all.
-
-    Raises:
-        InferenceError: the file cannot be written.
-    """
-    try:
-        with whole_file(path) as file:
-            file.write(json.dumps(plain(report), indent=2).encode() + b"\n")
-    except OSError as error:
-        raise InferenceError(
-            f"--stats-json {path}: cannot be written to ({error.strerror}); name another file"
-        ) from error
-
-
-def plain(value: object) -> object:
-    """A value as JSON can have it, which knows no infinity, and no number that is none: they are
-    text."""
-    if isinstance(value, dict):
-        return {name: plain(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [plain(one) for one in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return f"{value:g}"
-    return value
 
 
 def _histogram(counts: list[int]) -> str:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 import msgspec
 
 from specdec_plugins.decoding.step_result import StepTrace
-from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.errors import InferenceError, explained
 from specdec_plugins.files.input import STANDARD
 from specdec_plugins.files.output import OutputLines
 
@@ -85,20 +85,15 @@ def read_trace(path: str) -> Iterator[SentenceTrace]:
         InferenceError: a file that cannot be read or holds no sentence, or a line that is none.
     """
     number = 0
-    try:
-        with open(path, "rb") as file:
-            for number, line in enumerate(file, start=1):
-                try:
-                    yield SentenceTrace.from_json(line)
-                except ValueError as error:
-                    remedy = "write the trace anew"
-                    if not line.endswith(b"\n"):
-                        remedy = "the run that wrote it was stopped: go on with its --resume"
-                    raise InferenceError(f"{path}, line {number}: {error}; {remedy}") from error
-    except OSError as error:
-        raise InferenceError(
-            f"{path}: cannot be read ({error.strerror}); check the path"
-        ) from error
+    with explained(f"{path}: cannot be read", "check the path"), open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                yield SentenceTrace.from_json(line)
+            except ValueError as error:
+                remedy = "write the trace anew"
+                if not line.endswith(b"\n"):
+                    remedy = "the run that wrote it was stopped: go on with its --resume"
+                raise InferenceError(f"{path}, line {number}: {error}; {remedy}") from error
     if not number:
         raise InferenceError(f"{path}: holds no sentence; write it with inference.py --trace")
 

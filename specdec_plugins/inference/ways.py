@@ -21,7 +21,7 @@ from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.controllers.registry import AUTO
 from specdec_plugins.decoding.engine_choice import engine_name
 from specdec_plugins.files.cache import keep, read_kept
-from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.errors import explained
 from specdec_plugins.files.json_object import JsonObject, as_read, differing
 from specdec_plugins.files.paths import file_digest
 from specdec_plugins.inference.ctranslate2_ar import obstacle
@@ -149,12 +149,8 @@ def save_table(table: Table) -> Path:
         InferenceError: it cannot be written.
     """
     path = table_path(table.key)
-    try:
+    with explained(f"{path}: cannot be written", "name another folder by XDG_CACHE_HOME"):
         keep(path, msgspec.json.format(msgspec.json.encode(table)) + b"\n")
-    except OSError as error:
-        raise InferenceError(
-            f"{path}: cannot be written ({error.strerror}); name another folder by XDG_CACHE_HOME"
-        ) from error
     return path
 
 

@@ -20,7 +20,7 @@ from typing import IO
 
 from fairseq import utils
 
-from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.errors import InferenceError, explained
 from specdec_plugins.files.input import InputLines
 from specdec_plugins.files.output import write_whole
 from specdec_plugins.inference.translator import Translator
@@ -108,11 +108,8 @@ def _look_into(top: Path, folder: Path, above: tuple[Path, ...], found: CorpusPa
     Args:
         above: the real paths of the folders that it is in.
     """
-    try:
+    with explained(f"--input-path {folder}: cannot be read", "check its permissions"):
         entries = sorted(folder.iterdir())
-    except OSError as error:
-        fault = f"cannot be read ({error.strerror}); check its permissions"
-        raise InferenceError(f"--input-path {folder}: {fault}") from error
     within = (*above, folder.resolve())
     for entry in entries:
         name = entry.relative_to(top).as_posix()
@@ -142,12 +139,11 @@ def read_corpus(files: dict[str, Path], output: Path, shard_lines: int) -> list[
     for index, (name, path) in enumerate(files.items()):
         folder = shard_folder(output, index)
         whole = hashlib.sha256()
-        try:
-            with open(path, "rb") as file:
-                shards = tuple(_divide(file, path, folder, number, shard_lines, whole))
-        except OSError as error:
-            fault = f"cannot be read ({error.strerror}); check its permissions"
-            raise InferenceError(f"--input-path {path}: {fault}") from error
+        with (
+            explained(f"--input-path {path}: cannot be read", "check its permissions"),
+            open(path, "rb") as file,
+        ):
+            shards = tuple(_divide(file, path, folder, number, shard_lines, whole))
         corpus.append(CorpusFile(name, shards, whole.hexdigest()))
         number += len(shards)
     return corpus
@@ -186,12 +182,9 @@ def translate_shard(translator: Translator, shard: Shard, seed: int) -> None:
     Raises:
         InferenceError: its input is not what it was, or its output cannot be written.
     """
-    try:
-        with open(shard.source, "rb") as file:
-            file.seek(shard.start)
-            data = file.read(shard.size)
-    except OSError as error:
-        raise InferenceError(f"{shard.source}: cannot be read ({error.strerror})") from error
+    with explained(f"{shard.source}: cannot be read"), open(shard.source, "rb") as file:
+        file.seek(shard.start)
+        data = file.read(shard.size)
     if hashlib.sha256(data).hexdigest() != shard.digest:
         raise InferenceError(f"{shard.source}: has changed since this run began; begin a new job")
     # Each shard's own, whichever worker has it: for search that samples.

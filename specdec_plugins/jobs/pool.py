@@ -19,7 +19,7 @@ import ray.data
 import torch
 
 import specdec_plugins
-from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.errors import InferenceError, explained
 from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.inference.loading import load_translator
 from specdec_plugins.inference.settings import Settings
@@ -63,13 +63,11 @@ def count_try(shard: Shard) -> None:
     Raises:
         InferenceError: too many died of it.
     """
-    try:
+    with explained(f"{shard.output}: cannot be written"):
         _tries(shard).parent.mkdir(parents=True, exist_ok=True)
         with open(_tries(shard), "ab") as file:
             file.write(b".")
             tries = file.tell()
-    except OSError as error:
-        raise InferenceError(f"{shard.output}: cannot be written ({error.strerror})") from error
     if tries > MOST_TRIES:
         last = shard.first_line + shard.lines
         raise InferenceError(

@@ -18,7 +18,7 @@ from contextlib import suppress
 from itertools import islice
 
 import specdec_plugins
-from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.errors import InferenceError, explained
 from specdec_plugins.files.input import InputLines, Line
 from specdec_plugins.files.json_object import JsonObject, as_read, differing
 from specdec_plugins.files.output import OutputLines, is_resumable
@@ -178,14 +178,12 @@ class ResumeFile:
         if self.path is None:
             return self
         if not self.output.done:
-            try:
-                with whole_file(self.path) as file:
-                    file.write(json.dumps(self._description).encode() + b"\n")
-            except OSError as error:
-                raise InferenceError(
-                    f"{self.path}: cannot be written ({error.strerror}); the output needs it "
-                    "beside itself: name another --output-path"
-                ) from error
+            remedy = "the output needs it beside itself: name another --output-path"
+            with (
+                explained(f"{self.path}: cannot be written", remedy),
+                whole_file(self.path) as file,
+            ):
+                file.write(json.dumps(self._description).encode() + b"\n")
         lines = OutputLines(self.path, resume=True, most=1 + self.output.done)
         self._file = lines.__enter__()
         return self

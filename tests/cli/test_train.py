@@ -143,5 +143,5 @@ def test_a_save_dir_that_cannot_be_made_is_a_line(
     assert main() == 1
     assert (
         capsys.readouterr().err
-        == "train.py: --save-dir file: File exists; name a folder of yours\n"
+        == "train.py: --save-dir file: cannot be written to (File exists); name a folder of yours\n"
     )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import re
 from pathlib import Path
 
 import pytest
 
-from specdec_plugins.files.help import command_of, documented
+from specdec_plugins.files.help import Parser, command_of
 
 SETUP = Path(__file__).resolve().parents[2] / "setup.py"
 DOORS = [
@@ -44,7 +43,7 @@ def test_an_example_has_the_names_that_are_called(monkeypatch: pytest.MonkeyPatc
         ("trace_report.py", ("scripts/inference.py DATA", "scripts/trace_report.py FILE")),
     ):
         monkeypatch.setattr("sys.argv", [f"/bin/{called}"])
-        assert documented(text)["epilog"] == f"example:\n    {first}\n    {second}"
+        assert Parser("x.py", text).epilog == f"example:\n    {first}\n    {second}"
 
 
 def test_commands_are_those_that_are_installed() -> None:
@@ -55,7 +54,7 @@ def test_commands_are_those_that_are_installed() -> None:
 
 
 def test_defaults_are_told_once() -> None:
-    parser = argparse.ArgumentParser(**documented("A title.\n\n    an example\n        goes on\n"))
+    parser = Parser("x.py", "A title.\n\n    an example\n        goes on\n")
     add = parser.add_argument
     add("--ratio", default=1.0, help="plain")
     add("--names", nargs="*", default=["a", "b"], help="several")

@@ -23,9 +23,8 @@ from specdec_plugins.checkpoints.head_file import save_head
 from specdec_plugins.checkpoints.loading import save_state
 from specdec_plugins.evaluation.calibration import Predictions, plot_reliability
 from specdec_plugins.files.errors import CheckpointError, InferenceError
-from specdec_plugins.files.output import write_whole
+from specdec_plugins.files.output import write_json, write_whole
 from specdec_plugins.files.whole_file import whole_file
-from specdec_plugins.inference.report import write_json
 
 Write = Callable[[Path], object]
 
@@ -58,7 +57,7 @@ def write(request: pytest.FixtureRequest, verifier: str) -> Write:
         "initial checkpoint": lambda path: write_initial_checkpoint(verifier, str(path)),
         "head": lambda path: save_head(path, make_head()),
         "whole": lambda path: write_whole(path, [b"w1\n"] * 9000),
-        "report": lambda path: write_json({"a": list(range(9000))}, str(path)),
+        "report": lambda path: write_json(path, {"a": list(range(9000))}),
         "plot": draw,
         "state": lambda path: save_state({"a": torch.zeros(9000)}, path),
     }

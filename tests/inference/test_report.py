@@ -16,8 +16,9 @@ from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.files.output import write_json
 from specdec_plugins.inference import Settings
-from specdec_plugins.inference.report import format_report, full_report, write_json
+from specdec_plugins.inference.report import format_report, full_report
 
 NAMES = ("verifier.pt", "drafter.pt", "head.pt", "codes", "dict.en.txt", "dict.de.txt")
 
@@ -79,7 +80,7 @@ def report_of(settings: Settings, tmp_path: Path, **run: Any) -> dict[str, Any]:
     said = format_report(report).splitlines()
     assert "; cuda-graphs and eager, float32 on cpu" in said[0]
     assert "  by eager: --trace tells of every draft" in said
-    write_json(report, str(tmp_path / "stats.json"))
+    write_json(tmp_path / "stats.json", report)
     found: dict[str, Any] = json.loads((tmp_path / "stats.json").read_text("utf-8"))
     return found
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.json_object import JsonObject
-from specdec_plugins.files.output import write_whole
+from specdec_plugins.files.output import write_json
 from specdec_plugins.files.paths import file_digest
 from specdec_plugins.inference.pair_folder import DRAFTER
 from specdec_plugins.jobs.make_pair.card import write_card
@@ -123,8 +123,7 @@ class Making:
         """Note that a stage is done; of a training that was interrupted, what it has made."""
         if record["facts"].get("stopped"):
             record["made_of"] = None
-        text = json.dumps(record, indent=1, ensure_ascii=False)
-        write_whole(self.layout.work / f"{name}.json", [text.encode("utf-8"), b"\n"])
+        write_json(self.layout.work / f"{name}.json", record)
 
 
 NAMES = ("check", "segment", "distil", "train", "export", "heads", "measure")

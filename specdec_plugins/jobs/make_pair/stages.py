@@ -14,7 +14,7 @@ from fairseq.models.transformer import TransformerModelBase
 
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.files.json_object import JsonObject
-from specdec_plugins.files.output import write_whole
+from specdec_plugins.files.output import write_json, write_whole
 from specdec_plugins.files.paths import file_digest
 from specdec_plugins.inference import Settings, Translator, load_translator
 from specdec_plugins.inference.ctranslate2_ar import obstacle
@@ -79,7 +79,7 @@ class Stages:
         self.layout.pair.mkdir(parents=True, exist_ok=True)
         for language in self.job.languages:
             self._copy(self.job.dictionaries / f"dict.{language}.txt", f"dict.{language}.txt")
-        write_whole(self.layout.pair / SEGMENTATION, [json.dumps(self._segmentation()).encode()])
+        write_json(self.layout.pair / SEGMENTATION, self._segmentation())
         said = "".join(map(self.runner.run, self.check_commands()))
         return {"said": said, "verifier": list(describe(self._verifier()))}
 

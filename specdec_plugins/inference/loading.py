@@ -81,11 +81,8 @@ def load_translator(settings: Settings) -> Translator:
     positions = [int(encoder.max_positions()) for encoder in readers if encoder is not None]
     # A drafter without the verifier whose encoder it needs is refused below.
     longest = min(positions, default=1)
-    markers = settings.post_process or (None if segmenters.bpe is not None else "subword_nmt")
     dictionaries = task.source_dictionary, task.target_dictionary
-    codec = TextCodec(
-        *dictionaries, longest, segmenters, markers, settings.keep_bpe, task.language_tokens
-    )
+    codec = TextCodec(*dictionaries, longest, segmenters, task.language_tokens)
     codec.encode_prefix(settings.target_prefix)  # before anything is compiled for it
     try:
         generator = _build_generator(settings, task, engines, verifier, drafter, head)

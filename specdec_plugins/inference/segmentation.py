@@ -38,7 +38,9 @@ def build_segmenters(settings: Settings, languages: tuple[str, str]) -> Segmente
         except (Exception, SystemExit) as error:
             reason, name = one_line(error), getattr(options, flag)
             raise InferenceError(f"--{flag} {name}: cannot be set up ({reason})") from error
-    return Segmenters(*built)
+    tokenizer, bpe = built
+    markers = settings.post_process or ("subword_nmt" if bpe is None else None)
+    return Segmenters(tokenizer, bpe, markers, settings.keep_bpe)
 
 
 def _check_files_named(kind: str, options: Namespace, folder: str) -> None:

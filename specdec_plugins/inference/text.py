@@ -50,10 +50,16 @@ class Segmenter(Protocol):
 
 
 class Segmenters(NamedTuple):
-    """fairseq's tokenizer and BPE; None where text is tokenised, or segmented, already."""
+    """What cuts a source, and joins an output again."""
 
     tokenizer: Segmenter | None = None
+    """fairseq's; None where text is tokenised already."""
     bpe: Segmenter | None = None
+    """fairseq's; None where text is segmented already."""
+    markers: str | None = None
+    """fairseq's post-processing of an output, before that of the others."""
+    keep_bpe: bool = False
+    """Put out segmented text as it is."""
 
 
 class TextCodec:
@@ -65,30 +71,24 @@ class TextCodec:
         target: Dictionary,
         longest: int,
         segmenters: Segmenters = Segmenters(),  # noqa: B008, of a tuple
-        markers: str | None = None,
-        keep_bpe: bool = False,
         tokens: LanguageTokens = LanguageTokens(),  # noqa: B008, nobody changes it
     ) -> None:
         """
         Args:
             source, target: dictionaries.
             longest: most source tokens, EOS and the language included.
-            segmenters: what cuts the source, and joins the output again.
-            markers: fairseq's post-processing of the output, before that of the segmenters.
-            keep_bpe: put out segmented text as it is.
             tokens: of the languages, which are in the dictionaries, but not in texts.
 
         Raises:
             ValueError: unknown markers.
         """
         try:
-            post_process("", markers)
+            post_process("", segmenters.markers)
         except NotImplementedError:
-            raise ValueError(f"--post-process {markers}: not known to fairseq") from None
+            raise ValueError(f"--post-process {segmenters.markers}: not known to fairseq") from None
         self.source, self.target, self.tokens = source, target, tokens
         self.longest = longest - tokens.before_source
-        self.tokenizer, self.bpe = segmenters
-        self.markers, self.keep_bpe = markers, keep_bpe
+        self.segmenters = segmenters
         self._special = torch.tensor([source.bos(), source.pad(), source.eos()])
         self._warned = False
 
@@ -104,7 +104,8 @@ class TextCodec:
         if len(words) == 0:
             return None
         words[torch.isin(words, self._special)] = self.source.unk()
-        if self.bpe is None and not self._warned and bool((words == self.source.unk()).any()):
+        unknown = bool((words == self.source.unk()).any())
+        if unknown and self.segmenters.bpe is None and not self._warned:
             self._warned = True
             logger.warning(
                 "line %d: holds words that the dictionary lacks; if the text is not segmented yet, "
@@ -159,22 +160,20 @@ class TextCodec:
 
     def segment(self, text: str) -> str:
         """Return the tokens of a text, with blanks between."""
-        if self.tokenizer is not None:
-            text = self.tokenizer.encode(text)
-        if self.bpe is not None:
-            text = self.bpe.encode(text)
+        for segmenter in self.segmenters[:2]:
+            if segmenter is not None:
+                text = segmenter.encode(text)
         return text
 
     def decode(self, tokens: Tensor) -> str:
         """Return the text of a hypothesis, in one line: a BPE of bytes may put out a line feed."""
+        tokenizer, bpe, markers, keep_bpe = self.segmenters
         text: str = self.target.string(
             tokens.cpu(),
-            None if self.keep_bpe else self.markers,
+            None if keep_bpe else markers,
             extra_symbols_to_ignore={self.tokens.target} - {None},
         )
-        if not self.keep_bpe:
-            if self.bpe is not None:
-                text = self.bpe.decode(text)
-            if self.tokenizer is not None:
-                text = self.tokenizer.decode(text)
+        for segmenter in () if keep_bpe else (bpe, tokenizer):
+            if segmenter is not None:
+                text = segmenter.decode(text)
         return LINE_ENDS.sub(" ", text)

@@ -10,7 +10,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
 from specdec_plugins.decoding.acceptance import RULE_OPTIONS
 from specdec_plugins.decoding.controllers import POLICIES, controller_options
-from specdec_plugins.decoding.controllers.registry import AUTO, GONE, PUBLISHED, RECOMMENDED
+from specdec_plugins.decoding.controllers.registry import AUTO, PUBLISHED, RECOMMENDED
 from specdec_plugins.decoding.engine_choice import ENGINE, OF_DRAFTER, OF_MODELS
 from specdec_plugins.decoding.limits import REPETITION_PENALTY
 from specdec_plugins.decoding.options import Option, by_name
@@ -36,8 +36,9 @@ CONTROLLER = Option(
     f"CPU nothing unless output is relaxed; {PUBLISHED} with a drafter of --arch block); "
     + "; ".join(f"{policy.name} ({policy.help})" for policy in POLICIES.values()),
     str,
-    choices=(AUTO, *POLICIES, *GONE),
 )
+"""Its value is checked where it is used: a name that was taken away is refused by what to use
+instead, and stands in no list."""
 
 ControllerConfig = _config("ControllerConfig", {"": CONTROLLER, **controller_options()})
 """How much to draft and to verify."""

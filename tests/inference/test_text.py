@@ -64,21 +64,21 @@ def test_codec_decodes_in_the_reverse_order() -> None:
         dictionary.add_symbol(symbol)
     ids = dictionary.encode_line("b@@ c b@@ <unk>", add_if_not_exist=False)
 
-    def codec(**settings: Any) -> TextCodec:
-        return TextCodec(dictionary, dictionary, 64, **settings)
+    def codec(*parts: Any, **settings: Any) -> TextCodec:
+        return TextCodec(dictionary, dictionary, 64, Segmenters(*parts, **settings))
 
     assert codec(markers="subword_nmt").decode(ids) == "bc b<unk>"
     last = dictionary.encode_line("c b@@", add_if_not_exist=False)
     assert codec(markers="subword_nmt").decode(last) == "c b"
     assert codec(markers="subword_nmt", keep_bpe=True).decode(ids) == "b@@ c b@@ <unk>"
-    both = Segmenters(Brackets("tok"), Brackets("bpe"))
-    assert codec(segmenters=both).decode(ids) == "tok(bpe(b@@ c b@@ <unk>))"
-    assert codec(segmenters=both, keep_bpe=True).decode(ids) == "b@@ c b@@ <unk>"
-    encoded = codec(segmenters=both).encode(Line(1, "c"))
+    both = Brackets("tok"), Brackets("bpe")
+    assert codec(*both).decode(ids) == "tok(bpe(b@@ c b@@ <unk>))"
+    assert codec(*both, keep_bpe=True).decode(ids) == "b@@ c b@@ <unk>"
+    encoded = codec(*both).encode(Line(1, "c"))
     assert encoded is not None
     assert dictionary.string(encoded) == "bpe tok c"
     nothing: Any = SimpleNamespace(encode=lambda _: " ")
-    assert codec(segmenters=Segmenters(nothing)).encode(Line(1, "x")) is None
+    assert codec(nothing).encode(Line(1, "x")) is None
     with pytest.raises(ValueError, match="--post-process nonsense"):
         codec(markers="nonsense")
 
@@ -121,11 +121,11 @@ def codec(tmp_path: Path) -> TextCodec:
 
 def read_by_fairseq(codec: TextCodec, path: Path) -> list[list[int]]:
     """The source tokens of each line of a file, as ``fairseq-interactive`` reads it."""
-    assert codec.bpe is not None
+    assert codec.segmenters.bpe is not None
     lines = [line for part in buffered_read(str(path), 3) for line in part]
     task = SimpleNamespace(source_dictionary=codec.source)
     read = TranslationTask.get_interactive_tokens_and_lengths
-    tokens, _ = read(task, lines, codec.bpe.encode)
+    tokens, _ = read(task, lines, codec.segmenters.bpe.encode)
     return [ids.tolist() for ids in tokens]
 
 
@@ -183,9 +183,10 @@ def test_of_a_line_without_end_the_beginning_is_segmented(
 ) -> None:
     draw = random.Random(blanks)
     text = "".join(draw.choices("abc" + " " * blanks, k=100_000)).strip()
-    assert codec.bpe is not None
-    whole = codec.source.encode_line(codec.bpe.encode(text), add_if_not_exist=False)
-    codec.bpe = measured = Measured(codec.bpe)
+    assert codec.segmenters.bpe is not None
+    whole = codec.source.encode_line(codec.segmenters.bpe.encode(text), add_if_not_exist=False)
+    measured = Measured(codec.segmenters.bpe)
+    codec.segmenters = codec.segmenters._replace(bpe=measured)
     ids = codec.encode(Line(5, text))
     assert ids is not None
     assert ids.tolist() == [*whole[: codec.longest - 1].tolist(), codec.source.eos()]

@@ -95,7 +95,7 @@ class AcceptanceRule:
             after: ``(rows, drafted)`` the slot whose scores judge each of them.
         """
         # Not "no better token": of two tokens that tie, only the one that is taken.
-        return verification.are_own(drafted, own, after)
+        return drafted == own.gather(1, after)
 
     def own(self, verification: Verification) -> Tensor:
         """``(rows, slots)`` the token that the verifier commits after each that it read."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specdec_plugins.checkpoints import multilingual
 from specdec_plugins.checkpoints.dictionaries import load_dictionary, noted
-from specdec_plugins.checkpoints.draft_vocabulary import FrequentTokens
+from specdec_plugins.checkpoints.draft_vocabulary import most_frequent
 from specdec_plugins.checkpoints.loading import State, is_drafter, is_transformer, save_state
 from specdec_plugins.checkpoints.upgrade import load_upgraded
 from specdec_plugins.files.errors import CheckpointError
@@ -24,6 +24,8 @@ from specdec_plugins.models.drafter import VOCABULARY
 
 Settings = dict[str, Any]
 """A part of a configuration, by name."""
+DraftFrom = tuple[int, str] | Literal["all"]
+"""The tokens that a drafter drafts: so many, those that a text has most often; or all."""
 
 # Settings that name places on the machine that trained; none is needed to build the model.
 PLACES = ("data", "AR_path", "acceptance_head", "cost_profile", "drafter")
@@ -34,7 +36,7 @@ def export_checkpoint(
     target: str,
     languages: tuple[str | None, str | None] = (None, None),
     dictionaries: str | None = None,
-    draft_from: FrequentTokens | Literal["all"] | None = None,
+    draft_from: DraftFrom | None = None,
     as_transformer: bool = False,
 ) -> int:
     """Write ``source`` to ``target`` with float16 weights and without optimizer state or paths.
@@ -44,7 +46,7 @@ def export_checkpoint(
             training was given by flag, and else reads them off its data directory.
         dictionaries: the folder of the dictionaries that it was trained with, whose fingerprints
             are written into the checkpoint; those of the plugin's tasks hold them already.
-        draft_from: the tokens that a drafter is to draft, ``all`` or some; None: those that it did.
+        draft_from: the tokens that a drafter is to draft; None: those that it did.
         as_transformer: write an architecture of any name as fairseq's Transformer.
 
     Returns:
@@ -75,7 +77,7 @@ def export_checkpoint(
 
 def _choose_drafts(
     state: State,
-    draft_from: FrequentTokens | Literal["all"],
+    draft_from: DraftFrom,
     dictionaries: str | None,
     source: str,
 ) -> None:
@@ -87,11 +89,11 @@ def _choose_drafts(
         return
     if not dictionaries:
         raise CheckpointError(
-            f"--draft-vocabulary {draft_from.count}: needs --dictionaries, the folder of the "
+            f"--draft-vocabulary {draft_from[0]}: needs --dictionaries, the folder of the "
             "dictionaries that the drafter was trained with"
         )
     dictionary = load_dictionary(dictionaries, state["cfg"]["task"].target_lang)
-    state["model"][VOCABULARY] = draft_from.of(dictionary)
+    state["model"][VOCABULARY] = most_frequent(*draft_from, dictionary)
 
 
 def inference_state(state: State, weights: dict[str, Tensor]) -> dict[str, object]:

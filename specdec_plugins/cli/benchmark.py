@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import re
 import shlex
 import sys
 import tempfile
@@ -30,8 +29,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from specdec_plugins.cli.experiment import INTERRUPTED, REPEATS, add_flags, perform, read_texts
-from specdec_plugins.decoding.acceptance import AcceptanceRule, RelaxedRule, StrictRule
-from specdec_plugins.decoding.acceptance.rules import BETA, TAU
+from specdec_plugins.decoding.acceptance import AcceptanceRule, RelaxedRule
+from specdec_plugins.decoding.acceptance.rules import RELAXED, rule_named
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.engine_choice import COMPILED, PRECISIONS, engines_for_cpus
 from specdec_plugins.decoding.generator import SpeculativeGenerator
@@ -64,8 +63,6 @@ from specdec_plugins.machine import cores
 PROG = program("benchmark.py")
 logger = logging.getLogger(PROG)
 
-RELAXED = RelaxedRule(beta=3, tau=1.0)
-"""Unless --beta or --tau says otherwise."""
 CPU_PRECISIONS = [name for name in PRECISIONS if name != "float16"]
 ENGINES = (EAGER, OPENVINO)
 # Flags that systems do not have in common, with the value that asks for nothing.
@@ -253,22 +250,7 @@ def _rules(args: argparse.Namespace) -> list[AcceptanceRule]:
     if args.beta < 2:
         raise ValueError(f"--beta {args.beta}: relaxed acceptance takes 2 or more; leave it out")
     relaxed = RelaxedRule(args.beta, args.tau)
-    known: dict[str, AcceptanceRule] = {"strict": StrictRule(), "relaxed": relaxed}
-    return list(dict.fromkeys(known.get(name) or _relaxed(name) for name in args.rule))
-
-
-def _relaxed(name: str) -> RelaxedRule:
-    """
-    Raises:
-        ValueError: not of the form relaxed:BETA:TAU, or values that cannot be.
-    """
-    found = re.fullmatch(r"relaxed:(\d+):(\d*\.?\d+)", name)
-    if found is None or int(found[1]) < 2:
-        raise ValueError(
-            f"--rule {name}: must be strict, relaxed or relaxed:BETA:TAU, for example "
-            "relaxed:5:3.0; BETA must be at least 2"
-        )
-    return RelaxedRule(BETA.check(int(found[1])), TAU.check(float(found[2])))
+    return list(dict.fromkeys(rule_named(name, relaxed) for name in args.rule))
 
 
 @command(PROG, INTERRUPTED)

@@ -11,8 +11,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Literal
 
-from specdec_plugins.checkpoints.draft_vocabulary import FrequentTokens
-from specdec_plugins.checkpoints.export import export_checkpoint
+from specdec_plugins.checkpoints.export import DraftFrom, export_checkpoint
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.help import Parser
 from specdec_plugins.files.lock import reserved
@@ -74,9 +73,7 @@ def _count(value: str) -> int | Literal["all"]:
         raise argparse.ArgumentTypeError(f"{value}: must be a number of tokens, or all") from None
 
 
-def _draft_from(
-    count: int | Literal["all"] | None, text: str | None
-) -> FrequentTokens | Literal["all"] | None:
+def _draft_from(count: int | Literal["all"] | None, text: str | None) -> DraftFrom | None:
     if count == "all":
         if text is not None:
             raise InferenceError(f"--draft-text {text}: --draft-vocabulary all reads no text")
@@ -85,4 +82,4 @@ def _draft_from(
         return None
     if count is None or text is None:
         raise InferenceError("--draft-vocabulary, --draft-text: give both, or neither")
-    return FrequentTokens(count, text)
+    return count, text

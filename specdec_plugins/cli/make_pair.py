@@ -32,6 +32,7 @@ from fairseq.data.data_utils import infer_language_pair
 
 import specdec_plugins
 from specdec_plugins.checkpoints.loading import load_state
+from specdec_plugins.decoding.acceptance.rules import rule_named
 from specdec_plugins.files.errors import InferenceError, UsageError
 from specdec_plugins.files.help import Parser
 from specdec_plugins.files.streams import put
@@ -39,7 +40,7 @@ from specdec_plugins.files.terminal import command, program
 from specdec_plugins.inference import pair_folder
 from specdec_plugins.inference.flags import add_encoder_flags, encoder_options
 from specdec_plugins.jobs.make_pair.commands import PREPROCESS, Command
-from specdec_plugins.jobs.make_pair.job import PairJob, rule_of
+from specdec_plugins.jobs.make_pair.job import PairJob
 from specdec_plugins.jobs.make_pair.make import Making
 from specdec_plugins.jobs.make_pair.progress import Progress
 from specdec_plugins.jobs.make_pair.rehearsal import rehearse
@@ -70,7 +71,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     budget.add_argument("--hours", metavar="H", type=float, help=f"of all stages ({HOURS:g})")
     budget.add_argument("--updates", metavar="N", type=int, help="of the drafter's training")
     add("--arch", choices=("block_causal", "block"), default="block_causal", help="the drafter")
-    add("--rule", metavar="RULE", default="strict", help="strict, or relaxed:BETA:TAU")
+    add("--rule", metavar="RULE", default="strict", help="strict, relaxed or relaxed:BETA:TAU")
     add("--heads", action="store_true", help="train an acceptance head, too")
     add("--workers", metavar="N", type=int, help="distil by so many processes (needs Ray)")
     add(
@@ -117,7 +118,7 @@ def job_of(args: argparse.Namespace) -> PairJob:
         hours=hours,
         updates=args.updates,
         arch=args.arch,
-        rule=rule_of(args.rule),
+        rule=rule_named(args.rule),
         heads=args.heads,
         workers=args.workers,
         device="cuda" if gpu else "cpu",

@@ -104,15 +104,6 @@ class SystemSummary:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """How many times as fast a system is as another, within rounds."""
-
-    system: SystemSummary
-    over: SystemSummary
-    ratio: Spread
-
-
-@dataclass(frozen=True)
 class Group:
     """All systems on a text, at one batch size on one device, in the order of the experiment."""
 
@@ -215,9 +206,10 @@ class Group:
         baseline = self.beside(one, name=self.baseline)
         return None if baseline is None else one.times_as_fast_as(baseline)
 
-    def fastest(self) -> Iterator[Comparison]:
-        """The fastest of each family of controllers over the fastest of each of ``RIVALS`` before
-        it; nothing of fewer than ``LEAST`` rounds, of which one may just have been lucky."""
+    def fastest(self) -> Iterator[tuple[SystemSummary, SystemSummary, Spread]]:
+        """The fastest of each family of controllers, the fastest of each of ``RIVALS`` before it,
+        and how many times as fast it is; nothing of fewer than ``LEAST`` rounds, of which one may
+        just have been lucky."""
         leaders: dict[str, SystemSummary] = {}
         for one in sorted(self.decoders(), key=SystemSummary.time):
             leaders.setdefault(one.system.family, one)
@@ -228,7 +220,7 @@ class Group:
             if mine.options and mine.real and _rank(theirs) < _rank(mine) and alike:
                 ratio = own.times_as_fast_as(other)
                 if ratio is not None and ratio.rounds >= LEAST:
-                    yield Comparison(own, other, ratio)
+                    yield own, other, ratio
 
 
 def _rank(system: System) -> int:

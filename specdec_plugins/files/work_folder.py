@@ -21,17 +21,22 @@ class WorkFolder:
     A file in it describes what it is made of. A run that another description belongs to is refused.
     """
 
-    flag = "--output-path"
-    """What named the folder, for messages."""
-
-    def __init__(self, output: Path, folder: Path, name: str, description: JsonObject) -> None:
+    def __init__(
+        self,
+        output: Path,
+        folder: Path,
+        name: str,
+        description: JsonObject,
+        flag: str = "--output-path",
+    ) -> None:
         """
         Args:
             output: what ``flag`` named.
             folder: the output itself, or a folder in it.
             name: of the file that describes it.
+            flag: what messages call the output.
         """
-        self.output = output
+        self.output, self.flag = output, flag
         self.description = as_read(description)
         self._file = folder / name
         self._lock = OutputLock(output, folder / LOCK)
@@ -56,12 +61,13 @@ class WorkFolder:
         self._lock.__exit__()
 
     def go_on(self) -> None:
-        """Look at what an earlier run left, once nobody else can change it.
+        """Begin, or go on with what an earlier run left, once nobody else can change it.
 
         Raises:
             InferenceError: it is something else.
         """
-        raise NotImplementedError
+        if not self.is_begun():
+            self.begin()
 
     def is_begun(self) -> bool:
         """Return whether the folder is described: as this run describes it, then.

@@ -13,7 +13,6 @@ from conftest import make_task, make_verifier, without_copies
 from drafters import flatten, make_causal, save_checkpoint
 
 from specdec_plugins.checkpoints.dictionaries import KEY, dictionary_fingerprint
-from specdec_plugins.checkpoints.draft_vocabulary import FrequentTokens
 from specdec_plugins.checkpoints.export import export_checkpoint
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.cli import export_checkpoint as export_script
@@ -140,9 +139,7 @@ def test_a_draft_vocabulary_is_what_a_text_has_most(
     target = str(tmp_path / "small.pt")
     text = str(tmp_path / "text.de")
     folder = str(tmp_path)
-    export_checkpoint(
-        str(drafter), target, dictionaries=folder, draft_from=FrequentTokens(count, text)
-    )
+    export_checkpoint(str(drafter), target, dictionaries=folder, draft_from=(count, text))
     dictionary = make_task().target_dictionary
     expected = [dictionary.index(dictionary.symbols[4:][word]) for word in words]
     chosen = load_state(target)["model"][VOCABULARY]
@@ -151,7 +148,7 @@ def test_a_draft_vocabulary_is_what_a_text_has_most(
     again = str(tmp_path / "again.pt")
     export_checkpoint(target, again)
     assert torch.equal(load_state(again)["model"][VOCABULARY], chosen)
-    export_checkpoint(target, again, dictionaries=folder, draft_from=FrequentTokens(2, text))
+    export_checkpoint(target, again, dictionaries=folder, draft_from=(2, text))
     assert len(load_state(again)["model"][VOCABULARY]) == 2
     # Or all tokens are drafted again.
     assert export_script.main([target, again, "--draft-vocabulary", "all"]) == 0

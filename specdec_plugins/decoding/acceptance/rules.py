@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -329,3 +330,24 @@ def choose_rule(values: Values | Namespace) -> AcceptanceRule:
         name: option.check(given.get(name, option.default)) for name, option in RULE_OPTIONS.items()
     }
     return next(rule for rule in (found.from_options(known) for found in RULES) if rule)
+
+
+RELAXED = RelaxedRule(beta=3, tau=1.0)
+"""What relaxed acceptance is where nobody says how relaxed, as in the paper's tables."""
+
+
+def rule_named(name: str, relaxed: RelaxedRule = RELAXED) -> AcceptanceRule:
+    """Return the rule that a ``--rule`` names: ``strict``, ``relaxed`` or ``relaxed:BETA:TAU``.
+
+    Raises:
+        ValueError: it names none.
+    """
+    found = re.fullmatch(r"relaxed:(\d+):(\d*\.?\d+)", name)
+    if found is not None and int(found[1]) > 1:
+        return choose_rule({BETA.name: int(found[1]), TAU.name: float(found[2])})
+    if name not in ("strict", "relaxed"):
+        raise ValueError(
+            f"--rule {name}: must be strict, relaxed or relaxed:BETA:TAU, for example "
+            "relaxed:5:3.0; BETA must be at least 2"
+        )
+    return relaxed if name == "relaxed" else StrictRule()

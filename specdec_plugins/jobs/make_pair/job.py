@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import specdec_plugins
-from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule, choose_rule
+from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
 from specdec_plugins.decoding.options import Value
-from specdec_plugins.files.errors import UsageError
 from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.files.paths import file_digest
-from specdec_plugins.files.work_folder import WorkFolder
 from specdec_plugins.inference.pair_folder import VERIFIER, files_in_folder
 
 
@@ -94,23 +92,6 @@ class PairJob:
         }
 
 
-def rule_of(text: str) -> AcceptanceRule:
-    """The acceptance rule that ``strict`` or ``relaxed:BETA:TAU`` names.
-
-    Raises:
-        UsageError: it names none.
-    """
-    name, *values = text.split(":")
-    if name == "strict" and not values:
-        return StrictRule()
-    if name != "relaxed" or len(values) != 2:
-        raise UsageError(f"--rule {text}: give strict or relaxed:BETA:TAU, such as relaxed:3:1.0")
-    try:
-        return choose_rule({"beta": int(values[0]), "tau": float(values[1])})
-    except ValueError as error:
-        raise UsageError(f"--rule {text}: {error}") from error
-
-
 class Layout:
     """The files of ``OUT``."""
 
@@ -137,21 +118,3 @@ class Layout:
     def log(self, name: str) -> Path:
         """What the command of a stage said."""
         return self.work / f"{name}.log"
-
-
-class OutFolder(WorkFolder):
-    """``OUT``, which one run at a time works in."""
-
-    flag = "OUT"
-
-    def __init__(self, layout: Layout, description: JsonObject) -> None:
-        super().__init__(layout.out, layout.work, "job.json", description)
-
-    def go_on(self) -> None:
-        """Begin, or go on.
-
-        Raises:
-            InferenceError: the folder was begun with something else.
-        """
-        if not self.is_begun():
-            self.begin()

@@ -14,10 +14,11 @@ from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.files.output import write_json
 from specdec_plugins.files.paths import file_digest
+from specdec_plugins.files.work_folder import WorkFolder
 from specdec_plugins.inference.pair_folder import DRAFTER
 from specdec_plugins.jobs.make_pair.card import write_card
 from specdec_plugins.jobs.make_pair.commands import Runner
-from specdec_plugins.jobs.make_pair.job import Layout, OutFolder, PairJob
+from specdec_plugins.jobs.make_pair.job import Layout, PairJob
 from specdec_plugins.jobs.make_pair.progress import Progress
 from specdec_plugins.jobs.make_pair.schedule import BEST, Schedule
 from specdec_plugins.jobs.make_pair.stages import Stages
@@ -60,12 +61,13 @@ class Making:
             SpecdecError: what stopped it; what is done is kept.
             KeyboardInterrupt: it was interrupted before there was a drafter.
         """
-        check_room(self.job, self.layout)
+        layout = self.layout
+        check_room(self.job, layout)
         stopped = False
-        with OutFolder(self.layout, self.job.describe()):
+        with WorkFolder(layout.out, layout.work, "job.json", self.job.describe(), "OUT"):
             for stage in self._order():
                 made_of = {path.name: file_digest(path) for path in stage.reads}
-                if self._record(stage.name).get("made_of") == made_of:
+                if self.record(stage.name).get("made_of") == made_of:
                     continue
                 self.progress.say(f"{stage.name} …")
                 begin = time.monotonic()
@@ -77,7 +79,7 @@ class Making:
                 self._keep(stage.name, {"made_of": made_of, "seconds": seconds, "facts": facts})
                 if stage.name == last:
                     return True
-            write_card(self.job, self.layout, {name: self.facts(name) for name in NAMES})
+            write_card(self.job, layout, {name: self.facts(name) for name in NAMES})
         return not stopped
 
     def _order(self) -> Iterator[Stage]:
@@ -98,7 +100,7 @@ class Making:
         if self.job.hours is None:
             return Schedule(updates=self.job.updates)
         whole = 3600 * self.job.hours
-        spent = sum(self._record(name).get("seconds", 0) for name in ("check", "segment", "distil"))
+        spent = sum(self.record(name).get("seconds", 0) for name in ("check", "segment", "distil"))
         kept = min(FINISH + (OF_HEADS if self.job.heads else 0), whole / 4)
         if whole - spent - kept <= 0:
             raise InferenceError(
@@ -108,11 +110,12 @@ class Making:
         return Schedule(seconds=whole - spent - kept)
 
     def facts(self, name: str) -> JsonObject:
-        """What a stage said of what it made; nothing if it is not done."""
-        facts: JsonObject = self._record(name).get("facts", {})
+        """What a stage said of what it made."""
+        facts: JsonObject = self.record(name).get("facts", {})
         return facts
 
-    def _record(self, name: str) -> JsonObject:
+    def record(self, name: str) -> JsonObject:
+        """What was noted of a stage that is done; nothing if it is not."""
         try:
             record: JsonObject = json.loads((self.layout.work / f"{name}.json").read_bytes())
         except FileNotFoundError:

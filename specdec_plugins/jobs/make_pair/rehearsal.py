@@ -81,11 +81,9 @@ def _try(job: PairJob, folder: Path, runner: Runner, progress: Progress) -> tupl
     making.make("train")
     layout = making.layout
     distilled = json.loads(layout.distilling.read_text("utf-8"))
-    record = json.loads((layout.work / "segment.json").read_text("utf-8"))
-    check = json.loads((layout.work / "check.json").read_text("utf-8"))
     speeds = Speeds(
-        check["seconds"],
-        record["facts"]["seconds"] / LINES,
+        making.record("check")["seconds"],
+        making.facts("segment")["seconds"] / LINES,
         distilled["seconds"]["total"] / LINES,
         TrainingLog(layout.log("training")).seconds_an_update or 0.0,
     )

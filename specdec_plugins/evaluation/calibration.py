@@ -98,19 +98,22 @@ def report(predictions: Predictions) -> JsonObject:
     ``token`` is about the probability of a token given that all before it are accepted, over
     decided slots; ``survival`` about the running product, over slots before the sentence's end.
     """
-    token = predictions.logits.float().sigmoid()
-    survival = token.cumprod(-1)
     result: JsonObject = {}
-    for name, predicted, where in (
-        ("token", token, predictions.decided),
-        ("survival", survival, predictions.open),
-    ):
-        result[name] = _metrics(predicted[where], predictions.survived[where])
+    for name, (predicted, where) in _predicted(predictions).items():
+        happened = predictions.survived
+        result[name] = _metrics(predicted[where], happened[where])
         result[f"{name}_by_slot"] = [
-            _metrics(predicted[where[:, slot], slot], predictions.survived[where[:, slot], slot])
+            _metrics(predicted[where[:, slot], slot], happened[where[:, slot], slot])
             for slot in range(predicted.size(1))
         ]
     return result
+
+
+def _predicted(predictions: Predictions) -> dict[str, tuple[Tensor, Tensor]]:
+    """``(blocks, slots)`` probabilities of tokens and of survival, and which of them count."""
+    token = predictions.logits.float().sigmoid()
+    survival = token.cumprod(-1)
+    return {"token": (token, predictions.decided), "survival": (survival, predictions.open)}
 
 
 def _metrics(predicted: Tensor, happened: Tensor) -> dict[str, float]:
@@ -142,28 +145,21 @@ def plot_reliability(predictions: Predictions, path: str | os.PathLike[str], tit
         ImportError: matplotlib is not installed.
         OSError: the file cannot be written.
     """
-    token = predictions.logits.float().sigmoid()
-    survival = token.cumprod(-1)
     figure = new_figure((14, 4.6))
     left, middle, right = figure.subplots(1, 3)
-    for axes, name, predicted, where in (
-        (left, "token, given all before it", token, predictions.decided),
-        (middle, "survival", survival, predictions.open),
-    ):
+    found = _predicted(predictions).items()
+    for axes, (name, (predicted, where)) in zip((left, middle), found):
         count, mean, rate = _binned(predicted[where], predictions.survived[where], BINS)
         axes.plot([0, 1], [0, 1], color="0.6", linewidth=1)
         axes.bar(mean, count / count.sum(), width=0.03, color="0.85", label="share of slots")
         axes.plot(mean, rate, color="#0072B2", marker="o", label="observed rate")
-        axes.set(xlabel="predicted probability", ylabel="observed rate", title=name)
+        title = "token, given all before it" if name == "token" else name
+        axes.set(xlabel="predicted probability", ylabel="observed rate", title=title)
         axes.legend(loc="upper left")
-    slots = range(1, token.size(1) + 1)
     by_slot = report(predictions)["survival_by_slot"]
-    right.plot(
-        slots, [m["observed"] for m in by_slot], color="#0072B2", marker="o", label="observed"
-    )
-    right.plot(
-        slots, [m["predicted"] for m in by_slot], color="#D55E00", marker="x", label="predicted"
-    )
+    for name, color, marker in (("observed", "#0072B2", "o"), ("predicted", "#D55E00", "x")):
+        rates = [metrics[name] for metrics in by_slot]
+        right.plot(range(1, len(rates) + 1), rates, color=color, marker=marker, label=name)
     right.set(xlabel="slot", ylabel="probability", ylim=(0, 1), title="mean survival by slot")
     right.legend()
     figure.suptitle(title)

@@ -262,19 +262,13 @@ def _style(one: SystemSummary, group: Group) -> JsonObject:
     sizes = {other.block_size or 0 for other in group.of(policy)}
     larger = sum(k > (one.block_size or 0) for k in sizes) if policy != "constant" else 0
     return {
-        "color": _mixed_with_white(style.color, 0.55**larger),
+        "color": style.color,
+        "alpha": 0.55**larger,
         "marker": style.marker,
         "markersize": style.size,
         "linewidth": 1.5,
         **({} if real else {"markerfacecolor": "none"}),
     }
-
-
-def _mixed_with_white(color: str, share: float) -> tuple[float, ...]:
-    """The colour as red, green and blue from 0 to 1."""
-    from matplotlib.colors import to_rgb
-
-    return tuple(1 - share * (1 - part) for part in to_rgb(color))
 
 
 def _title(group: Group) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 
@@ -71,9 +72,10 @@ def full_report(translator: Translator, resumed_after: int = 0, **run: object) -
 
 def versions() -> dict[str, str]:
     """The versions of what decodes, and of Python; of extras, if they are installed."""
-    installed = {
-        name: version(name) for name in ("fairseq-fixed", "openvino", "nncf") if _is_installed(name)
-    }
+    installed = {}
+    for name in ("fairseq-fixed", "openvino", "nncf"):
+        with suppress(PackageNotFoundError):
+            installed[name] = version(name)
     # The same package may be of one distribution or the other.
     stock = {} if "fairseq-fixed" in installed else {"fairseq": fairseq.__version__}
     return {
@@ -83,14 +85,6 @@ def versions() -> dict[str, str]:
         **installed,
         "specdec_plugins": specdec_plugins.__version__,
     }
-
-
-def _is_installed(distribution: str) -> bool:
-    try:
-        version(distribution)
-    except PackageNotFoundError:
-        return False
-    return True
 
 
 def where_and_when() -> JsonObject:
@@ -161,11 +155,12 @@ def _title(settings: JsonObject) -> str:
 def format_report(report: JsonObject) -> str:
     """A report of :func:`full_report` in a few lines of text."""
     settings, seconds, latency = report["settings"], report["seconds"], report["latency_ms"]
+    line = report["resumed_after_line"]
     threads = f", {counted(report['threads'], 'thread')}" if report["device"] == "cpu" else ""
     rows = [
         f"{_title(settings)}; {report['engine']}, {report['precision']} on "
         f"{report['device']}{threads}",
-        *_resumed(report),
+        *([f"  resumed after line {line}: figures are of what came after"] if line else []),
         "  " + ", ".join(_counts(report)),
         *_acceptance(report),
         "  seconds: " + ", ".join(f"{name} {value:.3f}" for name, value in seconds.items()),
@@ -182,12 +177,6 @@ def format_report(report: JsonObject) -> str:
             + (", and on timings" if timed else "")
         )
     return "\n".join(rows)
-
-
-def _resumed(report: JsonObject) -> list[str]:
-    """The lines that the figures of a resumed run are of, in words."""
-    line = report["resumed_after_line"]
-    return [f"  resumed after line {line}: figures are of what came after"] if line else []
 
 
 def _counts(report: JsonObject) -> Iterator[str]:

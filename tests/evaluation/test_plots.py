@@ -67,9 +67,9 @@ def test_pictures_show_every_policy(pictures: Pictures, draw: object) -> None:
     assert "cpu, eager, float32, 1 thread, batch 1, strict" in shown
     assert "drafter alone" not in shown
     assert "per committed token" in shown or "tokens per second" in shown
-    # The oracle's black, and twice paler.
-    for colour in (b"#000000", b"#737373", b"#b2b2b2"):
-        assert b"stroke: " + colour in found["svg"], colour
+    # The largest k in full colour, and twice paler.
+    for opacity in (b"0.55", b"0.3025"):
+        assert b"stroke-opacity: " + opacity in found["svg"], opacity
 
 
 def test_the_oracles_lengths() -> None:

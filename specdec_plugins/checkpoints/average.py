@@ -66,7 +66,10 @@ def average_checkpoints(paths: Sequence[str], output: str) -> int:
     """
     first = _read(paths[0])
     # Copies, or a table that is shared would be added to once for each of its names.
-    total = {name: _summand(tensor).clone() for name, tensor in first["model"].items()}
+    total = {
+        name: tensor.to(torch.float32, copy=True) if tensor.is_floating_point() else tensor.clone()
+        for name, tensor in first["model"].items()
+    }
     for path in paths[1:]:
         state = _read(path)
         if fault := _difference(first, state):
@@ -89,10 +92,6 @@ def _read(path: str) -> State:
         raise CheckpointError(f"{path}: is no model that translates; give a verifier or a drafter")
     state["model"] = weights
     return state
-
-
-def _summand(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.float32) if tensor.is_floating_point() else tensor
 
 
 def _difference(first: State, state: State) -> str:

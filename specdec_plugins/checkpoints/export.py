@@ -112,9 +112,11 @@ def inference_state(state: State, weights: dict[str, Tensor]) -> dict[str, objec
             name = multilingual.TASK
         model = {**task, **model, "task": name}
         task["_name"] = name
+    # Old architectures of fairseq have no dataclass, and then their settings are a namespace.
+    saved = model if model["arch"] in MODEL_DATACLASS_REGISTRY else Namespace(**model)
     return {
         # fairseq's hub interface asks for all groups of settings; of this model are these two.
-        "cfg": {**_settings(FairseqConfig), "model": _as_fairseq_saves(model), "task": task},
+        "cfg": {**_settings(FairseqConfig), "model": saved, "task": task},
         "args": None,
         "model": weights,
         "optimizer_history": [
@@ -147,11 +149,6 @@ def _settings(config: type) -> Settings:
     """Return the defaults of a configuration's dataclass."""
     plain = OmegaConf.to_container(OmegaConf.structured(config), resolve=False, enum_to_str=True)
     return {str(name): value for name, value in dict(plain).items()}
-
-
-def _as_fairseq_saves(model: Settings) -> Settings | Namespace:
-    """Old architectures of fairseq have no dataclass, and then their settings are a namespace."""
-    return model if model["arch"] in MODEL_DATACLASS_REGISTRY else Namespace(**model)
 
 
 def _without_places(settings: Settings) -> Settings:

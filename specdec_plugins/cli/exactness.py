@@ -22,7 +22,8 @@ import argparse
 import shlex
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections import ChainMap
+from collections.abc import Iterator
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
@@ -100,8 +101,8 @@ def measure(args: argparse.Namespace) -> int:
         inexact += exact * len(gaps)
     if args.json is not None:
         about = {"machine": where_and_when(), "command": shlex.join([PROG, *sys.argv[1:]])}
-        about |= describe_models(settings)
-        about |= {"engine": engine, "precision": precision}
+        digests = [describe_settings(one)["models"] for one in settings]
+        about |= {"models": dict(ChainMap(*digests)), "engine": engine, "precision": precision}
         write_json(args.json, {**about, "comparisons": told})
     return int(inexact > 0 and args.precision == "float64")
 
@@ -195,14 +196,6 @@ def comparisons(
     for precision in args.against:
         if precision not in (STOCK, args.precision) or (precision != STOCK and compiled):
             yield f"AR: AR in eager {precision}", ar, decoded("AR", "eager", precision), False
-
-
-def describe_models(settings: Sequence[Settings]) -> JsonObject:
-    """The digests of all files that some of the settings name."""
-    models: JsonObject = {}
-    for one in settings:
-        models |= describe_settings(one)["models"]
-    return {"models": models}
 
 
 def figures(title: str, gaps: list[float], lines: int) -> JsonObject:

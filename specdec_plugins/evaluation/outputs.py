@@ -75,13 +75,11 @@ def write_outputs(folder: RunFolder, experiment: Experiment, report: Report) -> 
             for kind, picture in draw(group).items():
                 write_whole(folder.output / f"{name}-{group.label}.{kind}", [picture])
     if report.bars:
-        for kind, picture in draw_bars(groups, _machine(folder)).items():
+        about = folder.description
+        machine = f"{about['processor']}, {counted(about['cores'], 'core')}"
+        for kind, picture in draw_bars(groups, machine).items():
             write_whole(folder.output / f"{BARS}.{kind}", [picture])
     return text
-
-
-def _machine(folder: RunFolder) -> str:
-    return f"{folder.description['processor']}, {counted(folder.description['cores'], 'core')}"
 
 
 def _summary(folder: RunFolder, groups: Sequence[Group], report: Report) -> JsonObject:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,17 +14,6 @@ MOST = 4 * 2**30
 """Bytes that are kept of what was compiled: several pairs, in a few precisions each."""
 
 
-def make_private(folder: Path) -> None:
-    """Make a folder, and those above it that there are not, for their owner alone.
-
-    Raises:
-        OSError: one cannot be made.
-    """
-    for one in (*reversed(folder.parents), folder):
-        if not one.exists():
-            one.mkdir(mode=0o700, exist_ok=True)
-
-
 def keep(path: Path, content: bytes) -> None:
     """Write a file, whole or not at all, that its owner alone may read and write; so are folders
     that are made for it.
@@ -33,7 +21,9 @@ def keep(path: Path, content: bytes) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    make_private(path.parent)
+    for folder in reversed(path.parents):
+        if not folder.exists():
+            folder.mkdir(mode=0o700, exist_ok=True)
     with whole_file(path) as file:
         os.fchmod(file.fileno(), 0o600)
         file.write(content)
@@ -53,7 +43,10 @@ def read_kept(path: Path) -> bytes:
 
 def size(path: Path) -> int:
     """Bytes of a file, or of all files of a folder; 0 where there is nothing any more."""
-    return sum(file.lstat().st_size for file in _files(path))
+    with suppress(FileNotFoundError):
+        files = path.rglob("*") if path.is_dir() else [path]
+        return sum(file.lstat().st_size for file in files if file.is_file())
+    return 0
 
 
 def trim(folder: Path, most: int = MOST) -> None:
@@ -88,11 +81,3 @@ def empty(folder: Path) -> None:
     """
     with suppress(FileNotFoundError):
         shutil.rmtree(folder)
-
-
-def _files(path: Path) -> Iterator[Path]:
-    with suppress(FileNotFoundError):
-        if path.is_dir():
-            yield from (file for file in path.rglob("*") if file.is_file())
-        elif path.exists():
-            yield path

@@ -69,17 +69,8 @@ def reserved(outputs: NamedPaths, inputs: NamedPaths = ()) -> Iterator[None]:
             if path is not None and path != STANDARD:
                 check_writable(os.fspath(path), flag)
                 if not os.path.exists(path) or stat.S_ISREG(os.stat(path).st_mode):
-                    held.push(_held(flag, path))
+                    output = f"{flag} {os.fspath(path)}"
+                    remedy = "name a file in another: a lock there keeps other runs away"
+                    with explained(f"{output}: its folder cannot be written to", remedy):
+                        held.enter_context(OutputLock(output, lock_path(path)))
         yield
-
-
-def _held(flag: str, path: Location) -> OutputLock:
-    """Return the lock of a file, which is held.
-
-    Raises:
-        InferenceError: another run has it, or its folder cannot be written to.
-    """
-    output = f"{flag} {os.fspath(path)}"
-    remedy = "name a file in another: a lock there keeps other runs away"
-    with explained(f"{output}: its folder cannot be written to", remedy):
-        return OutputLock(output, lock_path(path)).__enter__()

@@ -50,19 +50,16 @@ class BeamSearchGenerator:
             statistics.latencies.add(elapsed)
         tokens = sum(len(best[0]["tokens"]) for best in hypotheses)
         if prefix_tokens is not None:
-            _note_forced(hypotheses, prefix_tokens.ne(self.generator.pad).sum(1).tolist())
+            lengths = prefix_tokens.ne(self.generator.pad).sum(1).tolist()
+            for row, length in zip(hypotheses, lengths, strict=True):
+                for hypothesis in row:
+                    # As much of its prefix as the maximum length left.
+                    hypothesis["forced"] = min(length, len(hypothesis["tokens"]) - 1)
         forced = sum(best[0].get("forced", 0) for best in hypotheses)
         statistics.forced_tokens += forced
         statistics.committed_tokens += tokens - forced
         statistics.acceptance_histogram = [statistics.steps]
         return hypotheses
-
-
-def _note_forced(hypotheses: list[list[Hypothesis]], lengths: list[int]) -> None:
-    """Note in each row's hypotheses how much of its prefix the maximum length left."""
-    for row, length in zip(hypotheses, lengths, strict=True):
-        for hypothesis in row:
-            hypothesis["forced"] = min(length, len(hypothesis["tokens"]) - 1)
 
 
 class _MeasuredEnsemble(EnsembleModel):

@@ -247,7 +247,12 @@ class Translator:
     def _translate_encoded(
         self, lines: list[Line], encoded: list[Tensor | None], following: int, seed: int | None
     ) -> Iterator[Translation]:
-        known = {i: self._blank(lines[i]) for i, ids in enumerate(encoded) if ids is None}
+        traced = self.settings.trace
+        known = {
+            i: Translation("", trace=SentenceTrace(lines[i].text, "", []) if traced else None)
+            for i, ids in enumerate(encoded)
+            if ids is None
+        }
         sources = {i: ids for i, ids in enumerate(encoded) if ids is not None}
         # The longest first: a batch that is too large for the memory fails at once.
         order = sorted(sources, key=lambda i: -len(sources[i]))
@@ -262,12 +267,6 @@ class Translator:
             while following in known:
                 yield known.pop(following)
                 following += 1
-
-    def _blank(self, line: Line) -> Translation:
-        """What becomes of a line without words."""
-        return Translation(
-            "", trace=SentenceTrace(line.text, "", []) if self.settings.trace else None
-        )
 
     def _decode(self, lines: list[Line], sources: list[Tensor]) -> list[Translation]:
         dictionary = self.codec.source

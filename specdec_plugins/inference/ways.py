@@ -6,7 +6,6 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterable
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -194,13 +193,10 @@ def as_tuned(settings: Settings, threads: int | None = None) -> Settings:
     if not (strict and (auto or greedy) and len(models) == 2 and _folder().is_dir()):
         return settings
     table = load_table(describe(settings, threads or torch.get_num_threads()))
-    way = None if table is None else _fastest(table.at(settings.batch), settings)
-    if way is None:
+    timed = [] if table is None else table.at(settings.batch)
+    suited = [one for one in timed if one.way.suits(settings)]
+    if not suited:
         return settings
+    way = min(suited, key=lambda one: one.middle).way
     logger.info("as specdec-tune measured: %s", way)
     return way.applied(settings)
-
-
-def _fastest(timed: Iterable[Timed], settings: Settings) -> Way | None:
-    suited = [one for one in timed if one.way.suits(settings)]
-    return min(suited, key=lambda one: one.middle).way if suited else None

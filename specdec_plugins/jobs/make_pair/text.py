@@ -55,7 +55,11 @@ def segment(
             or segmentation.
     """
     worded = sum(1 for _ in worded_lines(job.sources))
-    _check_count(job.sources, worded)
+    if worded < LEAST:
+        raise InferenceError(
+            f"SOURCES {job.sources}: has {worded} lines with words; give at least {LEAST}, better "
+            "some ten thousand"
+        )
     held = min(HELD_OUT, max(20, worded // 20))
     of_head = head_lines(worded) if job.heads else 0
     chosen = Random(1).sample(range(worded), held + of_head)
@@ -92,18 +96,6 @@ def worded_lines(path: Path) -> Iterator[str]:
 def head_lines(lines: int) -> int:
     """How many of the lines of a text are kept for a head."""
     return min(HEAD_LINES, lines // 10)
-
-
-def _check_count(path: Path, worded: int) -> None:
-    """
-    Raises:
-        InferenceError: there is nothing to learn from.
-    """
-    if worded < LEAST:
-        raise InferenceError(
-            f"SOURCES {path}: has {worded} lines with words; give at least {LEAST}, better some "
-            "ten thousand"
-        )
 
 
 class _Usable:

@@ -28,7 +28,7 @@ from specdec_plugins.files.terminal import command, program
 PROG = program("average_checkpoints.py")
 
 
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser(PROG, __doc__)
     add = parser.add_argument
     add("--inputs", nargs="+", required=True, metavar="PATH", help="checkpoints, or one folder")
@@ -73,10 +73,9 @@ def find_inputs(args: argparse.Namespace) -> list[str]:
 
 
 @command(PROG)
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> None:
     args = parse(argv)
     inputs = find_inputs(args)
     with reserved([("--output", args.output)], [("--inputs", path) for path in inputs]):
         size = average_checkpoints(inputs, args.output)
     put(f"{args.output}: {len(inputs)} checkpoints, {size / 1e6:.1f} MB\n")
-    return 0

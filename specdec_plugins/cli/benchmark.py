@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import logging
 import shlex
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -132,16 +131,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse(argv)
 
 
-def benchmark(args: argparse.Namespace, command: str) -> None:
-    """Compare the systems that were asked for.
-
-    Args:
-        command: what was typed.
-
-    Raises:
-        CheckpointError, InferenceError: what stopped it.
-        ValueError: a setting that cannot be.
-    """
+@command(PROG, INTERRUPTED)
+def main(argv: Sequence[str]) -> None:
+    """Compare the systems that were asked for."""
+    args = parse(argv)
     base, choice = make_base(args), choose(args)
     texts = read_texts(args, base)
     verifier = load_translator(replace(base, strategy=AR, block_size=None))
@@ -168,7 +161,8 @@ def benchmark(args: argparse.Namespace, command: str) -> None:
             model=model,
         )
         del verifier
-        perform(args, experiment, Report(baseline, command, left_out, {}, not args.no_plots))
+        typed = shlex.join([PROG, *argv])
+        perform(args, experiment, Report(baseline, typed, left_out, {}, not args.no_plots))
 
 
 def convert(verifier: Translator, folder: Path) -> Path:
@@ -251,11 +245,3 @@ def _rules(args: argparse.Namespace) -> list[AcceptanceRule]:
         raise ValueError(f"--beta {args.beta}: relaxed acceptance takes 2 or more; leave it out")
     relaxed = RelaxedRule(args.beta, args.tau)
     return list(dict.fromkeys(rule_named(name, relaxed) for name in args.rule))
-
-
-@command(PROG, INTERRUPTED)
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 0, 1 for what the run met with, 2 for the command line."""
-    argv = sys.argv[1:] if argv is None else argv
-    benchmark(parse(argv), shlex.join([PROG, *argv]))
-    return 0

@@ -22,8 +22,7 @@ PROG = program("cache.py")
 
 
 @command(PROG)
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 0, 1 for what cannot be removed, 2 for the command line."""
+def main(argv: Sequence[str]) -> None:
     parser = Parser(PROG, __doc__)
     parser.add_argument("--empty", action="store_true", help="remove all that is kept")
     args = parser.parse_args(argv)
@@ -32,4 +31,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.empty:
         empty(folder)
     put(f"{folder}: {held:.0f} MiB{' removed' if args.empty else ''}\n")
-    return 0

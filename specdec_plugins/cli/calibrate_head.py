@@ -30,7 +30,7 @@ PROG = program("calibrate_head.py")
 
 
 @command(PROG, failed=1)
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> None:
     parser = Parser(PROG, __doc__)
     parser.add_argument("checkpoint", help="a checkpoint of scripts/train_head.sh")
     parser.add_argument("output", help="the file to write: acceptance_head.pt beside its drafter")
@@ -51,7 +51,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_plotting("or leave out --plot")
     with reserved(outputs, given.items()):
         calibrate(args, outputs)
-    return 0
 
 
 def calibrate(args: argparse.Namespace, outputs: NamedPaths) -> None:

@@ -42,7 +42,7 @@ LIMITS = GenerationLimits(max_len_a=1.2, max_len_b=10)
 """Random words may have outputs that end only here."""
 
 
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
     parser = Parser(PROG, __doc__)
     add = parser.add_argument
@@ -126,7 +126,7 @@ def next_steps(settings: Settings, args: argparse.Namespace) -> str:
 
 
 @command(PROG, failed=2)
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Returns the exit status."""
     args = parse(argv)
     settings = settings_of(args)

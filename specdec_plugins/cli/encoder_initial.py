@@ -23,7 +23,7 @@ PROG = program("encoder_initial.py")
 
 
 @command(PROG)
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> None:
     parser = Parser(PROG, __doc__)
     parser.add_argument("verifier", metavar="VERIFIER", help="a checkpoint of fairseq-train")
     parser.add_argument("output", metavar="OUTPUT", help="the file to write")
@@ -31,4 +31,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     with reserved([("OUTPUT", args.output)], [("VERIFIER", args.verifier)]):
         names = write_initial_checkpoint(args.verifier, args.output)
     put(f"{args.output}: {len(names)} entries of the encoder, none of the decoder\n")
-    return 0

@@ -30,7 +30,6 @@ from __future__ import annotations
 import argparse
 import logging
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -90,16 +89,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse(argv)
 
 
-def evaluate(args: argparse.Namespace, command: str) -> None:
-    """Compare the controllers that were asked for.
-
-    Args:
-        command: what was typed.
-
-    Raises:
-        CheckpointError, InferenceError: what stopped it.
-        ValueError: a setting that cannot be.
-    """
+@command(PROG, INTERRUPTED)
+def main(argv: Sequence[str]) -> None:
+    """Compare the controllers that were asked for."""
+    args = parse(argv)
     if args.threads is not None:
         if args.threads < 1:
             raise ValueError(f"--threads {args.threads}: must be at least 1")
@@ -124,7 +117,8 @@ def evaluate(args: argparse.Namespace, command: str) -> None:
     )
     del translator
     torch.manual_seed((args.seed or SEEDS)[0])
-    perform(args, experiment, Report(AR, command, {}, {} if args.no_plots else PICTURES))
+    typed = shlex.join([PROG, *argv])
+    perform(args, experiment, Report(AR, typed, {}, {} if args.no_plots else PICTURES))
 
 
 def choose_rounds(args: argparse.Namespace) -> tuple[int, ...]:
@@ -193,11 +187,3 @@ def choose_controllers(args: argparse.Namespace, base: Settings) -> Controllers:
         tuple(args.block_size) if args.block_size else None,
         {name: tuple(getattr(args, name)) for name in SWEPT},
     )
-
-
-@command(PROG, INTERRUPTED)
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 0, 1 for what the run met with, 2 for the command line."""
-    argv = sys.argv[1:] if argv is None else argv
-    evaluate(parse(argv), shlex.join([PROG, *argv]))
-    return 0

@@ -21,9 +21,8 @@ from __future__ import annotations
 import argparse
 import shlex
 import statistics
-import sys
 from collections import ChainMap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
@@ -71,13 +70,13 @@ LIMITS = {
 
 
 @command(PROG, failed=2)
-def main() -> int:
-    args = parse()
+def main(argv: Sequence[str]) -> int:
+    args = parse(argv)
     with reserved([("--json", args.json)]):
-        return measure(args)
+        return measure(args, shlex.join([PROG, *argv]))
 
 
-def measure(args: argparse.Namespace) -> int:
+def measure(args: argparse.Namespace, typed: str) -> int:
     """Compare, and tell. Returns the exit status."""
     engines = choose_engines(args.engine, args.precision, args.drafter_precision, "cpu")
     engine, precision = engines.name, engines.precision
@@ -100,14 +99,14 @@ def measure(args: argparse.Namespace) -> int:
         told.append(figures(title, gaps, len(lines)))
         inexact += exact * len(gaps)
     if args.json is not None:
-        about = {"machine": where_and_when(), "command": shlex.join([PROG, *sys.argv[1:]])}
+        about = {"machine": where_and_when(), "command": typed}
         digests = [describe_settings(one)["models"] for one in settings]
         about |= {"models": dict(ChainMap(*digests)), "engine": engine, "precision": precision}
         write_json(args.json, {**about, "comparisons": told})
     return int(inexact > 0 and args.precision == "float64")
 
 
-def parse() -> argparse.Namespace:
+def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser(PROG, __doc__)
     add = parser.add_argument
     add("model", metavar="MODEL_DIR", type=Path, help="the folder of a pair")
@@ -140,7 +139,7 @@ def parse() -> argparse.Namespace:
     penalty = REPETITION_PENALTY
     add("--json", metavar="FILE", type=Path, help="write the figures there, too")
     add(penalty.flag, type=penalty.kind, default=penalty.default, help=penalty.help)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     plain = args.repetition_penalty == 1
     if args.against is None:
         args.against = ["float32", STOCK] if args.precision == "float64" and plain else ["float32"]

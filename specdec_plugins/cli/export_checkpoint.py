@@ -22,7 +22,7 @@ PROG = program("export_checkpoint.py")
 
 
 @command(PROG)
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> None:
     parser = Parser(PROG, __doc__)
     parser.add_argument("source", metavar="SOURCE", help="a checkpoint of fairseq-train")
     parser.add_argument("target", metavar="TARGET", help="the file to write")
@@ -62,7 +62,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     with reserved([("TARGET", args.target)], inputs):
         size = export_checkpoint(args.source, args.target, *about)
     put(f"{args.target}: {size / 1e6:.1f} MB\n")
-    return 0
 
 
 def _count(value: str) -> int | Literal["all"]:

@@ -63,14 +63,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse(argv)
 
 
-def translate(args: argparse.Namespace, settings: Settings) -> None:
-    """Translate the input to the output, and report.
-
-    Raises:
-        CheckpointError, InferenceError: what stopped it.
-        ValueError: a setting that does not fit the models.
-        BrokenPipeError: nobody reads the output.
-    """
+@command(PROG, "interrupted; the lines written so far are complete (see --resume)")
+def main(argv: Sequence[str]) -> None:
+    """Translate the input to the output, and report."""
+    args = parse(argv)
+    settings = replace(make_settings(args), trace=bool(args.trace))
     if args.warmup < 0:
         raise ValueError(f"--warmup {args.warmup}: must be 0 or more")
     outputs = check_files(args, settings)
@@ -158,11 +155,3 @@ def progress(
     if hidden or (args.output_path == STANDARD and sys.stdout.isatty()):
         return results
     return tqdm(results, unit="line", initial=done, total=lines.total())
-
-
-@command(PROG, "interrupted; the lines written so far are complete (see --resume)")
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 0, 1 for what the run met with, 2 for the command line."""
-    args = parse(sys.argv[1:] if argv is None else argv)
-    translate(args, replace(make_settings(args), trace=bool(args.trace)))
-    return 0

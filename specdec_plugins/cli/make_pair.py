@@ -57,7 +57,7 @@ sys.exit(main())
 """A command that ends with the process that began it, and leaves interruptions to that."""
 
 
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
     parser = Parser(PROG, __doc__)
     add = parser.add_argument
@@ -198,7 +198,7 @@ def _environment() -> dict[str, str]:
 
 
 @command(PROG, "interrupted; what is done is kept, the same command goes on")
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Returns the exit status: 0, 1 for what the run met with, 2 for the command line, 130 for a
     training that was interrupted."""
     args = parse(argv)

@@ -13,7 +13,7 @@ Memory: about 9 bytes a word of SOURCE and 8 a sentence of SOURCE and NEW.
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Sequence
 
 from specdec_plugins.data.recombination import Text, recombine
 from specdec_plugins.files.errors import InferenceError, UsageError
@@ -25,12 +25,12 @@ MOST_DIGITS = 18
 
 
 @command(PROG)
-def main() -> int:
+def main(argv: Sequence[str]) -> int:
     """Returns the exit status: 0, 1 for what cannot be read or written, 2 for the command line."""
-    if len(sys.argv) != 3:
+    if len(argv) != 2:
         tell(str(__doc__))
         return 2
-    path, count = sys.argv[1:]
+    path, count = argv
     if not count.isdecimal() or len(count) > MOST_DIGITS or int(count) == 0:
         raise UsageError(f"COUNT {count}: must be a whole number from 1 to {10**MOST_DIGITS - 1}")
     try:

@@ -29,8 +29,7 @@ PROG = program("trace_report.py")
 
 
 @command(PROG, "interrupted; nothing was written")
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 0, or 1 for files that cannot be read or written."""
+def main(argv: Sequence[str]) -> None:
     parser = Parser(PROG, __doc__)
     parser.add_argument("trace", metavar="TRACE", help="what inference.py --trace wrote")
     parser.add_argument(
@@ -57,7 +56,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             made = build_report(sentences, args.limit, Path(args.trace).name)
         write_whole(Path(args.output), [made.encode("utf-8", errors="xmlcharrefreplace")])
-    return 0
 
 
 def _picture(sentences: Iterable[SentenceTrace], line: int) -> str:

@@ -72,17 +72,17 @@ def _remove_if_empty(folder: Path) -> None:
 
 
 @command(PROG, logs=False)
-def main() -> int:
-    """Train; fairseq reads the command line itself. Returns the exit status."""
-    if not sys.argv[1:]:
+def main(argv: Sequence[str]) -> None:
+    """Train; fairseq reads the command line itself."""
+    if not argv:
         raise UsageError("give a folder of binarised text, and --recipe or --arch; see --help")
-    argv = with_plugin(with_recipe(sys.argv[1:]))
-    with save_dir_reserved(argv):
-        return train(argv)
+    whole = with_plugin(with_recipe(argv))
+    with save_dir_reserved(whole):
+        train(whole)
 
 
-def train(argv: Sequence[str]) -> int:
-    """Have fairseq train. Returns the exit status.
+def train(argv: Sequence[str]) -> None:
+    """Have fairseq train.
 
     Args:
         argv: flags of ``fairseq-train``.
@@ -111,4 +111,3 @@ def train(argv: Sequence[str]) -> int:
         raise CheckpointError(
             f"{one_line(error)} ({reason}); give another --save-dir to begin anew"
         ) from error
-    return 0

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -61,13 +60,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return args
 
 
-def translate(args: argparse.Namespace) -> None:
-    """Translate what is still to be translated, and put it together.
-
-    Raises:
-        CheckpointError, InferenceError: what stopped it.
-        ValueError: a setting that cannot be.
-    """
+@command(PROG, "interrupted; what is done is kept, the same command goes on")
+def main(argv: Sequence[str]) -> None:
+    """Translate what is still to be translated, and put it together."""
+    args = parse(argv)
     try:
         from specdec_plugins.jobs.pool import translate_shards
     except ImportError as error:
@@ -96,7 +92,7 @@ def translate(args: argparse.Namespace) -> None:
     with Job(args.output_path, corpus, description) as job:
         pending = job.pending()
         before = total - sum(shard.lines for shard in pending)
-        hidden = args.no_progress_bar or not sys.stderr.isatty()
+        hidden = args.no_progress_bar or None  # also where there is no terminal
         with tqdm(total=total, initial=before, unit="line", disable=hidden) as bar:
             if pending:
                 for count in translate_shards(
@@ -111,11 +107,3 @@ def translate(args: argparse.Namespace) -> None:
             f"by {args.workers} workers, {before} were there already"
             + (f"; {len(found.passed_over)} passed over" if found.passed_over else "")
         )
-
-
-@command(PROG, "interrupted; what is done is kept, the same command goes on")
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 0, 1 for what the run met with, 2 for the command line."""
-    args = parse(sys.argv[1:] if argv is None else argv)
-    translate(args)
-    return 0

@@ -17,7 +17,6 @@ what took how long. The other flags are those of inference.py.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -53,13 +52,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse(argv)
 
 
-def tune(args: argparse.Namespace) -> None:
-    """Try all ways at every batch size, tell, and keep what was found.
-
-    Raises:
-        CheckpointError, InferenceError: what stopped it.
-        ValueError: a setting that cannot be.
-    """
+@command(PROG)
+def main(argv: Sequence[str]) -> None:
+    """Try all ways at every batch size, tell, and keep what was found."""
+    args = parse(argv)
     for name, nothing in (("strategy", "specdec"), ("controller", AUTO), ("AR_backend", "auto")):
         if (value := getattr(args, name)) != nothing:
             flag = f"--{name.replace('_', '-')}"
@@ -74,8 +70,8 @@ def tune(args: argparse.Namespace) -> None:
         replace(settings, batch=size)  # says what cannot be
     choose_threads()
     key = describe(settings, torch.get_num_threads())
-    hidden = args.no_progress_bar or not sys.stderr.isatty()
-    with tqdm(disable=hidden, unit="pass") as bar:
+    # None hides it where there is no terminal.
+    with tqdm(disable=args.no_progress_bar or None, unit="pass") as bar:
 
         def note(what: str) -> None:
             bar.set_description_str(what)
@@ -124,10 +120,3 @@ def _tell(
     loaded = ", ".join(f"{name} {seconds:.1f}" for name, seconds in trial.seconds.items())
     yield f"\nSeconds to load, compile and convert: {loaded}."
     yield f"Kept for --controller auto in {path}."
-
-
-@command(PROG)
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 0, 1 for what the run met with, 2 for the command line."""
-    tune(parse(sys.argv[1:] if argv is None else argv))
-    return 0

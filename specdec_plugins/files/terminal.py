@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +19,10 @@ from specdec_plugins.files.streams import open_standard_streams, tell
 
 logger = logging.getLogger(__name__)
 
-Main = Callable[..., int]
+Main = Callable[[list[str]], int | None]
+"""Takes the arguments of a command line; returns the exit status, None for 0."""
+Command = Callable[..., int]
+"""The same for whoever calls it without arguments: they are then the program's."""
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
@@ -53,7 +56,7 @@ def command(
     interrupted: str = "interrupted",
     failed: int | None = None,
     logs: bool = True,
-) -> Callable[[Main], Main]:
+) -> Callable[[Main], Command]:
     """Make a command of its main function: the terminal is prepared, and what stops it is told.
 
     What a user can mend ends in one line on standard error; with ``LOGLEVEL=DEBUG`` the traceback
@@ -66,15 +69,15 @@ def command(
         logs: whether the terminal is prepared; fairseq's trainer sets up its own logging.
     """
 
-    def decorate(main: Main) -> Main:
+    def decorate(main: Main) -> Command:
         @wraps(main)
-        def run(*arguments: object) -> int:
+        def run(argv: Sequence[str] | None = None) -> int:
             if logs:
                 prepare_terminal(prog)
             else:
                 log_level(prog)
             try:
-                return main(*arguments)
+                return main(list(sys.argv[1:] if argv is None else argv)) or 0
             except BrokenPipeError:
                 return 0
             except KeyboardInterrupt:

@@ -94,6 +94,13 @@ def _busy_seconds() -> float | None:
         return None
 
 
+def python_path() -> str:
+    """Return the ``PYTHONPATH`` of processes that import the package which this one has
+    imported."""
+    places = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    return os.pathsep.join(filter(None, places))
+
+
 def cache_folder() -> Path:
     """What was measured or compiled once is kept in here; it need not exist, and where nobody knows
     a home it cannot."""

@@ -30,7 +30,6 @@ from pathlib import Path
 import torch
 from fairseq.data.data_utils import infer_language_pair
 
-import specdec_plugins
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.decoding.acceptance.rules import rule_named
 from specdec_plugins.files.errors import InferenceError, UsageError
@@ -44,6 +43,7 @@ from specdec_plugins.jobs.make_pair.job import PairJob
 from specdec_plugins.jobs.make_pair.make import Making
 from specdec_plugins.jobs.make_pair.progress import Progress
 from specdec_plugins.jobs.make_pair.rehearsal import rehearse
+from specdec_plugins.machine import python_path
 
 PROG = program("make_pair.py")
 HOURS = 4.0
@@ -192,9 +192,8 @@ class Here:
 
 
 def _environment() -> dict[str, str]:
-    """That of programs which import the package that this process has imported."""
-    path = [str(Path(specdec_plugins.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path)), "PYTHONUTF8": "1"}
+    """That of other programs."""
+    return {**os.environ, "PYTHONPATH": python_path(), "PYTHONUTF8": "1"}
 
 
 @command(PROG, "interrupted; what is done is kept, the same command goes on")

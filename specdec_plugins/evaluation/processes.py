@@ -7,13 +7,12 @@ import os
 import subprocess
 import sys
 from multiprocessing import Pipe
-from pathlib import Path
 from types import TracebackType
 
-import specdec_plugins
 from specdec_plugins.evaluation.memory import MemoryGrowth
 from specdec_plugins.evaluation.worker import Decoded, Failure, Job
 from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.machine import python_path
 
 logger = logging.getLogger(__name__)
 
@@ -145,10 +144,7 @@ def waiting() -> dict[str, str]:
 def environment(threads: int) -> dict[str, str]:
     """Variables of a process for so many threads. Those of ``PASSIVE`` may be set otherwise by
     whoever runs the command."""
-    given = dict(os.environ)
-    places = [str(Path(specdec_plugins.__file__).parents[1]), given.get("PYTHONPATH", "")]
-    own = {name: str(threads) for name in THREADS}
-    own["PYTHONPATH"] = os.pathsep.join(filter(None, places))
+    own = {"PYTHONPATH": python_path(), **dict.fromkeys(THREADS, str(threads))}
     if not sys.warnoptions:
         own["PYTHONWARNINGS"] = "ignore"
-    return {**given, **waiting(), **own}
+    return {**os.environ, **waiting(), **own}

@@ -44,6 +44,11 @@ LIMITS = (
     "unnormalized",
     REPETITION_PENALTY.name,
 )
+PLAIN = (
+    *("strategy", "batch", "beam", "nbest", "block_size", "source_lang", "target_lang"),
+    *("target_prefix", "engine", "drafter_precision", "post_process", "keep_bpe"),
+)
+"""Flags that are settings of the same name, as they are."""
 # Of fairseq's other flags a warning says that they do nothing.
 COMMON = ("nbest", "seed", "cpu", "fp16", "bf16", "quiet", "task", "user_dir")
 USED = (*ENCODERS, *LIMITS, *SAMPLING, *COMMON)
@@ -285,23 +290,12 @@ def make_settings(args: Namespace) -> Settings:
     limits = {name: getattr(args, name) for name in LIMITS}
     return Settings(
         **_models_and_text(args),
-        strategy=args.strategy,
+        **{name: getattr(args, name) for name in PLAIN},
         ar_backend=args.AR_backend,
-        batch=args.batch,
-        beam=args.beam,
-        nbest=args.nbest,
-        block_size=args.block_size,
         rule=StrictRule() if stock else rule,
         controller=ControllerOptions.from_config(args),
         limits=GenerationLimits.from_config(Namespace(**limits) if stock else args),
-        source_lang=args.source_lang,
-        target_lang=args.target_lang,
-        target_prefix=args.target_prefix,
         device="cuda" if torch.cuda.is_available() and not args.cpu else "cpu",
-        engine=args.engine,
         precision=_precision(args),
-        drafter_precision=args.drafter_precision,
-        post_process=args.post_process,
-        keep_bpe=args.keep_bpe,
         search_options={name: getattr(args, name) for name in SEARCH} if stock else {},
     )

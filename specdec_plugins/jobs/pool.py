@@ -18,12 +18,12 @@ import ray
 import ray.data
 import torch
 
-import specdec_plugins
 from specdec_plugins.files.errors import InferenceError, explained
 from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.inference.loading import load_translator
 from specdec_plugins.inference.settings import Settings
 from specdec_plugins.jobs.corpus import Shard, translate_shard
+from specdec_plugins.machine import python_path
 
 logger = logging.getLogger(__name__)
 
@@ -123,15 +123,13 @@ def _start() -> bool:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Ray makes workers nicer than their driver by 15; here they are the work itself.
     os.environ.setdefault("RAY_worker_niceness", "0")
-    path = [str(Path(specdec_plugins.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
     # Else Ray looks for a cluster in a file that an earlier ``ray start`` may have left.
     local: dict[str, object] = {"address": "local"}
     local |= {"include_dashboard": False, "object_store_memory": STORE_BYTES}
     ray.init(
         # Warnings tell of Ray's own settings; what stops a job is raised.
         logging_level=logging.ERROR,
-        # Workers import the package that this process has imported.
-        runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(filter(None, path))}},
+        runtime_env={"env_vars": {"PYTHONPATH": python_path()}},
         **({} if os.environ.get("RAY_ADDRESS") else local),
     )
     ray.data.DataContext.get_current().enable_progress_bars = False

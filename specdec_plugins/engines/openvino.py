@@ -96,7 +96,7 @@ class OpenVinoEngine:
         # What is loaded from a file runs by as many threads as it is loaded with.
         threads = "INFERENCE_NUM_THREADS"
         lasting = {name: value for name, value in self.about.items() if name != threads}
-        self._files = CompiledFiles({"precision": precision, **lasting})
+        self.files = CompiledFiles({"precision": precision, **lasting})
         self._torch_threads = 1
 
     @property
@@ -153,10 +153,11 @@ class OpenVinoEngine:
         # The first one is made now: what OpenVINO cannot take is found out when models are loaded,
         # not when they are used. What is kept it has taken, and for sentences one at a time there
         # may be no need of it.
-        first = [] if compilation.is_kept else [compilation.request()]
+        kept = self.files.keeps(compilation.fingerprint)
+        first = [] if kept else [self.load(compilation)]
 
         def request(tokens: int) -> Request:
-            return first.pop() if first else compilation.request()
+            return first.pop() if first else self.load(compilation)
 
         one = CompiledStep(compilation.request_for_one_row, step.transient)
         if isinstance(step, CachedStep):
@@ -165,14 +166,6 @@ class OpenVinoEngine:
         if isinstance(step, SourceStep) and self._precision not in MISFUSED:
             return CompiledSourceStep(several, one, step.rows_at, step.tokens_at)
         return several
-
-    def fingerprint(self, traced: TracedStep) -> str:
-        """What its files are named by."""
-        return self._files.fingerprint(traced.graph)
-
-    def keeps(self, compilation: _Compilation) -> bool:
-        """Whether the step was compiled earlier, for inputs of any sizes."""
-        return self._files.keeps(compilation.fingerprint)
 
     def load(self, compilation: _Compilation, tokens: int | None = None) -> Request:
         """What runs a step, compiled now or earlier.
@@ -186,8 +179,8 @@ class OpenVinoEngine:
         traced = compilation.traced
         shapes = None if tokens is None else traced.shapes(1, tokens)
         options = self._any_sizes if shapes is None else self._options
-        key = self._files.path(compilation.fingerprint, shapes)
-        kept = self._files.load(key)
+        key = self.files.path(compilation.fingerprint, shapes)
+        kept = self.files.load(key)
         if kept is not None:
             try:
                 return self._imported(kept, traced, options)
@@ -215,7 +208,7 @@ class OpenVinoEngine:
         # A kernel may be wrong on this processor: once, before it is kept.
         if not traced.is_near(request.run, *((2, 5) if tokens is None else (1, tokens))):
             raise RuntimeError("what it computes is not what PyTorch does")
-        self._files.save(key, exported)
+        self.files.save(key, exported)
         return request
 
     def _imported(self, compiled: bytes, traced: TracedStep, options: dict[str, object]) -> Request:
@@ -247,22 +240,13 @@ class _Compilation:
     @cached_property
     def fingerprint(self) -> str:
         """What its files are named by: it takes as long as to read all weights."""
-        return self._engine.fingerprint(self.traced)
+        return self._engine.files.fingerprint(self.traced.graph)
 
     @cached_property
     def model(self) -> Model:
         """The step as a model of OpenVINO's, which takes seconds, and is made only where something
         has to be compiled."""
         return self._engine.converted(self.traced)
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether there is a file of it, for inputs of any sizes."""
-        return self._engine.keeps(self)
-
-    def request(self) -> Request:
-        """The request for inputs of any sizes."""
-        return self._engine.load(self)
 
     def request_for_one_row(self, tokens: int) -> Request:
         """For so many new tokens in one row: a tenth of a step's time goes into sizes that are not
@@ -271,7 +255,7 @@ class _Compilation:
             return self._engine.load(self, tokens)
         except RuntimeError as error:
             logger.warning("openvino cannot compile a step of one row (%s)", _reason(error))
-            return self.request()
+            return self._engine.load(self)
 
 
 def _reason(error: Exception) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from specdec_plugins.evaluation.discards import discards_against_constant
@@ -22,6 +22,7 @@ from specdec_plugins.files.wording import counted
 from specdec_plugins.files.work_folder import LOCK
 
 SUMMARY, TABLE, SENTENCES, BARS = "summary.json", "table.md", "sentences", "speed"
+TIMES = ("seconds", "milliseconds_a_sentence", "milliseconds_per_token", "tokens_per_second")
 PICTURES = ("pareto", "speed", "oracle")
 """A picture of each of these for every group."""
 
@@ -88,7 +89,7 @@ def _summary(folder: RunFolder, groups: Sequence[Group], report: Report) -> Json
     dates = sorted(run.began for run in folder.runs)
     machine = ("processor", "cores", "versions", "waiting")
     references = next((group.text.references for group in groups if group.text.references), None)
-    return {
+    found = {
         "machine": {
             **{name: about[name] for name in machine if name in about},
             "first_run": dates[0],
@@ -102,6 +103,8 @@ def _summary(folder: RunFolder, groups: Sequence[Group], report: Report) -> Json
         "left_out": dict(report.left_out),
         "groups": [group_figures(group) for group in groups],
     }
+    read: JsonObject = plain(found)  # type: ignore[assignment]
+    return read
 
 
 def group_figures(group: Group) -> JsonObject:
@@ -110,7 +113,7 @@ def group_figures(group: Group) -> JsonObject:
         "conditions": group.conditions,
         "systems": [system_figures(one, group) for one in group.systems],
         "fastest": [
-            {"system": group.called(one), "over": group.called(other), "speed_ratio": asdict(ratio)}
+            {"system": group.called(one), "over": group.called(other), "speed_ratio": ratio}
             for one, other, ratio in group.fastest()
         ],
         "acceptance_head_against_constant": discards_against_constant(group),
@@ -127,13 +130,10 @@ def system_figures(one: SystemSummary, group: Group) -> JsonObject:
         "sentences": one.first.sentences,
         "seeds": [run.round for run in one.runs] if group.sampled else None,
         **{name: one.middle(name) for name in RATES},
-        "over_rounds": {name: _spread(one.spread(name)) for name in RATES},
-        "seconds": _spread(one.spread("seconds")),
-        "milliseconds_a_sentence": _spread(one.spread("milliseconds_a_sentence")),
-        "milliseconds_per_token": _spread(one.spread("milliseconds_per_token")),
-        "tokens_per_second": _spread(one.spread("tokens_per_second")),
+        "over_rounds": {name: one.spread(name) for name in RATES},
+        **{name: one.spread(name) for name in TIMES},
         "control_share": one.middle("control_share"),
-        "speed_over_baseline": _spread(group.over_baseline(one)),
+        "speed_over_baseline": group.over_baseline(one),
         "lines_unlike_AR": _unlike(one, group.counterpart(one, AR)),
         "lines_unlike_CTranslate2_float32": _unlike(
             one, group.beside(one, strategy=CTRANSLATE2, precision="float32")
@@ -142,10 +142,6 @@ def system_figures(one: SystemSummary, group: Group) -> JsonObject:
         "memory_mib": None if one.memory is None else one.memory / 2**20,
         "real_decoder": system.real,
     }
-
-
-def _spread(spread: Spread | None) -> JsonObject | None:
-    return None if spread is None else asdict(spread)
 
 
 def _unlike(one: SystemSummary, other: SystemSummary | None) -> int | None:
@@ -161,6 +157,6 @@ def _bleu(one: SystemSummary, group: Group) -> JsonObject:
     outputs = [run.by_sentence.output for run in one.runs if run.by_sentence.output]
     scores = [references.scores(output) for output in outputs] if references else []
     return {
-        "bleu": _spread(Spread.of(score.sacrebleu for score in scores)),
-        "tokenised_bleu": _spread(Spread.of(score.tokenised for score in scores)),
+        "bleu": Spread.of(score.sacrebleu for score in scores),
+        "tokenised_bleu": Spread.of(score.tokenised for score in scores),
     }

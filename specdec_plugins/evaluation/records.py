@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from statistics import median
 from typing import Any
 
@@ -68,7 +67,7 @@ def _our_names(runs: Sequence[Run], i: int) -> JsonObject:
             found["accepted_tokens"] / max(found["verified_tokens"], 1) if known else None
         ),
         "rounds": len(runs),
-        "trace": None if trace is None else [asdict(step) for step in trace],
+        "trace": trace,
     }
 
 

@@ -20,7 +20,7 @@ from specdec_plugins.inference.text import TextCodec
 from specdec_plugins.inference.translator import Translator
 
 
-@dataclass(frozen=True)
+@dataclass
 class NamedText:
     """A text as it was read."""
 
@@ -122,12 +122,16 @@ def open_texts(
             )
         if called.count(name) > 1:
             raise ValueError(f"--text-name {name}: is of several texts; give each its own")
-    texts = [read_text(path, most) for path in paths]
-    found = [
-        None if references is None else read_references(references[i], most, texts[i], path)
-        for i, path in enumerate(paths)
-    ]
-    return [NamedText(*parts) for parts in zip(called, texts, found, strict=True)]
+    texts = [NamedText(name, read_text(path, most)) for name, path in zip(called, paths)]
+    for reference, text, path in zip(references or (), texts, paths):
+        lines = [line.text for line in read_text(reference, most, "--reference")]
+        if len(lines) != len(text.lines):
+            raise InferenceError(
+                f"--reference {reference}: has {len(lines)} lines, and --input-path {path} "
+                f"{len(text.lines)}; give files that match line by line"
+            )
+        text.references = lines
+    return texts
 
 
 def read_text(path: str, most: int | None, flag: str = "--input-path") -> list[Line]:
@@ -145,21 +149,3 @@ def read_text(path: str, most: int | None, flag: str = "--input-path") -> list[L
     if not any(line.text.strip() for line in lines):
         raise InferenceError(f"{flag} {path}: holds no sentence; name a text")
     return lines
-
-
-def read_references(
-    path: str, most: int | None, lines: Sequence[Line], text: str, flag: str = "--input-path"
-) -> list[str]:
-    """Return the translation of ``lines``, which ``flag`` named as ``text``.
-
-    Raises:
-        InferenceError: it cannot be read, or is not as long.
-        ValueError: no such number of lines.
-    """
-    references = [line.text for line in read_text(path, most, "--reference")]
-    if len(references) != len(lines):
-        raise InferenceError(
-            f"--reference {path}: has {len(references)} lines, and {flag} {text} {len(lines)}; "
-            "give files that match line by line"
-        )
-    return references

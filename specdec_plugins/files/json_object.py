@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from typing import Any
 
 JsonObject = dict[str, Any]
@@ -14,9 +15,11 @@ JsonObject = dict[str, Any]
 def plain(value: object) -> object:
     """Return a value as JSON can have it, which knows no infinity, and no number that is none: they
     are text."""
+    if is_dataclass(value):
+        return plain(vars(value))
     if isinstance(value, dict):
         return {name: plain(one) for name, one in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return [plain(one) for one in value]
     if isinstance(value, float) and not math.isfinite(value):
         return f"{value:g}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import specdec_plugins
 from specdec_plugins.checkpoints.head_file import find_head
 from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.files.paths import Location, NamedPaths, check_paths, file_digest
@@ -57,7 +58,8 @@ def acceptance_head(settings: Settings) -> Location | None:
 
 
 def describe_settings(settings: Settings, seed: int | None = None) -> JsonObject:
-    """``models``: the digests of the files that settings name; ``settings``: all else.
+    """This package's version; ``models``: the digests of the files that settings name; and
+    ``settings``: all else.
 
     ``seed``: None where it decides nothing.
     """
@@ -69,6 +71,7 @@ def describe_settings(settings: Settings, seed: int | None = None) -> JsonObject
     if "acceptance_head" in models:
         del described["controller"]["acceptance_head"]
     return {
+        "specdec_plugins": specdec_plugins.__version__,
         "models": {name: file_digest(path) for name, path in models.items()},
         "settings": {
             **described,

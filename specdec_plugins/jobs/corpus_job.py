@@ -11,7 +11,6 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-import specdec_plugins
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.files.output import write_whole
@@ -26,7 +25,6 @@ def describe_job(
 ) -> JsonObject:
     """All that the output depends on; files by their content, wherever they are."""
     return {
-        "specdec_plugins": specdec_plugins.__version__,
         "input": {file.name: {"lines": file.lines, "sha256": file.digest} for file in corpus},
         **describe_settings(settings, seed),
         "shard_lines": shard_lines,

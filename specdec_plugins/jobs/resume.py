@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 
-import specdec_plugins
 from specdec_plugins.files.errors import InferenceError, explained
 from specdec_plugins.files.input import InputLines, Line
 from specdec_plugins.files.json_object import JsonObject, as_read, differing
@@ -59,8 +58,7 @@ class ResumeFile:
         if self.path is None:
             return
         check_writable(self.path, "the file for --resume,")
-        made = {"specdec_plugins": specdec_plugins.__version__, **describe_settings(settings, seed)}
-        self._description = as_read(made)
+        self._description = as_read(describe_settings(settings, seed))
         self._before, self._notes = self._read(self.path)
 
     def _read(self, path: str) -> tuple[JsonObject | None, list[str]]:

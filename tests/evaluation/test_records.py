@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -120,7 +120,7 @@ def test_of_sampled_output_there_is_a_record_for_each_seed() -> None:
         *((4, 0, "x"), (4, 1, "4"), (9, 0, "x"), (9, 1, "9")),
     ]
     assert [(r["spec_time"], r["target_time"]) for r in found[::2]] == [(8, 4), (18, 9)]
-    assert found[0]["trace"] == [asdict(step)]
+    assert found[0]["trace"] == [step]
     assert (found[0]["sampling"], found[0]["temperature"], found[0]["rounds"]) == (True, 0.7, 1)
     (plain, _) = records(make_group(make_runs("AR")), 0)
     assert plain["seed"] is plain["trace"] is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from experiments import (
@@ -18,14 +19,23 @@ from experiments import (
 )
 
 from specdec_plugins.decoding.acceptance import SamplingRule
-from specdec_plugins.evaluation.outputs import group_figures, system_figures
+from specdec_plugins.evaluation import outputs
 from specdec_plugins.evaluation.runs import Run
-from specdec_plugins.evaluation.summary import Spread
+from specdec_plugins.evaluation.summary import Group, Spread, SystemSummary
 from specdec_plugins.evaluation.systems import System
-from specdec_plugins.files.json_object import JsonObject
+from specdec_plugins.files.json_object import JsonObject, plain
 
 DRAWN = make_systems(replace(BASE, rule=SamplingRule()))
 TEXTS = ["ein Hund läuft durch den Schnee .", "zwei Männer sitzen auf einer Bank ."]
+
+
+def system_figures(one: SystemSummary, group: Group) -> Any:
+    """As they are written."""
+    return plain(outputs.system_figures(one, group))
+
+
+def group_figures(group: Group) -> Any:
+    return plain(outputs.group_figures(group))
 
 
 def rounds(system: System | str, *seconds: float, first: int = 1) -> list[Run]:

@@ -6,13 +6,14 @@
 
 Between ``<!-- table: NAME key=value ... -->`` and ``<!-- end -->`` a page has a table made of
 ``docs/figures/NAME.json``, which is the ``summary.json`` of specdec-benchmark or specdec-evaluate,
-or what specdec-exactness, specdec-calibrate-head or gpu_check.py wrote by --json. Of summaries
-``view=short`` and ``view=quality`` show some columns, ``view=groups`` compares speed across batch
-sizes and the like, and ``view=texts`` compares texts; ``threads=1`` and the like choose systems.
-``timed=NAME,NAME`` adds the times of other runs of the same systems; ``drafters=PART,PART``
-compares the drafter, called as ``own=`` says, with those of the summaries NAME-PART (in both a
-hyphen stands for a space). README has ``view=first``, one table of a few kinds of systems, and
-``view=claim``, its first sentence; both have BLEU of the runs ``quality=NAME,NAME``.
+or what specdec-exactness, specdec-calibrate-head, gpu_check.py or symbols.py wrote by --json. Of
+summaries ``view=short`` and ``view=quality`` show some columns, ``view=groups`` compares speed
+across batch sizes and the like, and ``view=texts`` compares texts; ``threads=1`` and the like
+choose systems. ``timed=NAME,NAME`` adds the times of other runs of the same systems;
+``drafters=PART,PART`` compares the drafter, called as ``own=`` says, with those of the summaries
+NAME-PART (in both a hyphen stands for a space). README has ``view=first``, one table of a few kinds
+of systems, and ``view=claim``, its first sentence; both have BLEU of the runs
+``quality=NAME,NAME``.
 
 The pictures are speed.svg, of the same kinds of systems, and trace.svg, of trace.json, which is a
 line of ``specdec-translate --trace``.
@@ -354,6 +355,16 @@ def counts_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
     yield f"*A committed token, on an emulated GPU; {about}.*"
 
 
+def symbols_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
+    """Of scripts/symbols.py: how many of the symbols that translations should have are there."""
+    made: dict[str, Callable[[str], str]] = {
+        "asked for": str,
+        "number": lambda name: str(figures[name]["of"]),
+        "in the output": lambda name: str(figures[name]["found"]),
+    }
+    yield from markdown(made, ["symbols", "strings", "sentences"])
+
+
 def trace_words(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
     """Of a line of specdec-translate --trace: in how many steps it was written."""
     steps = figures["steps"]
@@ -366,6 +377,7 @@ KINDS: dict[str, Callable[[Json, dict[str, str]], Iterator[str]]] = {
     "comparisons": exactness_table,
     "calibrated": calibration_table,
     "counted": counts_table,
+    "symbols": symbols_table,
     "steps": trace_words,
 }
 """By a field that only such figures have."""

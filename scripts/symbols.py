@@ -14,19 +14,23 @@ printed:
 - sentences whose strings are all there;
 - of each symbol, how many are there.
 
-With --missing each sentence with a missing string is printed, too. The sentences to translate are
-the first column: cut -f 1 data/symbols.tsv.
+With --missing each sentence with a missing string is printed, too; --json FILE writes the figures
+there. The sentences to translate are the first column: cut -f 1 data/symbols.tsv.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 PUNCTUATION = frozenset(".,:;!?'\"()-")
+
+
+Figures = dict[str, dict[str, int]]
 
 
 class Item(NamedTuple):
@@ -97,13 +101,13 @@ def missing_strings(item: Item, translation: str) -> list[str]:
     return missing
 
 
-def share(part: int, whole: int) -> str:
+def share(found: int, of: int) -> str:
     """A count, what it is of, and its percentage."""
-    return f"{part} of {whole} ({100 * part / whole:.1f} %)" if whole else "none"
+    return f"{found} of {of} ({100 * found / of:.1f} %)" if of else "none"
 
 
-def report(items: list[Item], translations: list[str]) -> list[str]:
-    """The lines of figures."""
+def figures(items: list[Item], translations: list[str]) -> tuple[Figures, Figures]:
+    """How many symbols, strings and sentences are found, of how many; and each symbol."""
     wanted: Counter[str] = Counter()
     found: Counter[str] = Counter()
     missing = [missing_strings(item, line) for item, line in zip(items, translations)]
@@ -112,15 +116,12 @@ def report(items: list[Item], translations: list[str]) -> list[str]:
         wanted += these
         found += there
     strings = sum(len(item.required) for item in items)
-    lacking = sum(map(len, missing))
-    whole = sum(not strings for strings in missing)
-    each = "  ".join(f"{symbol} {found[symbol]}/{n}" for symbol, n in wanted.most_common())
-    return [
-        f"symbols: {share(found.total(), wanted.total())}",
-        f"strings: {share(strings - lacking, strings)}",
-        f"sentences: {share(whole, len(items))}",
-        each,
-    ]
+    whole = {
+        "symbols": {"found": found.total(), "of": wanted.total()},
+        "strings": {"found": strings - sum(map(len, missing)), "of": strings},
+        "sentences": {"found": missing.count([]), "of": len(items)},
+    }
+    return whole, {one: {"found": found[one], "of": n} for one, n in wanted.most_common()}
 
 
 def main() -> None:
@@ -131,6 +132,7 @@ def main() -> None:
     parser.add_argument("list", type=Path, metavar="LIST")
     parser.add_argument("translation", type=Path, metavar="TRANSLATION")
     parser.add_argument("--missing", action="store_true", help="print what is missing where")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     args = parser.parse_args()
     items, translations = items_of(args.list), lines_of(args.translation)
     if len(items) != len(translations):
@@ -139,7 +141,13 @@ def main() -> None:
         for item, line in zip(items, translations):
             if missing := missing_strings(item, line):
                 print(f"{' '.join(missing)}\n  {item.sentence}\n  {line}")
-    print("\n".join(report(items, translations)))
+    whole, each = figures(items, translations)
+    for name, counts in whole.items():
+        print(f"{name}: {share(**counts)}")
+    print("  ".join(f"{one} {n['found']}/{n['of']}" for one, n in each.items()))
+    if args.json:
+        text = json.dumps({**whole, "each": each}, ensure_ascii=False, indent=2)
+        args.json.write_text(text + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """scripts/symbols.py: which symbols of a list are in a translation, and the list itself."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,7 @@ def test_figures_of_two_sentences(tmp_path: Path) -> None:
     translation.write_text("Halb: 50 %.\nEs sind 5.\n", encoding="utf-8")
 
     command = [sys.executable, ROOT / "scripts/symbols.py", "--missing", listed, translation]
+    command += ["--json", tmp_path / "figures.json"]
     run = subprocess.run(list(map(str, command)), capture_output=True, text=True)
 
     assert run.stdout.splitlines() == [
@@ -59,6 +61,12 @@ def test_figures_of_two_sentences(tmp_path: Path) -> None:
         "sentences: 1 of 2 (50.0 %)",
         "% 1/1  $ 0/1",
     ]
+    assert json.loads((tmp_path / "figures.json").read_text("utf-8")) == {
+        "symbols": {"found": 1, "of": 2},
+        "strings": {"found": 2, "of": 3},
+        "sentences": {"found": 1, "of": 2},
+        "each": {"%": {"found": 1, "of": 1}, "$": {"found": 0, "of": 1}},
+    }
 
 
 @pytest.mark.parametrize(

@@ -106,8 +106,6 @@ class TranslationParser(Parser):
                 action.help = argparse.SUPPRESS
             elif action.dest in PRECISION_FLAGS:
                 action.help = f"--precision {PRECISION_FLAGS[action.dest]}"
-            elif action.dest == "controller":
-                action.metavar = "NAME"  # its help names them, and not those that are gone
 
     def _check_sizes(self, args: Namespace) -> None:
         """Refuse whole numbers that are beyond all use, by their flag."""

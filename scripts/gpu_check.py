@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a GPU is asked to do by fairseq and by each engine here, and how long one takes for it.
+"""Count what fairseq and each engine here ask a GPU to do, and measure how long yours takes.
 
     scripts/gpu_check.py count      # on an emulated GPU: launches, waits and copies a token
     scripts/gpu_check.py check      # on yours: every system's output beside that of the CPU
@@ -9,8 +9,8 @@
     scripts/gpu_check.py base       # the same beside CTranslate2; of a Transformer-base, too
 
 --json FILE keeps the figures. With --device cpu all can be tried without a GPU; recorded steps are
-then called. Of a Transformer-base's random weights the milliseconds a step count: what its drafts
-are like says nothing.
+then called. For a Transformer-base of random weights look at the milliseconds a step: its drafts
+mean nothing.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""What was compiled, converted and measured on this machine, and is kept for later runs.
+"""Show or remove what was compiled, converted and measured on this machine for later runs.
 
     scripts/cache.py            # where it lies, and how much it is
     scripts/cache.py --empty    # remove it all
 
-It lies in ~/.cache/specdec, or below XDG_CACHE_HOME if that is set. Of what was compiled at most
-4 GiB are kept: what was not used for longest is removed first. What is missing is made again when
-it is needed.
+It lies in ~/.cache/specdec, or below XDG_CACHE_HOME if that is set. At most 4 GiB of compiled files
+are kept; those not used for longest are removed first. What is missing is made again when needed.
 """
 
 from __future__ import annotations

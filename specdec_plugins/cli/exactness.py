@@ -1,15 +1,15 @@
-"""How often outputs that should be the same differ, and how close the call was where they do.
+"""Count the outputs that should be the same and differ, and say how close the two words were.
 
     scripts/exactness.py MODEL_DIR --input-path FILE [--precision bfloat16] [--batch 1 32]
         [--engine openvino] [--drafter-precision int8] [--controller constant tree]
         [--against float32 stock] [--max-len-a 1.2] [--max-len-b 10] [--lenpen 0.6]
         [--repetition-penalty 1.2] [--target-prefix "__de__"] [--json FILE]
 
-MODEL_DIR holds verifier.pt, drafter.pt, dictionaries and codes. FILE is ordinary text. Compared
-are, in one engine and precision, strict speculation with AR (our greedy loop without a drafter, at
-batch 1), and AR with itself at the other batch sizes; then, as --against says, AR with AR of the
-eager engine in float32 or float64, and AR and strict with stock beam 1, fairseq's own, in the same
-precision (in float32, if that is int8). Stock beam 1 has no repetition penalty.
+MODEL_DIR holds verifier.pt, drafter.pt, dictionaries and codes. FILE is ordinary text. In one
+engine and precision strict speculation is compared with AR (our greedy loop without a drafter, at
+batch 1), and AR with itself at the other batch sizes. Then, as --against says, AR is compared with
+AR of the eager engine in float32 or float64, and AR and strict with stock beam 1, fairseq's own, in
+the same precision (in float32, if that is int8). Stock beam 1 has no repetition penalty.
 
 For every line that differs, the gap is the difference of the verifier's float64 log-probabilities,
 in nats, of the two tokens at the first difference. In float64 rounding is too small to matter: exit

@@ -4,14 +4,14 @@
     scripts/make_pair.py VERIFIER SOURCES OUT --dictionaries DIR --bpe sentencepiece \\
         --sentencepiece-model FILE --updates 3000
 
-VERIFIER is the checkpoint of a Transformer of fairseq's, SOURCES raw text, one sentence a line; no
-references are needed. OUT/pair is then a folder that every command takes, and OUT/README.md its
-card. The verifier is checked, translates the text, and a drafter sized from it learns to foresee
-what it said; held-out lines tell how well. Without --tokenizer and --bpe the text is segmented by
+VERIFIER is the checkpoint of a fairseq Transformer, SOURCES raw text, one sentence a line; no
+references are needed. In the end OUT/pair is a folder that every command takes, and OUT/README.md
+its card. The verifier is checked and translates the text. A drafter sized from it learns to foresee
+what it wrote; held-out lines tell how well. Without --tokenizer and --bpe the text is segmented by
 what lies beside the dictionaries.
 
-Stopped, the same command goes on. Interrupted (Ctrl-C) while it trains, it exports and measures the
-best drafter so far.
+If it was stopped, the same command goes on. If it is interrupted (Ctrl-C) while it trains, it
+exports and measures the best drafter so far.
 """
 
 from __future__ import annotations

@@ -3,15 +3,15 @@
     scripts/tune.py PAIR
     scripts/tune.py PAIR --batch 1 8 32 --precision int8
 
-Tried are AR by our loop, AR by CTranslate2 where that is installed, and trees of 4, 6, 8, 12 and 16
-tokens, with strict acceptance also with drafts in int8 where NNCF is installed. Rounds alternate;
-after each the slower half is dropped, until three are left. Loading, in which models are compiled
-or converted, is not timed with the rest.
+It tries AR by our loop, AR by CTranslate2 where that is installed, and trees of 4, 6, 8, 12 and 16
+tokens; with strict acceptance also with drafts in int8 where NNCF is installed. After each round
+the slower half is dropped, until three are left. Loading, in which models are compiled or
+converted, is timed apart.
 
 The table is kept for this pair, machine, number of threads, precision, acceptance rule and these
 versions. With strict acceptance `--controller auto`, the default, takes the fastest way of the
-batch size from then on, and `--strategy AR` the faster backend; other output is not to depend on
-what took how long. The other flags are those of inference.py.
+batch size from then on, and `--strategy AR` the faster backend. Relaxed and sampled output never
+follow it: they would depend on timings. The other flags are those of inference.py.
 """
 
 from __future__ import annotations

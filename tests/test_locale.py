@@ -48,13 +48,13 @@ def run(
 
 def test_inference(locale: dict[str, str]) -> None:
     pair = {"path": str(PAIR / "drafter.pt"), "ar_path": str(PAIR / "verifier.pt")}
-    settings = Settings(str(PAIR), **pair, tokenizer="moses", bpe="subword_nmt")
+    settings = Settings(str(PAIR), **pair, tokenizer="moses", bpe="subword_nmt", engine="eager")
     (expected,) = load_translator(settings).translate([TEXT.rstrip("\n")])
     assert "Mädchen" in expected.text
     done = run(
         *(sys.executable, "scripts/inference.py", PAIR, "--path", PAIR / "drafter.pt"),
         *("--AR-path", PAIR / "verifier.pt", "--tokenizer", "moses", "--bpe", "subword_nmt"),
-        *("--cpu", "--quiet"),
+        *("--cpu", "--quiet", "--engine", "eager"),
         **locale,
     )
     assert done.returncode == 0, done.stderr.decode(errors="replace")[-2000:]

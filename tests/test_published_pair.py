@@ -15,6 +15,8 @@ from specdec_plugins.inference import Settings, Translation, load_translator
 
 pytestmark = [needs_published, pytest.mark.no_cover]
 
+ALL = 200
+FEW = 48
 SETTINGS = [(k, beta, tau) for k in (5, 10) for beta, tau in ((1, "0"), (3, "1.0"), (5, "3.0"))]
 EOS = "</s>"
 
@@ -27,7 +29,9 @@ def published_lines(name: str) -> list[str]:
     return [line.removesuffix("@@") for line in lines]
 
 
-def translate(batch: int, strategy: str = "specdec", **settings: Any) -> list[Translation]:
+def translate(
+    batch: int, strategy: str = "specdec", lines: int = ALL, **settings: Any
+) -> list[Translation]:
     translator = load_translator(
         Settings(
             str(PUBLISHED / "dict"),
@@ -41,7 +45,8 @@ def translate(batch: int, strategy: str = "specdec", **settings: Any) -> list[Tr
         )
     )
     source = (PUBLISHED / "test200.bpe.en").read_text("utf-8").splitlines()
-    return list(translator.translate(source))
+    assert len(source) == ALL
+    return list(translator.translate(source[:lines]))
 
 
 @cache
@@ -60,32 +65,36 @@ def published_steps(line: str) -> list[tuple[list[str], int]]:
     return steps
 
 
+# Of most settings all lines take long.
+@pytest.mark.parametrize("lines", [FEW, pytest.param(ALL, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("k", "beta", "tau", "batch"),
-    # One by one takes long: not all of them.
     [
         *((*setting, 8) for setting in SETTINGS),
         (*SETTINGS[0], 1),
         pytest.param(*SETTINGS[4], 1, marks=pytest.mark.slow),
     ],
 )
-def test_outputs_and_steps(k: int, beta: int, tau: str, batch: int) -> None:
+def test_outputs_and_steps(k: int, beta: int, tau: str, batch: int, lines: int) -> None:
     name = f"specdec_k{k}_beta{beta}_tau{tau}"
     rule = choose_rule({"beta": beta, "tau": float(tau)})
-    found = translate(batch, rule=rule, block_size=k, trace=True)
+    found = translate(batch, lines=lines, rule=rule, block_size=k, trace=True)
     traces = (PUBLISHED / "trace" / f"paper_{name}.jsonl").read_text("utf-8").splitlines()
-    assert len(found) == len(traces) == 200
-    assert [f.text for f in found] == published_lines(f"paper_{name}")
-    assert [f.text for f in found] == published_lines(f"batched_specdec_b8_{name[8:]}")
+    assert (len(found), len(traces)) == (lines, ALL)
+    assert [f.text for f in found] == published_lines(f"paper_{name}")[:lines]
+    assert [f.text for f in found] == published_lines(f"batched_specdec_b8_{name[8:]}")[:lines]
     for translation, trace in zip(found, traces):
         assert translation.trace is not None
         steps = [(step.drafted, step.accepted) for step in translation.trace.steps]
         assert steps == published_steps(trace)
 
 
-@pytest.mark.parametrize("batch", [1, 8])
-def test_greedy_output(batch: int) -> None:
-    assert [f.text for f in translate(batch, "AR")] == published_lines("paper_AR")
+@pytest.mark.parametrize(
+    ("batch", "lines"), [(1, FEW), (8, ALL), pytest.param(1, ALL, marks=pytest.mark.slow)]
+)
+def test_greedy_output(batch: int, lines: int) -> None:
+    found = translate(batch, "AR", lines)
+    assert [f.text for f in found] == published_lines("paper_AR")[:lines]
 
 
 @pytest.mark.parametrize("k", [5, 10])

@@ -62,7 +62,7 @@ PREFIX = st.tuples(st.lists(TOKENS, max_size=5), st.booleans()).map(
 )
 
 
-@examples(100)
+@examples(50)
 @given(
     name=st.sampled_from([*VARIANTS, "none"]),
     kind=st.sampled_from(sorted(DRAFTERS)),

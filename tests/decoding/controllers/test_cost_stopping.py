@@ -53,7 +53,7 @@ def rate(lengths: list[int], kinds: list[list[float]], fixed: float, slot: float
     return float(tokens / sum(fixed + slot * m for m in lengths))
 
 
-@examples(15)
+@examples(8)
 @given(
     fixed=st.floats(1.05, 2.0),
     slot=st.floats(0.005, 0.6),

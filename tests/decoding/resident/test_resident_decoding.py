@@ -122,13 +122,13 @@ def assert_both_loops_put_out_the_same(
         assert_same(made, plain, make_batch(batch, seed=seed + number))
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @RANDOM
 def test_the_ordinary_loop_puts_out_the_same(**case: Any) -> None:
     assert_both_loops_put_out_the_same(by_call, **case)
 
 
-@settings(max_examples=3)
+@settings(max_examples=2)
 @RANDOM
 def test_so_does_what_runs_no_python(**case: Any) -> None:
     """It takes two seconds to record: few here, many in the next one."""

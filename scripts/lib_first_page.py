@@ -28,7 +28,8 @@ KINDS: dict[str, dict[str, tuple[object, ...]]] = {
 }
 """What each row stands for, and which systems do that job: those whose fields are among these."""
 SAME = "specdec, same words"
-COLOURS = {"fairseq": "#999999", "CTranslate2": "#e69f00", "specdec": "#0072b2"}
+BLUE = "#0072b2"
+COLOURS = {"fairseq": "#999999", "CTranslate2": "#e69f00", "specdec": BLUE}
 """The colours of Okabe and Ito (2008), which the colour-blind can tell apart."""
 
 
@@ -151,24 +152,33 @@ def chart(panels: list[tuple[str, str, list[Row]]]) -> str:
         panels: the processor, how it was measured, and the rows.
     """
     height = 2 * MARGIN + sum(HEAD + len(found) * (BAR + GAP) + 3 * GAP for _, _, found in panels)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
-        f'viewBox="0 0 {WIDTH} {height}">',
-        "<style>text { font: 13px 'DejaVu Sans', Helvetica, Arial, sans-serif; fill: #1b1b1b } "
-        ".head { font-weight: bold } .soft { fill: #5a5a5a; font-size: 12px }</style>",
-        f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
-    ]
-    top = MARGIN
+    parts, top = [], MARGIN
     for title, about, found in panels:
-        parts.append(_text(MARGIN, top + 12, title, "head"))
-        parts.append(_text(MARGIN, top + 32, about, "soft"))
+        parts.append(text(MARGIN, top + 12, title, "head"))
+        parts.append(text(MARGIN, top + 32, about, "soft"))
         top += HEAD
         longest = max(float(row.milliseconds["high"]) for row in found)
         for row in found:
             parts += _bar(row, top, (WIDTH - LEFT - RIGHT) / longest)
             top += BAR + GAP
         top += 3 * GAP
-    return "\n".join([*parts, "</svg>", ""])
+    return picture(height, parts)
+
+
+def picture(height: int, parts: list[str]) -> str:
+    """SVG of these parts."""
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
+            f'viewBox="0 0 {WIDTH} {height}">',
+            "<style>text { font: 13px 'DejaVu Sans', Helvetica, Arial, sans-serif; fill: #1b1b1b } "
+            ".head { font-weight: bold } .soft { fill: #5a5a5a; font-size: 12px }</style>",
+            f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
+            *parts,
+            "</svg>",
+            "",
+        ]
+    )
 
 
 def _bar(row: Row, top: int, scale: float) -> Iterator[str]:
@@ -176,16 +186,16 @@ def _bar(row: Row, top: int, scale: float) -> Iterator[str]:
     low, middle, high = (scale * float(row.milliseconds[key]) for key in ("low", "median", "high"))
     base, half = top + 14, top + BAR / 2
     colour = COLOURS[row.label.partition(",")[0]]
-    yield _text(MARGIN, base, row.label)
+    yield text(MARGIN, base, row.label)
     yield f'<rect x="{LEFT}" y="{top}" width="{middle:.1f}" height="{BAR}" fill="{colour}"/>'
     yield (
         f'<line x1="{LEFT + low:.1f}" x2="{LEFT + high:.1f}" y1="{half}" y2="{half}" '
         'stroke="#1b1b1b"/>'
     )
     took = number(row.milliseconds["median"], 1)
-    yield _text(LEFT + high + 8, base, f"{took} ms, {row.speed} times")
+    yield text(LEFT + high + 8, base, f"{took} ms, {row.speed} times")
 
 
-def _text(x: float, y: float, text: str, kind: str = "") -> str:
+def text(x: float, y: float, words: str, kind: str = "") -> str:
     style = f' class="{kind}"' if kind else ""
-    return f'<text x="{x:.1f}" y="{y}"{style}>{html.escape(text)}</text>'
+    return f'<text x="{x:.1f}" y="{y}"{style}>{html.escape(words)}</text>'

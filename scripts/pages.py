@@ -6,17 +6,17 @@
 
 Between ``<!-- table: NAME key=value ... -->`` and ``<!-- end -->`` a page has a table made of
 ``docs/figures/NAME.json``, which is the ``summary.json`` of specdec-benchmark or specdec-evaluate,
-or what specdec-exactness, specdec-calibrate-head, gpu_check.py or symbols.py wrote by --json. Of
-summaries ``view=short`` and ``view=quality`` show some columns, ``view=groups`` compares speed
-across batch sizes and the like, and ``view=texts`` compares texts; ``threads=1`` and the like
-choose systems. ``timed=NAME,NAME`` adds the times of other runs of the same systems;
-``drafters=PART,PART`` compares the drafter, called as ``own=`` says, with those of the summaries
-NAME-PART (in both a hyphen stands for a space). README has ``view=first``, one table of a few kinds
-of systems, and ``view=claim``, its first sentence; both have BLEU of the runs
+or what specdec-exactness, specdec-calibrate-head, gpu_check.py or symbols.py wrote by --json, or
+train.json of specdec-make-pair. Of summaries ``view=short`` and ``view=quality`` show some columns,
+``view=groups`` compares speed across batch sizes and the like, and ``view=texts`` compares texts;
+``threads=1`` and the like choose systems. ``timed=NAME,NAME`` adds the times of other runs of the
+same systems; ``drafters=PART,PART`` compares the drafter, called as ``own=`` says, with those of
+the summaries NAME-PART (in both a hyphen stands for a space). README has ``view=first``, one table
+of a few kinds of systems, and ``view=claim``, its first sentence; both have BLEU of the runs
 ``quality=NAME,NAME``.
 
-The pictures are speed.svg, of the same kinds of systems, and trace.svg, of trace.json, which is a
-line of ``specdec-translate --trace``.
+The pictures are speed.svg, of the same kinds of systems; curve.svg, of curve.json; and trace.svg,
+of trace.json, which is a line of ``specdec-translate --trace``.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 import lib_first_page as first_page  # noqa: E402
+from lib_curve import curve  # noqa: E402
 
 from specdec_plugins.evaluation.table import (  # noqa: E402
     VIEWS,
@@ -372,6 +373,16 @@ def trace_words(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
     yield f"**{counted(tokens, 'token')} in {counted(len(steps), 'step')}.**"
 
 
+def curve_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
+    """Of train.json of specdec-make-pair: acceptance lengths as the training went on."""
+    yield "| updates | minutes | acceptance length |"
+    yield "|---:|---:|---:|"
+    for point in figures["facts"]["points"]:
+        length = f"{point['acceptance_length']:.2f}"
+        yield f"| {point['updates']} | {point['seconds'] / 60:.0f} | {length} |"
+    yield f"\n*{figures['facts']['processor']}.*"
+
+
 KINDS: dict[str, Callable[[Json, dict[str, str]], Iterator[str]]] = {
     "groups": summary_table,
     "comparisons": exactness_table,
@@ -379,6 +390,7 @@ KINDS: dict[str, Callable[[Json, dict[str, str]], Iterator[str]]] = {
     "counted": counts_table,
     "symbols": symbols_table,
     "steps": trace_words,
+    "facts": curve_table,
 }
 """By a field that only such figures have."""
 
@@ -443,6 +455,15 @@ def draw_speed() -> str:
     return first_page.chart(panels)
 
 
+def draw_curve() -> str:
+    """Acceptance lengths as a pair was made."""
+    facts = read_figures("curve")["facts"]
+    points = [(point["seconds"] / 60, point["acceptance_length"]) for point in facts["points"]]
+    title = "Tokens a step, whole blocks of 8, held-out lines; 1 is a step without drafts"
+    about = f"{counted(facts['points'][-1]['updates'], 'update')}; {facts['processor']}"
+    return curve(title, about, points)
+
+
 def draw_trace() -> str:
     """The steps of one sentence."""
     from specdec_plugins.inference.trace_file import SentenceTrace
@@ -453,7 +474,11 @@ def draw_trace() -> str:
 
 SPEED = ("wmt-speed1-epyc", "wmt-speed1")
 """The runs of the chart's panels."""
-PICTURES: dict[str, Callable[[], str]] = {"speed.svg": draw_speed, "trace.svg": draw_trace}
+PICTURES: dict[str, Callable[[], str]] = {
+    "speed.svg": draw_speed,
+    "curve.svg": draw_curve,
+    "trace.svg": draw_trace,
+}
 
 
 def rendered() -> Iterator[tuple[Path, str]]:

@@ -80,7 +80,7 @@ def _curve(train: JsonObject, drawn: bool) -> Iterator[str]:
         yield "Training was interrupted; the command that made this goes on with it.\n"
     yield (
         "Acceptance length (tokens a step, the verifier's own one and EOS counted) on the held-out "
-        f"lines, after {counted(points[-1]['updates'], 'update')} of training:\n"
+        f"lines, after {counted(points[-1]['updates'], 'update')} by {train['processor']}:\n"
     )
     if drawn:
         yield "![acceptance length over updates](curve.png)\n"

@@ -35,7 +35,7 @@ from specdec_plugins.jobs.make_pair.progress import Progress
 from specdec_plugins.jobs.make_pair.recipe import drafter_recipe, head_recipe, write_recipe
 from specdec_plugins.jobs.make_pair.schedule import BEST, LAST, Part, Schedule, trained
 from specdec_plugins.jobs.make_pair.training_log import TrainingLog
-from specdec_plugins.machine import cores
+from specdec_plugins.machine import cores, processor_name
 
 logger = logging.getLogger(__name__)
 
@@ -209,8 +209,12 @@ class Stages:
                 raise
             stopped = True
         last = TrainingLog(log)
-        points = [vars(point) for _, point in sorted(last.points.items())]
-        return {"points": points, "stopped": stopped, "seconds_an_update": last.seconds_an_update}
+        return {
+            "points": [vars(point) for _, point in sorted(last.points.items())],
+            "stopped": stopped,
+            "seconds_an_update": last.seconds_an_update,
+            "processor": processor_name(),
+        }
 
     # export
 

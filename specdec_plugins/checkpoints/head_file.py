@@ -15,6 +15,7 @@ from specdec_plugins.decoding.acceptance import RULE_OPTIONS, AcceptanceRule, Sc
 from specdec_plugins.decoding.controllers import ControllerOptions, Head
 from specdec_plugins.decoding.limits import REPETITION_PENALTY
 from specdec_plugins.files.errors import CheckpointError, ConfigError
+from specdec_plugins.host.without_memory import without_memory
 from specdec_plugins.models.acceptance_head import AcceptanceHead, HeadSettings, fingerprint
 from specdec_plugins.models.drafter import Drafter
 
@@ -163,7 +164,7 @@ def _with_weights(path: Location, settings: HeadSettings, weights: object) -> Ac
     if not isinstance(weights, dict):
         raise CheckpointError(f"{path}: not an acceptance head; {REMEDY}")
     check_weights(os.fspath(path), weights)
-    with torch.device("meta"):
+    with without_memory():
         parameters = dict(AcceptanceHead(settings).named_parameters())
     wanted = {name: tensor.shape for name, tensor in parameters.items()}
     if wanted != {name: tensor.shape for name, tensor in weights.items()}:

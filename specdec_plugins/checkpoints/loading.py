@@ -30,6 +30,7 @@ from specdec_plugins.checkpoints.saved_config import (
 from specdec_plugins.files.errors import CheckpointError, ConfigError
 from specdec_plugins.files.whole_file import whole_file
 from specdec_plugins.host.packed_encoder import REDUNDANT, use_plain_encoder
+from specdec_plugins.host.without_memory import without_memory
 from specdec_plugins.models.drafter import Drafter
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def load_model(path: str | os.PathLike[str], task: FairseqTask) -> BaseFairseqMo
         _check_languages(state["cfg"]["task"], task, name)
     check_dictionaries(state["task_state"], task, name)
     # First without memory of its own: a file may describe a model of any size.
-    with torch.device("meta"), warnings.catch_warnings():
+    with without_memory(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of weights that are not copied
         _load_weights(name, build_model(name, task, cfg), weights, cfg)
     model = build_model(name, task, cfg)

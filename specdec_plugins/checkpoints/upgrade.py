@@ -24,6 +24,7 @@ from specdec_plugins.checkpoints.loading import (
 )
 from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.host.packed_encoder import REDUNDANT
+from specdec_plugins.host.without_memory import without_memory
 
 SIDES = ("encoder", "decoder")
 
@@ -43,7 +44,7 @@ def load_upgraded(path: str | os.PathLike[str], as_transformer: bool = False) ->
         # Every layer that was saved: those to keep are chosen where the file is loaded.
         whole = {**vars(cfg), "encoder_layers_to_keep": None, "decoder_layers_to_keep": None}
         task = TranslationTask(TranslationConfig(), *_dictionaries(name, weights))
-        with torch.device("meta"):
+        with without_memory():
             model = build_model(name, task, Namespace(**whole))
         model.upgrade_state_dict(weights)
         fault = first_mismatches(_without_copies(model.state_dict()), _without_copies(weights))

@@ -142,7 +142,8 @@ class BlockCausalDecoder(DrafterDecoder):
         self.layer_norm = LayerNorm(dim) if cfg.decoder_normalize_before else None
         self.dropout_module = FairseqDropout(cfg.dropout, module_name="BlockCausalDecoder")
         self.embed_scale = 1.0 if cfg.no_scale_embedding else math.sqrt(dim)
-        self.mask_embedding = nn.Parameter(torch.randn(dim) * self.embed_scale * dim**-0.5)
+        self.mask_embedding = nn.Parameter(torch.empty(dim))
+        nn.init.normal_(self.mask_embedding, std=self.embed_scale * dim**-0.5)
         self.feature_projection = (
             nn.Linear(feature_channels(cfg), dim, bias=False) if cfg.verifier_features else None
         )

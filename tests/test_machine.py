@@ -1,13 +1,15 @@
-"""What a processor is called."""
+"""What a processor is called, and what is given back to the system."""
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 
 import pytest
 
 from specdec_plugins import machine
-from specdec_plugins.machine import _describe, cores, free_cores, processor_name
+from specdec_plugins.evaluation.memory import MemoryGrowth
+from specdec_plugins.machine import _describe, cores, free_cores, give_back, processor_name
 
 EPYC = "AMD EPYC 7763 64-Core Processor"
 XEON = "Intel(R) Xeon(R) Platinum 8480 CPU @ 2.00GHz"
@@ -61,3 +63,26 @@ def test_where_nobody_tells_all_cores_are_free(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Path, "read_text", lambda *_: "nothing\n\n")
     assert free_cores(0.001) == cores()
     assert cores() >= 1
+
+
+@pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "malloc_trim") or MemoryGrowth("cpu").now() is None,
+    reason="this is not Linux with glibc",
+)
+def test_memory_that_is_free_is_given_back() -> None:
+    """Also what lies between things that are in use."""
+    size, count, growth = 2**15, 4000, MemoryGrowth("cpu")
+    blocks = [bytearray(size) for _ in range(count)]
+    del blocks[::2]
+    before = growth.now()
+    give_back()
+    after = growth.now()
+    assert before is not None
+    assert after is not None
+    assert before - after > 0.7 * size * count / 2
+    assert len(blocks) == count / 2
+
+
+def test_another_c_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
+    give_back()

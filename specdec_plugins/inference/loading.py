@@ -38,6 +38,7 @@ from specdec_plugins.inference.segmentation import build_segmenters
 from specdec_plugins.inference.settings import CTRANSLATE2, Settings
 from specdec_plugins.inference.text import TextCodec
 from specdec_plugins.inference.translator import Generator, Translator
+from specdec_plugins.machine import give_back
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
 from specdec_plugins.tasks.translation_specdec import TranslationSpecdecTask
@@ -88,6 +89,7 @@ def load_translator(settings: Settings) -> Translator:
         generator = _build_generator(settings, task, engines, verifier, drafter, head)
     except ConversionError as error:
         return _by_our_loop(settings, str(error))
+    give_back()
     if isinstance(generator, SpeculativeGenerator):
         seconds = warm_up(generator, task.source_dictionary, settings.batch, longest)
         if seconds:

@@ -1,10 +1,11 @@
-"""What was compiled, kept on disk for the next run. No fairseq in here."""
+"""What was compiled, and the weights that it was compiled from, on disk. No fairseq in here."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import logging
+import mmap
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec_plugins.files.cache import keep, read_kept, trim
+from specdec_plugins.files.cache import keep, map_kept, trim
 from specdec_plugins.files.ownership import check_owner
 from specdec_plugins.machine import cache_folder, processor_name
 
@@ -25,10 +26,29 @@ logger = logging.getLogger(__name__)
 ACCIDENTAL = re.compile(r"___torch_mangle_\d+\.?|#.*")
 """The parts of a printed graph that tell where its code stands and what has been traced before."""
 
+LARGE = 2**18
+"""Bytes of weights that are worth a file of their own."""
+DIGEST = hashlib.sha256().digest_size
+
+Content = bytes | memoryview
+
+
+class Kept:
+    """What a file holds, where it is mapped into memory."""
+
+    def __init__(self, mapped: mmap.mmap) -> None:
+        self._mapped = mapped
+        whole = memoryview(mapped)
+        self.digest, self.content = whole[:DIGEST].tobytes(), whole[DIGEST:]
+
+    def rest(self) -> None:
+        """Let go of the memory: what is read again is read from the file."""
+        self._mapped.madvise(mmap.MADV_DONTNEED)
+
 
 class CompiledFiles:
     """Files named by all that is compiled: the computation, its weights, versions, settings and
-    processor."""
+    processor; and files of weights, named by what they hold."""
 
     def __init__(self, settings: Mapping[str, object]) -> None:
         """``settings``: what the result depends on beside the computation and this machine."""
@@ -47,7 +67,8 @@ class CompiledFiles:
     def fingerprint(self, traced: torch.jit.ScriptModule) -> str:
         """Return what tells a traced computation and its weights from others, compiled like
         this."""
-        return self.digest(ACCIDENTAL.sub("", str(traced.inlined_graph)), _tensors(traced))
+        graph = traced.inlined_graph
+        return self.digest(ACCIDENTAL.sub("", str(graph)), _tensors(traced, graph))
 
     def digest(self, described: str, tensors: Iterable[Tensor]) -> str:
         """Return what tells a computation from others: how it is described, and its weights."""
@@ -55,7 +76,7 @@ class CompiledFiles:
         digest.update(described.encode())
         for tensor in tensors:
             digest.update(str(tensor.dtype).encode() + str(list(tensor.shape)).encode())
-            digest.update(tensor.detach().contiguous().numpy().data)
+            digest.update(_content(tensor))
         return digest.hexdigest()
 
     def keeps(self, fingerprint: str) -> bool:
@@ -65,37 +86,57 @@ class CompiledFiles:
             return True
         return False
 
-    def load(self, path: Path) -> bytes | None:
+    def map_weights(self, traced: torch.jit.ScriptModule) -> None:
+        """Let the large weights of a traced computation lie in files, if these can be written: they
+        stay what they are, and take memory from when they are read. What is compiled has its own.
+        """
+        for tensor in _tensors(traced, traced.inlined_graph):
+            if tensor.nbytes >= LARGE:
+                content = _content(tensor)
+                path = self._folder / f"{hashlib.sha256(content).hexdigest()[:32]}.weights"
+                kept = self.load(path)
+                if kept is None:
+                    self.save(path, content)
+                    kept = self.load(path)
+                if kept is not None:
+                    mapped = torch.frombuffer(kept.content, dtype=tensor.dtype)
+                    tensor.data = mapped.view_as(tensor)
+                    kept.rest()
+
+    def load(self, path: Path) -> Kept | None:
         """Return what was saved under this name; None if there is nothing, and, with a warning, if
         it is damaged, was saved under another one, or somebody else can have written it."""
         try:
-            content = read_kept(path)
+            kept = Kept(map_kept(path))
         except FileNotFoundError:
             return None
         except OSError as error:
-            _warn_once(f"{error.filename or path}: cannot be used ({error.strerror}); compiling")
+            _warn_once(f"{error.filename or path}: cannot be used ({error.strerror}); made anew")
             return None
-        digest, compiled = content[:32], content[32:]
-        if _digest(path, compiled) != digest:
-            logger.warning("%s: is damaged, or another's; compiling anew", path)
+        except ValueError:
+            kept = None
+        if kept is None or _digest(path, kept.content) != kept.digest:
+            logger.warning("%s: is damaged, or another's; made anew", path)
             return None
         with suppress(OSError):
             os.utime(path)  # What is used is kept for longer.
-        return compiled
+        return kept
 
-    def save(self, path: Path, compiled: bytes) -> None:
+    def save(self, path: Path, content: Content) -> None:
         """Keep it, whole or not at all, in place of what was not used for longest if that is much;
         where it cannot be, a warning says so."""
         try:
-            keep(path, _digest(path, compiled) + compiled)
+            keep(path, b"".join((_digest(path, content), content)))
             trim(self._folder)
         except OSError as error:
             _warn_once(f"{path.parent}: cannot be written ({error.strerror}); not kept")
 
 
-def _digest(path: Path, compiled: bytes) -> bytes:
+def _digest(path: Path, content: Content) -> bytes:
     """Return the digest of a file, of its name, too, which is its key."""
-    return hashlib.sha256(path.name.encode() + compiled).digest()
+    digest = hashlib.sha256(path.name.encode())
+    digest.update(content)
+    return digest.digest()
 
 
 @cache
@@ -104,10 +145,14 @@ def _warn_once(message: str) -> None:
     logger.warning(message)
 
 
-def _tensors(traced: torch.jit.ScriptModule) -> Iterator[Tensor]:
-    """The weights of a traced computation: of its modules, and those that stand in its graph."""
-    yield from traced.state_dict().values()
-    graph: Any = traced.inlined_graph  # of whose methods torch's types know few
+def _content(tensor: Tensor) -> memoryview:
+    return tensor.detach().contiguous().numpy().data
+
+
+def _tensors(traced: torch.jit.ScriptModule, graph: Any) -> Iterator[Tensor]:
+    """The weights of a traced computation: of its modules, and those that stand in its graph, of
+    whose methods torch's types know few."""
+    yield from traced.state_dict(keep_vars=True).values()
     for node in graph.findAllNodes("prim::Constant"):
         if node.hasAttribute("value") and node.kindOf("value") == "t":
             yield node.t("value")

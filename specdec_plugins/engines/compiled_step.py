@@ -23,18 +23,23 @@ class Request:
     """A compiled step, and what it reads and writes."""
 
     def __init__(
-        self, tensor: type[openvino.Tensor], compiled: openvino.CompiledModel, parts: Sequence[int]
+        self,
+        tensor: type[openvino.Tensor],
+        compiled: openvino.CompiledModel,
+        parts: Sequence[int],
+        content: memoryview,
     ) -> None:
         """
         Args:
             parts: for each input of the step, how many inputs of the compiled model it fills.
+            content: what the model was made from, and reads.
 
         Raises:
             RuntimeError: the model has more inputs or fewer.
         """
         if sum(parts) != len(compiled.inputs):
             raise RuntimeError(f"{len(compiled.inputs)} inputs in place of {sum(parts)}")
-        self._compiled = compiled.create_infer_request()
+        self._compiled, self._content = compiled.create_infer_request(), content
         ends = list(accumulate(parts))
         self._inputs = [
             _Input(tensor, self._compiled, range(end - count, end))

@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from io import BytesIO
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from specdec_plugins.engines.compiled_files import CompiledFiles
@@ -150,11 +150,13 @@ class OpenVinoEngine:
             compilation = _Compilation(self, TracedStep(step))
         except Exception as error:  # whatever the step raises
             raise RuntimeError("PyTorch cannot trace it") from error
+        is_kept = self.files.keeps(compilation.fingerprint)
+        # Before anything is made from them: that shares their memory.
+        self.files.map_weights(compilation.traced.graph)
         # The first one is made now: what OpenVINO cannot take is found out when models are loaded,
         # not when they are used. What is kept it has taken, and for sentences one at a time there
         # may be no need of it.
-        kept = self.files.keeps(compilation.fingerprint)
-        first = [] if kept else [self.load(compilation)]
+        first = [] if is_kept else [self.load(compilation)]
 
         def request(tokens: int) -> Request:
             return first.pop() if first else self.load(compilation)
@@ -183,10 +185,12 @@ class OpenVinoEngine:
         kept = self.files.load(key)
         if kept is not None:
             try:
-                return self._imported(kept, traced, options)
+                request = self._imported(kept.content, traced, options)
+                kept.rest()
+                return request
             except RuntimeError as error:
                 reason = _reason(error)
-                logger.warning("%s: openvino cannot take it (%s); compiling anew", key, reason)
+                logger.warning("%s: openvino cannot take it (%s); made anew", key, reason)
         if not self._compiles:
             self._compiles = True
             logger.warning(
@@ -203,7 +207,7 @@ class OpenVinoEngine:
         compiled = self._core.compile_model(model, "CPU", options)
         seconds = time.perf_counter() - begin
         logger.info("openvino compiled a step in %.1f s, for this and later runs", seconds)
-        exported: bytes = compiled.export_model().getvalue()
+        exported = compiled.export_model().getbuffer()
         request = self._imported(exported, traced, options)
         # A kernel may be wrong on this processor: once, before it is kept.
         if not traced.is_near(request.run, *((2, 5) if tokens is None else (1, tokens))):
@@ -211,9 +215,13 @@ class OpenVinoEngine:
         self.files.save(key, exported)
         return request
 
-    def _imported(self, compiled: bytes, traced: TracedStep, options: dict[str, object]) -> Request:
-        model = self._core.import_model(BytesIO(compiled), "CPU", options)
-        return Request(self._openvino.Tensor, model, traced.parts)
+    def _imported(
+        self, compiled: memoryview, traced: TracedStep, options: dict[str, object]
+    ) -> Request:
+        # It reads its weights where they lie.
+        given = self._openvino.Tensor(np.frombuffer(compiled, np.uint8), shared_memory=True)
+        model = self._core.import_model(given, "CPU", options)
+        return Request(self._openvino.Tensor, model, traced.parts, compiled)
 
     def converted(self, traced: TracedStep) -> Model:
         """A step as a model of OpenVINO's."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
 from contextlib import suppress
@@ -39,6 +40,20 @@ def read_kept(path: Path) -> bytes:
     """
     check_owner(path)
     return path.read_bytes()
+
+
+def map_kept(path: Path) -> mmap.mmap:
+    """Map a file that nobody else can have written into memory: what is written to it in there is
+    not written to the file.
+
+    Raises:
+        PermissionError: somebody else can.
+        OSError: there is none, or it cannot be read.
+        ValueError: it is empty.
+    """
+    check_owner(path)
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 
 
 def size(path: Path) -> int:

@@ -88,7 +88,8 @@ def load_model(
     path = files.path(files.digest(described, verifier.state_dict().values()))
     kept = files.load(path)
     if kept is not None:
-        return _open(msgspec.msgpack.decode(kept, type=dict[str, bytes]), precision, device)
+        parts = msgspec.msgpack.decode(kept.content, type=dict[str, bytes])
+        return _open(parts, precision, device)
     logger.info("converting the verifier for CTranslate2, for this and later runs")
     begin = time.perf_counter()
     parts = _converted(verifier, source, target)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -182,15 +183,9 @@ class OpenVinoEngine:
         shapes = None if tokens is None else traced.shapes(1, tokens)
         options = self._any_sizes if shapes is None else self._options
         key = self.files.path(compilation.fingerprint, shapes)
-        kept = self.files.load(key)
+        kept = self._from_file(key, traced, options)
         if kept is not None:
-            try:
-                request = self._imported(kept.content, traced, options)
-                kept.rest()
-                return request
-            except RuntimeError as error:
-                reason = _reason(error)
-                logger.warning("%s: openvino cannot take it (%s); made anew", key, reason)
+            return kept
         if not self._compiles:
             self._compiles = True
             logger.warning(
@@ -213,6 +208,22 @@ class OpenVinoEngine:
         if not traced.is_near(request.run, *((2, 5) if tokens is None else (1, tokens))):
             raise RuntimeError("what it computes is not what PyTorch does")
         self.files.save(key, exported)
+        # Once more, since what comes from a file takes less memory.
+        return self._from_file(key, traced, options) or request
+
+    def _from_file(
+        self, path: Path, traced: TracedStep, options: dict[str, object]
+    ) -> Request | None:
+        """What runs a step that was compiled earlier; None if that cannot be had."""
+        kept = self.files.load(path)
+        if kept is None:
+            return None
+        try:
+            request = self._imported(kept.content, traced, options)
+        except RuntimeError as error:
+            logger.warning("%s: openvino cannot take it (%s); made anew", path, _reason(error))
+            return None
+        kept.rest()
         return request
 
     def _imported(

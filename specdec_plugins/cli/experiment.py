@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from tqdm import tqdm
 
@@ -85,38 +81,23 @@ def perform(args: argparse.Namespace, experiment: Experiment, report: Report) ->
         CheckpointError, InferenceError: what stopped it.
         ValueError: settings that do not fit the models.
     """
+    silent, told = args.no_progress_bar, time.monotonic()
     with RunFolder(args.output_path, experiment.describe()) as folder:
+        before = len(folder.runs)
         missing = sum(len(one.systems) for one in experiment.pending(folder.runs))
-        with _progress(missing, args.no_progress_bar) as progress:
-            for _ in run_experiment(experiment, folder, progress.note):
-                progress.advance()
+        # None hides it where there is no terminal; there is a line now and then, so that a log
+        # shows that it goes on.
+        with tqdm(total=missing, unit="run", disable=silent or None) as bar:
+
+            def note(what: str) -> None:
+                nonlocal told
+                bar.set_description_str(what)
+                if bar.disable and not silent and time.monotonic() - told >= PAUSE:
+                    told = time.monotonic()
+                    tell(f"{len(folder.runs) - before} of {missing} runs; {what}")
+
+            for _ in run_experiment(experiment, folder, note):
+                bar.update()
         tables = write_outputs(folder, experiment, report)
     if not args.quiet:
         put(tables)
-
-
-@dataclass
-class _Progress:
-    """A bar on a terminal; elsewhere a line now and then, so that a log shows that it goes on."""
-
-    bar: tqdm[NoReturn]
-    silent: bool
-    done: int = 0
-    told: float = field(default_factory=time.monotonic)
-    """The time at which a line was last written."""
-
-    def note(self, what: str) -> None:
-        self.bar.set_description_str(what)
-        if self.bar.disable and not self.silent and time.monotonic() - self.told >= PAUSE:
-            self.told = time.monotonic()
-            tell(f"{self.done} of {self.bar.total} runs; {what}")
-
-    def advance(self) -> None:
-        self.done += 1
-        self.bar.update()
-
-
-@contextmanager
-def _progress(total: int, silent: bool) -> Iterator[_Progress]:
-    with tqdm(total=total, unit="run", disable=silent or not sys.stderr.isatty()) as bar:
-        yield _Progress(bar, silent)

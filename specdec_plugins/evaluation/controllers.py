@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions, controller_options
-from specdec_plugins.decoding.options import Option
 from specdec_plugins.evaluation.systems import AR, DRAFTER, System
 from specdec_plugins.inference.settings import Settings
 
@@ -31,10 +30,6 @@ class Controllers:
     """k of each of the others; None is what the drafter was trained for."""
     swept: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Values of options of ``SWEPT`` by name; others have their own."""
-
-    def values(self, option: Option[float]) -> tuple[float, ...]:
-        """The values of an option."""
-        return self.swept.get(option.name) or option.sweep
 
 
 def controlled_systems(
@@ -102,7 +97,7 @@ def _controlled(
         switches = [o.name.split("_")[0] for o in options.used if options[o.name] is True]
         swept = [o for o in options.used if o.sweep]
         for option in swept:
-            for value in choice.values(option):
+            for value in choice.swept.get(option.name) or option.sweep:
                 parts = [name, f"{value:g}", *switches]
                 yield " ".join(parts), options.having(name, **{option.name: value})
         if not swept:

@@ -18,6 +18,12 @@ PHASES = ("encode", "draft", "control", "verify")
 """Of a run's time; what is left is reported as "other". On a GPU they are the device's seconds, but
 for "control", the controller's answers, which is always the host's: to answer, it launches work and
 does not wait for it. The two kinds may overlap."""
+COUNTS = (
+    *("committed_tokens", "steps", "drafted_tokens", "verified_tokens", "accepted_tokens"),
+    *("verifier_calls", "drafter_calls"),
+)
+RATES = ("acceptance_length", "acceptance_rate", "verification_rate", "discard_rate")
+"""What is worked out of the counts."""
 
 
 class Stopwatch:
@@ -205,21 +211,10 @@ class DecodingStatistics(Observer):
         phases = {phase: seconds.get(phase, 0.0) for phase in PHASES}
         phases["other"] = max(0.0, self.total_seconds - sum(phases.values()))
         phases["total"] = self.total_seconds
+        first = ("sentences", "committed_tokens", "forced_tokens")
+        names = (*first, *COUNTS, *RATES, "acceptance_histogram")
         return {
-            "sentences": self.sentences,
-            "committed_tokens": self.committed_tokens,
-            "forced_tokens": self.forced_tokens,
-            "steps": self.steps,
-            "drafted_tokens": self.drafted_tokens,
-            "verified_tokens": self.verified_tokens,
-            "accepted_tokens": self.accepted_tokens,
-            "verifier_calls": self.verifier_calls,
-            "drafter_calls": self.drafter_calls,
-            "acceptance_length": self.acceptance_length,
-            "acceptance_rate": self.acceptance_rate,
-            "verification_rate": self.verification_rate,
-            "discard_rate": self.discard_rate,
-            "acceptance_histogram": self.acceptance_histogram,
+            **{name: getattr(self, name) for name in names},
             "seconds": phases,
             "tokens_per_second": self.tokens_per_second,
             "latency_ms": {

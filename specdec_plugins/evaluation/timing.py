@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.observers import Observer
-from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.decoding.statistics import COUNTS, RATES, DecodingStatistics
 from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.decoding.trace import TraceRecorder
 from specdec_plugins.engines.engine import described
@@ -17,12 +17,6 @@ from specdec_plugins.files.input import Line
 from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.inference import Settings, Translator, load_translator
 from specdec_plugins.inference.translator import Translation
-
-COUNTS = (
-    *("committed_tokens", "steps", "drafted_tokens", "verified_tokens", "accepted_tokens"),
-    *("verifier_calls", "drafter_calls"),
-)
-RATES = ("acceptance_length", "acceptance_rate", "verification_rate", "discard_rate")
 
 
 class RowCounts(Observer):

@@ -15,6 +15,7 @@ import specdec_plugins
 from specdec_plugins.decoding.acceptance import choose_rule
 from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
+from specdec_plugins.decoding.statistics import RATES
 from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.files.paths import file_digest
 from specdec_plugins.files.wording import counted
@@ -24,15 +25,7 @@ from specdec_plugins.inference.translator import Translator
 from specdec_plugins.machine import cores, processor_name
 
 # Nothing is accepted where nothing judges the drafts, and nothing drafted without a drafter.
-UNJUDGED = (
-    "verified_tokens",
-    "accepted_tokens",
-    "acceptance_length",
-    "acceptance_rate",
-    "verification_rate",
-    "discard_rate",
-    "acceptance_histogram",
-)
+UNJUDGED = ("verified_tokens", "accepted_tokens", "acceptance_histogram", *RATES)
 UNDRAFTED = ("drafted_tokens", "drafter_calls", *UNJUDGED)
 
 

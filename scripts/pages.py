@@ -9,11 +9,10 @@ Between ``<!-- table: NAME key=value ... -->`` and ``<!-- end -->`` a page has a
 or what specdec-exactness, specdec-calibrate-head, gpu_check.py or symbols.py wrote by --json, or
 train.json of specdec-make-pair. Of summaries ``view=short`` and ``view=quality`` show some columns,
 ``view=groups`` compares speed across batch sizes and the like, and ``view=texts`` compares texts;
-``threads=1`` and the like choose systems. ``timed=NAME,NAME`` adds the times of other runs of the
-same systems; ``drafters=PART,PART`` compares the drafter, called as ``own=`` says, with those of
-the summaries NAME-PART (in both a hyphen stands for a space). README has ``view=first``, one table
-of a few kinds of systems, and ``view=claim``, its first sentence; both have BLEU of the runs
-``quality=NAME,NAME``.
+``threads=1`` and the like choose systems. ``drafters=PART,PART`` compares the drafter,
+called as ``own=`` says, with those of the summaries NAME-PART (in both a hyphen stands for a
+space). README has ``view=first``, one table of a few kinds of systems, and ``view=claim``, its
+first sentence; both have BLEU of the runs ``quality=NAME,NAME``.
 
 The pictures are speed.svg, of the same kinds of systems; curve.svg, of curve.json; and trace.svg,
 of trace.json, which is a line of ``specdec-translate --trace``.
@@ -101,9 +100,6 @@ def read_figures(name: str) -> Json:
 
 def summary_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
     """Of specdec-benchmark and specdec-evaluate: systems against time, quality and memory."""
-    if "timed" in wanted:
-        yield from whole_table(figures, wanted.pop("timed").split(","), wanted)
-        return
     if "drafters" in wanted:
         yield from drafters_table(figures, wanted)
         return
@@ -178,44 +174,6 @@ def _alike(parts: set[str]) -> str:
     return parts.pop()
 
 
-def whole_table(figures: Json, timed: list[str], wanted: dict[str, str]) -> Iterator[str]:
-    """Medians of time as in the runs named ``timed``, whose first one has the memory, too; and the
-    quality of the same systems, as far as it is in ``figures``."""
-    measured = {system["system"]: system for system in _systems(figures, wanted)}
-    known = list(measured.values())
-    heads = ("BLEU", "tokenised BLEU", "acceptance length")
-    made: dict[str, Callable[[Json], str]] = dict(columns(figures, ("system",)))
-    for head, make in filled(columns(figures, heads), known).items():
-        made[head] = partial(_made, make, measured)
-    systems: dict[str, Json] = {}
-    machine = figures["machine"]
-    notes = [f"BLEU and acceptance length: {_rounds(known)}{earlier(figures)}"]
-    for name in timed:
-        one = read_figures(name)
-        beside = _systems(one, wanted)
-        by_name = {system["system"]: system for system in beside}
-        parted = [n for n, s in by_name.items() if n in measured and _differ(s, measured[n])]
-        if parted:
-            raise ValueError(f"table {name}: {parted[0]} has another controller or rule there")
-        systems |= by_name
-        how = f"batch {beside[0]['batch']}, {counted(beside[0]['threads'], 'thread')}"
-        if len(by_name) < len(beside) or f"ms, {how}" in made:
-            raise ValueError(f"table {name}: has a system or a batch size that is there already")
-        made |= {
-            f"ms, {how}": partial(_median, by_name, "milliseconds_a_sentence"),
-            f"x, {how}": partial(_median, by_name, "speed_over_baseline"),
-        }
-        made.setdefault("MiB", partial(_memory, by_name))
-        notes.append(
-            f"time: {_rounds(beside)}, x: over {one['baseline']}"
-            f"{_elsewhere(one['machine'], machine)}{earlier(one)}"
-        )
-    yield from markdown(made, systems.values())
-    yield ""
-    signed = _signed(figures["bleu_signature"])
-    yield f"*{'; '.join(notes)}; {conditions(machine)}{signed}.*"
-
-
 def _systems(figures: Json, wanted: dict[str, str]) -> list[Json]:
     """Those whose fields are as wanted.
 
@@ -237,28 +195,6 @@ def _rounds(systems: list[Json], shown: str = "medians") -> str:
     how = "one round" if count == 1 else several
     about = f"batch {batches}, {counted(first['threads'], 'thread')}"
     return f"{_lines(systems)}, {about}, {how}"
-
-
-def _differ(one: Json, other: Json) -> bool:
-    """Whether systems of one name are not the same; older figures lack some options."""
-    options = [system["options"] or {} for system in (one, other)]
-    known = [{n: v for n, v in given.items() if v is not None} for given in options]
-    return known[0] != known[1] or one["rule"] != other["rule"]
-
-
-def _made(make: Callable[[Json], str], by_name: dict[str, Json], system: Json) -> str:
-    """What ``make`` makes of the system of that name, if it was measured."""
-    return make(by_name[system["system"]]) if system["system"] in by_name else ""
-
-
-def _median(by_name: dict[str, Json], field: str, system: Json) -> str:
-    """Of the system of that name, if it was timed."""
-    value = by_name.get(system["system"], {}).get(field)
-    return number(value and value["median"], 2 if value and value["median"] < 10 else 1)
-
-
-def _memory(by_name: dict[str, Json], system: Json) -> str:
-    return number(by_name.get(system["system"], {}).get("memory_mib"), 0)
 
 
 def drafters_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
@@ -433,13 +369,6 @@ def _is_earlier(figures: Json, name: str, flag: str) -> bool:
 @cache
 def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
-
-
-def _elsewhere(machine: Json, usual: Json) -> str:
-    """What is not as usual."""
-    parts = zip(conditions(machine).split("; "), conditions(usual).split("; "), strict=True)
-    own = [part for part, other in parts if part != other]
-    return f" ({'; '.join(own)})" if own else ""
 
 
 def draw_speed() -> str:

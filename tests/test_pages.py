@@ -281,44 +281,6 @@ def test_drafters_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         module.table("a", ["drafters=few"])
 
 
-def test_quality_of_one_run_stands_beside_the_times_of_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = maker()
-    monkeypatch.setattr(module, "FIGURES", tmp_path)
-    runs = {
-        "whole": benchmark(32, {"slow": 9}),
-        "one": benchmark(1, {"slow": 20, "fast": 5}),
-        "many": benchmark(32, {"slow": 10}),
-    }
-    for name, run in runs.items():
-        (tmp_path / f"{name}.json").write_text(module.json.dumps(run))
-    head, _, *lines = module.table("whole", ["timed=one,many"]).splitlines()
-    assert [word.strip() for word in head.split("|")[1:-1]] == [
-        *("system", "BLEU", "tokenised BLEU"),
-        *("ms, batch 1, 2 threads", "x, batch 1, 2 threads", "MiB"),
-        *("ms, batch 32, 2 threads", "x, batch 32, 2 threads"),
-    ]
-    assert lines[0] == "| slow | 17.0 | 16.0 | 20.0 | 1.00 | 200 | 10.0 | 2.00 |"
-    assert lines[1] == "| fast |  |  | 5.00 | 4.00 | 50 |  |  |"
-    assert "7 lines, batch 1, 2 threads, medians of 5 alternating rounds, x: over slow" in lines[3]
-    assert "(P, 2 cores" not in lines[3]
-    runs["many"]["machine"]["last_run"] = "2026-01-03T"
-    (tmp_path / "many.json").write_text(module.json.dumps(runs["many"]))
-    assert "x: over slow (2026-01-03); P, 2 " in module.table("whole", ["timed=many"])
-    # Of which models is said of every run by itself.
-    old = {"models": {"drafter": "0" * 64}, "command": "x.py checkpoints/gone"}
-    (tmp_path / "many.json").write_text(module.json.dumps({**runs["many"], **old}))
-    made = module.table("whole", ["timed=one,many"])
-    assert made.count("of an earlier drafter") == 1
-    assert "x: over slow (2026-01-03); of an earlier drafter; P, 2 " in made
-    with pytest.raises(ValueError, match="table many: has a system or a batch size that is there"):
-        module.table("whole", ["timed=many,many"])
-    monkeypatch.setattr(module, "ROOT", tmp_path)
-    with pytest.raises(ValueError, match="there is no"):
-        module.table("whole", ["timed=none"])
-
-
 def anchors(page: Path) -> set[str]:
     """As GitHub makes them of headings."""
     headings = re.findall(r"^#+ (.+)$", CODE.sub("", text(page)), re.M)

@@ -67,10 +67,10 @@ with doing("loading fairseq and torch"):
     from specdec_plugins.decoding.controllers import ControllerOptions, NoDrafts
     from specdec_plugins.decoding.engine_choice import ENGINE, PRECISION
     from specdec_plugins.evaluation.texts import read_text
-    from specdec_plugins.files.errors import CheckpointError, InferenceError
     from specdec_plugins.files.help import Parser
     from specdec_plugins.files.input import Line
-    from specdec_plugins.files.terminal import prepare_terminal
+    from specdec_plugins.files.streams import put
+    from specdec_plugins.files.terminal import command
     from specdec_plugins.files.wording import counted
     from specdec_plugins.inference import (
         Settings,
@@ -144,36 +144,30 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
-def main() -> int:
-    prepare_terminal("demo.py")
-    # Piped, too, it is to be read as it goes.
-    sys.stdout.reconfigure(line_buffering=True)
-    args = parser().parse_args()
-    try:
-        for flag, value in (("--repeats", args.repeats), ("--lines", args.lines)):
-            if value < 1:
-                raise ValueError(f"{flag} {value}: must be at least 1")
-        sources = read_text(text(args), args.lines, "--source")
-        choose_threads()
-        with doing("loading the pair; the first time it is compiled for this processor"):
-            ours = load(args, strategy="specdec", controller=ControllerOptions("tree"), trace=True)
-        if not args.table_only:
-            print(MARKS)
-            for source, translation in zip(sources, ours.translate(sources[:SHOWN])):
-                show(source.text, translation)
-        # What notes every step takes time.
-        recorders, ours.generator.observers = ours.generator.observers, []
-        table(measure(args, ours, sources), args, ours)
-        ours.generator.observers = recorders
-    except (CheckpointError, InferenceError, OSError, ValueError) as error:
-        print(f"demo.py: {error}", file=sys.stderr)
-        return 1
+@command("demo.py", failed=1)
+def main(argv: list[str]) -> None:
+    """Show translations, and what each system takes."""
+    args = parser().parse_args(argv)
+    for flag, value in (("--repeats", args.repeats), ("--lines", args.lines)):
+        if value < 1:
+            raise ValueError(f"{flag} {value}: must be at least 1")
+    sources = read_text(text(args), args.lines, "--source")
+    choose_threads()
+    with doing("loading the pair; the first time it is compiled for this processor"):
+        ours = load(args, strategy="specdec", controller=ControllerOptions("tree"), trace=True)
+    if not args.table_only:
+        put(f"{MARKS}\n")
+        for source, translation in zip(sources, ours.translate(sources[:SHOWN])):
+            show(source.text, translation)
+    # What notes every step takes time.
+    recorders, ours.generator.observers = ours.generator.observers, []
+    table(measure(args, ours, sources), args, ours)
+    ours.generator.observers = recorders
     if not args.table_only:
         talk(ours)
         model = args.model.resolve()
         inside = model.is_relative_to(ROOT)
-        print(NEXT.format(model=model.relative_to(ROOT) if inside else model))
-    return 0
+        put(NEXT.format(model=model.relative_to(ROOT) if inside else model) + "\n")
 
 
 def text(args: argparse.Namespace) -> str:
@@ -227,10 +221,10 @@ def timed(system: Translator, sources: list[Line], repeats: int) -> Timed:
 def show(source: str, translation: Translation) -> None:
     """A sentence, and its translation with what was drafted marked."""
     steps, tokens = len(translation.accepted), translation.tokens
-    print(fill(source, initial_indent="  ", subsequent_indent="  "))
-    print(wrapped(translation.text, list(pieces(translation))))
     about = f"{counted(tokens, 'token')} in {counted(steps, 'step')}"
-    print(f"  {FAINT[0]}{about}{FAINT[1]}\n")
+    put(f"{fill(source, initial_indent='  ', subsequent_indent='  ')}\n")
+    put(f"{wrapped(translation.text, list(pieces(translation)))}\n")
+    put(f"  {FAINT[0]}{about}{FAINT[1]}\n\n")
 
 
 def pieces(translation: Translation) -> Iterator[tuple[list[str], bool]]:
@@ -282,13 +276,13 @@ def marked(translation: str, runs: list[tuple[int, bool]]) -> str:
 def table(found: dict[str, Timed], args: argparse.Namespace, ours: Translator) -> None:
     """Print a row a system, and how it was measured."""
     baseline = found[BASELINE]
-    print(f"\n  {'':18}  {'ms a sentence':>13}  {'times as fast':>13}  {'same words':>10}")
+    put(f"\n  {'':18}  {'ms a sentence':>13}  {'times as fast':>13}  {'same words':>10}\n")
     for name, one in found.items():
         milliseconds = 1000 * one.median / len(one.texts)
         same = sum(a == b for a, b in zip(one.texts, baseline.texts))
-        print(
+        put(
             f"  {name:18}  {milliseconds:13.1f}  {baseline.median / one.median:13.1f}"
-            f"  {f'{same}/{len(one.texts)}':>10}"
+            f"  {f'{same}/{len(one.texts)}':>10}\n"
         )
     threads = counted(torch.get_num_threads(), "thread")
     notes = (
@@ -296,7 +290,7 @@ def table(found: dict[str, Timed], args: argparse.Namespace, ours: Translator) -
         f"time, {threads}, median of {counted(args.repeats, 'run')}; specdec by {ours.engine} in "
         f"{ours.arithmetic}, {found[STRICT].accepted:.2f} tokens a step. Decoding only."
     )
-    print(f"\n{fill(notes, initial_indent='  ', subsequent_indent='  ')}")
+    put(f"\n{fill(notes, initial_indent='  ', subsequent_indent='  ')}\n")
 
 
 def talk(translator: Translator) -> None:
@@ -304,7 +298,7 @@ def talk(translator: Translator) -> None:
     if sys.stdin is None or sys.stdin.closed:
         return
     if sys.stdin.isatty():
-        print("\n  Type English sentences, an empty line to end.\n")
+        put("\n  Type English sentences, an empty line to end.\n\n")
     elif not select.select([sys.stdin], [], [], 1.0)[0]:
         return
     for line in sys.stdin:
@@ -314,18 +308,8 @@ def talk(translator: Translator) -> None:
         for translation in translator.translate([line.strip()]):
             milliseconds = 1000 * (time.perf_counter() - start)
             show(line.strip(), translation)
-            print(f"  {milliseconds:.0f} ms\n")
+            put(f"  {milliseconds:.0f} ms\n\n")
 
 
 if __name__ == "__main__":
-    try:
-        status = main()
-        sys.stdout.flush()
-        sys.exit(status)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except OSError as error:  # of standard output; Python would try again when it ends
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        if isinstance(error, BrokenPipeError):
-            sys.exit(0)
-        sys.exit(f"demo.py: standard output: cannot be written to ({error.strerror}); make room")
+    sys.exit(main())

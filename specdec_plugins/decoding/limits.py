@@ -12,8 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.arrays import Floating
-from specdec_plugins.decoding.compiled import compiled
 from specdec_plugins.decoding.options import Option
 
 if TYPE_CHECKING:
@@ -165,7 +163,8 @@ class TokenBans:
             free_from: at positions before this one there is no minimum length.
         """
         if scores.device.type == "cpu" and not by_tensors:
-            _forbid(scores.numpy(), self.pad)
+            # numpy's is twice as fast as torch's.
+            scores.numpy()[..., self.pad] = -np.inf
         else:
             scores[..., self.pad] = -math.inf
         if self.limits.unkpen:
@@ -181,13 +180,6 @@ class TokenBans:
             full, ends = positions >= max_lengths[:, None], scores[..., self.eos].clone()
             scores.masked_fill_(full[..., None], -math.inf)
             scores[..., self.eos] = ends
-
-
-@compiled
-def _forbid(scores: Floating, token: int) -> None:
-    for row in range(scores.shape[0]):
-        for slot in range(scores.shape[1]):
-            scores[row, slot, token] = -np.inf
 
 
 def penalised(

@@ -39,12 +39,6 @@ class Bounds:
     least: int
     most: int
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.least <= self.most:
-            raise ValueError(
-                f"--min-draft {self.least}: must be between 0 and --max-draft, {self.most}"
-            )
-
     def clamp(self, length: int) -> int:
         """The nearest length within the bounds."""
         return min(max(length, self.least), self.most)

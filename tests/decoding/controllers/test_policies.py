@@ -222,9 +222,3 @@ def test_the_oracle_within_bounds() -> None:
     controller.foresee([[0, 2], [2]], [0, 0])
     assert controller.start(2) == [1, 2]
     assert controller.verify_lengths(draft([[0.5] * 2] * 2)).tolist() == [1, 2]
-
-
-@pytest.mark.parametrize(("least", "most"), [(-1, 3), (4, 3)])
-def test_bounds_that_cannot_be(least: int, most: int) -> None:
-    with pytest.raises(ValueError, match=f"--min-draft {least}: must be between 0 and --max-draft"):
-        Bounds(least, most)

@@ -521,7 +521,7 @@ def test_a_line_too_short_for_the_minimum(
         (["--block-size", "5"], 2, "--block-size 5: the drafter was trained for blocks of 1 to 4"),
         (["--block-size", "0"], 2, "--block-size 0: must be at least 1"),
         (["--path", "block.pt", "--block-size", "4"], 2, "blocks of 1 to 3"),
-        (["--controller", "clever"], 2, "--controller: invalid choice: 'clever'"),
+        (["--controller", "clever"], 2, "--controller clever: must be one of auto, constant"),
         (["--controller", "acceptance-head"], 2, "acceptance-head: there is no acceptance head"),
         (["--controller", "heuristic", "--strategy", "AR"], 2, "heuristic: there is nothing to"),
         (

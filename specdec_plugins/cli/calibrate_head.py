@@ -71,7 +71,7 @@ def calibrate(args: argparse.Namespace, outputs: NamedPaths) -> None:
         "calibrated": report(calibrated),
     }
     if args.json:
-        write_json(Path(args.json), results)
+        write_json(Path(args.json), results, "--json")
     if args.plot:
         plot_reliability(calibrated, args.plot, args.output)
     show(results)

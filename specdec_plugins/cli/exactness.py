@@ -102,7 +102,7 @@ def measure(args: argparse.Namespace, typed: str) -> int:
         about = {"machine": where_and_when(), "command": typed}
         digests = [describe_settings(one)["models"] for one in settings]
         about |= {"models": dict(ChainMap(*digests)), "engine": engine, "precision": precision}
-        write_json(args.json, {**about, "comparisons": told})
+        write_json(args.json, {**about, "comparisons": told}, "--json")
     return int(inexact > 0 and args.precision == "float64")
 
 

@@ -94,7 +94,7 @@ def main(argv: Sequence[str]) -> None:
         if not args.quiet:
             tell(format_report(report))
         if args.stats_json:
-            write_json(Path(args.stats_json), report)
+            write_json(Path(args.stats_json), report, "--stats-json")
 
 
 def write(

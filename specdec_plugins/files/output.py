@@ -19,29 +19,33 @@ from specdec_plugins.files.paths import check_writable
 from specdec_plugins.files.whole_file import whole_file
 
 
-def write_whole(path: Path, chunks: Iterable[bytes], partial: Path | None = None) -> None:
+def write_whole(
+    path: Path, chunks: Iterable[bytes], partial: Path | None = None, flag: str | None = None
+) -> None:
     """Write a file that is complete from the moment it has its name.
 
     Args:
+        flag: what names it on the command line, if anything does.
         partial: as in :func:`whole_file`. This folder and that of the file are made.
 
     Raises:
         InferenceError: it cannot be written.
     """
-    with explained(f"{path}: cannot be written", "name a path that can"):
+    name = path if flag is None else f"{flag} {path}"
+    with explained(f"{name}: cannot be written", "name a path that can"):
         for folder in (path.parent, partial or path.parent):
             folder.mkdir(parents=True, exist_ok=True)
         with whole_file(path, partial) as file:
             file.writelines(chunks)
 
 
-def write_json(path: Path, value: object) -> None:
-    """Write a value as JSON, whole or not at all.
+def write_json(path: Path, value: object, flag: str | None = None) -> None:
+    """Write a value as JSON, whole or not at all; ``flag`` names it on the command line.
 
     Raises:
         InferenceError: it cannot be written.
     """
-    write_whole(path, [json.dumps(plain(value), indent=1).encode(), b"\n"])
+    write_whole(path, [json.dumps(plain(value), indent=1).encode(), b"\n"], flag=flag)
 
 
 def is_resumable(path: str) -> bool:

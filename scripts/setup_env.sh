@@ -148,12 +148,6 @@ doing "installing build tools" pip_install "${build_tools[@]}"
 doing "looking for torch" has_torch || install_torch
 # CUDA_HOME would make fairseq compile GPU kernels, which nothing here calls.
 unset CUDA_HOME
-# Else its six extensions are compiled one after the other, by one core.
-if [ -z "${DIST_EXTRA_CONFIG:-}" ]; then
-  DIST_EXTRA_CONFIG=$venv/build.cfg
-  printf '[build_ext]\nparallel = %s\n' "$(getconf _NPROCESSORS_ONLN)" >"$DIST_EXTRA_CONFIG"
-  export DIST_EXTRA_CONFIG
-fi
 compiled="compiled where there is no wheel, which takes minutes"
 if [ "$(supported_version "$py")" = 3.10 ]; then
   # In isolation: seeing torch, it would build extensions whose sources its archive lacks.

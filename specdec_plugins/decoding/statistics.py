@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from specdec_plugins.decoding.arrays import wait_for
 from specdec_plugins.decoding.observers import Observer
 from specdec_plugins.decoding.step_result import StepResult
 
@@ -36,14 +37,17 @@ class Stopwatch:
     MOST = 4096
     """Measurements with events that are kept, at most: those of two thousand steps."""
 
-    def __init__(self) -> None:
+    def __init__(self, waits: bool = False) -> None:
+        """``waits``: it waits for a device, too, and reads the clock: seconds of the one clock,
+        that others are to be taken from."""
+        self._waits = waits
         self._seconds: dict[str, float] = {}
         self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
 
     def __call__(self, phase: str, device: torch.device) -> AbstractContextManager[None]:
-        if device.type == "cuda":
+        if device.type == "cuda" and not self._waits:
             return self._on_cuda(phase, device)
-        return _OnHost(self._add, phase)
+        return _OnHost(self._add, phase, device)
 
     @contextmanager
     def _on_cuda(self, phase: str, device: torch.device) -> Iterator[None]:
@@ -115,13 +119,15 @@ class Durations:
 class _OnHost:
     """A measurement by the clock: a generator as context manager would take twice as long."""
 
-    def __init__(self, add: Callable[[str, float], None], phase: str) -> None:
-        self._add, self._phase = add, phase
+    def __init__(self, add: Callable[[str, float], None], phase: str, device: torch.device) -> None:
+        self._add, self._phase, self._device = add, phase, device
 
     def __enter__(self) -> None:
+        wait_for(self._device)
         self._start = time.perf_counter()
 
     def __exit__(self, *_: object) -> None:
+        wait_for(self._device)
         self._add(self._phase, time.perf_counter() - self._start)
 
 

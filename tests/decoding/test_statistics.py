@@ -210,6 +210,17 @@ def test_a_stopwatch_that_nobody_reads_keeps_few_events(monkeypatch: pytest.Monk
     assert len(Event.waited) == steps
 
 
+def test_one_that_waits_reads_the_clock_on_either_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    stopwatch, device = Stopwatch(waits=True), torch.device("cuda", 1)
+    with stopwatch("draft", device):
+        assert waited == [device]
+        time.sleep(0.01)
+    assert waited == [device, device]
+    assert stopwatch.seconds()["draft"] >= 0.01
+
+
 def test_a_latency_ends_when_the_device_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[torch.device] = []
 

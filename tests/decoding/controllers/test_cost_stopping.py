@@ -53,7 +53,7 @@ def rate(lengths: list[int], kinds: list[list[float]], fixed: float, slot: float
     return float(tokens / sum(fixed + slot * m for m in lengths))
 
 
-@examples(8)
+@examples(10)
 @given(
     fixed=st.floats(1.05, 2.0),
     slot=st.floats(0.005, 0.6),
@@ -141,12 +141,17 @@ def test_a_step_has_its_part_of_the_whole_decode(monkeypatch: pytest.MonkeyPatch
     generator = make_generator()
     controller: Any = generator.controller
     asked: list[int] = []
+    # On a device parts are taken from the whole by one clock, too.
+    waited: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
 
     def decode(sample: Any, trial: Any, statistics: DecodingStatistics, *more: Any) -> None:
         rows = len(sample["net_input"]["src_tokens"])
         (verified, *_) = trial.verify_lengths(draft([[0.9] * K] * rows)).tolist()
         asked.append(rows)
         # 4 rows that end after 5, 5, 4 and 2 steps: 4 a row.
+        with statistics.stopwatch("encode", torch.device("cuda", 1)):
+            pass
         statistics.steps = 4 * rows
         monkeypatch.setattr(statistics.stopwatch, "seconds", lambda: {"encode": 7.0})
         first = asked.count(rows) <= 2
@@ -155,6 +160,7 @@ def test_a_step_has_its_part_of_the_whole_decode(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(generator, "decode", decode)
     controller.prepare(generator, sample(3))
     assert set(asked) == {1, 3}
+    assert len(waited) == 2 * len(asked)
     assert controller._fixed.tolist() == [2.0, 2.0, 4.0, 6.0]
     assert controller._slot.tolist() == [0.5, 0.5, 1.0, 1.5]
 

@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 from specdec_plugins.decoding.controllers.registry import AUTO
 from specdec_plugins.evaluation.texts import read_text
-from specdec_plugins.evaluation.tuning import GREEDY, Trial, list_ways
+from specdec_plugins.evaluation.tuning import GREEDY, Trial, lines_to_try, list_ways
 from specdec_plugins.files.streams import put
 from specdec_plugins.files.terminal import command, program
 from specdec_plugins.files.wording import counted
@@ -80,7 +80,7 @@ def main(argv: Sequence[str]) -> None:
         trial = Trial(settings, list_ways(settings), note)
         lines = read_text(_text(args, settings), None)
         trial.load()
-        found = {size: trial.run(size, lines) for size in sizes}
+        found = {size: trial.run(size, lines_to_try(lines, size)) for size in sizes}
     made = datetime.now(timezone.utc).isoformat(timespec="seconds")
     path = save_table(Table(key, made, found))
     if not args.quiet:

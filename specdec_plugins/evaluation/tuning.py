@@ -22,7 +22,7 @@ from specdec_plugins.inference.ways import Timed, Way
 
 TREES = (4, 6, 8, 12, 16)
 LEAST_LINES, BATCHES = 10, 2
-"""A pass decodes so many lines, or so many batches if that is more."""
+"""A pass of a trial decodes so many lines, or so many batches if that is more."""
 ROUNDS, FINALISTS = 5, 3
 GREEDY = Way()
 
@@ -41,6 +41,11 @@ def list_ways(settings: Settings) -> list[Way]:
     return ways + [Way(size, precision) for precision in precisions for size in TREES]
 
 
+def lines_to_try(lines: Sequence[Line], batch: int) -> list[Line]:
+    """What a pass decodes at a batch size: the text's first lines, or all of it repeatedly."""
+    return list(islice(cycle(lines), max(LEAST_LINES, BATCHES * batch)))
+
+
 def _kind(way: Way) -> Way:
     """Return what the ways have in common that differ in the size of their trees alone."""
     return Way(min(way.tree, 1), way.drafter_precision, way.ar_backend)
@@ -54,6 +59,9 @@ class Trial:
     ways: list[Way]
     note: Callable[[str], object]
     """Is told what is being done."""
+    rounds: int = ROUNDS
+    finalists: int = FINALISTS
+    """The ways that no round drops."""
     seconds: dict[str, float] = field(default_factory=dict)
     """What it took to load each kind: compilation, conversion."""
     _translators: dict[Way, Translator] = field(default_factory=dict)
@@ -78,25 +86,24 @@ class Trial:
             self._translators[kind] = translator
             self.seconds[name] = time.perf_counter() - begin
 
-    def run(self, batch: int, lines: Sequence[Line]) -> list[Timed]:
-        """Time all ways in rounds: after each the slower half is dropped, as long as more than
-        :data:`FINALISTS` are left, but not AR by our loop.
+    def run(self, batch: int, text: Sequence[Line]) -> list[Timed]:
+        """Time all ways on a text in rounds: after each the slower half is dropped, as long as more
+        than ``finalists`` are left, but not AR by our loop.
 
         Returns:
             all of them, the fastest first.
         """
-        text = list(islice(cycle(lines), max(LEAST_LINES, BATCHES * batch)))
         taken: dict[Way, list[float]] = {way: [] for way in self.ways}
         left = list(self.ways)
         for way in left:
             self.note(f"batch {batch}, warming up: {way}")
             self._pass(way, batch, text)
-        for number in range(1, ROUNDS + 1):
+        for number in range(1, self.rounds + 1):
             for way in Random(number).sample(left, len(left)):
                 self.note(f"batch {batch}, round {number}: {way}")
                 taken[way].append(self._pass(way, batch, text))
             timed = sorted((Timed(way, taken[way]) for way in left), key=lambda one: one.middle)
-            count = max(FINALISTS, (len(left) + 1) // 2)
+            count = max(self.finalists, (len(left) + 1) // 2)
             left = [one.way for one in timed[:count]]
             left += [GREEDY] * (GREEDY not in left)
         # Those that were dropped come after those that were not.

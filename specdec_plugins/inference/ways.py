@@ -194,9 +194,8 @@ def as_tuned(settings: Settings, threads: int | None = None) -> Settings:
         return settings
     table = load_table(describe(settings, threads or torch.get_num_threads()))
     timed = [] if table is None else table.at(settings.batch)
-    suited = [one for one in timed if one.way.suits(settings)]
-    if not suited:
+    way = next((one.way for one in timed if one.way.suits(settings)), None)
+    if way is None:
         return settings
-    way = min(suited, key=lambda one: one.middle).way
     logger.info("as specdec-tune measured: %s", way)
     return way.applied(settings)

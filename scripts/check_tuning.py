@@ -4,11 +4,12 @@
     scripts/check_tuning.py PAIR --input-path FILE ... --json FILE
 
 For each precision and batch size it finds a way as specdec-tune does, on the example of the pair.
-Then it times all ways there are, in seven alternating rounds of which none drops any, on lines that
-a seed draws from each text: 24 of them, 48 at batch sizes from 2 on, 96 from 32 on. It tells how
-fast the way that was found is beside the fastest of all, and beside CTranslate2: their time over
-its time in each round, of which the median, the least and the greatest are told. The fastest is
-known afterwards only, which favours it. The other flags are those of inference.py.
+Then it times all ways there are on lines that a seed draws from each text (two batches, and at
+least 24), in seven alternating rounds. After a round the slower half is dropped, until three are
+left; AR, CTranslate2 and the way that was found are never dropped. It tells how fast that way is
+beside the fastest of all, and beside CTranslate2: their time over its time in each round, of which
+the median, the least and the greatest are told. The fastest is known afterwards only, which favours
+it. The other flags are those of inference.py.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from specdec_plugins.evaluation.texts import read_text
-from specdec_plugins.evaluation.tuning import Trial, lines_to_try, list_ways
+from specdec_plugins.evaluation.tuning import GREEDY, Trial, lines_to_try, list_ways
 from specdec_plugins.files.input import Line
 from specdec_plugins.files.output import write_json
 from specdec_plugins.files.terminal import command
@@ -38,7 +39,8 @@ from specdec_plugins.inference.ways import Timed, Way
 from specdec_plugins.machine import cores, processor_name
 
 PROG = "check_tuning.py"
-ROUNDS = 7
+ROUNDS, FINALISTS = 7, 3
+CTRANSLATED = Way(ar_backend=CTRANSLATE2)
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -55,8 +57,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 def drawn(lines: list[Line], batch: int, seed: int) -> list[Line]:
     """Lines of a text, as many as a batch size is timed with."""
-    count = 24 if batch == 1 else 48 if batch < 32 else 96
-    return Random(seed).sample(lines, min(count, len(lines)))
+    return Random(seed).sample(lines, min(max(24, 2 * batch), len(lines)))
 
 
 def beside(found: Timed, other: Timed) -> list[float]:
@@ -70,11 +71,12 @@ def check(settings: Settings, args: argparse.Namespace) -> Iterator[dict[str, An
     trial.load()
     example = read_text(str(next(Path(settings.data).glob("example.*"))), None)
     chosen = {size: trial.run(size, lines_to_try(example, size))[0].way for size in args.batch}
-    every = replace(trial, rounds=ROUNDS, finalists=len(trial.ways))
     for path in args.input_path:
         lines = [line for line in read_text(path, None) if line.text.strip()]
         for size, way in chosen.items():
-            timed = every.run(size, drawn(lines, size, args.seed))
+            kept = (GREEDY, CTRANSLATED, way)
+            longer = replace(trial, rounds=ROUNDS, finalists=FINALISTS, kept=kept)
+            timed = longer.run(size, drawn(lines, size, args.seed))
             mine = next(one for one in timed if one.way == way)
             row = {
                 "pair": Path(settings.data).name,
@@ -86,9 +88,8 @@ def check(settings: Settings, args: argparse.Namespace) -> Iterator[dict[str, An
                 "fastest over found": beside(mine, timed[0]),
                 "milliseconds": {str(one.way): one.milliseconds for one in timed},
             }
-            backend = Way(ar_backend=CTRANSLATE2)
             for one in timed:
-                if one.way == backend:
+                if one.way == CTRANSLATED:
                     row["CTranslate2 over found"] = beside(mine, one)
             yield row
 

@@ -6,12 +6,12 @@
 
 Between ``<!-- table: NAME key=value ... -->`` and ``<!-- end -->`` a page has a table made of
 ``docs/figures/NAME.json``, which is the ``summary.json`` of specdec-benchmark or specdec-evaluate,
-or what specdec-exactness, specdec-calibrate-head, gpu_check.py or symbols.py wrote by --json, or
-train.json of specdec-make-pair. Of summaries ``view=short`` and ``view=quality`` show some columns,
-``view=groups`` compares speed across batch sizes and the like, and ``view=texts`` compares texts;
-``threads=1`` and the like choose systems. ``drafters=PART,PART`` compares the drafter,
-called as ``own=`` says, with those of the summaries NAME-PART (in both a hyphen stands for a
-space). README has ``view=first``, one table of a few kinds of systems, and ``view=claim``, its
+or what specdec-exactness, specdec-calibrate-head, gpu_check.py, check_tuning.py or symbols.py wrote
+by --json, or train.json of specdec-make-pair. Of summaries ``view=short`` and ``view=quality`` show
+some columns, ``view=groups`` compares speed across batch sizes and the like, and ``view=texts``
+compares texts; ``threads=1`` and the like choose systems. ``drafters=PART,PART`` compares the
+drafter, called as ``own=`` says, with those of the summaries NAME-PART (in both a hyphen stands for
+a space). README has ``view=first``, one table of a few kinds of systems, and ``view=claim``, its
 first sentence; both have BLEU of the runs ``quality=NAME,NAME``.
 
 The pictures are speed.svg, of the same kinds of systems; curve.svg, of curve.json; and trace.svg,
@@ -29,6 +29,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -302,6 +303,32 @@ def symbols_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
     yield from markdown(made, ["symbols", "strings", "sentences"])
 
 
+def checked_table(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
+    """Of scripts/check_tuning.py: the way that was found beside the fastest, and CTranslate2."""
+
+    def ratio(row: Json, name: str) -> str:
+        rounds = row.get(name)
+        if not rounds:
+            return ""
+        return f"{median(rounds):.2f} ({rounds[0]:.2f} to {rounds[-1]:.2f})"
+
+    made: dict[str, Callable[[Json], str]] = {
+        "text": lambda row: row["text"],
+        "precision": lambda row: row["precision"],
+        "batch": lambda row: str(row["batch"]),
+        "found by tuning": lambda row: row["found"],
+        "fastest here": lambda row: row["fastest"],
+        "found, x fastest": lambda row: ratio(row, "fastest over found"),
+        "found, x CTranslate2": lambda row: ratio(row, "CTranslate2 over found"),
+    }
+    rows = [row for row in figures["checked"] if _is(row, wanted)]
+    yield from markdown(made, rows)
+    threads = counted(figures["machine"]["threads"], "thread")
+    rounds = len(rows[0]["fastest over found"])
+    yield ""
+    yield f"*{threads}, strict, medians of {rounds} rounds; {made_with(figures)}.*"
+
+
 def trace_words(figures: Json, wanted: dict[str, str]) -> Iterator[str]:
     """Of a line of specdec-translate --trace: in how many steps it was written."""
     steps = figures["steps"]
@@ -325,6 +352,7 @@ KINDS: dict[str, Callable[[Json, dict[str, str]], Iterator[str]]] = {
     "calibrated": calibration_table,
     "counted": counts_table,
     "symbols": symbols_table,
+    "checked": checked_table,
     "steps": trace_words,
     "facts": curve_table,
 }

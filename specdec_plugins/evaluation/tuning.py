@@ -21,7 +21,7 @@ from specdec_plugins.inference.translator import Translator
 from specdec_plugins.inference.ways import Timed, Way
 
 TREES = (4, 6, 8, 12, 16)
-LEAST_LINES, BATCHES = 10, 2
+LEAST_LINES, BATCHES = 8, 2
 """A pass of a trial decodes so many lines, or so many batches if that is more."""
 ROUNDS, FINALISTS = 5, 3
 GREEDY = Way()
@@ -42,8 +42,10 @@ def list_ways(settings: Settings) -> list[Way]:
 
 
 def lines_to_try(lines: Sequence[Line], batch: int) -> list[Line]:
-    """What a pass decodes at a batch size: the text's first lines, or all of it repeatedly."""
-    return list(islice(cycle(lines), max(LEAST_LINES, BATCHES * batch)))
+    """What a pass decodes at a batch size: lines of the text that a seed draws, since its first
+    ones need not be like the rest; of a short text all, repeatedly."""
+    mixed = Random(1).sample(lines, len(lines))
+    return list(islice(cycle(mixed), max(LEAST_LINES, BATCHES * batch)))
 
 
 def _kind(way: Way) -> Way:
@@ -61,7 +63,9 @@ class Trial:
     """Is told what is being done."""
     rounds: int = ROUNDS
     finalists: int = FINALISTS
-    """The ways that no round drops."""
+    """So many ways are left in the end, and those that are never dropped."""
+    kept: Sequence[Way] = (GREEDY,)
+    """Ways that are never dropped."""
     seconds: dict[str, float] = field(default_factory=dict)
     """What it took to load each kind: compilation, conversion."""
     _translators: dict[Way, Translator] = field(default_factory=dict)
@@ -88,7 +92,7 @@ class Trial:
 
     def run(self, batch: int, text: Sequence[Line]) -> list[Timed]:
         """Time all ways on a text in rounds: after each the slower half is dropped, as long as more
-        than ``finalists`` are left, but not AR by our loop.
+        than ``finalists`` are left, but none that is to be kept.
 
         Returns:
             all of them, the fastest first.
@@ -105,7 +109,7 @@ class Trial:
             timed = sorted((Timed(way, taken[way]) for way in left), key=lambda one: one.middle)
             count = max(self.finalists, (len(left) + 1) // 2)
             left = [one.way for one in timed[:count]]
-            left += [GREEDY] * (GREEDY not in left)
+            left += [way for way in self.kept if way in taken and way not in left]
         # Those that were dropped come after those that were not.
         found = [Timed(way, milliseconds) for way, milliseconds in taken.items()]
         return sorted(found, key=lambda one: (-len(one.milliseconds), one.middle))

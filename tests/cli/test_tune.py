@@ -112,6 +112,12 @@ def test_what_is_left_open_follows_the_table(settings: Settings, keep: Keep) -> 
         assert as_tuned(said) == said
 
 
+def test_a_way_that_was_dropped_is_not_taken_for_one_lucky_round(settings: Settings) -> None:
+    kept, dropped = Timed(Way(6), [3.0, 4.0, 5.0]), Timed(Way(), [3.5])
+    save_table(Table(describe(settings, 1), "now", {1: [kept, dropped]}))
+    assert as_tuned(settings, 1).controller == ControllerOptions("tree", tree_nodes=6)
+
+
 def test_a_target_prefix_has_a_table_of_its_own(settings: Settings, keep: Keep) -> None:
     prefixed = replace(settings, target_prefix="w1")
     keep(Way(6))

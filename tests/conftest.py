@@ -96,11 +96,6 @@ def randomise(model: Any, seed: int) -> Any:
     return model.double().eval()
 
 
-def without_copies(state: dict[str, Any]) -> dict[str, Any]:
-    """Without what fairseq 0.12.2 keeps as well: an encoder's weights once more, placeholders."""
-    return {name: tensor for name, tensor in state.items() if not REDUNDANT.search(name)}
-
-
 def make_verifier(task: Namespace | None = None, seed: int = 0, **overrides: Any) -> Any:
     """A random fairseq Transformer in float64."""
     args = Namespace(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_batch, make_task, without_copies
+from conftest import make_batch, make_task
 from drafters import make_causal
 from stand_ins import STAND_INS, StandIn, begun, read_by_fairseq
 from strict import assert_beam1, beam1, one_row
@@ -19,6 +19,7 @@ from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.engine_choice import choose_engines
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.engines.engine import Engines
+from specdec_plugins.host.packed_encoder import without_copies
 
 BATCHES = {"one": [8], "three": [9, 4, 6]}
 LIMITS = GenerationLimits(max_len_b=20)

@@ -14,7 +14,7 @@ from specdec_plugins.checkpoints.export import inference_state
 from specdec_plugins.checkpoints.loading import State, first_mismatches, save_state
 from specdec_plugins.checkpoints.upgrade import load_upgraded
 from specdec_plugins.files.errors import CheckpointError, explained
-from specdec_plugins.host.packed_encoder import REDUNDANT
+from specdec_plugins.host.packed_encoder import without_copies
 
 EPOCHS = re.compile(r"checkpoint(\d+)\.pt")
 UPDATES = re.compile(r"checkpoint_\d+_(\d+)\.pt")
@@ -87,7 +87,7 @@ def average_checkpoints(paths: Sequence[str], output: str) -> int:
 
 def _read(path: str) -> State:
     state = load_upgraded(path)
-    weights = {name: t for name, t in state["model"].items() if not REDUNDANT.search(name)}
+    weights = without_copies(state["model"])
     if not all(isinstance(tensor, Tensor) for tensor in weights.values()):
         raise CheckpointError(f"{path}: is no model that translates; give a verifier or a drafter")
     state["model"] = weights

@@ -19,7 +19,7 @@ from specdec_plugins.checkpoints.draft_vocabulary import most_frequent
 from specdec_plugins.checkpoints.loading import State, is_drafter, is_transformer, save_state
 from specdec_plugins.checkpoints.upgrade import load_upgraded
 from specdec_plugins.files.errors import CheckpointError
-from specdec_plugins.host.packed_encoder import REDUNDANT
+from specdec_plugins.host.packed_encoder import without_copies
 from specdec_plugins.models.drafter import VOCABULARY
 
 Settings = dict[str, Any]
@@ -159,9 +159,7 @@ def _half(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """Floating point tensors in float16; tensors that were one stay one."""
     halves: dict[tuple[int, torch.Size], Tensor] = {}
     result = {}
-    for name, tensor in weights.items():
-        if REDUNDANT.search(name):
-            continue
+    for name, tensor in without_copies(weights).items():
         key = (tensor.data_ptr(), tensor.shape)
         if tensor.is_floating_point() and tensor.numel() > 1:
             # clone: a slice would take its whole storage along.

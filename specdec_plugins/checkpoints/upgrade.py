@@ -23,7 +23,7 @@ from specdec_plugins.checkpoints.loading import (
     load_state,
 )
 from specdec_plugins.files.errors import CheckpointError
-from specdec_plugins.host.packed_encoder import REDUNDANT
+from specdec_plugins.host.packed_encoder import without_copies
 from specdec_plugins.host.without_memory import without_memory
 
 SIDES = ("encoder", "decoder")
@@ -47,7 +47,7 @@ def load_upgraded(path: str | os.PathLike[str], as_transformer: bool = False) ->
         with without_memory():
             model = build_model(name, task, Namespace(**whole))
         model.upgrade_state_dict(weights)
-        fault = first_mismatches(_without_copies(model.state_dict()), _without_copies(weights))
+        fault = first_mismatches(without_copies(model.state_dict()), without_copies(weights))
         if fault:
             raise CheckpointError(
                 f"{name}: the weights are not those of the {cfg.arch} that it describes: {fault}; "
@@ -75,7 +75,3 @@ def _dictionaries(name: str, weights: Mapping[str, torch.Tensor]) -> list[Dictio
             dictionary.add_symbol(f"madeupword{index:04d}")
         dictionaries.append(dictionary)
     return dictionaries
-
-
-def _without_copies(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: tensor for name, tensor in weights.items() if not REDUNDANT.search(name)}

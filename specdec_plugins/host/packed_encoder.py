@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import TypeVar
 
 import torch
+
+T = TypeVar("T")
 
 # fairseq 0.12.2, and it alone, also stores the weights of an encoder's layers in a second, packed
 # form, directly under the layer: what ends alike under its attention is the attention's own (fused,
@@ -13,6 +17,11 @@ REDUNDANT = re.compile(
     r"(^|\.)(layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)"
     r"|embed_positions\.(_float_tensor|weights))$"
 )
+
+
+def without_copies(weights: Mapping[str, T]) -> dict[str, T]:
+    """Return the weights that hold something of their own."""
+    return {name: weight for name, weight in weights.items() if not REDUNDANT.search(name)}
 
 
 def use_plain_encoder(model: torch.nn.Module) -> None:

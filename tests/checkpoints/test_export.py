@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_task, make_verifier, without_copies
+from conftest import make_task, make_verifier
 from drafters import flatten, make_causal, save_checkpoint
 
 from specdec_plugins.checkpoints.dictionaries import KEY, dictionary_fingerprint
@@ -17,6 +17,7 @@ from specdec_plugins.checkpoints.export import export_checkpoint
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.cli import export_checkpoint as export_script
 from specdec_plugins.files.errors import CheckpointError
+from specdec_plugins.host.packed_encoder import without_copies
 from specdec_plugins.models.drafter import VOCABULARY
 
 

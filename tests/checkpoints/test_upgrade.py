@@ -9,7 +9,7 @@ from typing import Any
 import old_names
 import pytest
 import torch
-from conftest import make_batch, make_dictionary, make_task, make_verifier, without_copies
+from conftest import make_batch, make_dictionary, make_task, make_verifier
 from drafters import make_causal, save_checkpoint
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
@@ -18,6 +18,7 @@ from specdec_plugins.checkpoints.encoder_init import init_encoder_from, write_in
 from specdec_plugins.checkpoints.export import export_checkpoint
 from specdec_plugins.checkpoints.loading import load_model, load_state
 from specdec_plugins.files.errors import CheckpointError
+from specdec_plugins.host.packed_encoder import without_copies
 
 KINDS: dict[str, list[Callable[..., Any]]] = {
     "today's": [],

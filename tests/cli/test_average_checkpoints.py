@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_task, make_verifier, without_copies
+from conftest import make_task, make_verifier
 from drafters import flatten
 from trained import Trained
 
 from specdec_plugins.checkpoints.dictionaries import KEY
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.cli import average_checkpoints
+from specdec_plugins.host.packed_encoder import without_copies
 
 TABLES = [f"{name}.weight" for name in ("encoder.embed_tokens", "decoder.embed_tokens")]
 Save = Callable[..., Path]

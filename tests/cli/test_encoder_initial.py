@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_verifier, without_copies
+from conftest import make_verifier
 from drafters import PUBLISHED, golden, needs_published, published_task, save_checkpoint
 from dummy_data import SIZES, run_train
 from trained import Trained
@@ -15,6 +15,7 @@ from trained import Trained
 from specdec_plugins.checkpoints.encoder_init import write_initial_checkpoint
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.cli import encoder_initial
+from specdec_plugins.host.packed_encoder import without_copies
 from specdec_plugins.models.block_nat import BlockDrafter
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "encoder_initial.py"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_batch, make_dictionary, make_task, make_verifier, without_copies
+from conftest import make_batch, make_dictionary, make_task, make_verifier
 from drafters import CAUSAL as VARIANTS
 from drafters import every_slots_logits, make_block, make_causal, make_targets, slot_logits
 from scripted import traced
@@ -20,6 +20,7 @@ from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.engines.eager import EagerEngine
+from specdec_plugins.host.packed_encoder import without_copies
 from specdec_plugins.models.lattice import SlotScores
 from specdec_plugins.models.training_pass import SlotTargets
 

@@ -7,10 +7,9 @@ import math
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-import fairseq.utils
 import pytest
 import torch
-from conftest import make_dictionary, make_task, make_verifier, without_copies
+from conftest import make_dictionary, make_task, make_verifier
 from drafters import (
     PUBLISHED,
     block_args,
@@ -28,6 +27,7 @@ from fairseq.optim.adam import Adam
 
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.criterions.glat_loss import GlatLoss
+from specdec_plugins.host.packed_encoder import without_copies
 from specdec_plugins.models.block_nat import UNSUPPORTED, BlockDrafter
 
 PAD, EOS, UNK = 1, 2, 3
@@ -47,12 +47,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "apply_bert_init": True,
     },
 }
-
-
-@pytest.fixture
-def _exact_softmax(monkeypatch: pytest.MonkeyPatch) -> None:
-    """fairseq's cross-attention rounds its weights to float32, whatever the model's type."""
-    monkeypatch.setattr(fairseq.utils, "softmax", lambda x, dim, **_: torch.softmax(x, dim))
 
 
 def published_forward(model: Any, source: torch.Tensor, prefix: torch.Tensor) -> torch.Tensor:
@@ -80,7 +74,7 @@ def published_forward(model: Any, source: torch.Tensor, prefix: torch.Tensor) ->
     return h[len(prefix) :, 0] @ decoder.output_projection.weight.T
 
 
-@pytest.mark.usefixtures("_exact_softmax")
+@pytest.mark.usefixtures("exact_softmax")
 @pytest.mark.parametrize("name", VARIANTS)
 def test_forward_is_the_published_one(name: str) -> None:
     model = make_block(make_task(block_size=4), **VARIANTS[name])

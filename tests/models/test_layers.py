@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import fairseq.utils
 import pytest
 import torch
 from conftest import make_verifier
@@ -22,11 +21,7 @@ from specdec_plugins.models.layers import (
 
 PAD = 1
 
-
-@pytest.fixture(autouse=True)
-def _exact_softmax(monkeypatch: pytest.MonkeyPatch) -> None:
-    """fairseq's cross-attention rounds its weights to float32, whatever the model's type."""
-    monkeypatch.setattr(fairseq.utils, "softmax", lambda x, dim, **_: torch.softmax(x, dim))
+pytestmark = pytest.mark.usefixtures("exact_softmax")
 
 
 def ours(model: Any, tokens: torch.Tensor, encoder_out: Any) -> torch.Tensor:

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import without_copies
 from dummy_data import COMMON, SIZES, run_train
 from trained import Trained
 
 from specdec_plugins.checkpoints.loading import load_state
+from specdec_plugins.host.packed_encoder import without_copies
 
 Launch = Callable[[str, Path], list[str]]
 """The command of two processes, from flags and a folder."""

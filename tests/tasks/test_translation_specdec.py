@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -12,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import make_dictionary, make_verifier, without_copies
+from conftest import make_dictionary, make_verifier
 from drafters import make_block, make_causal
 from dummy_data import COMMON, SIZES, Logs, run_train
 from fairseq import checkpoint_utils, options, utils
@@ -30,13 +27,13 @@ from specdec_plugins.decoding.acceptance import StrictRule
 from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.files.errors import CheckpointError
+from specdec_plugins.host.packed_encoder import without_copies
 from specdec_plugins.tasks.specdec_config import NOISES, TranslationSpecdecConfig
 from specdec_plugins.tasks.translation_lev_modified import TranslationLevModifiedTask
 from specdec_plugins.tasks.translation_specdec import (
     TranslationSpecdecTask,
 )
 
-PACKAGE = Path(__file__).resolve().parent.parent.parent / "specdec_plugins"
 PUBLISHED_FLAGS = (
     "--task translation_lev_modified --arch block --noise block_mask --block-size 4 --total-up 8 "
     "--criterion glat_loss --label-smoothing 0.1 --src-embedding-copy --share-all-embeddings "
@@ -123,20 +120,13 @@ class TestTraining:
     def test_a_drafter_with_all_of_its_verifier(
         self, data: Path, trained: Trained, tmp_path: Path
     ) -> None:
-        """By ``fairseq-train`` itself, with processes that load data."""
+        """With processes that load data."""
         before = trained.verifier.read_bytes()
-        flags = (
-            f"{data} --save-dir {tmp_path} {COMMON} {trained.drafter_flags} --max-epoch 2 "
-            f"--user-dir {PACKAGE} --update-freq 2 --num-workers 2 --max-tokens-valid 60"
-        )
-        command = [sys.executable, "-m", "fairseq_cli.train", *flags.split()]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-3000:]
-        output = done.stdout + done.stderr
-        lines = [line.split(" | ")[-1] for line in output.splitlines() if "valid_loss" in line]
-        valid = [json.loads(line) for line in lines if line.startswith("{")]
+        flags = "--max-epoch 2 --update-freq 2 --num-workers 2 --max-tokens-valid 60"
+        logs = run_train(data, tmp_path, f"{trained.drafter_flags} {flags}")
+        valid = logs.of("valid")
         assert len(valid) == 2
-        lengths = [float(log["valid_acceptance_length"]) for log in valid]
+        lengths = [log["valid_acceptance_length"] for log in valid]
         assert all(1.0 <= length <= 5.0 for length in lengths)
         best = load_state(tmp_path / "checkpoint_best.pt")
         assert best["extra_state"]["best"] == pytest.approx(max(lengths), abs=1e-3)

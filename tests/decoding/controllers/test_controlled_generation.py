@@ -19,10 +19,10 @@ from controlled import (
     verifier,
 )
 from drafters import slot_logits
-from fairseq.sequence_generator import SequenceGenerator
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted import DICTIONARY, corrupted, scripted_generator, traced
+from strict import beam1
 
 from specdec_plugins.decoding.acceptance import RelaxedRule
 from specdec_plugins.decoding.build import build_generator
@@ -110,14 +110,9 @@ CONTROLLERS = [*VARIANTS, "random", "random tree"]
 BATCHES = st.sampled_from([[6], [1], [6, 2, 9, 1, 4, 7, 3, 5]])
 
 
-def beam1(batch: Any, max_len_b: int) -> list[Any]:
-    generator = SequenceGenerator([verifier()], DICTIONARY, beam_size=1, max_len_b=max_len_b)
-    return [hypotheses[0] for hypotheses in generator.generate([verifier()], batch)]
-
-
 def assert_exact(generator: SpeculativeGenerator, batch: Any, least: int = 0) -> list[Any]:
     """Greedy output, and every identity of the statistics and of the trace."""
-    expected = beam1(batch, generator.limits.max_len_b)
+    expected = beam1(verifier(), batch, generator.limits)
     told = generator.statistics = type(generator.statistics)()
     hypotheses = [h for (h,) in generator.generate([], batch)]
     for ours, theirs in zip(hypotheses, expected):
@@ -173,13 +168,12 @@ def test_scripted(
     max_len_b: int,
 ) -> None:
     def script(batch: Any) -> torch.Tensor:
-        right = beam1(batch, max_len_b)
+        right = beam1(verifier(), batch, limits)
         return corrupted(right, max_len_b + 1, corruption, len(DICTIONARY), seed)
 
-    least = min(least, k)
+    least, limits = min(least, k), GenerationLimits(max_len_b=max_len_b)
     batch, other = make_batch(lengths, seed=seed), make_batch(lengths[::-1], seed=seed + 1)
     controller = make(name, k, seed, least)
-    limits = GenerationLimits(max_len_b=max_len_b)
     generator = traced(scripted_generator(verifier(), script(batch), controller, limits=limits))
     assert_exact(generator, batch, least)
     # A second batch meets what the first one taught.
@@ -364,9 +358,9 @@ def test_none_makes_no_pass_of_the_drafter(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_oracle_verifies_what_is_accepted_and_nothing_else() -> None:
     batch = make_batch([6, 2, 9, 1, 4])
-    script = corrupted(beam1(batch, 15), 16, 0.3, len(DICTIONARY), 1)
-    controller = make_policy("oracle", 4)
-    settled: dict[str, Any] = {"limits": GenerationLimits(max_len_b=15)}
+    controller, limits = make_policy("oracle", 4), GenerationLimits(max_len_b=15)
+    script = corrupted(beam1(verifier(), batch, limits), 16, 0.3, len(DICTIONARY), 1)
+    settled: dict[str, Any] = {"limits": limits}
     plain = traced(scripted_generator(verifier(), script, 4, **settled))
     oracle = traced(scripted_generator(verifier(), script, controller, **settled))
     whole, cut = assert_exact(plain, batch), assert_exact(oracle, batch)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import zlib
 from argparse import Namespace
+from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,21 @@ def examples(count: int) -> hypothesis.settings:
     usual = hypothesis.settings.default
     assert usual is not None
     return hypothesis.settings(max_examples=max(10, count * usual.max_examples // 100))
+
+
+def thinned(**axes: Iterable[Any]) -> pytest.MarkDecorator:
+    """Parametrise by all combinations of some values, most of them slow.
+
+    The others have every combination of the values of all axes but one, whichever that is: their
+    place on the shortest axis is the sum of those on the others, modulo its length.
+    """
+    names = sorted(axes, key=lambda name: len([*axes[name]]))
+    cells = []
+    for (place, first), *others in product(*(enumerate(axes[name]) for name in names)):
+        quick = (sum(other for other, _ in others) - place) % len([*axes[names[0]]]) == 0
+        values = first, *(value for _, value in others)
+        cells.append(pytest.param(*values, marks=[] if quick else [pytest.mark.slow]))
+    return pytest.mark.parametrize(names, cells)
 
 
 @pytest.hookimpl(trylast=True)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from chi_square import p_value
-from conftest import make_batch, make_dictionary, make_task, make_verifier
+from conftest import make_batch, make_dictionary, make_task, make_verifier, thinned
 from drafters import make_block, make_causal
 
 from specdec_plugins.criterions.acceptance_labels import AcceptanceLabeller, LabelledBlocks
@@ -70,16 +70,18 @@ def targets_and_cuts(
     return target, cuts, [h["accepted"] for h in hypotheses]
 
 
-@pytest.mark.parametrize(
-    ("penalty", "begin", "forced"),
-    [(1.0, None, 0), (2.0, None, 0), (1.0, 5, 0), (1.0, None, 1)],
-    ids=["1.0", "2.0", "in place of EOS", "forced"],
-)
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("name", ["causal", "shared", "block"])
-def test_labels_equal_what_the_generator_accepts(
-    name: str, rule: str, penalty: float, begin: int | None, forced: int
-) -> None:
+BEGINNINGS: dict[str, tuple[float, int | None, int]] = {
+    "1.0": (1.0, None, 0),
+    "2.0": (2.0, None, 0),
+    "in place of EOS": (1.0, 5, 0),
+    "forced": (1.0, None, 1),
+}
+"""The repetition penalty, what stands in place of EOS, and tokens that are forced."""
+
+
+@thinned(name=["causal", "shared", "block"], rule=RULES, beginning=BEGINNINGS)
+def test_labels_equal_what_the_generator_accepts(name: str, rule: str, beginning: str) -> None:
+    penalty, begin, forced = BEGINNINGS[beginning]
     compared = accepted_tokens = 0
     for seed in range(4):
         drafter, verifier = make_pair(name, seed)

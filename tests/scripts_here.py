@@ -1,13 +1,16 @@
-"""The repository's scripts as modules."""
+"""The repository's scripts as modules, and programs of any kind."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
+TOOLS = Path(sys.executable).parent
 
 
 def load_script(name: str) -> Any:
@@ -19,3 +22,28 @@ def load_script(name: str) -> Any:
     module = sys.modules[name] = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def run(
+    *command: object, folder: Path | None = None, status: int | None = None, **variables: object
+) -> subprocess.CompletedProcess[str]:
+    """How a program ends, and what it says; those of this environment are found by their names.
+
+    Args:
+        folder: where it runs, if not here.
+        status: what it has to end with, if not with anything.
+        variables: of its environment, beside those that are here.
+    """
+    path = f"{TOOLS}{os.pathsep}{os.environ['PATH']}"
+    given = {name: str(value) for name, value in variables.items()}
+    done = subprocess.run(
+        [str(part) for part in command],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env={**os.environ, "PATH": path, **given},
+        timeout=600,
+    )
+    assert status in (None, done.returncode), (done.stdout + done.stderr)[-3000:]
+    return done

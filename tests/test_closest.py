@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scripts_here import SCRIPTS, load_script, run
 
-SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
-sys.path.insert(0, str(SCRIPTS))
-
-from closest import closest  # noqa: E402
-
+closest = load_script("closest").closest
 WORDS = st.lists(st.sampled_from("abcdef"), min_size=1, max_size=9).map(" ".join)
 
 
@@ -37,15 +34,14 @@ def test_the_reference_itself_is_closest(outputs: list[str], reference: str) -> 
     assert closest([*outputs, reference], reference) == reference
 
 
-def run(tmp_path: Path, outputs: bytes, references: bytes) -> subprocess.CompletedProcess[str]:
+def choose(tmp_path: Path, outputs: bytes, references: bytes) -> Any:
     (tmp_path / "beam").write_bytes(outputs)
     (tmp_path / "wanted").write_bytes(references)
-    command = [sys.executable, str(SCRIPTS / "closest.py"), "beam", "wanted"]
-    return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    return run(sys.executable, SCRIPTS / "closest.py", "beam", "wanted", folder=tmp_path)
 
 
 def test_each_line_has_the_reference_of_its_number(tmp_path: Path) -> None:
-    done = run(tmp_path, b"x\ta b\n\ny z\tw\n", b"a b\nnothing\nw\n")
+    done = choose(tmp_path, b"x\ta b\n\ny z\tw\n", b"a b\nnothing\nw\n")
     assert (done.returncode, done.stdout) == (0, "a b\n\nw\n")
 
 
@@ -57,7 +53,7 @@ def test_each_line_has_the_reference_of_its_number(tmp_path: Path) -> None:
     ],
 )
 def test_what_does_not_fit_is_refused(tmp_path: Path, references: bytes, message: str) -> None:
-    done = run(tmp_path, b"a\tb\n", references)
+    done = choose(tmp_path, b"a\tb\n", references)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"closest.py: {message}")
     assert done.stderr.count("\n") == 1

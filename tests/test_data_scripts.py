@@ -13,22 +13,19 @@ from pathlib import Path
 
 import pytest
 from fairseq.data.data_utils import load_indexed_dataset
+from scripts_here import SCRIPTS
+from scripts_here import run as run_program
 from trained import made_once
 
 from specdec_plugins.files.lock import OutputLock
 
 ROOT = Path(__file__).resolve().parents[1]
-SCRIPTS = ROOT / "scripts"
 MULTI30K = ROOT.parent / "shared" / "data" / "multi30k"
 MULTI30K_LINES = {"train": 29000, "val": 1014, "test_2016_flickr": 1000}
 
 
 def run(script: str, *arguments: object, **variables: object) -> "subprocess.CompletedProcess[str]":
-    tools = str(Path(sys.executable).parent)
-    environment = {**os.environ, "PATH": tools + os.pathsep + os.environ["PATH"]}
-    environment.update({name: str(value) for name, value in variables.items()})
-    command = [str(SCRIPTS / script), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment)
+    return run_program(SCRIPTS / script, *arguments, **variables)  # type: ignore[arg-type]
 
 
 def refused(done: "subprocess.CompletedProcess[str]", *mentioned: object) -> bool:

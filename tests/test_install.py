@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 import fairseq
@@ -15,6 +14,7 @@ from dummy_data import listening
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq_cli import validate
+from scripts_here import run as run_program
 from trained import Trained
 
 from specdec_plugins.checkpoints.loading import load_state
@@ -23,22 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = "import sys; from setuptools import build_meta as b; print(getattr(b, sys.argv[1])('out'))"
 
 
-def run(
-    folder: Path, *command: object, path: Path | None = None, status: int = 0
-) -> subprocess.CompletedProcess[str]:
-    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    if path is not None:
-        variables["PYTHONPATH"] = str(path)
-    done = subprocess.run(
-        [sys.executable, *map(str, command)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=folder,
-        env=variables,
-    )
-    assert done.returncode == status, (done.stdout + done.stderr)[-3000:]
-    return done
+def run(folder: Path, *command: object, path: Path | str = "", status: int = 0) -> Any:
+    return run_program(sys.executable, *command, folder=folder, status=status, PYTHONPATH=path)
 
 
 @pytest.fixture(

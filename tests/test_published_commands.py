@@ -7,11 +7,11 @@ trains with on GPUs alone.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from scripts_here import run
 from trained import Trained
 
 from specdec_plugins.checkpoints.loading import load_state
@@ -40,18 +40,6 @@ INFERENCE = """
 """
 
 
-def run(folder: Path, *command: object) -> str:
-    done = subprocess.run(
-        [str(part) for part in command],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=folder,
-    )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
-    return done.stdout + done.stderr
-
-
 @pytest.mark.parametrize(
     "folder",
     [
@@ -71,12 +59,13 @@ def test_the_whole_workflow(
     scripts = Path(os.path.relpath(ROOT / "scripts", folder))
     initial, save_dir = tmp_path / "initial_checkpoint.pt", tmp_path / "drafter"
     assert encoder_initial.main([str(trained.verifier), str(initial)]) == 0
-    output = run(
-        folder,
+    done = run(
         *(sys.executable, scripts / "train.py", trained.data, "--save-dir", save_dir),
         *("--restore-file", initial, *TRAIN.split()),
+        folder=folder,
+        status=0,
     )
-    assert "--mse-lambda does nothing" in output
+    assert "--mse-lambda does nothing" in done.stdout + done.stderr
     drafter = save_dir / "checkpoint_last.pt"
     assert load_state(drafter)["optimizer_history"][-1]["num_updates"] == 4
 
@@ -86,5 +75,6 @@ def test_the_whole_workflow(
     assert inference.main([*pair, *files, *INFERENCE.split()]) == 0
     assert "these flags do nothing here: --remove-bpe --max-sentences" in caplog.text
     assert len(found.read_text("utf-8").splitlines()) == 14
-    output = run(folder, f"./{scripts}/ref.sh", found, trained.folder / "valid.de")
-    assert "BLEU4 = " in output
+    reference = trained.folder / "valid.de"
+    done = run(f"./{scripts}/ref.sh", found, reference, folder=folder, status=0)
+    assert "BLEU4 = " in done.stdout

@@ -1,14 +1,13 @@
 """scripts/symbol_lines.py: training pairs whose symbols are the same on both sides."""
 
 import random
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from scripts_here import load_script
+from scripts_here import SCRIPTS, load_script, run
 
-ROOT = Path(__file__).resolve().parents[1]
+COMMAND = sys.executable, SCRIPTS / "symbol_lines.py"
 ENGLISH = [
     "We saw 12 big dogs there.",
     "Yes, he came.",
@@ -31,14 +30,8 @@ def write(folder: Path, english: list[str], german: list[str]) -> list[str]:
     return [str(folder / "a.en"), str(folder / "a.de"), str(folder / "out")]
 
 
-def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, ROOT / "scripts" / "symbol_lines.py", *arguments]
-    return subprocess.run(command, capture_output=True, text=True)
-
-
 def test_every_pair_has_the_same_symbols_on_both_sides(tmp_path: Path) -> None:
-    done = run([*write(tmp_path, ENGLISH, GERMAN), "--pairs", "200"])
-    assert done.returncode == 0, done.stderr
+    done = run(*COMMAND, *write(tmp_path, ENGLISH, GERMAN), "--pairs", 200, status=0)
     assert "1 pairs found, 199 made" in done.stderr
     sides = [(tmp_path / f"out.{side}").read_text("utf-8").splitlines() for side in ("en", "de")]
     assert len(sides[0]) == len(sides[1]) == 200
@@ -73,8 +66,7 @@ def test_a_currency_goes_where_each_language_has_it(monkeypatch: pytest.MonkeyPa
 def test_what_cannot_be_used_is_refused(
     tmp_path: Path, english: list[str], german: list[str], message: str
 ) -> None:
-    done = run(write(tmp_path, english, german))
-    assert done.returncode == 1
+    done = run(*COMMAND, *write(tmp_path, english, german), status=1)
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out.en").exists()

@@ -1,15 +1,14 @@
 """scripts/symbols.py: which symbols of a list are in a translation, and the list itself."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from scripts_here import load_script
+from scripts_here import SCRIPTS, load_script, run
 
-ROOT = Path(__file__).resolve().parents[1]
-LIST = ROOT / "data" / "symbols.tsv"
+LIST = SCRIPTS.parent / "data" / "symbols.tsv"
+COMMAND = sys.executable, SCRIPTS / "symbols.py"
 
 symbols = load_script("symbols")
 
@@ -48,11 +47,10 @@ def test_figures_of_two_sentences(tmp_path: Path) -> None:
     listed.write_text("Half: 50%.\t50%\nIt is $5.\t$ 5\n", encoding="utf-8")
     translation.write_text("Halb: 50 %.\nEs sind 5.\n", encoding="utf-8")
 
-    command = [sys.executable, ROOT / "scripts/symbols.py", "--missing", listed, translation]
-    command += ["--json", tmp_path / "figures.json"]
-    run = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    figures = tmp_path / "figures.json"
+    done = run(*COMMAND, "--missing", listed, translation, "--json", figures)
 
-    assert run.stdout.splitlines() == [
+    assert done.stdout.splitlines() == [
         "$",
         "  It is $5.",
         "  Es sind 5.",
@@ -61,7 +59,7 @@ def test_figures_of_two_sentences(tmp_path: Path) -> None:
         "sentences: 1 of 2 (50.0 %)",
         "% 1/1  $ 0/1",
     ]
-    assert json.loads((tmp_path / "figures.json").read_text("utf-8")) == {
+    assert json.loads(figures.read_text("utf-8")) == {
         "symbols": {"found": 1, "of": 2},
         "strings": {"found": 2, "of": 3},
         "sentences": {"found": 1, "of": 2},
@@ -86,12 +84,10 @@ def test_what_cannot_be_compared_is_said(
     if translation is not None:
         (tmp_path / "de").write_bytes(translation)
 
-    command = [sys.executable, ROOT / "scripts/symbols.py", tmp_path / "list.tsv", tmp_path / "de"]
-    run = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    done = run(*COMMAND, tmp_path / "list.tsv", tmp_path / "de", status=1)
 
-    assert run.returncode == 1
-    assert message in run.stderr
-    assert "Traceback" not in run.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_the_list_has_200_sentences_each_with_what_it_asks_for() -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from scripts_here import run as run_program
 
 ROOT = Path(__file__).resolve().parent.parent
 SIDES = (
@@ -74,13 +72,7 @@ def small(command: str, folder: Path, recipe: str) -> str:
 
 
 def run(command: str, folder: Path = ROOT) -> str:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, cwd=folder, env=environment
-    )
-    assert done.returncode == 0, f"{command}\n{(done.stdout + done.stderr)[-3000:]}"
-    return done.stdout
+    return run_program("bash", "-c", command, folder=folder, status=0, OMP_NUM_THREADS=1).stdout
 
 
 @pytest.mark.slow

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from scripts_here import SCRIPTS, run
 
 BLOCKED = """
 import sys
@@ -63,11 +60,5 @@ assert not any(name.partition(".")[0].startswith("fairseq") for name in sys.modu
 
 
 def test_the_core_needs_no_fairseq() -> None:
-    found = subprocess.run(
-        [sys.executable, "-c", BLOCKED + CORE],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert found.returncode == 0, found.stderr
+    found = run(sys.executable, "-c", BLOCKED + CORE, status=0, PYTHONPATH=SCRIPTS.parent)
     assert found.stdout.splitlines() == ["[[3, 4]]", "[[3, 4, 5]]"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import subprocess
 import sys
 from functools import cache
 from itertools import product
@@ -19,6 +18,7 @@ from conftest import make_batch, make_task, make_verifier, need_bfloat16
 from controlled import HEAD
 from drafters import make_block, make_causal
 from scripted import DICTIONARY
+from scripts_here import run as run_program
 
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers import ControllerOptions
@@ -572,9 +572,7 @@ print(run(torch.ones(1, 64))[0][0, 0].item())
 print("openvino_telemetry" in sys.modules, "nncf" in sys.modules)
 """
     for imported in ("True", "False"):  # NNCF is for what was not compiled before
-        done = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120
-        )
+        done = run_program(sys.executable, "-c", script, status=0)
         assert done.stdout.split() == ["128.0", "False", imported]
 
 
@@ -596,7 +594,4 @@ while engines:
 signal.signal(signal.SIGUSR1, lambda *_: print("handled"))
 os.kill(os.getpid(), signal.SIGUSR1)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120
-    )
-    assert (done.returncode, done.stdout) == (0, "handled\n")
+    assert run_program(sys.executable, "-c", script, status=0).stdout == "handled\n"

@@ -3,31 +3,15 @@
 from __future__ import annotations
 
 import logging
-import os
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
 import pytest
+from scripts_here import SCRIPTS, run
 
 from specdec_plugins.files.errors import UsageError
 from specdec_plugins.files.terminal import end_in_a_line, prepare_terminal
-
-ROOT = Path(__file__).resolve().parent.parent.parent
-
-
-def run(
-    *command: object, folder: Path = ROOT, **variables: str
-) -> subprocess.CompletedProcess[str]:
-    environment = {name: v for name, v in os.environ.items() if name != "PYTHONPATH"}
-    return subprocess.run(
-        [sys.executable, *map(str, command)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=folder,
-        env={**environment, **variables},
-    )
 
 
 def test_importing_the_package_leaves_logging_alone_and_says_nothing() -> None:
@@ -35,22 +19,14 @@ def test_importing_the_package_leaves_logging_alone_and_says_nothing() -> None:
         "import specdec_plugins, logging; root = logging.getLogger(); "
         "assert not root.handlers and root.level == logging.WARNING, (root.handlers, root.level)"
     )
-    done = run("-c", code, LOGLEVEL="bogus")
+    done = run(sys.executable, "-c", code, folder=SCRIPTS.parent, LOGLEVEL="bogus")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-NAMES = (
-    "calibrate_head",
-    "demo",
-    "encoder_initial",
-    "evaluate",
-    "exactness",
-    "export_checkpoint",
-    "inference",
-    "recombine",
-    "train",
-    "trace_report",
-    "translate_corpus",
+NAMES = sorted(
+    path.stem
+    for path in SCRIPTS.glob("*.py")
+    if path.stem == "demo" or "import open_door" in path.read_text("utf-8")
 )
 
 
@@ -58,42 +34,34 @@ def wrong_level(name: str) -> str:
     return f"{name}.py: LOGLEVEL=bogus: must be one of DEBUG, INFO, WARNING, ERROR, CRITICAL"
 
 
-def messages(done: subprocess.CompletedProcess[str]) -> list[str]:
-    """What was said, without progress, which is indented."""
-    return [line for line in done.stderr.splitlines() if not line.startswith("  ")]
+def messages(said: str) -> list[str]:
+    """Without progress, which is indented."""
+    return [line for line in said.splitlines() if not line.startswith("  ")]
 
 
-OPEN_ALL = """
-import os, runpy, sys
-import fairseq, numba
-for script in sys.argv[1:]:
-    if not os.fork():
-        sys.argv[:] = [script, "--help"]
-        sys.path[0] = os.path.dirname(script)
-        try:
+def test_every_script_opens_its_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From any folder; a log level that is none is named. As programs they are slow below."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOGLEVEL", "bogus")
+    monkeypatch.syspath_prepend(SCRIPTS)
+    for name in NAMES:
+        script = str(SCRIPTS / f"{name}.py")
+        monkeypatch.setattr(sys, "argv", [script, "--help"])
+        with pytest.raises(SystemExit) as stopped:
             runpy.run_path(script, run_name="__main__")
-        except SystemExit as stop:
-            os._exit(stop.code)
-        os._exit(70)
-    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
-"""
-"""Every script in a fork of one process, which has what takes long to import and to clear away."""
-
-
-def test_every_script_opens_its_command(tmp_path: Path) -> None:
-    """From any folder, and where nothing is installed; a log level that is none is named."""
-    scripts = [ROOT / "scripts" / f"{name}.py" for name in NAMES]
-    done = run("-c", OPEN_ALL, *scripts, folder=tmp_path, LOGLEVEL="bogus")
-    assert messages(done)[-len(NAMES) :] == [wrong_level(name) for name in NAMES]
-    assert done.stdout.split() == ["2"] * len(NAMES)
+        assert stopped.value.code == 2
+    assert messages(capsys.readouterr().err) == [wrong_level(name) for name in NAMES]
+    assert len(NAMES) > 15
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_script_is_a_program(name: str, tmp_path: Path) -> None:
-    done = run(ROOT / "scripts" / f"{name}.py", "--help", folder=tmp_path, LOGLEVEL="bogus")
-    assert done.returncode == 2
-    assert messages(done) == [wrong_level(name)]
+    given = {"folder": tmp_path, "status": 2, "PYTHONPATH": "", "LOGLEVEL": "bogus"}
+    done = run(sys.executable, SCRIPTS / f"{name}.py", "--help", **given)
+    assert messages(done.stderr) == [wrong_level(name)]
 
 
 @pytest.mark.parametrize(("level", "told"), [("info", "name.py: told\n"), ("error", ""), ("", "")])

@@ -222,7 +222,7 @@ def evaluate(world: Path) -> Victim:
 def export(world: Path) -> Victim:
     script = load("export_checkpoint")
     source = world / "large.pt"
-    save_checkpoint(source, make_verifier(encoder_ffn_embed_dim=250_000).float())
+    save_checkpoint(source, make_verifier(encoder_ffn_embed_dim=80_000).float())
 
     def start(folder: Path) -> int:
         return fork(lambda: int(script.main([str(source), str(folder / "small.pt")])))

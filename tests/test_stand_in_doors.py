@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import redirect_stdout
+from functools import cache
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 from conftest import make_task
 from drafters import make_causal, save_checkpoint
 from fairseq.models.transformer import TransformerModel
+from scripts_here import run
 from stand_ins import STAND_INS, StandIn, read_by_fairseq
 from test_fairseq_doors import PACKAGE, by_letter, in_order, run_generate, run_interactive
 
@@ -61,19 +62,23 @@ class World:
         return in_order(by_letter(said.getvalue())["H"])
 
 
-DOORS = [
-    "fused, joint",
-    "multilingual",
-    *(
-        pytest.param(name, marks=pytest.mark.slow)
-        for name in ("unknown, post-norm", "multilingual, in place of EOS")
-    ),
-]
+QUICK = ["fused, joint", "multilingual"]
+OTHERS = ["unknown, post-norm", "multilingual, in place of EOS"]
+DOORS = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
 
 
-@pytest.fixture(scope="module", params=DOORS)
-def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
-    return World(STAND_INS[request.param], tmp_path_factory.mktemp("world"))
+Worlds = Callable[[str], World]
+
+
+@pytest.fixture(scope="module")
+def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
+    """Each made once."""
+    return cache(lambda name: World(STAND_INS[name], tmp_path_factory.mktemp("world")))
+
+
+@pytest.fixture(params=DOORS)
+def world(request: pytest.FixtureRequest, worlds: Worlds) -> World:
+    return worlds(request.param)
 
 
 def test_translate(world: World) -> None:
@@ -137,38 +142,43 @@ def without_language(line: str) -> str:
 STOCK = """
 import sys
 from fairseq.models.transformer import TransformerModel
-hub = TransformerModel.from_pretrained(sys.argv[1], checkpoint_file="exported.pt")
-build = hub.task.build_generator
-# Which fairseq's own multilingual task does not take.
-hub.task.build_generator = lambda *args, prefix_allowed_tokens_fn: build(*args)
-for line in sys.argv[2:]:
-    print(hub.translate(line, beam=1, max_len_b=12))
+for folder in sys.argv[1].split(":"):
+    hub = TransformerModel.from_pretrained(folder, checkpoint_file="exported.pt")
+    # The last, which fairseq's own multilingual task does not take.
+    build = hub.task.build_generator
+    hub.task.build_generator = lambda *args, prefix_allowed_tokens_fn, build=build: build(*args)
+    for line in sys.argv[2:]:
+        print(hub.translate(line, beam=1, max_len_b=12))
 assert not any(name.startswith("specdec") for name in sys.modules)
 """
 
 
-def test_what_is_exported_needs_no_plugin(world: World) -> None:
+@pytest.mark.parametrize("names", [QUICK, pytest.param(OTHERS, marks=pytest.mark.slow)])
+def test_what_is_exported_needs_no_plugin(worlds: Worlds, names: list[str]) -> None:
     """Neither for fairseq, which torch has to be told to trust, nor for CTranslate2's converter."""
-    exported, forced = world.folder / "exported.pt", world.kind is STAND_INS["multilingual"]
-    export_checkpoint(str(world.verifier), str(exported), tuple(LANGUAGES.values()))
-    expected = translate(world, exported, "AR")
-    done = subprocess.run(
-        [sys.executable, "-c", STOCK, str(world.folder), *LINES],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=world.folder,
-        env={**os.environ, "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"},
-    )
+    made, expected = [worlds(name) for name in names], []
+    for world in made:
+        exported = world.folder / "exported.pt"
+        export_checkpoint(str(world.verifier), str(exported), tuple(LANGUAGES.values()))
+        expected.append(translate(world, exported, "AR"))
+    folders = ":".join(str(world.folder) for world in made)
+    command, trusted = (sys.executable, "-c", STOCK), {"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": 1}
+    done = run(*command, folders, *LINES, folder=made[0].folder, **trusted)
     printed = [without_language(line) for line in done.stdout.splitlines()]
-    assert printed == expected, done.stderr[-2000:]
-    if world.kind.languages and not forced:
-        return  # CTranslate2 ends every source with EOS
+    assert printed == [line for lines in expected for line in lines], done.stderr[-2000:]
+    for world, lines in zip(made, expected):
+        forced = world.kind is STAND_INS["multilingual"]
+        if forced or not world.kind.languages:  # CTranslate2 ends every source with EOS
+            assert by_ctranslate2(world.folder, forced) == lines
+
+
+def by_ctranslate2(folder: Path, forced: bool) -> list[str]:
+    """What it makes of an exported checkpoint; ``forced``: with languages."""
     ctranslate2 = pytest.importorskip("ctranslate2", reason="the extra [bench] is not installed")
     from ctranslate2.converters.fairseq import FairseqConverter
 
-    model = str(world.folder / "ctranslate2")
-    FairseqConverter(str(exported), str(world.folder)).convert(model, force=True)
+    model = str(folder / "ctranslate2")
+    FairseqConverter(str(folder / "exported.pt"), str(folder)).convert(model, force=True)
     translator = ctranslate2.Translator(model, compute_type="float32")
     found = translator.translate_batch(
         [["__en__"] * forced + line.split() for line in LINES],
@@ -179,4 +189,4 @@ def test_what_is_exported_needs_no_plugin(world: World) -> None:
     )
     # fairseq prints no <s>.
     words = [[word for word in one.hypotheses[0] if word != "<s>"] for one in found]
-    assert [without_language(" ".join(line)) for line in words] == expected
+    return [without_language(" ".join(line)) for line in words]

@@ -5,8 +5,11 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import runpy
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +28,21 @@ print(twice(21))
 """
 
 
-def run(folder: Path, cache: Path) -> list[Path]:
-    (folder / "program.py").write_text(PROGRAM)
-    found = subprocess.run(
-        [sys.executable, "program.py"],
-        cwd=folder,
-        env={**os.environ, "NUMBA_CACHE_DIR": str(cache), "PYTHONPATH": os.getcwd()},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert found.stdout == "42\n"
-    return sorted(cache.rglob("*.nbc"))
+@pytest.fixture
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[[Path], list[Path]]:
+    """Runs the program anew; returns what is kept of it in a folder."""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+
+    def run_program(cache: Path) -> list[Path]:
+        monkeypatch.setattr(numba.config, "CACHE_DIR", str(cache))
+        runpy.run_path(str(program))
+        assert capsys.readouterr().out == "42\n"
+        return sorted(cache.rglob("*.nbc"))
+
+    return run_program
 
 
 SLOW = """
@@ -92,19 +98,20 @@ def test_the_compiler_is_quiet_whatever_the_level(caplog: pytest.LogCaptureFixtu
         assert logging.getLogger(name).getEffectiveLevel() == logging.WARNING
 
 
-def test_what_is_compiled_is_kept(tmp_path: Path) -> None:
+def test_what_is_compiled_is_kept(run: Callable[[Path], list[Path]], tmp_path: Path) -> None:
     """But what others can have written is not run: Numba unpickles what it finds."""
     cache = tmp_path / "cache"
-    (first,) = run(tmp_path, cache)
+    (first,) = run(cache)
     stamp = first.stat().st_mtime_ns
-    assert run(tmp_path, cache) == [first]
+    assert run(cache) == [first]
     assert first.stat().st_mtime_ns == stamp
     first.write_bytes(b"not what numba wrote")
-    for shared in (first, first.parent):
-        shared.chmod(0o777)
-        assert run(tmp_path, cache) == [first]
-        assert first.read_bytes() == b"not what numba wrote"
-        shared.chmod(0o700)
+    for shared in ("file", "folder"):
+        other = shutil.copytree(cache, tmp_path / shared)
+        path = other / first.relative_to(cache)
+        (path if shared == "file" else path.parent).chmod(0o777)
+        assert run(other) == [path]
+        assert path.read_bytes() == b"not what numba wrote"
 
 
 def test_a_disk_that_is_full(

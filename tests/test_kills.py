@@ -38,7 +38,7 @@ def compiled(world: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "kills"),
     [
-        (lambda world: inference(world, 1, lines=60), 1),
+        (lambda world: inference(world, 1, lines=40), 1),
         pytest.param(lambda world: inference(world, 4, lines=60), 1, marks=pytest.mark.slow),
         (evaluate, 1),
         (export, 1),
@@ -82,7 +82,7 @@ def test_a_disk_that_is_full_at_random_moments(world: Path, small_disk: Path) ->
     source.write_text(make_text(200))
 
     def run(folder: Path) -> int:
-        pair = f"--path {world}/drafter.pt --AR-path {world}/verifier.pt --strategy AR --batch 2"
+        pair = f"--path {world}/drafter.pt --AR-path {world}/verifier.pt --strategy AR --batch 8"
         files = f"--input-path {source} --output-path {folder}/out --resume"
         return int(script.main(f"{world} {pair} {files} --max-len-b 9 --quiet".split()))
 

@@ -19,24 +19,10 @@ class EchoJob:
         if self.fault == "loading":
             raise ValueError("--flag: cannot be\nsecond line")
 
-    def decode(self, batches: int, seed: int | None = None, trace: bool = False) -> Decoded:
+    def decode(self, batches: int, seed: int | None = None) -> Decoded:
         if self.fault == "decoding":
             os._exit(3)
         heavy = [name for name in ("torch", "fairseq", "numpy") if name in sys.modules]
         threads = [f"{name}={os.environ[name]}" for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY")]
         print("noise")
         return Decoded([1.0], [heavy, threads, [str(batches)]])
-
-
-@dataclass
-class HeavyJob:
-    """Holds so many bytes, and as many again while it decodes a batch."""
-
-    size: int
-    held: bytes = b""
-
-    def load(self) -> None:
-        self.held = b"1" * self.size
-
-    def decode(self, batches: int, seed: int | None = None, trace: bool = False) -> Decoded:
-        return Decoded([float(len(b"1" * self.size)) for _ in range(batches)])

@@ -55,6 +55,7 @@ from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.terminal import command, program
 from specdec_plugins.inference import Settings, Translator, load_translator
 from specdec_plugins.inference.ctranslate2_model import convert_verifier, refuse_languages
+from specdec_plugins.inference.flag_checks import refuse_flags
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.report import versions
 from specdec_plugins.machine import cores
@@ -64,19 +65,19 @@ logger = logging.getLogger(PROG)
 
 CPU_PRECISIONS = [name for name in PRECISIONS if name != "float16"]
 ENGINES = (EAGER, OPENVINO)
-# Flags that systems do not have in common, with the value that asks for nothing.
-REFUSED: tuple[tuple[str, object, str], ...] = (
-    ("strategy", "specdec", "all strategies are compared"),
-    ("AR_backend", "auto", "CTranslate2 is a system of its own"),
-    ("sampling", False, "systems are compared by what they say"),
-    ("seed", 1, "nothing is drawn"),
-    ("fp16", False, "choose with --precision"),
-    ("bf16", False, "choose with --precision"),
-    ("fp64", False, "choose with --precision"),
-    ("target_prefix", None, "CTranslate2 is given none"),
-    ("unkpen", 0, "CTranslate2 has no such option"),
-    ("temperature", 1.0, "CTranslate2's greedy search has no such option"),
-    ("repetition_penalty", 1.0, "fairseq's own search has no such option"),
+# Flags that systems do not have in common, with the value of each that asks for nothing.
+REFUSED = (
+    ("--strategy", "specdec", "all strategies are compared"),
+    ("--AR-backend", "auto", "CTranslate2 is a system of its own"),
+    ("--sampling", False, "systems are compared by what they say"),
+    ("--seed", 1, "nothing is drawn"),
+    ("--fp16", False, "choose with --precision"),
+    ("--bf16", False, "choose with --precision"),
+    ("--fp64", False, "choose with --precision"),
+    ("--target-prefix", None, "CTranslate2 is given none"),
+    ("--unkpen", 0, "CTranslate2 has no such option"),
+    ("--temperature", 1.0, "CTranslate2's greedy search has no such option"),
+    ("--repetition-penalty", 1.0, "fairseq's own search has no such option"),
 )
 
 
@@ -185,10 +186,7 @@ def make_base(args: argparse.Namespace) -> Settings:
     Raises:
         ValueError: a flag that cannot be.
     """
-    for name, nothing, why in REFUSED:
-        if getattr(args, name) != nothing:
-            flag = f"--{name.replace('_', '-')}"
-            raise ValueError(f"{flag} is not for a benchmark: {why}; leave it out")
+    refuse_flags(args, [(flag, off, f"{why}; leave it out") for flag, off, why in REFUSED])
     own = {"batch": 1, "beam": 1, "controller": "constant", "cpu": True}
     own |= {"AR_backend": "ours", "engine": EAGER, "precision": FLOAT32, "drafter_precision": None}
     return make_settings(argparse.Namespace(**{**vars(args), **own}))

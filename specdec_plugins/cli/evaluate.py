@@ -3,23 +3,22 @@
     scripts/evaluate.py PAIR --input-path FILE ... --output-path FOLDER
 
 AR (the verifier alone, greedy), the drafter alone, and every controller asked for, with every k
-and threshold, on every text, at every batch size, on every device. A round is one run of each, in
-an order of its own; ratios are taken within a round, and of the rounds the median. On a machine
-whose speed drifts, fewer lines and more rounds say more than many lines and few rounds. PAIR and
-the other flags are those of inference.py; of --controller, --confidence-threshold,
---stop-threshold, --tree-nodes, --block-size, --batch, --seed and --input-path several values may be
-given.
+and threshold, on every text, at every batch size. A round is one run of each, in an order of its
+own; ratios are taken within a round, and of the rounds the median. On a machine whose speed drifts,
+fewer lines and more rounds say more than many lines and few rounds. PAIR and the other flags are
+those of inference.py; of --controller, --confidence-threshold, --stop-threshold, --tree-nodes,
+--block-size, --batch, --seed and --input-path several values may be given.
 
 With --sampling a round is drawn by each --seed, and of the rounds there is the mean. Then the
 drafter alone is left out, which takes its best tokens, and the oracle, which cannot foresee what
 will be drawn.
 
 FOLDER gets runs.jsonl (a line a run, as soon as it is done), and from that sentences/*.jsonl (a
-line a sentence, with SpecDec++'s names), summary.json, table.md, and for each device, batch size
-and text pareto-*.{png,svg}, speed-*.{png,svg} and, where there is an oracle, oracle-*.{png,svg}. A
-sweep that was stopped goes on by the same command, and one that is complete writes its outputs
-anew; with other models, texts, settings, systems, processor or threads it is refused. More
---repeats, batch sizes and devices are added to what is there.
+line a sentence, with SpecDec++'s names), summary.json, table.md, and for each batch size and text
+pareto-*.{png,svg}, speed-*.{png,svg} and, where there is an oracle, oracle-*.{png,svg}. A sweep
+that was stopped goes on by the same command, and one that is complete writes its outputs anew; with
+other models, texts, settings, systems, processor or threads it is refused. More --repeats and batch
+sizes are added to what is there.
 
 The oracle is not a real decoder: it is told what will be accepted, the bound of all that verify
 chains. Times are those of decoding alone.
@@ -52,12 +51,22 @@ from specdec_plugins.evaluation.systems import AR
 from specdec_plugins.evaluation.texts import Sentences
 from specdec_plugins.files.terminal import command, program
 from specdec_plugins.inference import Settings, load_translator
+from specdec_plugins.inference.flag_checks import refuse_flags
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.report import versions
 from specdec_plugins.inference.settings import PLAIN
 
 PROG = program("evaluate.py")
 SEEDS = (1, 2, 3, 4, 5)
+# Flags that are not for a sweep, with the value of each that asks for nothing.
+OTHERS = "choose with --controller, or compare by specdec-benchmark"
+REFUSED = (
+    ("--strategy", "specdec", OTHERS),
+    ("--beam", 5, OTHERS),
+    ("--AR-backend", "auto", OTHERS),
+    ("--trace", False, "was taken away; specdec-translate --trace records steps"),
+    ("--device", None, "was taken away; a GPU is used if there is one, unless --cpu is given"),
+)
 PICTURES = {"pareto": draw_pareto, "speed": draw_speed, "oracle": draw_oracle}
 logger = logging.getLogger(PROG)
 
@@ -81,11 +90,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         default = " ".join(map(str, option.sweep))
         several = partial(add, option.flag, nargs="+", type=option.kind, default=option.sweep)
         several(metavar="VALUE", help=f"{option.help} ({default})")
-    add("--device", nargs="+", choices=("cpu", "cuda"), help="(cuda if there is one, else cpu)")
     add("--threads", type=int, metavar="N", help="CPU threads (torch's own choice)")
     seeds = "with --sampling a round is drawn by each (1; with --sampling 1 2 3 4 5)"
     add("--seed", nargs="+", type=int, metavar="N", help=seeds)
-    add("--trace", action="store_true", help="record steps of sentences, in one more pass of each")
+    add("--trace", action="store_true", help=argparse.SUPPRESS)
+    add("--device", help=argparse.SUPPRESS)
     return parser.parse(argv)
 
 
@@ -97,7 +106,7 @@ def main(argv: Sequence[str]) -> None:
         if args.threads < 1:
             raise ValueError(f"--threads {args.threads}: must be at least 1")
         torch.set_num_threads(args.threads)
-    base, devices = make_base(args)
+    base = make_base(args)
     head = base.path and find_head(base.path, base.rule)
     texts = read_texts(args, base, [("the model's acceptance head", head)])
     rounds = choose_rounds(args)
@@ -111,9 +120,7 @@ def main(argv: Sequence[str]) -> None:
         versions=versions(),
         rounds=rounds,
         batches=tuple(dict.fromkeys(args.batch)),
-        devices=devices,
         warmup=args.warmup,
-        trace=args.trace,
     )
     del translator
     torch.manual_seed((args.seed or SEEDS)[0])
@@ -142,31 +149,20 @@ def choose_rounds(args: argparse.Namespace) -> tuple[int, ...]:
     return tuple(dict.fromkeys(args.seed or SEEDS))
 
 
-def make_base(args: argparse.Namespace) -> tuple[Settings, tuple[str, ...]]:
-    """Return what all systems share, and the devices.
+def make_base(args: argparse.Namespace) -> Settings:
+    """Return what all systems share.
 
     Raises:
         ValueError: a flag that cannot be.
     """
-    if (args.strategy, args.beam, args.AR_backend) != ("specdec", 5, "auto"):
-        raise ValueError(
-            "--strategy, --beam, --AR-backend: are not for a sweep; choose with --controller, or "
-            "compare by specdec-benchmark"
-        )
+    refuse_flags(args, REFUSED)
     # Whatever has several values is not for the settings of all; each value is checked here.
     for option in SWEPT.values():
         for value in getattr(args, option.name):
             option.check(value)
     own = {"batch": 1, "block_size": None, "controller": "heuristic", "AR_backend": "ours"}
     swept = {name: max(getattr(args, name)) for name in SWEPT}
-    base = make_settings(argparse.Namespace(**{**vars(args), **own, **swept}))
-    devices = tuple(dict.fromkeys(args.device or [base.device]))
-    if "cuda" in devices:
-        if args.cpu:
-            raise ValueError("--cpu and --device cuda: give one of them")
-        if not torch.cuda.is_available():
-            raise ValueError("--device cuda: there is none that torch can use; give --device cpu")
-    return replace(base, device=devices[0]), devices
+    return make_settings(argparse.Namespace(**{**vars(args), **own, **swept}))
 
 
 def choose_controllers(args: argparse.Namespace, base: Settings) -> Controllers:

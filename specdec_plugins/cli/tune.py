@@ -31,6 +31,7 @@ from specdec_plugins.evaluation.tuning import GREEDY, Trial, lines_to_try, list_
 from specdec_plugins.files.streams import put
 from specdec_plugins.files.terminal import command, program
 from specdec_plugins.files.wording import counted
+from specdec_plugins.inference.flag_checks import refuse_flags
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.settings import Settings
 from specdec_plugins.inference.threads import choose_threads
@@ -56,10 +57,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def main(argv: Sequence[str]) -> None:
     """Try all ways at every batch size, tell, and keep what was found."""
     args = parse(argv)
-    for name, nothing in (("strategy", "specdec"), ("controller", AUTO), ("AR_backend", "auto")):
-        if (value := getattr(args, name)) != nothing:
-            flag = f"--{name.replace('_', '-')}"
-            raise ValueError(f"{flag} {value}: is what is to be found out; leave it out")
+    refused = (("--strategy", "specdec"), ("--controller", AUTO), ("--AR-backend", "auto"))
+    why = "is what is to be found out; leave it out"
+    refuse_flags(args, [(flag, off, why) for flag, off in refused])
     sizes = list(dict.fromkeys(args.batch))
     settings = make_settings(argparse.Namespace(**{**vars(args), "batch": sizes[0]}))
     if torch.device(settings.device).type != "cpu":

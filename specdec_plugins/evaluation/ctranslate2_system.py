@@ -114,8 +114,8 @@ class CTranslate2Job:
             self.model, device="cpu", compute_type=precision, **threads
         )
 
-    def decode(self, batches: int, seed: int | None = None, trace: bool = False) -> Decoded:
-        """Decodes as a :class:`Job` does; nothing is drawn, and there are no steps to record."""
+    def decode(self, batches: int, seed: int | None = None) -> Decoded:
+        """Decodes as a :class:`Job` does; nothing is drawn."""
         decoded, outputs = Decoded(), []
         for batch, most in zip(self.batches[:batches], self.most):
             start = time.perf_counter()

@@ -12,7 +12,7 @@ from random import Random
 
 from specdec_plugins.evaluation.ctranslate2_system import CTranslate2Job
 from specdec_plugins.evaluation.folder import RunFolder
-from specdec_plugins.evaluation.processes import InThisProcess, SystemProcess, waiting
+from specdec_plugins.evaluation.processes import SystemProcess, waiting
 from specdec_plugins.evaluation.runs import Run, in_order
 from specdec_plugins.evaluation.systems import CTRANSLATE2, System
 from specdec_plugins.evaluation.texts import Sentences
@@ -22,11 +22,11 @@ from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.files.paths import file_digest
 from specdec_plugins.inference.report import device_name
 from specdec_plugins.inference.run_files import acceptance_head, describe_settings
-from specdec_plugins.inference.settings import TRACED, Settings
+from specdec_plugins.inference.settings import Settings
 from specdec_plugins.machine import cores, processor_name
 
 DECIDED_BY_SYSTEM = (
-    *("batch", "device", "controller", "block_size", "strategy", "trace", "beam"),
+    *("batch", "device", "controller", "block_size", "strategy", "beam"),
     *("rule", "engine", "precision", "drafter_precision"),
 )
 """Settings that a system or a run tells, or that do nothing here."""
@@ -37,7 +37,6 @@ Note = Callable[[str], object]
 class Round:
     """One run of every system, as far as it is still to be made."""
 
-    device: str
     batch: int
     text: Sentences
     number: int
@@ -46,8 +45,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Experiment:
-    """What is to be run: every system, in every round, on every text, at every batch size, on every
-    device."""
+    """What is to be run: every system, in every round, on every text, at every batch size."""
 
     systems: Sequence[System]
     texts: Sequence[Sentences]
@@ -58,23 +56,12 @@ class Experiment:
     rounds: Sequence[int] = (1, 2, 3, 4, 5)
     """The numbers of the rounds, which are seeds where tokens are drawn."""
     batches: Sequence[int] = (1,)
-    devices: Sequence[str] = ("cpu",)
     warmup: int = 16
     """Lines that a system decodes before its first run here; at least one batch."""
-    trace: bool = False
-    """Record every step of round 1, or of every seed, in a pass that is not timed."""
     apart: bool = False
     """Whether each system has a process of its own."""
     model: Path | None = None
     """The folder of the verifier as CTranslate2 has it; None where that is not compared."""
-
-    def __post_init__(self) -> None:
-        """
-        Raises:
-            ValueError: a setting does not go with a device.
-        """
-        for system, device in product(self.systems, self.devices):
-            replace(system.settings, device=device)
 
     def describe(self) -> JsonObject:
         """All that decides a run and is not told by its own record; files by their content."""
@@ -94,7 +81,6 @@ class Experiment:
             **described,
             "systems": {system.label: system.describe() for system in self.systems},
             "warmup": self.warmup,
-            "trace": self.trace,
         }
 
     def pending(self, runs: Iterable[Run]) -> list[Round]:
@@ -104,23 +90,21 @@ class Experiment:
             runs: those that there are.
         """
         done = {(run.system, run.device, run.batch, run.text, run.round) for run in runs}
-        rounds = []
-        for device, batch, text in product(self.devices, self.batches, self.texts):
-            here = device_name(device), batch, text.name
-            for number in self.rounds:
-                # Another order each time, and the same when resumed: so that no system always has
-                # the machine when it is busy, or comes after the same one.
-                turn = Random(number).sample(self.systems, len(self.systems))
-                missing = [s for s in turn if (s.label, *here, number) not in done]
-                if missing:
-                    rounds.append(Round(device, batch, text, number, missing))
+        device, rounds = device_name(self.base.device), []
+        for batch, text, number in product(self.batches, self.texts, self.rounds):
+            # Another order each time, and the same when resumed: so that no system always has the
+            # machine when it is busy, or comes after the same one.
+            turn = Random(number).sample(self.systems, len(self.systems))
+            here = device, batch, text.name, number
+            if missing := [s for s in turn if (s.label, *here) not in done]:
+                rounds.append(Round(batch, text, number, missing))
         return rounds
 
     def job(self, system: System, one: Round) -> Job:
         """Return what a system loads and decodes in a round."""
         text, batches = one.text, one.text.batches(one.batch)
         if system.strategy != CTRANSLATE2:
-            settings = replace(system.settings, device=one.device, batch=one.batch)
+            settings = replace(system.settings, batch=one.batch)
             return TranslatorJob(settings, [[text.lines[i] for i in batch] for batch in batches])
         assert self.model is not None
         return CTranslate2Job(
@@ -136,8 +120,8 @@ class Experiment:
 def run_experiment(experiment: Experiment, folder: RunFolder, note: Note) -> Iterator[Run]:
     """Make the runs that are missing, each when it is asked for; it is on the disk when it comes.
 
-    Systems are loaded for one device, batch size and text at a time, all before the first of them
-    runs: what a controller learns of one text, it does not know on another.
+    Systems are loaded for one batch size and text at a time, all before the first of them runs:
+    what a controller learns of one text, it does not know on another.
 
     Args:
         folder: entered.
@@ -149,7 +133,7 @@ def run_experiment(experiment: Experiment, folder: RunFolder, note: Note) -> Ite
         ValueError: settings that do not fit the models.
     """
     rounds = experiment.pending(folder.runs)
-    for _, here in groupby(rounds, key=lambda one: (one.device, one.batch, one.text.name)):
+    for _, here in groupby(rounds, key=lambda one: (one.batch, one.text.name)):
         for run in _run_rounds(experiment, list(here), note):
             folder.add(run)
             yield run
@@ -168,11 +152,9 @@ def _run_rounds(experiment: Experiment, rounds: Sequence[Round], note: Note) -> 
     with ExitStack() as stack:
         workers: dict[str, Job] = {}
         for label, job in jobs.items():
-            workers[label] = (
-                stack.enter_context(SystemProcess(label, job, systems[label].threads))
-                if experiment.apart
-                else InThisProcess(job, first.device)
-            )
+            if experiment.apart:
+                job = stack.enter_context(SystemProcess(label, job, systems[label].threads))
+            workers[label] = job
         for label, worker in workers.items():
             note(f"loading {label}")
             worker.load()
@@ -184,11 +166,11 @@ def _run_rounds(experiment: Experiment, rounds: Sequence[Round], note: Note) -> 
             where = [one.text.name] * bool(one.text.name) + [f"batch {one.batch}"]
             for system in one.systems:
                 note(f"{', '.join(where)}, round {one.number}: {system.label}")
-                yield timed_run(system, workers[system.label], one, experiment.trace)
+                yield timed_run(system, workers[system.label], one)
 
 
-def timed_run(system: System, worker: Job, one: Round, trace: bool) -> Run:
-    """Have all batches decoded once; and once more, untimed, where steps are to be recorded."""
+def timed_run(system: System, worker: Job, one: Round) -> Run:
+    """Have all batches decoded once."""
     text, batches = one.text, one.text.batches(one.batch)
     order = [i for batch in batches for i in batch]
     seed = one.number if system.draws else None
@@ -201,14 +183,12 @@ def timed_run(system: System, worker: Job, one: Round, trace: bool) -> Run:
         columns["output"] = [
             said if isinstance(said, str) else text.joined(said) for said in decoded.outputs
         ]
-        if trace and system.strategy in TRACED:
-            columns |= worker.decode(len(batches), seed, trace=True).columns
     else:
         columns.pop("accepted_by_step", None)
     return Run(
         system=system.label,
         text=text.name,
-        device=device_name(one.device),
+        device=device_name(system.settings.device),
         batch=one.batch,
         round=one.number,
         began=began,

@@ -1,4 +1,4 @@
-"""A system at work: in a process of its own, or in this one."""
+"""A system at work in a process of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import sys
 from multiprocessing import Pipe
 from types import TracebackType
 
-from specdec_plugins.evaluation.memory import MemoryGrowth
 from specdec_plugins.evaluation.worker import Decoded, Failure, Job
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.machine import python_path
@@ -65,13 +64,13 @@ class SystemProcess:
         """
         self._receive()
 
-    def decode(self, batches: int, seed: int | None = None, trace: bool = False) -> Decoded:
+    def decode(self, batches: int, seed: int | None = None) -> Decoded:
         """Have so many batches decoded, as a :class:`Job` does.
 
         Raises:
             InferenceError: it failed.
         """
-        self._send((batches, seed, trace))
+        self._send((batches, seed))
         return self._receive()
 
     def _receive(self) -> Decoded:
@@ -97,43 +96,6 @@ class SystemProcess:
             f"{self.name}: its process ended (status {status}); if memory does not suffice for all "
             "systems at once, compare fewer (--threads, --precision, --beam)"
         )
-
-
-class InThisProcess:
-    """A system that shares this process with others.
-
-    Its memory is what loading and decoding added to that of the process, so far.
-    """
-
-    def __init__(self, job: Job, device: str) -> None:
-        self._job, self._device = job, device
-        self._held: int | None = 0
-
-    def load(self) -> None:
-        """Load it.
-
-        Raises:
-            CheckpointError, InferenceError, ValueError: it cannot be loaded.
-        """
-        growth = MemoryGrowth(self._device)
-        self._job.load()
-        self._most(growth)
-
-    def decode(self, batches: int, seed: int | None = None, trace: bool = False) -> Decoded:
-        """Decode so many batches, as a :class:`Job` does."""
-        growth = MemoryGrowth(self._device)
-        decoded = self._job.decode(batches, seed, trace)
-        decoded.memory = self._most(growth)
-        return decoded
-
-    def _most(self, growth: MemoryGrowth) -> int | None:
-        """Return the most bytes that it has had, and hold what it has kept."""
-        held, added, kept = self._held, growth.most(), growth.now()
-        if held is None or added is None or kept is None:
-            self._held = None
-            return None
-        self._held = held + kept
-        return held + added
 
 
 def waiting() -> dict[str, str]:

@@ -35,8 +35,7 @@ def sentence_records(one: SystemSummary, group: Group) -> Iterator[JsonObject]:
     null, as is whatever was not measured.
 
     At a batch size above 1 a sentence's time is that of its whole batch: it is the time to wait for
-    the sentence, not its share of the work. ``trace`` has an object a step where steps were
-    recorded (the fields of :class:`StepTrace`), else it is null.
+    the sentence, not its share of the work.
     """
     for runs in [[run] for run in one.runs] if group.sampled else [one.runs]:
         rounds = {run.round for run in runs}
@@ -58,7 +57,6 @@ def sentence_records(one: SystemSummary, group: Group) -> Iterator[JsonObject]:
 def _our_names(runs: Sequence[Run], i: int) -> JsonObject:
     found: JsonObject = {name: _last(runs, name, i) for name in COLUMNS}
     known = found["steps"] is not None
-    trace = _last(runs, "trace", i)
     return {
         "seconds": _seconds(runs, i),
         **found,
@@ -67,7 +65,6 @@ def _our_names(runs: Sequence[Run], i: int) -> JsonObject:
             found["accepted_tokens"] / max(found["verified_tokens"], 1) if known else None
         ),
         "rounds": len(runs),
-        "trace": trace,
     }
 
 

@@ -7,8 +7,6 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from specdec_plugins.decoding.step_result import StepTrace
-
 Count = Annotated[int, Meta(ge=0, le=10**18)]
 Figure = Annotated[float, Meta(ge=0, le=1e18)]
 
@@ -33,9 +31,6 @@ class SentenceColumns(msgspec.Struct, forbid_unknown_fields=True):
     """How many drafted tokens each step accepted; where there is an output."""
     output: list[str] = []
     """Its translation; where it is the same in every round, only in round 1."""
-    trace: list[list[StepTrace]] = []
-    """Its steps, as one more pass took them, which is not timed; only where that is asked for, and
-    where there is an output."""
 
     def __post_init__(self) -> None:
         """
@@ -73,9 +68,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     precision: str
     """What was computed in."""
     memory: Count | None = None
-    """Bytes. Of a system with a process of its own: the most that this has had until then. Else
-    what loading the system added to the process, and the most that decoding added to that, as
-    :mod:`specdec_plugins.evaluation.memory` measures it. None where that cannot be known."""
+    """Bytes: the most that the system's own process had had until then; None where it has none."""
     block_size: Count | None = None
     """k."""
     control_seconds: Figure | None = None

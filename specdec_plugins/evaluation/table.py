@@ -40,13 +40,14 @@ MEANINGS = (
     "committed a step, bonus token included. Acceptance rate: accepted tokens per verified one. "
     "Verification rate: verifier calls per committed token. Discard rate: drafted tokens that were "
     "not accepted, per committed token; of verified: only those that were verified. Controller: "
-    "what its answers took of the time. Memory: {memory}. Lines unlike: how many differ from those "
+    "what its answers took of the time. {memory}Lines unlike: how many differ from those "
     "of AR of the same engine and precision, and from those of CTranslate2 in float32.{bleu}"
 )
 BLEU = (
     " BLEU: sacreBLEU `{}`. Tokenised BLEU: of Moses tokens, compounds split, as in the SpecDec "
     "paper."
 )
+MEMORY = "Memory: the most that the system's process had, libraries and weights included. "
 DRAWN = (
     "; output is drawn and differs in length, so that tokens are timed, not sentences, and outputs "
     "are not compared"
@@ -277,16 +278,12 @@ def _meanings(figures: Json) -> str:
     counts = sorted({system["milliseconds_a_sentence"]["rounds"] for system in every})
     rounds = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
     signature = figures["bleu_signature"]
-    own = "waiting" in figures["machine"]
     return MEANINGS.format(
         over=f"means over {rounds} seeds"
         if seeds
         else f"medians over alternating rounds ({rounds})",
         baseline=figures["baseline"],
         drawn=DRAWN if seeds else "",
-        memory="the most that the system's process had, libraries and weights included"
-        if own
-        else "roughly, what loading a system added to that of the process, which all share, and "
-        "the most that decoding added",
+        memory=MEMORY if "waiting" in figures["machine"] else "",
         bleu=BLEU.format(signature) if signature else "",
     )

@@ -9,7 +9,6 @@ from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.observers import Observer
 from specdec_plugins.decoding.statistics import COUNTS, RATES, DecodingStatistics
 from specdec_plugins.decoding.step_result import StepResult
-from specdec_plugins.decoding.trace import TraceRecorder
 from specdec_plugins.engines.engine import described
 from specdec_plugins.engines.openvino_core import computed_precision
 from specdec_plugins.evaluation.worker import Decoded
@@ -46,10 +45,8 @@ class TranslatorJob:
         """
         self.translator = load_translator(self.settings)
 
-    def decode(self, batches: int, seed: int | None = None, trace: bool = False) -> Decoded:
+    def decode(self, batches: int, seed: int | None = None) -> Decoded:
         """Decodes as a :class:`Job` does. What a controller learns and measures stays with it."""
-        if trace:
-            return self._trace(batches, seed)
         generator, counts = self.translator.generator, RowCounts()
         log = generator.statistics = DecodingStatistics()
         if isinstance(generator, SpeculativeGenerator):
@@ -76,17 +73,6 @@ class TranslatorJob:
             decoded.columns["verified_tokens"] = verified
             decoded.figures |= self._figures(log)
         return decoded
-
-    def _trace(self, batches: int, seed: int | None) -> Decoded:
-        """Decode to record what the steps of every sentence do."""
-        generator = self.translator.generator
-        assert isinstance(generator, SpeculativeGenerator)
-        generator.statistics = DecodingStatistics()
-        generator.observers = [TraceRecorder(self.translator.codec.target)]
-        lines = self.batches[:batches]
-        found = [result.trace for b in lines for result in self.translator.translate(b, seed=seed)]
-        generator.observers = []
-        return Decoded(columns={"trace": [trace.steps for trace in found if trace is not None]})
 
     def _figures(self, log: DecodingStatistics) -> JsonObject:
         counts = {name: getattr(log, name) for name in COUNTS}

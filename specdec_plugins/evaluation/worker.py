@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import sys
 import traceback
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, Protocol
 
-from specdec_plugins.evaluation.memory import peak_memory
 from specdec_plugins.files.json_object import JsonObject
 
+STATUS = Path("/proc/self/status")
 Tokens = list[str]
 """A sentence: symbols of its language's dictionary, without EOS."""
 
@@ -33,7 +35,7 @@ class Decoded:
     figures: JsonObject = field(default_factory=dict)
     """Fields of a :class:`Run` that this kind of system knows."""
     memory: int | None = None
-    """Bytes: the most that the system has had in memory so far; None where nothing tells it."""
+    """Bytes: the most that the system's process has had; None of one that shares its process."""
 
 
 class Job(Protocol):
@@ -41,12 +43,11 @@ class Job(Protocol):
 
     def load(self) -> None: ...
 
-    def decode(self, batches: int, seed: int | None = None, trace: bool = False) -> Decoded:
+    def decode(self, batches: int, seed: int | None = None) -> Decoded:
         """Decode so many batches, the first ones.
 
         Args:
             seed: what is drawn depends on it.
-            trace: record the steps of each sentence, as the column ``trace``, and nothing else.
         """
         ...
 
@@ -86,3 +87,14 @@ def serve(connection: Connection) -> None:
         decoded = job.decode(*connection.recv())
         decoded.memory = peak_memory()
         connection.send(decoded)
+
+
+def peak_memory() -> int:
+    """Return the most bytes of memory that this process has had."""
+    try:
+        status = dict(line.split(":", 1) for line in STATUS.read_text("utf-8").splitlines())
+        return int(status["VmHWM"].split()[0]) * 1024
+    except (OSError, KeyError):
+        # On Linux this one begins with that of the process that started this one.
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most if sys.platform == "darwin" else most * 1024

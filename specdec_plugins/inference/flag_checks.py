@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Iterable
 
 from specdec_plugins.decoding.acceptance import RULE_OPTIONS, SamplingRule
 from specdec_plugins.decoding.controllers import ControllerOptions
@@ -56,6 +57,20 @@ def idle_flags(args: Namespace) -> set[str]:
         return set()  # which is said when the settings are made
 
 
+def refuse_flags(args: Namespace, refused: Iterable[tuple[str, object, str]]) -> None:
+    """
+    Args:
+        refused: flags with the value of each that asks for nothing, and why it is refused.
+
+    Raises:
+        ValueError: one asks for something, by name.
+    """
+    for flag, nothing, why in refused:
+        value = getattr(args, flag.removeprefix("--").replace("-", "_"))
+        if value is not None and value != nothing:
+            raise ValueError(f"{flag}{'' if value is True else f' {value}'}: {why}")
+
+
 def check_honoured(args: Namespace) -> None:
     """
     Raises:
@@ -64,7 +79,5 @@ def check_honoured(args: Namespace) -> None:
     remedy = "fairseq's own commands have it"
     by_others = [(*flag, remedy) for flag in REFUSED if flag[0] not in SEARCH]
     stock = args.strategy == "fairseq"  # of others GenerationLimits says so
-    for name, flag, nothing, told in (*NOT_OF_TEXT, *(by_others if stock else ())):
-        value = getattr(args, name)
-        if value is not None and value != nothing:
-            raise ValueError(f"{flag} {value}: not supported here; {told}")
+    for _, flag, nothing, told in (*NOT_OF_TEXT, *(by_others if stock else ())):
+        refuse_flags(args, [(flag, nothing, f"not supported here; {told}")])

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from drafters import save_pair
@@ -15,7 +16,6 @@ from drafters import save_pair
 from specdec_plugins.cli import benchmark as script
 from specdec_plugins.decoding.acceptance import RelaxedRule, StrictRule
 from specdec_plugins.evaluation import ctranslate2_system, experiment, plots
-from specdec_plugins.evaluation.processes import InThisProcess
 from specdec_plugins.evaluation.worker import Job
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference.report import versions
@@ -41,8 +41,8 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def in_this_process(name: str, job: Job, threads: int) -> nullcontext[InThisProcess]:
-    return nullcontext(InThisProcess(job, "cpu"))
+def in_this_process(name: str, job: Job, threads: int) -> nullcontext[Job]:
+    return nullcontext(job)
 
 
 @pytest.fixture
@@ -169,11 +169,11 @@ def test_pictures(world: Path, out: Path) -> None:
         (["--threads", "4096"], 2, "--threads 4096: must be from 1 to "),
         (["--rule", "loose"], 2, "--rule loose: must be strict, relaxed or relaxed:BETA:TAU, for"),
         (["--rule", "relaxed:1:0.5"], 2, "--rule relaxed:1:0.5: must be strict"),
-        (["--bf16"], 2, "--bf16 is not for a benchmark: choose with --precision; leave it out"),
-        (["--sampling"], 2, "--sampling is not for a benchmark"),
-        (["--seed", "2"], 2, "--seed is not for a benchmark: nothing is drawn; leave it out"),
+        (["--bf16"], 2, "--bf16: choose with --precision; leave it out"),
+        (["--sampling"], 2, "--sampling: systems are compared by what they say"),
+        (["--seed", "2"], 2, "--seed 2: nothing is drawn; leave it out"),
         (["--beta", "1"], 2, "--beta 1: relaxed acceptance takes 2 or more"),
-        (["--strategy", "AR"], 2, "--strategy is not for a benchmark"),
+        (["--strategy", "AR"], 2, "--strategy AR: all strategies are compared"),
         (["--baseline", "other"], 1, "--baseline 'other': is not one of the systems: fairseq"),
         (["--source", "nowhere"], 1, "--input-path nowhere: cannot be read"),
         (["--block-size", "9"], 2, "block"),
@@ -232,11 +232,8 @@ def test_what_is_not_installed_is_named(
 def test_a_system_that_fails_is_named(
     run: Run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    class Ended(InThisProcess):
-        def load(self) -> None:
-            raise InferenceError("AR, 1 thread: its process ended (status -9)")
-
-    ended = lambda name, job, threads: nullcontext(Ended(job, "cpu"))  # noqa: E731
-    monkeypatch.setattr(experiment, "SystemProcess", ended)
+    ended = Mock()
+    ended.load.side_effect = InferenceError("AR, 1 thread: its process ended (status -9)")
+    monkeypatch.setattr(experiment, "SystemProcess", lambda *_: nullcontext(ended))
     assert run(*SMALL) == 1
     assert "AR, 1 thread: its process ended (status -9)" in one_error(capfd)

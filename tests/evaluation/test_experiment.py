@@ -125,13 +125,6 @@ def test_texts_come_one_after_another(base: Settings) -> None:
     assert list(differences(alone, experiment.describe())) == ["texts.far"]
 
 
-def test_a_trace_is_another_experiment(base: Settings) -> None:
-    found = differences(
-        make_experiment(base).describe(), make_experiment(base, trace=True).describe()
-    )
-    assert list(found) == ["trace"]
-
-
 def test_other_files_and_threads_are_another_experiment(base: Settings) -> None:
     def describe(controller: str, threads: int = 1) -> dict[str, Any]:
         return make_experiment(base, controller=controller, threads=threads).describe()
@@ -146,8 +139,3 @@ def test_other_files_and_threads_are_another_experiment(base: Settings) -> None:
     Path(str(base.path)).write_text("another")
     assert list(differences(plain, describe("constant"))) == ["models.drafter"]
     assert "systems.AR, 2 threads" in differences(plain, describe("constant", 2))
-
-
-def test_a_precision_that_a_device_has_not(base: Settings) -> None:
-    with pytest.raises(ValueError, match="--precision float16: needs a GPU"):
-        make_experiment(replace(base, device="cuda", precision="float16"), devices=("cuda", "cpu"))

@@ -8,13 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from fake_jobs import EchoJob, HeavyJob
+from fake_jobs import EchoJob
 from trained import Trained
 
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.evaluation import worker
-from specdec_plugins.evaluation.memory import MemoryGrowth
-from specdec_plugins.evaluation.processes import InThisProcess, SystemProcess
+from specdec_plugins.evaluation.processes import SystemProcess
 from specdec_plugins.evaluation.timing import TranslatorJob
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.input import Line
@@ -100,7 +99,7 @@ def test_ours_in_its_process_says_what_it_says_here(trained: Trained) -> None:
     )
     lines = [Line(number, text) for number, text in enumerate(trained.source[:8], start=1)]
     batches = [lines[:4], lines[4:]]
-    here = InThisProcess(TranslatorJob(settings, batches), "cpu")
+    here = TranslatorJob(settings, batches)
     here.load()
     with SystemProcess("ours", TranslatorJob(settings, batches), 1) as process:
         process.load()
@@ -114,16 +113,11 @@ def test_ours_in_its_process_says_what_it_says_here(trained: Trained) -> None:
     assert found.figures["acceptance_length"] > 1
 
 
-def test_memory_of_systems_that_share_a_process() -> None:
-    """What a system holds counts from run to run; what it has for a while, only in that run."""
-    if MemoryGrowth("cpu").now() is None:
-        pytest.skip("this system does not let a peak be set back")
-    size = 64 * 2**20
-    job = HeavyJob(size)
-    system = InThisProcess(job, "cpu")
-    system.load()
-    first, second = system.decode(1), system.decode(0)
-    assert first.memory is not None
-    assert second.memory is not None
-    assert 1.9 * size < first.memory < 2.5 * size
-    assert 0.9 * size < second.memory < 1.5 * size
+def test_a_peak_is_no_less_than_what_is_held(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also where the system tells it in another way."""
+    held = b"1" * 64 * 2**20
+    assert worker.peak_memory() > len(held)
+    monkeypatch.setattr(worker, "STATUS", tmp_path / "none")
+    assert worker.peak_memory() > len(held)

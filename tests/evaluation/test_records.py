@@ -10,7 +10,6 @@ from experiments import BASE, PEERS, make_columns, make_group, make_run, make_sy
 
 from specdec_plugins.decoding.acceptance import SamplingRule
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.decoding.step_result import StepTrace
 from specdec_plugins.evaluation.records import file_name, sentence_records
 from specdec_plugins.evaluation.runs import Run, SentenceColumns
 from specdec_plugins.evaluation.summary import Group
@@ -99,17 +98,14 @@ def test_what_was_not_measured_is_null() -> None:
 
 
 def test_of_sampled_output_there_is_a_record_for_each_seed() -> None:
-    """With AR's time by the same seed; and what every drafted token was worth, if recorded."""
-    step = StepTrace(["a"], 1, 1, "b", 0.5, p=[0.5], q=[1.0], p_acc=[0.5])
+    """With AR's time by the same seed."""
     limits = GenerationLimits(temperature=0.7)
     drawn = make_systems(replace(BASE, rule=SamplingRule(), limits=limits))
     runs = [
         make_run(
             drawn[name],
             round=seed,
-            by_sentence=make_columns(
-                seed * (n + 1), seed, output=["x", str(seed)], trace=[[step], []]
-            ),
+            by_sentence=make_columns(seed * (n + 1), seed, output=["x", str(seed)]),
         )
         for n, name in enumerate(("AR", "constant k 3"))
         for seed in (4, 9)
@@ -120,10 +116,9 @@ def test_of_sampled_output_there_is_a_record_for_each_seed() -> None:
         *((4, 0, "x"), (4, 1, "4"), (9, 0, "x"), (9, 1, "9")),
     ]
     assert [(r["spec_time"], r["target_time"]) for r in found[::2]] == [(8, 4), (18, 9)]
-    assert found[0]["trace"] == [step]
     assert (found[0]["sampling"], found[0]["temperature"], found[0]["rounds"]) == (True, 0.7, 1)
     (plain, _) = records(make_group(make_runs("AR")), 0)
-    assert plain["seed"] is plain["trace"] is None
+    assert plain["seed"] is None
 
 
 def test_file_names() -> None:

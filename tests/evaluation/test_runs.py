@@ -7,13 +7,11 @@ import math
 import pytest
 from experiments import PEERS, make_columns, make_run
 
-from specdec_plugins.decoding.step_result import StepTrace
 from specdec_plugins.evaluation.runs import Run
 
 
 def test_json_and_back() -> None:
-    step = StepTrace(["a"], 1, 1, "b", 0.5, p=[0.5], q=[1.0], p_acc=[0.5])
-    columns = make_columns(0.5, output=["schön"], trace=[[step]])
+    columns = make_columns(0.5, output=["schön"])
     for run in (make_run(by_sentence=columns), make_run(PEERS[0])):
         assert b"\n" not in run.to_json()
         assert Run.from_json(run.to_json()) == run

@@ -13,7 +13,6 @@ from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.evaluation.experiment import Experiment, Round, timed_run
-from specdec_plugins.evaluation.processes import InThisProcess
 from specdec_plugins.evaluation.runs import Run
 from specdec_plugins.evaluation.systems import System
 from specdec_plugins.evaluation.texts import NamedText, Sentences
@@ -46,16 +45,14 @@ def make(pair: Settings, name: str) -> System:
     return System(name, replace(pair, controller=ControllerOptions(name, **given)), 1)
 
 
-def runs(
-    system: System, text: Sentences, batch: int, *numbers: int, trace: bool = False
-) -> list[Run]:
+def runs(system: System, text: Sentences, batch: int, *numbers: int) -> list[Run]:
     """Rounds of one system, in this process."""
     experiment = Experiment([system], [text], system.settings, {})
-    rounds = [Round("cpu", batch, text, number, [system]) for number in numbers]
-    worker = InThisProcess(experiment.job(system, rounds[0]), "cpu")
-    worker.load()
-    worker.decode(1)
-    return [timed_run(system, worker, one, trace) for one in rounds]
+    rounds = [Round(batch, text, number, [system]) for number in numbers]
+    job = experiment.job(system, rounds[0])
+    job.load()
+    job.decode(1)
+    return [timed_run(system, job, one) for one in rounds]
 
 
 def test_counts_are_of_the_rows_that_steps_had() -> None:
@@ -109,7 +106,6 @@ def test_stock_search_tells_nothing_of_its_steps(pair: Settings, text: Sentences
     assert run.by_sentence.output == ours.by_sentence.output
     assert run.by_sentence.steps == []
     assert run.steps is run.acceptance_length is run.block_size is None
-    assert run.memory is not None
 
 
 def test_a_sentence_counts_the_same_alone_and_in_a_batch(pair: Settings, text: Sentences) -> None:
@@ -130,28 +126,8 @@ def test_batches_are_of_like_lengths(text: Sentences) -> None:
     ]
 
 
-def test_a_run_is_traced_in_a_pass_of_its_own(pair: Settings, text: Sentences) -> None:
-    """Which is neither counted nor repeated where outputs are the same."""
-    run, again = runs(make(pair, "confidence"), text, 2, 1, 2, trace=True)
-    columns = run.by_sentence
-    assert [len(steps) for steps in columns.trace] == columns.steps
-    accepted = [[step.accepted for step in steps] for steps in columns.trace]
-    assert accepted == columns.accepted_by_step
-    drafted = [sum(len(step.drafted) for step in steps) for steps in columns.trace]
-    assert drafted == columns.drafted_tokens
-    committed = [sum(step.committed for step in steps) for steps in columns.trace]
-    assert committed == columns.committed_tokens
-    assert all(step.p and step.q and step.p_acc for steps in columns.trace for step in steps)
-    assert again.by_sentence.trace == []
-    assert runs(make(pair, "drafter"), text, 2, 1, trace=True)[0].by_sentence.trace == []
-
-
 def test_a_round_of_sampling_is_drawn_by_its_seed(pair: Settings, text: Sentences) -> None:
-    """What is traced is what was timed; all rounds have outputs."""
+    """All rounds have outputs."""
     system = make(replace(pair, rule=SamplingRule()), "constant")
-    found = runs(system, text, 2, 3, 4, 3, trace=True)
-    outputs = [run.by_sentence.output for run in found]
+    outputs = [run.by_sentence.output for run in runs(system, text, 2, 3, 4, 3)]
     assert outputs[0] == outputs[2] != outputs[1]
-    for run in found:
-        accepted = [sum(s.accepted for s in steps) for steps in run.by_sentence.trace]
-        assert accepted == run.by_sentence.accepted_tokens

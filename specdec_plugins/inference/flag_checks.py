@@ -12,14 +12,6 @@ from specdec_plugins.decoding.engine_choice import OF_DRAFTER
 from specdec_plugins.decoding.limits import REFUSED
 
 SAMPLING = tuple(option.name for option in SamplingRule.options)
-SEARCH = (
-    *SAMPLING,
-    "diverse_beam_groups",
-    "diverse_beam_strength",
-    "diversity_rate",
-    "match_source_len",
-    "no_repeat_ngram_size",
-)
 NOT_OF_TEXT = (
     ("model_overrides", "--model-overrides", "{}", "models are built as their checkpoints say"),
     ("num_shards", "--num-shards", 1, "give each part of the text as a file"),
@@ -76,8 +68,6 @@ def check_honoured(args: Namespace) -> None:
     Raises:
         ValueError: a flag of fairseq's would change the output and is not honoured, by name.
     """
-    remedy = "fairseq's own commands have it"
-    by_others = [(*flag, remedy) for flag in REFUSED if flag[0] not in SEARCH]
-    stock = args.strategy == "fairseq"  # of others GenerationLimits says so
-    for _, flag, nothing, told in (*NOT_OF_TEXT, *(by_others if stock else ())):
+    by_others = [(*flag, "fairseq's own commands have it") for flag in REFUSED]
+    for _, flag, nothing, told in (*NOT_OF_TEXT, *by_others):
         refuse_flags(args, [(flag, nothing, f"not supported here; {told}")])

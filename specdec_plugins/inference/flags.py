@@ -15,7 +15,7 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.registry import REGISTRIES
 
 from specdec_plugins.checkpoints.pair import split_pair
-from specdec_plugins.decoding.acceptance import RULE_OPTIONS, StrictRule, choose_rule
+from specdec_plugins.decoding.acceptance import RULE_OPTIONS, choose_rule
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.engine_choice import ENGINE, OF_DRAFTER, PRECISION
 from specdec_plugins.decoding.limits import LARGEST, REFUSED, REPETITION_PENALTY, GenerationLimits
@@ -24,7 +24,6 @@ from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.inference.flag_checks import (
     NOT_OF_TEXT,
     SAMPLING,
-    SEARCH,
     check_honoured,
     idle_flags,
 )
@@ -81,7 +80,7 @@ class TranslationParser(Parser):
         self._check_sizes(args)
         args.encoder_options = encoder_options(args)
         own = self._own_names() - idle_flags(args)
-        used = {*own, *USED, *args.encoder_options, *(SEARCH if args.strategy == "fairseq" else ())}
+        used = {*own, *USED, *args.encoder_options}
         used |= {name for name, *_ in (*REFUSED, *NOT_OF_TEXT)}
         if args.post_process not in (None, "subword_nmt"):
             used.add("post_process")
@@ -97,7 +96,7 @@ class TranslationParser(Parser):
 
     def _hide_idle(self) -> None:
         """Show, of fairseq's flags, which are all taken, those that may do something."""
-        shown = {*self._own_names(), *USED, *SEARCH, "post_process", "help"}
+        shown = {*self._own_names(), *USED, "post_process", "help"}
         for name in ENCODERS:
             for config in REGISTRIES[name]["dataclass_registry"].values():
                 shown |= set() if config is None else set(vars(config()))
@@ -278,22 +277,15 @@ def make_settings(args: Namespace) -> Settings:
             f"--acceptance-head {args.acceptance_head}: --strategy {args.strategy} verifies no "
             "drafts; use --strategy specdec"
         )
-    stock = args.strategy == "fairseq"
-    # Stock search draws by its own options, of which those that cannot be are refused here too.
-    judging = {option: vars(args)[option] for option in RULE_OPTIONS}
-    if stock:
-        judging = {name: judging[name] for name in SAMPLING}
-    rule = choose_rule(judging)
     _warn_of_no_tau(args)
     limits = {name: getattr(args, name) for name in LIMITS}
     return Settings(
         **_models_and_text(args),
         **{name: getattr(args, name) for name in PLAIN},
         ar_backend=args.AR_backend,
-        rule=StrictRule() if stock else rule,
+        rule=choose_rule({option: vars(args)[option] for option in RULE_OPTIONS}),
         controller=ControllerOptions.from_config(args),
-        limits=GenerationLimits.from_config(Namespace(**limits) if stock else args),
+        limits=GenerationLimits.from_config(Namespace(**limits)),
         device="cuda" if torch.cuda.is_available() and not args.cpu else "cpu",
         precision=_precision(args),
-        search_options={name: getattr(args, name) for name in SEARCH} if stock else {},
     )

@@ -247,10 +247,6 @@ def _build_beam_search(
         lenpen=limits.lenpen,
         unnormalized=not limits.normalize_scores,
     )
-    vars(options).update(settings.search_options)
-    if settings.search_options.get("sampling"):
-        # Stock search looks for so many without asking how many there are.
-        options.sampling_topk = min(options.sampling_topk, len(task.target_dictionary))
     verifier.prepare_for_inference_(Namespace(generation=options))
     positions = int(verifier.max_decoder_positions())
     limits.check_positions(positions)

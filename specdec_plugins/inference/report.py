@@ -13,7 +13,6 @@ import torch
 
 import specdec_plugins
 from specdec_plugins.decoding.acceptance import choose_rule
-from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
 from specdec_plugins.decoding.statistics import RATES
 from specdec_plugins.files.json_object import JsonObject
@@ -107,18 +106,9 @@ def _settings(settings: Settings) -> JsonObject:
     return {**described, "output_depends_on_batch": depends if judges else None}
 
 
-def _sampling(settings: JsonObject) -> str:
-    """How tokens were drawn, if they were; stock search has options of its own for that."""
-    stock = settings["search_options"]
-    if stock.get("sampling"):
-        return str(Sampling(stock["sampling_topk"], stock["sampling_topp"]))
-    rule = choose_rule(settings["rule"])
-    return str(rule) if rule.draws else ""
-
-
 def _title(settings: JsonObject) -> str:
     """The strategy and the most important of its settings."""
-    rule, controller = settings["rule"], settings["controller"]
+    rule, controller = choose_rule(settings["rule"]), settings["controller"]
     title = f"{settings['strategy']}, batch {settings['batch']}"
     if settings["beam"]:
         title += f", beam {settings['beam']}"
@@ -126,10 +116,10 @@ def _title(settings: JsonObject) -> str:
         title += f", block size {settings['block_size']}"
     if prefix := settings["target_prefix"]:
         title += f", target prefix {prefix}"
-    if drawn := _sampling(settings):
-        title += f", {drawn} at temperature {settings['limits']['temperature']:g}"
+    if rule.draws:
+        title += f", {rule} at temperature {settings['limits']['temperature']:g}"
     elif controller is not None:
-        title += f", {choose_rule(rule)}"
+        title += f", {rule}"
     if (penalty := settings["limits"]["repetition_penalty"]) != 1:
         title += f", repetition penalty {penalty:g}"
     if controller is None:

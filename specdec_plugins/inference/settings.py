@@ -93,8 +93,6 @@ class Settings:
     """fairseq's ``--post-process``; None removes ``@@ `` markers, unless ``bpe`` does so."""
     keep_bpe: bool = False
     """Put out segmented text."""
-    search_options: Mapping[str, object] = field(default_factory=dict)
-    """Options of stock beam search under fairseq's names, for the strategy ``fairseq``."""
     trace: bool = False
     """Record the steps of every sentence; only where a verifier takes steps of our own."""
 
@@ -151,10 +149,10 @@ class Settings:
             raise ValueError(
                 f"--AR-path: give the verifier's checkpoint; --strategy {self.strategy} needs one"
             )
-        if self.strategy == "drafter" and self.rule.draws:
+        if self.strategy in ("drafter", "fairseq") and self.rule.draws:
             raise ValueError(
-                "--sampling: the drafter alone takes its best tokens; use --strategy specdec, AR "
-                "or fairseq"
+                f"--sampling: --strategy {self.strategy} takes the best tokens; use --strategy "
+                "specdec or AR, or fairseq's own commands"
             )
         if self.trace and self.strategy not in TRACED:
             raise ValueError(
@@ -183,7 +181,7 @@ class Settings:
                 f"--max-len-b {limits.max_len_b}"
             )
         if self.strategy == "fairseq":
-            check_stock_search({**asdict(limits), **self.search_options})
+            check_stock_search(asdict(limits))
         if self.strategy == "drafter" and limits.repetition_penalty != 1:
             raise ValueError(
                 f"{REPETITION_PENALTY.flag} {limits.repetition_penalty}: changes the verifier's "
@@ -206,7 +204,6 @@ class Settings:
             "controller": self.controller.describe(),
             "limits": asdict(self.limits),
             "encoder_options": dict(self.encoder_options),
-            "search_options": dict(self.search_options),
         }
 
     @property
@@ -219,11 +216,6 @@ class Settings:
         """Whether CTranslate2 is to decode, if it can."""
         decodes = self.strategy in TRACED and not self.drafts
         return decodes and self.ar_backend == CTRANSLATE2
-
-    @property
-    def draws(self) -> bool:
-        """Whether output is drawn: by our rule, or by stock search."""
-        return self.rule.draws or bool(self.search_options.get("sampling"))
 
     @property
     def window(self) -> int:

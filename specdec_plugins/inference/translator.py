@@ -260,7 +260,7 @@ class Translator:
         for start in range(0, len(order) + 1, batch):
             rows = order[start : start + batch]
             if rows and max(rows) >= following:
-                if seed is not None and self.settings.draws:
+                if seed is not None and self.settings.rule.draws:
                     torch.manual_seed(Random(f"{seed} {lines[rows[0]].number}").getrandbits(63))
                 results = self._decode([lines[i] for i in rows], [sources[i] for i in rows])
                 known.update(zip(rows, results, strict=True))

@@ -136,10 +136,8 @@ def test_used_flags_are_not_called_useless(
     (source := tmp_path / "in.txt").write_text("w1 w2\n")
     run = partial(run, input_path=str(source))
     assert run("--strategy", "AR", "--lenpen=0.5", "--min-len", "2", "--quiet", "--seed=3") == 0
-    assert run("--strategy", "fairseq", "--no-repeat-ngram-size", "2") == 0
     assert not caplog.records
     assert run("--strategy", "AR", "--sampling", "--sampling-topk=3") == 0
-    assert run("--strategy", "fairseq", "--sampling", "--sampling-topp=0.5") == 0
     assert run("--strategy", "AR", "--repetition-penalty=1.2") == 0
     assert not caplog.records
     assert run("--strategy", "AR", "--bpe-codes", "x", "--lm-weight=1") == 0
@@ -335,13 +333,13 @@ def test_a_target_prefix(
     assert "18 forced tokens" in told
 
 
-@pytest.mark.parametrize("strategy", ["specdec", "AR", "fairseq"])
+@pytest.mark.parametrize("strategy", ["specdec", "AR"])
 def test_sampling(
     run: RunScript, tmp_path: Path, greedy: list[str], strategy: str, capfd: Any
 ) -> None:
     """From the best token alone it is greedy; else the seed decides, and that it is recorded."""
     out, path = tmp_path / "out.txt", tmp_path / "stats.json"
-    flags = ["--sampling", "--temperature", "3", "--stats-json", str(path), "--beam", "1"]
+    flags = ["--sampling", "--temperature", "3", "--stats-json", str(path)]
     outputs = []
     assert run(*flags, "--sampling-topk", "1", strategy=strategy) == 0
     assert lines_of(out) == greedy
@@ -352,11 +350,7 @@ def test_sampling(
     assert outputs[0] == outputs[1] != outputs[2]
     settings = json.loads(path.read_text())["settings"]
     assert settings["seed"] == 2
-    if strategy == "fairseq":
-        stock = settings["search_options"]
-        assert (stock["sampling"], stock["sampling_topk"], stock["sampling_topp"]) == (True, -1, -1)
-    else:
-        assert settings["rule"] == {"sampling": True}
+    assert settings["rule"] == {"sampling": True}
     assert f"{strategy}, batch 1" in (report := capfd.readouterr().err)
     assert "sampling at temperature 3" in report
     assert run(*flags, "--sampling-topk", "9999", strategy=strategy) == 0
@@ -547,7 +541,8 @@ def test_a_line_too_short_for_the_minimum(
             "--repetition-penalty 2.0: changes the verifier's scores, and the drafter alone",
         ),
         (["--strategy", "AR", "--acceptance-head", "x"], 2, "--acceptance-head x: --strategy AR"),
-        (["--sampling", "--strategy", "drafter"], 2, "--sampling: the drafter alone takes"),
+        (["--sampling", "--strategy", "drafter"], 2, "--sampling: --strategy drafter takes the"),
+        (["--sampling", "--strategy", "fairseq"], 2, "--sampling: --strategy fairseq takes the"),
         (["--sampling", "--controller", "oracle"], 2, "--controller oracle: looks at drafted"),
         (["-s", "de", "-t", "en"], 1, "translates from en to de; give -s en -t de, or neither"),
         (["--nbest", "6", "--strategy", "fairseq"], 2, "--nbest 6: only a beam has several"),
@@ -565,7 +560,7 @@ def test_a_line_too_short_for_the_minimum(
         ),
         (["--strategy", "fairseq", "--lenpen", "1e20"], 2, "--lenpen 1e+20: is too large"),
         (["--post-process", "nonsense"], 2, "--post-process nonsense"),
-        (["--strategy", "fairseq", "--sampling", "--sampling-topp", "2"], 2, "2.0: must be at mos"),
+        (["--sampling", "--sampling-topp", "2"], 2, "2.0: must be at mos"),
         (["--no-such-flag"], 2, "unrecognized arguments: --no-such-flag"),
         (["--user-dir", "no_such_folder"], 2, "--user-dir no_such_folder: cannot be imported"),
         (["--source-lang", "fr"], 1, "dict.fr.txt: no such file; the data directory must hold"),

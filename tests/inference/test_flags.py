@@ -10,7 +10,7 @@ from fairseq.dataclass.configs import GenerationConfig
 
 from specdec_plugins.decoding.limits import REFUSED
 from specdec_plugins.inference import flags
-from specdec_plugins.inference.flag_checks import NOT_OF_TEXT, SEARCH
+from specdec_plugins.inference.flag_checks import NOT_OF_TEXT
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 
 # By why they change no output of ours.
@@ -37,7 +37,7 @@ NOTHING = {
     "iterative refinement": "iter_decode_eos_penalty iter_decode_max_iter "
     "iter_decode_force_max_iter iter_decode_with_beam iter_decode_with_external_reranker "
     "decoding_format",
-    "only with a flag that is refused": "lm_weight retain_dropout_modules",
+    "only with a flag that is refused": "lm_weight retain_dropout_modules diverse_beam_strength",
     "fairseq itself ignores it": "no_early_stop no_beamable_mm",
     "draws are by --seed": "no_seed_provided",
 }
@@ -60,7 +60,7 @@ def our_parser() -> TranslationParser:
 def test_our_commands_know_what_to_do_with_every_flag() -> None:
     """A flag that our commands do not take is refused by name, too."""
     parser = our_parser()
-    honoured = {*parser._own_names(), *flags.USED, *SEARCH, "post_process", "help"}
+    honoured = {*parser._own_names(), *flags.USED, "post_process", "help"}
     taken = {
         name
         for name, action in flags_of_fairseq().items()
@@ -74,10 +74,9 @@ def test_our_commands_know_what_to_do_with_every_flag() -> None:
 def test_the_generator_knows_what_to_do_with_every_option() -> None:
     """Those of ``fairseq-generate``, ``fairseq-interactive`` and the hub interface."""
     honoured = {*flags.LIMITS, *flags.SAMPLING, "beam"}
-    idle = HARMLESS | {"diverse_beam_strength"}  # without groups of beams, which are refused
     options = {name for name in vars(GenerationConfig()) if name != "_name"}
     assert len(options) > 30
-    assert options - honoured - NAMES_REFUSED == options & idle
+    assert options - honoured - NAMES_REFUSED == options & HARMLESS
 
 
 def argument(action: Action) -> list[str]:
@@ -92,7 +91,7 @@ def argument(action: Action) -> list[str]:
 @pytest.mark.parametrize(
     ("strategy", "name"),
     [("AR", name) for name in sorted(NAMES_REFUSED)]
-    + [("fairseq", name) for name in sorted(NAMES_REFUSED.difference(SEARCH, {"nbest"}))],
+    + [("fairseq", name) for name in sorted(NAMES_REFUSED.difference({"nbest"}))],
 )
 def test_what_is_not_honoured_is_refused_by_name(strategy: str, name: str) -> None:
     action = flags_of_fairseq()[name]

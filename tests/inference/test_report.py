@@ -60,7 +60,6 @@ def settings(tmp_path: Path) -> Settings:
         encoder_options={"bpe_codes": str(tmp_path / "codes")},
         post_process="sentencepiece",
         keep_bpe=True,
-        search_options={"diversity_rate": 0.5},
         trace=True,
     )
 

@@ -163,7 +163,7 @@ def main(argv: Sequence[str]) -> None:
         )
         del verifier
         typed = shlex.join([PROG, *argv])
-        perform(args, experiment, Report(baseline, typed, left_out, {}, not args.no_plots))
+        perform(args, experiment, Report(baseline, typed, left_out, bars=not args.no_plots))
 
 
 def convert(verifier: Translator, folder: Path) -> Path:

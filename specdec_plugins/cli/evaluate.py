@@ -46,7 +46,6 @@ from specdec_plugins.evaluation.controllers import (
 )
 from specdec_plugins.evaluation.experiment import Experiment
 from specdec_plugins.evaluation.outputs import Report
-from specdec_plugins.evaluation.plots import draw_oracle, draw_pareto, draw_speed
 from specdec_plugins.evaluation.systems import AR
 from specdec_plugins.evaluation.texts import Sentences
 from specdec_plugins.files.terminal import command, program
@@ -67,7 +66,6 @@ REFUSED = (
     ("--trace", False, "was taken away; specdec-translate --trace records steps"),
     ("--device", None, "was taken away; a GPU is used if there is one, unless --cpu is given"),
 )
-PICTURES = {"pareto": draw_pareto, "speed": draw_speed, "oracle": draw_oracle}
 logger = logging.getLogger(PROG)
 
 
@@ -125,7 +123,7 @@ def main(argv: Sequence[str]) -> None:
     del translator
     torch.manual_seed((args.seed or SEEDS)[0])
     typed = shlex.join([PROG, *argv])
-    perform(args, experiment, Report(AR, typed, {}, {} if args.no_plots else PICTURES))
+    perform(args, experiment, Report(AR, typed, {}, pictures=not args.no_plots))
 
 
 def choose_rounds(args: argparse.Namespace) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from specdec_plugins.evaluation.discards import discards_against_constant
 from specdec_plugins.evaluation.experiment import Experiment
 from specdec_plugins.evaluation.folder import DESCRIPTION, RUNS, RunFolder
-from specdec_plugins.evaluation.plots import FORMATS, Draw, draw_bars
+from specdec_plugins.evaluation.plots import FORMATS, PICTURES, draw_bars, save_figure
 from specdec_plugins.evaluation.records import file_name, sentence_records
 from specdec_plugins.evaluation.summary import RATES, Group, Spread, SystemSummary, summarize
 from specdec_plugins.evaluation.systems import AR, CTRANSLATE2
@@ -23,8 +23,6 @@ from specdec_plugins.files.work_folder import LOCK
 
 SUMMARY, TABLE, SENTENCES, BARS = "summary.json", "table.md", "sentences", "speed"
 TIMES = ("seconds", "milliseconds_a_sentence", "milliseconds_per_token", "tokens_per_second")
-PICTURES = ("pareto", "speed", "oracle")
-"""A picture of each of these for every group."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +35,8 @@ class Report:
     """The command by which this was made."""
     left_out: Mapping[str, str]
     """Why a family of systems is not there."""
-    pictures: Mapping[str, Draw]
-    """What draws each of ``PICTURES`` that is wanted of every group."""
+    pictures: bool = False
+    """Whether every group is drawn."""
     bars: bool = False
     """Whether there is a picture of all groups."""
 
@@ -72,14 +70,13 @@ def write_outputs(folder: RunFolder, experiment: Experiment, report: Report) -> 
             )
             path = folder.output / SENTENCES / file_name(one, group)
             write_whole(path, (f"{record}\n".encode() for record in records))
-        for name, draw in report.pictures.items():
-            for kind, picture in draw(group).items():
-                write_whole(folder.output / f"{name}-{group.label}.{kind}", [picture])
+        for name, draw in PICTURES.items() if report.pictures else ():
+            if figure := draw(group):
+                save_figure(figure, folder.output / f"{name}-{group.label}")
     if report.bars:
         about = folder.description
         machine = f"{about['processor']}, {counted(about['cores'], 'core')}"
-        for kind, picture in draw_bars(groups, machine).items():
-            write_whole(folder.output / f"{BARS}.{kind}", [picture])
+        save_figure(draw_bars(groups, machine), folder.output / BARS)
     return text
 
 

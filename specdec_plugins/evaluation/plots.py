@@ -4,10 +4,11 @@ And of all groups: the time of a sentence."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from io import BytesIO
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,12 +16,12 @@ import numpy as np
 from specdec_plugins.evaluation.summary import Group, Spread, SystemSummary
 from specdec_plugins.evaluation.systems import AR, CTRANSLATE2, FAIRSEQ
 from specdec_plugins.files.json_object import JsonObject
+from specdec_plugins.files.output import write_whole
 from specdec_plugins.files.wording import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.patches import Patch
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,6 @@ class Style:
     size: int = 6
 
 
-Draw = Callable[[Group], dict[str, bytes]]
-"""Makes a picture of a group, by format."""
 STYLES = {
     "constant": Style("#0072B2", "o"),
     "heuristic": Style("#CC79A7", "D", 8),
@@ -48,9 +47,6 @@ OTHER = Style("#777777", "h", 8)
 BARS = {FAIRSEQ: "#999999", CTRANSLATE2: "#E69F00", AR: "#56B4E9", "strict": "#0072B2"}
 """The colours of what has no drafts, and of acceptance rules; any other rule is green. In print
 they differ in lightness."""
-HATCHES = ("", "////", "....", "xxxx", "----")
-"""The hatches by the number of threads, from the fewest on; once more from the beginning where that
-does not suffice."""
 UNREAL = "the bound of chains, not a real decoder"
 FORMATS = ("png", "svg")
 PANELS = (
@@ -71,11 +67,8 @@ def check_plotting(
         raise ValueError(f"the plots need matplotlib: pip install matplotlib, {instead}")
 
 
-def draw_pareto(group: Group) -> dict[str, bytes]:
+def draw_pareto(group: Group) -> Figure:
     """Verification rate against discard rate: constant k as a curve, thresholds as curves.
-
-    Returns:
-        the picture by format.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -102,10 +95,10 @@ def draw_pareto(group: Group) -> dict[str, bytes]:
         axes.grid(alpha=0.3)
     figure.axes[0].set_ylabel("verification rate: verifier calls per committed token")
     _legend(figure, columns=3)
-    return save_figure(figure)
+    return figure
 
 
-def draw_speed(group: Group) -> dict[str, bytes]:
+def draw_speed(group: Group) -> Figure:
     """Tokens a second by threshold; systems without one, and the best constant k, as lines.
 
     Bars reach from the slowest round or seed to the fastest.
@@ -144,7 +137,7 @@ def draw_speed(group: Group) -> dict[str, bytes]:
     )
     axes.grid(alpha=0.3)
     _legend(figure, columns=2)
-    return save_figure(figure)
+    return figure
 
 
 def _tokens(system: SystemSummary) -> Spread:
@@ -154,7 +147,7 @@ def _tokens(system: SystemSummary) -> Spread:
     return found
 
 
-def draw_oracle(group: Group) -> dict[str, bytes]:
+def draw_oracle(group: Group) -> Figure | None:
     """The oracle's verify length, step by step: of one sentence, and the mean over all of them.
 
     As Mamou et al., *Dynamic Speculation Lookahead Accelerates Speculative Decoding of Large
@@ -168,7 +161,7 @@ def draw_oracle(group: Group) -> dict[str, bytes]:
     told = ((system, system.first.by_sentence.accepted_by_step) for system in group.of("oracle"))
     found = [(system, lengths) for system, lengths in told if lengths]
     if not found:
-        return {}
+        return None
     figure = new_figure((13, 5.6))
     figure.suptitle(f"{_title(group)}\nThe oracle: {UNREAL}")
     one, mean = figure.subplots(1, 2, sharey=True)
@@ -198,7 +191,11 @@ def draw_oracle(group: Group) -> dict[str, bytes]:
     for axes in (one, mean):
         axes.grid(alpha=0.3)
     _legend(figure, columns=3)
-    return save_figure(figure)
+    return figure
+
+
+PICTURES = {"pareto": draw_pareto, "speed": draw_speed, "oracle": draw_oracle}
+"""What draws the pictures of a group, by their names; None is no picture."""
 
 
 def by_tenths(sentences: Sequence[Sequence[int]]) -> tuple[list[float], list[float]]:
@@ -284,46 +281,37 @@ def _over(group: Group) -> str:
     return f"{counted(group.first.sentences, 'sentence')}, {how}"
 
 
-def draw_bars(groups: Sequence[Group], machine: str) -> dict[str, bytes]:
-    """Milliseconds a sentence of every system: a panel a group, bars a system, a bar a number of
-    threads; lines reach from least to most.
+def draw_bars(groups: Sequence[Group], machine: str) -> Figure:
+    """Milliseconds a sentence of every system: a panel a group, a bar a system; lines reach from
+    least to most.
 
     Raises:
         ImportError: matplotlib is not installed.
     """
-    every = [one for group in groups for one in group.systems]
-    names = list(dict.fromkeys(one.system.name for one in every))
-    threads = sorted({one.system.threads for one in every})
-    figure = new_figure((4 + 4.5 * len(groups), 1.8 + 0.26 * len(names) * len(threads)))
+    names = list(dict.fromkeys(group.called(one) for group in groups for one in group.systems))
+    figure = new_figure((4 + 4.5 * len(groups), 1.4 + 0.26 * len(names)))
     figure.suptitle(f"{machine}; {_over(groups[0])}")
     panels = figure.subplots(1, len(groups), sharey=True, squeeze=False)[0]
     for axes, group in zip(panels, groups):
-        _draw_panel(axes, group, names, threads)
+        _draw_panel(axes, group, names)
     panels[0].set_yticks(range(len(names)), names)
     panels[0].invert_yaxis()
-    keys = [_key(count, threads) for count in threads]
-    figure.legend(handles=keys, loc="outside lower center", ncols=len(threads), frameon=False)
-    return save_figure(figure)
+    return figure
 
 
-def _draw_panel(axes: Axes, group: Group, names: Sequence[str], threads: Sequence[int]) -> None:
-    height = 0.84 / len(threads)
-    spreads = [(one.system, one.spread("milliseconds_a_sentence")) for one in group.systems]
-    longest = max(spread.high for _, spread in spreads if spread)
-    for system, spread in spreads:
+def _draw_panel(axes: Axes, group: Group, names: Sequence[str]) -> None:
+    spreads = [one.spread("milliseconds_a_sentence") for one in group.systems]
+    longest = max(spread.high for spread in spreads if spread)
+    for one, spread in zip(group.systems, spreads):
         assert spread is not None
-        shift = (threads.index(system.threads) - (len(threads) - 1) / 2) * height
-        place = names.index(system.name) + shift
-        rule = system.rule.name if system.rule else system.policy
+        system, place = one.system, names.index(group.called(one))
         axes.barh(
             place,
             spread.median,
-            height=height,
             xerr=([spread.median - spread.low], [spread.high - spread.median]),
             capsize=2,
             error_kw={"linewidth": 0.8},
-            color=BARS.get(rule, "#009E73"),
-            hatch=_hatch(system.threads, threads),
+            color=BARS.get(system.rule.name if system.rule else system.policy, "#009E73"),
             edgecolor="black",
             linewidth=0.6,
         )
@@ -340,18 +328,6 @@ def _draw_panel(axes: Axes, group: Group, names: Sequence[str], threads: Sequenc
     axes.tick_params(axis="y", length=0)
 
 
-def _hatch(count: int, threads: Sequence[int]) -> str:
-    return HATCHES[threads.index(count) % len(HATCHES)]
-
-
-def _key(count: int, threads: Sequence[int]) -> Patch:
-    """A number of threads in the legend."""
-    from matplotlib.patches import Patch
-
-    label, hatch = counted(count, "thread"), _hatch(count, threads)
-    return Patch(facecolor="white", edgecolor="black", hatch=hatch, label=label)
-
-
 def new_figure(size: tuple[float, float]) -> Figure:
     """An empty picture, of inches."""
     # Only here: matplotlib is an extra. Without pyplot, since that looks for a display.
@@ -366,16 +342,18 @@ def _legend(figure: Figure, columns: int) -> None:
     figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False)
 
 
-def save_figure(figure: Figure) -> dict[str, bytes]:
-    """The picture by format."""
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a picture in each of ``FORMATS``, whose names are put behind that of ``path``.
+
+    Raises:
+        InferenceError: it cannot be written.
+    """
     import matplotlib
 
-    pictures: dict[str, bytes] = {}
     # The same runs give the same bytes.
     with matplotlib.rc_context({"svg.hashsalt": "specdec"}):
         for kind in FORMATS:
             buffer = BytesIO()
             date = {"Date": None} if kind == "svg" else None
             figure.savefig(buffer, format=kind, dpi=130, metadata=date)
-            pictures[kind] = buffer.getvalue()
-    return pictures
+            write_whole(path.with_name(f"{path.name}.{kind}"), [buffer.getvalue()])

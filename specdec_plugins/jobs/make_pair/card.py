@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 
 from specdec_plugins.evaluation.plots import new_figure, save_figure
 from specdec_plugins.files.json_object import JsonObject
@@ -24,20 +25,19 @@ def write_card(job: PairJob, layout: Layout, facts: Facts) -> None:
     """
     drawn = find_spec("matplotlib") is not None
     if drawn:
-        for kind, picture in _draw(facts["train"]["points"]).items():
-            write_whole(layout.curve.with_suffix(f".{kind}"), [picture])
+        _draw(facts["train"]["points"], layout.curve)
     lines = "\n".join(_card(job, layout, facts, drawn))
     write_whole(layout.card, [f"{lines}\n".encode()])
 
 
-def _draw(points: list[JsonObject]) -> dict[str, bytes]:
+def _draw(points: list[JsonObject], path: Path) -> None:
     figure = new_figure((7, 4))
     axes = figure.subplots()
     updates = [point["updates"] for point in points]
     axes.plot(updates, [point["acceptance_length"] for point in points], marker="o")
     axes.set(xlabel="updates", ylabel="acceptance length, held-out lines, whole blocks")
     axes.grid(alpha=0.3)
-    return save_figure(figure)
+    save_figure(figure, path)
 
 
 def _card(job: PairJob, layout: Layout, facts: Facts, drawn: bool) -> Iterator[str]:

@@ -8,12 +8,13 @@ A recipe says how to train one model. Both commands read the same file: hydra wi
 from __future__ import annotations
 
 import argparse
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from specdec_plugins.files.errors import RecipeError
 
@@ -30,8 +31,6 @@ CHOICES = {
 """The flag that names what a group of settings is for."""
 
 MISSING = "???"
-REFERENCE = re.compile(r"\$\{(\w+)\.(\w+)\}")
-
 Groups = dict[str, dict[str, object]]
 
 
@@ -45,22 +44,15 @@ def with_recipe(argv: Sequence[str]) -> list[str]:
     Raises:
         RecipeError: there is no such recipe, or it cannot be told by flags.
     """
-    parser = _parser(["--recipe"])
-    name = parser.parse_known_args(argv)[0].recipe
-    if name is None:
+    given, rest = _parser(["--recipe"]).parse_known_args(argv)
+    if given.recipe is None:
         return list(argv)
-    path = _find(name)
-    groups = _read(path)
-    references = {flag_of(found[2]) for found in map(_reference, _values(groups)) if found}
-    flags = ["--recipe", *CHOICES.values(), *references]
-    given, others = _parser(flags).parse_known_args(argv)
-    named = {flag: getattr(given, flag[2:].replace("-", "_")) for flag in flags[1:]}
-    chosen = {flag: value for flag, value in named.items() if value is not None}
-    own = _flags(path, groups, chosen)
-    off = {_opposite(flag) for flag in own} & set(others)
-    own = [flag for flag in own if _opposite(flag) not in off]
-    rest = [argument for argument in others if argument not in off]
-    return [*own, *(f"{flag}={value}" for flag, value in chosen.items()), *rest]
+    path = _find(given.recipe)
+    own = list(_flags(path, _read(path), rest))
+    off = {_opposite(flag) for flag in own} & set(rest)
+    return [flag for flag in own if _opposite(flag) not in off] + [
+        argument for argument in rest if argument not in off
+    ]
 
 
 def flag_of(field: str) -> str:
@@ -68,7 +60,7 @@ def flag_of(field: str) -> str:
     return "--" + field.replace("_", "-")
 
 
-def _parser(flags: Sequence[str]) -> argparse.ArgumentParser:
+def _parser(flags: Iterable[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for flag in flags:
         parser.add_argument(flag)
@@ -98,33 +90,29 @@ def _read(path: Path) -> Groups:
     return groups
 
 
-def _values(groups: Groups) -> list[object]:
-    return [value for settings in groups.values() for value in settings.values()]
-
-
-def _reference(value: object) -> re.Match[str] | None:
-    """Return the group and the field that a value is to be the same as."""
-    return REFERENCE.fullmatch(value) if isinstance(value, str) else None
-
-
-def _flags(path: Path, groups: Groups, given: Mapping[str, str]) -> list[str]:
-    """Return the flags of a recipe, without those of groups of which another kind was given."""
-    flags = []
-    for group, settings in groups.items():
-        choice = CHOICES.get(group)
-        if choice and given.get(choice, settings.get("_name")) != settings.get("_name"):
-            continue
-        for field, value in settings.items():
-            name = f"{path}: {group}.{field}"
-            flag = choice or flag_of(group) if field == "_name" else flag_of(field)
-            if (found := _reference(value)) is not None:
-                other = flag_of(found[2])
-                value = given.get(other, groups.get(found[1], {}).get(found[2], MISSING))
-                if value == MISSING:
-                    raise RecipeError(f"{name} is that of {other}; give {other}")
-            if value != MISSING and value is not None:
-                flags.append(_flag(name, flag, value))
-    return flags
+def _flags(path: Path, groups: Groups, argv: Sequence[str]) -> Iterator[str]:
+    """The flags of a recipe, without those of groups of which ``argv`` chooses another kind."""
+    flags = {
+        (group, field): flag_of(field) if field != "_name" else CHOICES.get(group, flag_of(group))
+        for group, settings in groups.items()
+        for field, value in settings.items()
+        if not isinstance(value, bool)
+    }
+    given = vars(_parser(set(flags.values())).parse_known_args(argv)[0])
+    kinds = {group: settings.get("_name") for group, settings in groups.items()}
+    for (group, field), flag in flags.items():
+        if (value := given[flag[2:].replace("-", "_")]) is not None:
+            groups[group][field] = value  # what is to be the same follows it
+    try:
+        resolved: Any = OmegaConf.to_container(OmegaConf.create(groups), resolve=True)
+    except OmegaConfBaseException as error:
+        fault = str(error).partition("\n")[0]
+        raise RecipeError(f"{path}: {error.full_key}: {fault}; give it by its flag") from error
+    for group, settings in resolved.items():
+        for field, value in settings.items() if settings.get("_name") == kinds[group] else ():
+            if value not in (MISSING, None):
+                flag = flags.get((group, field), flag_of(field))
+                yield _flag(f"{path}: {group}.{field}", flag, value)
 
 
 def _flag(name: str, flag: str, value: object) -> str:
@@ -132,7 +120,7 @@ def _flag(name: str, flag: str, value: object) -> str:
         return flag
     if value is False:
         raise RecipeError(f"{name} is false, which no flag says; leave it out")
-    if isinstance(value, dict) or "${" in str(value):
+    if isinstance(value, dict):
         raise RecipeError(f"{name}: no flag says {value}; give a plain value")
     return f"{flag}={value}"
 

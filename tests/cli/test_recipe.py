@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 
 from specdec_plugins.cli import train
-from specdec_plugins.cli.recipe import CONFIG, REFERENCE, flag_of, with_recipe
+from specdec_plugins.cli.recipe import CONFIG, flag_of, with_recipe
 from specdec_plugins.files.errors import RecipeError
 
 RECIPES = sorted(CONFIG.glob("*.yaml"))
+REFERENCE = re.compile(r"\$\{(\w+)\.(\w+)\}")
 GIVEN = ["bin", "--AR-path", "verifier.pt", "--drafter", "drafter.pt", "--save-dir", "out"]
 RECIPE = """
 task: {_name: translation_specdec, data: "???", total_up: "${optimization.max_update}"}
@@ -115,10 +117,10 @@ def test_flags_of_fields() -> None:
         ("task: 3\n", "task is no group of settings"),
         ("task: {left_pad_source: false}\n", "task.left_pad_source is false, which no flag says"),
         ("model: {encoder: {layers: 3}}\n", "model.encoder: no flag says {'layers': 3}"),
-        ("model: {dropout: '${oc.env:X}'}\n", "model.dropout: no flag says ${oc.env:X}"),
+        ("model: {dropout: '${nowhere.x}'}\n", "model.dropout: Interpolation key 'nowhere.x' not"),
         (
             "task:\n  AR_path: ???\nmodel: {init_encoder_from: '${task.AR_path}'}\n",
-            "model.init_encoder_from is that of --AR-path; give --AR-path",
+            "Missing mandatory value: task.AR_path; give it by its flag",
         ),
     ],
 )

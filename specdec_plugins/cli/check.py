@@ -59,18 +59,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return args
 
 
-def settings_of(args: argparse.Namespace) -> Settings:
-    """Return the settings of greedy search with the verifier, segmented as its folder says."""
-    whole = args.verifier.is_dir()
-    path = args.verifier / pair_folder.VERIFIER if whole else args.verifier
-    data = args.dictionaries or path.parent
-    segments = (data / pair_folder.SEGMENTATION).is_file() or pair_folder.files_in_folder(str(data))
-    found = pair_folder.pair_settings(data) if segments else {}
-    found |= {"data": str(data), "ar_path": str(path), "path": None, "strategy": "AR"}
-    languages = {"source_lang": args.source_lang, "target_lang": args.target_lang}
-    return Settings(**found, **languages, limits=LIMITS, beam=1, keep_bpe=True)
-
-
 def made_lines(words: Sequence[str], longest: int, args: argparse.Namespace) -> list[Line]:
     """Lines of 3 to 25 random words, as far as ``longest`` lets them."""
     random = Random(args.seed)
@@ -129,7 +117,9 @@ def next_steps(settings: Settings, args: argparse.Namespace) -> str:
 def main(argv: Sequence[str]) -> int:
     """Returns the exit status."""
     args = parse(argv)
-    settings = settings_of(args)
+    languages = {"source_lang": args.source_lang, "target_lang": args.target_lang}
+    found = pair_folder.verifier_settings(args.verifier, args.dictionaries)
+    settings = Settings(**found, **languages, limits=LIMITS, beam=1, keep_bpe=True)
     # Words of the dictionary are segmented already.
     used = settings if args.input_path else replace(settings, tokenizer=None, bpe=None)
     judge = load_translator(replace(used, precision="float64", engine="eager"))

@@ -28,16 +28,16 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 import torch
-from fairseq.data.data_utils import infer_language_pair
 
-from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.decoding.acceptance.rules import rule_named
-from specdec_plugins.files.errors import InferenceError, UsageError
+from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.help import Parser
 from specdec_plugins.files.streams import put
 from specdec_plugins.files.terminal import command, program
-from specdec_plugins.inference import pair_folder
+from specdec_plugins.inference import Settings
 from specdec_plugins.inference.flags import add_encoder_flags, encoder_options
+from specdec_plugins.inference.loading import build_task
+from specdec_plugins.inference.pair_folder import ENCODERS, verifier_settings
 from specdec_plugins.jobs.make_pair.commands import PREPROCESS, Command
 from specdec_plugins.jobs.make_pair.job import PairJob
 from specdec_plugins.jobs.make_pair.make import Making
@@ -94,28 +94,25 @@ def job_of(args: argparse.Namespace) -> PairJob:
 
     Raises:
         CheckpointError: the verifier cannot be read.
-        InferenceError, UsageError: something is missing.
+        InferenceError: something is missing.
     """
-    path = args.verifier / pair_folder.VERIFIER if args.verifier.is_dir() else args.verifier
-    folder = args.dictionaries or path.parent
-    segmentation = {name: getattr(args, name) for name in pair_folder.ENCODERS}
-    options = encoder_options(args)
-    beside = (folder / pair_folder.SEGMENTATION).is_file()
-    if not any(segmentation.values()) and (beside or pair_folder.files_in_folder(str(folder))):
-        found = pair_folder.pair_settings(folder)
-        segmentation = {name: found[name] for name in segmentation}
-        options = {**found.get("encoder_options", {}), **options}
-    hours = HOURS if args.hours is None and args.updates is None else args.hours
+    found = verifier_settings(args.verifier, args.dictionaries)
+    given = {name: getattr(args, name) for name in ENCODERS}
+    if any(given.values()):
+        found |= {**given, "encoder_options": encoder_options(args)}
+    languages = {"source_lang": args.source_lang, "target_lang": args.target_lang}
+    task = build_task(Settings(**found, **languages))
     gpu = torch.cuda.is_available() and not args.cpu
     return PairJob(
-        path,
+        Path(found["ar_path"]),
         args.sources,
         args.out,
-        folder,
-        languages_of(args, path, folder),
-        **segmentation,
-        encoder_options=options,
-        hours=hours,
+        Path(found["data"]),
+        (task.cfg.source_lang, task.cfg.target_lang),
+        tokenizer=found.get("tokenizer"),
+        bpe=found.get("bpe"),
+        encoder_options=found.get("encoder_options", {}),
+        hours=HOURS if args.hours is None and args.updates is None else args.hours,
         updates=args.updates,
         arch=args.arch,
         rule=rule_named(args.rule),
@@ -123,30 +120,6 @@ def job_of(args: argparse.Namespace) -> PairJob:
         workers=args.workers,
         device="cuda" if gpu else "cpu",
     )
-
-
-def languages_of(args: argparse.Namespace, verifier: Path, folder: Path) -> tuple[str, str]:
-    """Source and target: as given, as saved with the verifier, as binarised text is named.
-
-    Raises:
-        CheckpointError: the verifier cannot be read.
-        UsageError: nothing says them, or a dictionary is missing.
-    """
-    task = load_state(verifier)["cfg"]["task"]
-    guessed = infer_language_pair(str(folder)) if folder.is_dir() else (None, None)
-    found = []
-    for side, guess in zip(("source_lang", "target_lang"), guessed):
-        found.append(getattr(args, side) or getattr(task, side, None) or guess)
-    source, target = found
-    if not source or not target:
-        raise UsageError(f"{verifier}: does not name its languages; give -s and -t")
-    for language in (source, target):
-        if not (folder / f"dict.{language}.txt").is_file():
-            raise UsageError(
-                f"{folder}/dict.{language}.txt: no such file; name the folder of the verifier's "
-                "dictionaries by --dictionaries"
-            )
-    return source, target
 
 
 class Here:

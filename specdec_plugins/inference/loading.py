@@ -63,7 +63,7 @@ def load_translator(settings: Settings) -> Translator:
     """
     if settings.by_ctranslate2 and (reason := obstacle(settings)):
         return _by_our_loop(settings, f"it cannot do {reason}")
-    task = _build_task(settings)
+    task = build_task(settings)
     languages = {"source_lang": task.cfg.source_lang, "target_lang": task.cfg.target_lang}
     settings = replace(settings, **languages)
     segmenters = build_segmenters(settings, (task.cfg.source_lang, task.cfg.target_lang))
@@ -120,8 +120,13 @@ def _warn_of_batches(settings: Settings, taken: ControllerOptions) -> None:
         )
 
 
-def _build_task(settings: Settings) -> TranslationSpecdecTask:
-    """The task that lends languages and dictionaries to both models."""
+def build_task(settings: Settings) -> TranslationSpecdecTask:
+    """The task that lends languages and dictionaries to both models.
+
+    Raises:
+        CheckpointError: a model cannot be read.
+        InferenceError: nothing says the languages, or a dictionary cannot be loaded.
+    """
     folder = settings.data
     if not os.path.isdir(folder):
         raise InferenceError(f"{folder}: no such folder; give the one that holds the dictionaries")

@@ -56,6 +56,24 @@ def pair_settings(folder: Path) -> JsonObject:
     }
 
 
+def verifier_settings(verifier: Path, dictionaries: Path | None) -> JsonObject:
+    """Return the settings of a run by a verifier alone, segmented as what lies beside its
+    dictionaries says, or not at all.
+
+    Args:
+        verifier: a checkpoint, or the folder of a pair.
+        dictionaries: their folder, if it is not that of the checkpoint.
+
+    Raises:
+        InferenceError: ``segmentation.json`` cannot be read, or says something else.
+    """
+    path = verifier / VERIFIER if verifier.is_dir() else verifier
+    data = dictionaries or path.parent
+    said = (data / SEGMENTATION).is_file() or files_in_folder(str(data))
+    found = pair_settings(data) if said else {}
+    return {**found, "data": str(data), "ar_path": str(path), "path": None, "strategy": "AR"}
+
+
 def _segmentation(folder: Path) -> JsonObject:
     file = folder / SEGMENTATION
     return _read(file) if file.is_file() else dict(segmentation_of(str(folder)))

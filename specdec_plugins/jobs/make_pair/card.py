@@ -11,13 +11,13 @@ from specdec_plugins.evaluation.plots import new_figure, save_figure
 from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.files.output import write_whole
 from specdec_plugins.files.wording import counted
-from specdec_plugins.jobs.make_pair.job import Layout, PairJob
+from specdec_plugins.jobs.make_pair.job import PairJob
 
 Facts = dict[str, JsonObject]
 """What each stage said of what it made."""
 
 
-def write_card(job: PairJob, layout: Layout, facts: Facts) -> None:
+def write_card(job: PairJob, facts: Facts) -> None:
     """Write the page, and the picture of the curve where matplotlib is installed.
 
     Raises:
@@ -25,9 +25,9 @@ def write_card(job: PairJob, layout: Layout, facts: Facts) -> None:
     """
     drawn = find_spec("matplotlib") is not None
     if drawn:
-        _draw(facts["train"]["points"], layout.curve)
-    lines = "\n".join(_card(job, layout, facts, drawn))
-    write_whole(layout.card, [f"{lines}\n".encode()])
+        _draw(facts["train"]["points"], job.layout.curve)
+    lines = "\n".join(_card(job, facts, drawn))
+    write_whole(job.layout.card, [f"{lines}\n".encode()])
 
 
 def _draw(points: list[JsonObject], path: Path) -> None:
@@ -40,13 +40,13 @@ def _draw(points: list[JsonObject], path: Path) -> None:
     save_figure(figure, path)
 
 
-def _card(job: PairJob, layout: Layout, facts: Facts, drawn: bool) -> Iterator[str]:
+def _card(job: PairJob, facts: Facts, drawn: bool) -> Iterator[str]:
     source, target = job.languages
     lines, kept = facts["segment"]["lines"], facts["distil"]["kept"]
     found, measured = facts["distil"], facts["measure"]
     yield f"# {source} to {target}: a verifier and its drafter"
     yield "\n`pair/` is a folder that every command takes:\n"
-    yield f"    {shlex.join(['specdec-translate', str(layout.pair)])} --input-path FILE"
+    yield f"    {shlex.join(['specdec-translate', str(job.layout.pair)])} --input-path FILE"
     yield "\n## What it is made of\n"
     yield from (f"- {fact}" for fact in facts["check"]["verifier"])
     yield (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import specdec_plugins
@@ -42,6 +43,11 @@ class PairJob:
     workers: int | None = None
     """Processes that distil, by Ray; None: this one does."""
     device: str = "cpu"
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The files of ``out``."""
+        return Layout(self.out, self.languages)
 
     @property
     def rule_flags(self) -> tuple[str, ...]:

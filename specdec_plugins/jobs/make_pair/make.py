@@ -18,7 +18,7 @@ from specdec_plugins.files.work_folder import WorkFolder
 from specdec_plugins.inference.pair_folder import DRAFTER
 from specdec_plugins.jobs.make_pair.card import write_card
 from specdec_plugins.jobs.make_pair.commands import Runner
-from specdec_plugins.jobs.make_pair.job import Layout, PairJob
+from specdec_plugins.jobs.make_pair.job import PairJob
 from specdec_plugins.jobs.make_pair.progress import Progress
 from specdec_plugins.jobs.make_pair.schedule import BEST, Schedule
 from specdec_plugins.jobs.make_pair.stages import Stages
@@ -46,7 +46,7 @@ class Making:
     def __init__(self, job: PairJob, runner: Runner, progress: Progress) -> None:
         self.job, self.progress = job, progress
         self.stages = Stages(job, runner, progress)
-        self.layout = Layout(job.out, job.languages)
+        self.layout = job.layout
 
     def make(self, last: str | None = None) -> bool:
         """Do what is not done yet.
@@ -61,10 +61,9 @@ class Making:
             SpecdecError: what stopped it; what is done is kept.
             KeyboardInterrupt: it was interrupted before there was a drafter.
         """
-        layout = self.layout
-        check_room(self.job, layout)
+        check_room(self.job)
         stopped = False
-        with WorkFolder(layout.out, layout.work, "job.json", self.job.describe(), "OUT"):
+        with WorkFolder(self.job.out, self.layout.work, "job.json", self.job.describe(), "OUT"):
             for stage in self._order():
                 made_of = {path.name: file_digest(path) for path in stage.reads}
                 if self.record(stage.name).get("made_of") == made_of:
@@ -79,7 +78,7 @@ class Making:
                 self._keep(stage.name, {"made_of": made_of, "seconds": seconds, "facts": facts})
                 if stage.name == last:
                     return True
-            write_card(self.job, layout, {name: self.facts(name) for name in NAMES})
+            write_card(self.job, {name: self.facts(name) for name in NAMES})
         return not stopped
 
     def _order(self) -> Iterator[Stage]:
@@ -132,21 +131,21 @@ class Making:
 NAMES = ("check", "segment", "distil", "train", "export", "heads", "measure")
 
 
-def check_room(job: PairJob, layout: Layout) -> None:
+def check_room(job: PairJob) -> None:
     """
     Raises:
         InferenceError: the disk has less room than the pair takes.
     """
-    folder = next(path for path in (layout.out, *layout.out.resolve().parents) if path.exists())
+    folder = next(path for path in (job.out, *job.out.resolve().parents) if path.exists())
     # Text, segmented, as outputs and as numbers; checkpoints with an optimizer's two moments.
     size = job.sources.stat().st_size
     needed = 8 * size + 6 * job.verifier.stat().st_size
-    if layout.training.exists():
+    if job.layout.training.exists():
         return
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise InferenceError(
-            f"OUT {layout.out}: about {needed / 1e9:.1f} GB are needed there, and {free / 1e9:.1f} "
+            f"OUT {job.out}: about {needed / 1e9:.1f} GB are needed there, and {free / 1e9:.1f} "
             "are free; make room, or name another folder"
         )
 

@@ -11,7 +11,7 @@ from fairseq.modules import LearnedPositionalEmbedding
 from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.files.output import write_whole
 from specdec_plugins.inference.pair_folder import DRAFTER
-from specdec_plugins.jobs.make_pair.job import Layout, PairJob
+from specdec_plugins.jobs.make_pair.job import PairJob
 from specdec_plugins.machine import processor_name
 
 Groups = dict[str, JsonObject]
@@ -26,14 +26,14 @@ BFLOAT16 = ("avx512_bf16", "amx")
 """Processors that multiply matrices faster in it than in float32."""
 
 
-def drafter_recipe(verifier: TransformerModelBase, job: PairJob, layout: Layout) -> Groups:
+def drafter_recipe(verifier: TransformerModelBase, job: PairJob) -> Groups:
     """The settings of a drafter's training, but for its length: what was measured to learn fastest,
     in the verifier's widths."""
     block = _published(verifier) if job.arch == "block" else _ours(verifier)
     k = block["task"]["block_size"]
     task = {
         "_name": "translation_specdec",
-        "AR_path": str(layout.verifier),
+        "AR_path": str(job.layout.verifier),
         "max_source_positions": int(verifier.encoder.max_positions()),
         "max_target_positions": int(verifier.decoder.max_positions()) + k,
         **block["task"],
@@ -141,19 +141,19 @@ def _copied_encoder(verifier: TransformerModelBase) -> JsonObject:
     }
 
 
-def head_recipe(job: PairJob, layout: Layout) -> Groups:
+def head_recipe(job: PairJob) -> Groups:
     """The settings of an acceptance head's training: those of the shipped pairs' heads."""
     return {
         "common": _common(job),
         "task": {
             "_name": "translation_specdec",
-            "AR_path": str(layout.verifier),
+            "AR_path": str(job.layout.verifier),
             "blocks_per_sentence": 1 if job.arch == "block" else 4,
             **job.rule_options,
         },
         "model": {
             "_name": "acceptance_head",
-            "drafter": str(layout.pair / DRAFTER),
+            "drafter": str(job.layout.pair / DRAFTER),
             "head_layers": 0,
         },
         "criterion": {"_name": "acceptance_loss", "mismatch_weight": 6.0},

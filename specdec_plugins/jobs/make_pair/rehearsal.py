@@ -79,7 +79,7 @@ def _try(job: PairJob, folder: Path, runner: Runner, progress: Progress) -> tupl
     small = replace(job, out=folder / "out", sources=few, heads=False, workers=None)
     making = Making(replace(small, hours=None, updates=UPDATES), runner, progress)
     making.make("train")
-    layout = making.layout
+    layout = making.job.layout
     distilled = json.loads(layout.distilling.read_text("utf-8"))
     speeds = Speeds(
         making.record("check")["seconds"],

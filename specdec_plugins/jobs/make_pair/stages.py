@@ -30,7 +30,7 @@ from specdec_plugins.inference.settings import CTRANSLATE2, PLAIN
 from specdec_plugins.inference.verifier_facts import describe
 from specdec_plugins.jobs.make_pair import text
 from specdec_plugins.jobs.make_pair.commands import PREPROCESS, Command, Runner, command
-from specdec_plugins.jobs.make_pair.job import Layout, PairJob
+from specdec_plugins.jobs.make_pair.job import PairJob
 from specdec_plugins.jobs.make_pair.progress import Progress
 from specdec_plugins.jobs.make_pair.recipe import drafter_recipe, head_recipe, write_recipe
 from specdec_plugins.jobs.make_pair.schedule import BEST, LAST, Part, Schedule, trained
@@ -59,7 +59,7 @@ class Stages:
 
     def __init__(self, job: PairJob, runner: Runner, progress: Progress) -> None:
         self.job, self.runner, self.progress = job, runner, progress
-        self.layout = Layout(job.out, job.languages)
+        self.layout = job.layout
 
     @property
     def _languages(self) -> tuple[str, ...]:
@@ -110,7 +110,7 @@ class Stages:
         """Segment the text, and hold out lines to measure on."""
         verifier, begin = self._verifier(), time.monotonic()
         with self.progress.bar(None, "line") as bar:
-            facts = text.segment(self.job, self.layout, verifier, bar.update)
+            facts = text.segment(self.job, verifier, bar.update)
         facts["seconds"] = time.monotonic() - begin
         lines = self.layout.valid_text.read_text("utf-8").splitlines(keepends=True)
         write_whole(self.layout.example, ("".join(lines[: text.EXAMPLE]).encode(),))
@@ -167,7 +167,7 @@ class Stages:
                 self.runner.run(one)
             if self.job.workers:
                 os.replace(layout.shards / layout.sources.name, layout.outputs)
-        facts = text.collect(layout, self.job.languages, lines)
+        facts = text.collect(self.job, lines)
         partial = layout.bin.with_name(f"{layout.bin.name}.part")
         for old in (layout.bin, partial):
             shutil.rmtree(old, ignore_errors=True)
@@ -182,7 +182,7 @@ class Stages:
         assert isinstance(verifier, SpeculativeGenerator)
         model = verifier.model
         assert isinstance(model, TransformerModelBase)
-        write_recipe(drafter_recipe(model, self.job, self.layout), self.layout.recipe)
+        write_recipe(drafter_recipe(model, self.job), self.layout.recipe)
 
     def train_command(self, flags: list[str]) -> Command:
         layout = self.layout
@@ -264,7 +264,7 @@ class Stages:
             lines: that are kept for it.
         """
         layout = self.layout
-        write_recipe(head_recipe(self.job, layout), layout.head_recipe)
+        write_recipe(head_recipe(self.job), layout.head_recipe)
         updates = head_updates(lines)
         train, calibrate = self.head_commands(updates)
         if trained(self._head_folder() / LAST)[0] < updates:

@@ -18,7 +18,7 @@ from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.files.output import write_whole
 from specdec_plugins.files.whole_file import whole_file
 from specdec_plugins.inference.translator import Translator
-from specdec_plugins.jobs.make_pair.job import Layout, PairJob
+from specdec_plugins.jobs.make_pair.job import PairJob
 
 logger = logging.getLogger(__name__)
 
@@ -38,9 +38,7 @@ REPEATS = re.compile(r"(?:^| )(\S+(?: \S+){0,3})(?: \1){3}(?= |$)")
 """One to four tokens, four times one after the other."""
 
 
-def segment(
-    job: PairJob, layout: Layout, translator: Translator, note: Callable[[int], object]
-) -> JsonObject:
+def segment(job: PairJob, translator: Translator, note: Callable[[int], object]) -> JsonObject:
     """Write the segmented text, lines that are held out first, and those to measure on as they are.
 
     Args:
@@ -70,12 +68,12 @@ def segment(
     usable = _Usable(translator, note)
     valid = [text for number in chosen[:held] if usable.segmented(text := texts[number])]
     head = [text for number in chosen[held:] if usable.segmented(text := texts[number])]
-    write_whole(layout.valid_text, (f"{text}\n".encode() for text in valid))
+    write_whole(job.layout.valid_text, (f"{text}\n".encode() for text in valid))
     seen = set(texts.values())
     others = (text for text in worded_lines(job.sources) if text not in seen)
     usable = _Usable(translator, note)
     lines = filter(None, map(usable.segmented, chain(valid, head, others)))
-    write_whole(layout.sources, (f"{line}\n".encode() for line in lines))
+    write_whole(job.layout.sources, (f"{line}\n".encode() for line in lines))
     usable.check(job.sources)
     train = usable.lines - len(valid) - len(head)
     counts = {"valid": len(valid), "head": len(head), "train": train}
@@ -138,7 +136,7 @@ class _Usable:
             logger.warning("%s: is it of the verifier's language and segmentation?", message)
 
 
-def collect(layout: Layout, languages: tuple[str, str], lines: dict[str, int]) -> JsonObject:
+def collect(job: PairJob, lines: dict[str, int]) -> JsonObject:
     """Write the sources and outputs of each kind that a drafter is to learn from.
 
     Args:
@@ -153,6 +151,7 @@ def collect(layout: Layout, languages: tuple[str, str], lines: dict[str, int]) -
     found: Counter[str] = Counter()
     kept: Counter[str] = Counter()
     kinds = chain.from_iterable([name] * count for name, count in lines.items())
+    layout = job.layout
     layout.text.mkdir(exist_ok=True)
     with ExitStack() as files:
         read = [
@@ -162,7 +161,7 @@ def collect(layout: Layout, languages: tuple[str, str], lines: dict[str, int]) -
         written = {
             kind: [
                 files.enter_context(whole_file(layout.text / f"{kind}.{language}"))
-                for language in languages
+                for language in job.languages
             ]
             for kind in lines
         }

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.jobs.make_pair.job import Layout, PairJob
+from specdec_plugins.jobs.make_pair.job import PairJob
 from specdec_plugins.jobs.make_pair.make import check_room, warn_of_little
 from specdec_plugins.jobs.make_pair.stages import head_updates
 
@@ -23,14 +23,13 @@ def job(tmp_path: Path) -> PairJob:
 
 
 def test_a_disk_without_room_is_refused(job: PairJob) -> None:
-    layout = Layout(job.out, job.languages)
-    check_room(job, layout)
+    check_room(job)
     # A file of holes takes no room itself.
     os.truncate(job.sources, shutil.disk_usage(job.sources).free // 8 + 10**9)
     with pytest.raises(InferenceError, match=r"about \d+\.\d GB are needed there, and \d+\.\d are"):
-        check_room(job, layout)
-    layout.training.mkdir(parents=True)
-    check_room(job, layout)  # most of it is written
+        check_room(job)
+    job.layout.training.mkdir(parents=True)
+    check_room(job)  # most of it is written
 
 
 @pytest.mark.parametrize("lines", [4999, 5000])

@@ -16,20 +16,8 @@ from specdec_plugins.inference.trace_file import SentenceTrace
 TEMPLATE = "trace_report.html"
 PAD = "<pad>"
 """fairseq's symbol, in every dictionary."""
-
-
-@dataclass(frozen=True)
-class Bar:
-    """A bar of a chart."""
-
-    label: str
-    """What stands under it."""
-    share: float
-    """The share, from 0 to 1."""
-    count: int
-    """How many it stands for …"""
-    total: int
-    """… of how many."""
+Bar = tuple[int, int, int]
+"""A length or slot, how many steps it stands for, and of how many."""
 
 
 @dataclass
@@ -81,19 +69,13 @@ class TraceTotals:
         return sum(self.ratios) / len(self.ratios) if self.ratios else None
 
     def length_bars(self) -> list[Bar]:
-        """Shares of steps by acceptance length, from 1 to the longest."""
-        steps = self.statistics.steps
-        return [
-            Bar(str(length), self.lengths[length] / steps, self.lengths[length], steps)
-            for length in range(1, max(self.lengths, default=0) + 1)
-        ]
+        """Steps by acceptance length, from 1 to the longest."""
+        steps, longest = self.statistics.steps, max(self.lengths, default=0)
+        return [(length, self.lengths[length], steps) for length in range(1, longest + 1)]
 
     def slot_bars(self) -> list[Bar]:
-        """Acceptance rate of every slot, among the steps that reached it."""
-        return [
-            Bar(str(slot), self.accepted[slot] / steps, self.accepted[slot], steps)
-            for slot, steps in sorted(self.reached.items())
-        ]
+        """Steps that accepted a slot's token, among those that reached it."""
+        return [(slot, self.accepted[slot], steps) for slot, steps in sorted(self.reached.items())]
 
 
 def token_figures(step: StepTrace, place: int) -> list[str]:

@@ -28,7 +28,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from specdec_plugins.cli.experiment import INTERRUPTED, REPEATS, add_flags, perform, read_texts
-from specdec_plugins.decoding.acceptance import AcceptanceRule, RelaxedRule
+from specdec_plugins.decoding.acceptance import RelaxedRule
 from specdec_plugins.decoding.acceptance.rules import RELAXED, rule_named
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.engine_choice import COMPILED, PRECISIONS, engines_for_cpus
@@ -201,6 +201,9 @@ def choose(args: argparse.Namespace) -> Peers:
     for value in args.beam:
         if value < 1:
             raise ValueError(f"--beam {value}: must be at least 1")
+    if args.beta < 2:
+        raise ValueError(f"--beta {args.beta}: relaxed acceptance takes 2 or more; leave it out")
+    relaxed = RelaxedRule(args.beta, args.tau)
     precisions = args.ctranslate2
     if precisions != []:
         check_installed()
@@ -216,7 +219,7 @@ def choose(args: argparse.Namespace) -> Peers:
         drafter_precisions=args.drafter_precision,
         engines=args.engine or engines_for_cpus(),
         controllers=[options.having(name) for name in args.controller],
-        rules=_rules(args),
+        rules=list(dict.fromkeys(rule_named(name, relaxed) for name in args.rule)),
     )
 
 
@@ -232,14 +235,3 @@ def _threads(asked: Sequence[int] | None) -> Sequence[int]:
         if not 1 <= value <= most:
             raise ValueError(f"--threads {value}: must be from 1 to {most}, the cores there are")
     return asked
-
-
-def _rules(args: argparse.Namespace) -> list[AcceptanceRule]:
-    """
-    Raises:
-        ValueError: a rule that cannot be.
-    """
-    if args.beta < 2:
-        raise ValueError(f"--beta {args.beta}: relaxed acceptance takes 2 or more; leave it out")
-    relaxed = RelaxedRule(args.beta, args.tau)
-    return list(dict.fromkeys(rule_named(name, relaxed) for name in args.rule))

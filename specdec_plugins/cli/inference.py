@@ -29,13 +29,12 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.input import STANDARD, InputLines
 from specdec_plugins.files.lock import reserved
 from specdec_plugins.files.output import OutputLines, write_json
 from specdec_plugins.files.streams import tell
 from specdec_plugins.files.terminal import command, program
-from specdec_plugins.inference import Settings, Translation, load_translator
+from specdec_plugins.inference import Translation, load_translator
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.report import format_report, full_report
 from specdec_plugins.inference.run_files import check_run
@@ -70,7 +69,13 @@ def main(argv: Sequence[str]) -> None:
     settings = replace(make_settings(args), trace=bool(args.trace))
     if args.warmup < 0:
         raise ValueError(f"--warmup {args.warmup}: must be 0 or more")
-    outputs = check_files(args, settings)
+    outputs = [
+        ("--output-path", args.output_path),
+        ("--trace", args.trace),
+        ("--stats-json", args.stats_json),
+    ]
+    beside = ("the file for --resume,", resume_path(args.output_path))
+    check_run(settings, [*outputs, beside], [("--input-path", args.input_path)])
     choose_threads()
     settings = as_tuned(settings)
     with reserved(outputs), InputLines.open(args.input_path) as lines:
@@ -88,7 +93,8 @@ def main(argv: Sequence[str]) -> None:
             results = translator.translate(chain(known, new), window, len(known), args.seed)
             with output, resume, trace or nullcontext():
                 write(progress(results, args, lines, output.done), output, resume, trace)
-            check_read(lines, output)
+            go_on = "; lines before are kept, go on with --resume" if output.resumable else ""
+            lines.check(go_on)
             resume.finish()
         report = full_report(translator, output.done, seed=args.seed, warmup=args.warmup)
         if not args.quiet:
@@ -117,34 +123,6 @@ def write(
             trace.write(traced[0])
         resume.note(result.text, *traced)
         output.write(result.text)
-
-
-def check_read(lines: InputLines, output: OutputLines) -> None:
-    """
-    Raises:
-        InferenceError: the input could not be read to its end.
-    """
-    try:
-        lines.check()
-    except InferenceError as error:
-        after = "; lines before are kept, go on with --resume" if output.resumable else ""
-        raise InferenceError(f"{error}{after}") from error
-
-
-def check_files(args: argparse.Namespace, settings: Settings) -> list[tuple[str, str | None]]:
-    """Return the outputs that were named; all files of the run are different ones.
-
-    Raises:
-        InferenceError: they are not.
-    """
-    outputs = [
-        ("--output-path", args.output_path),
-        ("--trace", args.trace),
-        ("--stats-json", args.stats_json),
-    ]
-    beside = ("the file for --resume,", resume_path(args.output_path))
-    check_run(settings, [*outputs, beside], [("--input-path", args.input_path)])
-    return outputs
 
 
 def progress(

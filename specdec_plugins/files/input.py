@@ -108,13 +108,13 @@ class InputLines:
                 text = text.removeprefix(BYTE_ORDER_MARK)
             yield Line(self.number, text.removesuffix("\n").removesuffix("\r"))
 
-    def check(self) -> None:
+    def check(self, remedy: str = "") -> None:
         """
         Raises:
-            InferenceError: the input could not be read to its end.
+            InferenceError: the input could not be read to its end; its message ends in ``remedy``.
         """
         if self._fault is not None:
-            raise self._fault
+            raise InferenceError(f"{self._fault}{remedy}") from self._fault
 
 
 def complete_lines(path: str, most: int | None = None) -> tuple[int, int]:

@@ -92,28 +92,17 @@ def load_model(
         return _open(parts, precision, device)
     logger.info("converting the verifier for CTranslate2, for this and later runs")
     begin = time.perf_counter()
-    parts = _converted(verifier, source, target)
-    _check(_open(parts, "float32"), verifier, source, target)
-    files.save(path, msgspec.msgpack.encode(parts))
-    logger.info("converted and checked in %.1f s", time.perf_counter() - begin)
-    return _open(parts, precision, device)
-
-
-def _converted(
-    verifier: TransformerModelBase, source: Dictionary, target: Dictionary
-) -> dict[str, bytes]:
-    """The contents of a model's files, by name.
-
-    Raises:
-        ConversionError: CTranslate2 has no such model, or there is no room to write it.
-    """
     fault = f"its model cannot be written to {tempfile.gettempdir()}"
     with (
         explained(fault, "TMPDIR names another folder", ConversionError),
         tempfile.TemporaryDirectory(prefix="specdec-") as folder,
     ):
         convert_verifier(verifier, source, target, Path(folder) / "model")
-        return {file.name: file.read_bytes() for file in (Path(folder) / "model").iterdir()}
+        parts = {file.name: file.read_bytes() for file in (Path(folder) / "model").iterdir()}
+    _check(_open(parts, "float32"), verifier, source, target)
+    files.save(path, msgspec.msgpack.encode(parts))
+    logger.info("converted and checked in %.1f s", time.perf_counter() - begin)
+    return _open(parts, precision, device)
 
 
 def _open(parts: dict[str, bytes], precision: str, device: str = "cpu") -> Translator:

@@ -55,11 +55,16 @@ DRAWN = (
 
 
 def markdown(columns: Columns[T], items: Iterable[T]) -> Iterator[str]:
+    """The lines of a table about items."""
+    return table(columns, ([make(item) for make in columns.values()] for item in items))
+
+
+def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
     """The lines of a table."""
-    yield f"| {' | '.join(columns)} |"
-    yield "|" + "---|" * len(columns)
-    for item in items:
-        yield f"| {' | '.join(make(item) for make in columns.values())} |"
+    heads = list(heads)
+    yield f"| {' | '.join(heads)} |"
+    yield "|" + "---|" * len(heads)
+    yield from (f"| {' | '.join(row)} |" for row in rows)
 
 
 def filled(columns: Columns[T], items: Iterable[T]) -> Columns[T]:
@@ -156,20 +161,17 @@ def groups_table(figures: Json, chosen: Callable[[Json], bool] = lambda s: True)
     by_group = [{s["system"]: s for s in group["systems"]} for group in figures["groups"]]
     names = dict.fromkeys(name for here in by_group for name in here)
     known = [next(here[name] for here in by_group if name in here) for name in names]
-    items = [system for system in known if chosen(system)]
-    heads = ("system", "acceptance length", "verification rate", "discard rate", "of verified")
-    made = dict(columns(figures, heads))
-    shared = shared_conditions(figures)
-    for here, group in zip(by_group, figures["groups"]):
+    rates = ("system", "acceptance length", "verification rate", "discard rate", "of verified")
+    made, shared = columns(figures, rates), shared_conditions(figures)
+    heads = list(made)
+    for group in figures["groups"]:
         apart = [part for part in _conditions(group) if part not in shared]
-        head = ", ".join([f"x {figures['baseline']}", *apart])
-        made[head] = partial(_told_of, here, _speed)
-    return markdown(made, items)
-
-
-def _told_of(here: Mapping[str, Json], tell: Callable[[Json], str], system: Json) -> str:
-    """Return what is told of the system of that name, if it is there."""
-    return tell(here[system["system"]]) if system["system"] in here else ""
+        heads.append(", ".join([f"x {figures['baseline']}", *apart]))
+    rows = []
+    for system in filter(chosen, known):
+        speeds = [_speed(here.get(system["system"], {})) for here in by_group]
+        rows.append([*(make(system) for make in made.values()), *speeds])
+    return table(heads, rows)
 
 
 def shared_conditions(figures: Json) -> list[str]:
@@ -241,18 +243,15 @@ def _compared(group: Json) -> Iterator[str]:
     ratios = {(one["system"], one["over"]): one["speed_ratio"] for one in group["fastest"]}
     over = dict.fromkeys(other for _, other in ratios)
     if ratios:
-        made: dict[str, Callable[[str], str]] = {"the fastest of its kind, x over": str}
-        for other in over:
-            made[other] = partial(_ratio, ratios, sampled, other)
-        yield from markdown(made, dict.fromkeys(system for system, _ in ratios))
+        rows = [
+            [name, *(spread(ratios.get((name, other)), 2, sampled) for other in over)]
+            for name in dict.fromkeys(system for system, _ in ratios)
+        ]
+        yield from table(["the fastest of its kind, x over", *over], rows)
         yield ""
     heads = group["acceptance_head_against_constant"]
     yield from (f"- {_saved(one)}" for one in heads)
     yield from [""] * bool(heads)
-
-
-def _ratio(ratios: Mapping[tuple[str, str], Json], sampled: bool, other: str, name: str) -> str:
-    return spread(ratios.get((name, other)), 2, sampled)
 
 
 def _saved(found: Json) -> str:

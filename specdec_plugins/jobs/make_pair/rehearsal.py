@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -23,16 +23,6 @@ from specdec_plugins.jobs.make_pair.training_log import TrainingLog
 LINES, UPDATES = 300, 8
 
 
-@dataclass(frozen=True)
-class Speeds:
-    """What was measured, in seconds."""
-
-    check: float
-    line_segmented: float
-    line_distilled: float
-    update: float
-
-
 def rehearse(job: PairJob, runner: Runner, progress: Progress) -> Iterator[str]:
     """Try a job on its first lines in a folder that is removed again, and tell what all would be.
 
@@ -43,23 +33,17 @@ def rehearse(job: PairJob, runner: Runner, progress: Progress) -> Iterator[str]:
     """
     lines = sum(1 for _ in worded_lines(job.sources))
     with tempfile.TemporaryDirectory() as folder:
-        speeds, recipe = _try(job, Path(folder), runner, progress)
-    before = speeds.check + lines * (speeds.line_segmented + speeds.line_distilled)
+        seconds, update, recipe = _try(job, Path(folder), lines, runner, progress)
+    before = sum(seconds.values())
     after = FINISH + (OF_HEADS if job.heads else 0)
     updates = job.updates
     if updates is None:
         assert job.hours is not None
         left = max(0.0, 3600 * job.hours - before - after)
-        updates = int(left * (1 - SHARE) / speeds.update)
-    training = updates * speeds.update / (1 - SHARE)
-    seconds = {
-        "check": speeds.check,
-        "segment": lines * speeds.line_segmented,
-        "distil": lines * speeds.line_distilled,
-        "train": training,
-        "heads": head_updates(head_lines(lines)) * speeds.update,
-        "measure": FINISH,
-    }
+        updates = int(left * (1 - SHARE) / update)
+    training = updates * update / (1 - SHARE)
+    heads = head_updates(head_lines(lines)) * update
+    seconds |= {"train": training, "heads": heads, "measure": FINISH}
     yield f"{counted(lines, 'line')} of text, {counted(updates, 'update')} of training"
     part = Schedule(updates=updates).next(job.out / "none", TrainingLog(job.out / "none"))
     if part is None:
@@ -72,20 +56,29 @@ def rehearse(job: PairJob, runner: Runner, progress: Progress) -> Iterator[str]:
     yield f"\nThe drafter's recipe ({job.out}/work/drafter.yaml):\n\n{recipe}"
 
 
-def _try(job: PairJob, folder: Path, runner: Runner, progress: Progress) -> tuple[Speeds, str]:
-    """The speeds of a smaller job, and the recipe of its drafter."""
+def _try(
+    job: PairJob, folder: Path, lines: int, runner: Runner, progress: Progress
+) -> tuple[dict[str, float], float, str]:
+    """Make a smaller job.
+
+    Args:
+        lines: of the whole text.
+
+    Returns:
+        the seconds of the stages before the training, for the whole text; those of an update; and
+        the recipe of the drafter.
+    """
     few = folder / "few.txt"
     write_whole(few, (f"{line}\n".encode() for line in islice(worded_lines(job.sources), LINES)))
     small = replace(job, out=folder / "out", sources=few, heads=False, workers=None)
     making = Making(replace(small, hours=None, updates=UPDATES), runner, progress)
     making.make("train")
-    layout = making.job.layout
+    layout, share = making.job.layout, lines / LINES
     distilled = json.loads(layout.distilling.read_text("utf-8"))
-    speeds = Speeds(
-        making.record("check")["seconds"],
-        making.facts("segment")["seconds"] / LINES,
-        distilled["seconds"]["total"] / LINES,
-        TrainingLog(layout.log("training")).seconds_an_update or 0.0,
-    )
+    seconds = {
+        "check": making.record("check")["seconds"],
+        "segment": share * making.facts("segment")["seconds"],
+        "distil": share * distilled["seconds"]["total"],
+    }
     recipe = layout.recipe.read_text("utf-8").replace(str(layout.out), str(job.out))
-    return speeds, recipe
+    return seconds, TrainingLog(layout.log("training")).seconds_an_update or 0.0, recipe

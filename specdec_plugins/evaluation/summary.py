@@ -132,12 +132,8 @@ class Group:
 
     @property
     def conditions(self) -> str:
-        """The conditions under which every number of the group was measured."""
-        return f"{self.first.text}: {self.machine}" if self.first.text else self.machine
-
-    @property
-    def machine(self) -> str:
-        """The conditions that all texts share; what systems differ in is told with them."""
+        """The conditions under which every number of the group was measured; what systems differ in
+        is told with them."""
         run, every = self.first, [s.system for s in self.systems]
         engines = {s.first.engine for s in self.systems}, {s.first.precision for s in self.systems}
         parts = [run.device, *(one.pop() for one in engines if len(one) == 1)]
@@ -150,7 +146,7 @@ class Group:
             temperature = every[0].settings.limits.temperature
             scale = f" at temperature {temperature:g}" if self.sampled else ""
             parts.append(rules.pop() + scale)
-        return ", ".join(parts)
+        return f"{run.text}: {', '.join(parts)}" if run.text else ", ".join(parts)
 
     def of(self, *policies: str) -> list[SystemSummary]:
         """Return the systems of these policies."""

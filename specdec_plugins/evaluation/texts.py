@@ -82,11 +82,8 @@ class Sentences:
 
     def describe(self) -> JsonObject:
         """Return the facts by which the text is known again."""
-        return {"lines": len(self.lines), "sha256": _digest([line.text for line in self.lines])}
-
-
-def _digest(lines: Sequence[str]) -> str:
-    return hashlib.sha256("\n".join(lines).encode("utf-8")).hexdigest()
+        text = "\n".join(line.text for line in self.lines).encode("utf-8")
+        return {"lines": len(self.lines), "sha256": hashlib.sha256(text).hexdigest()}
 
 
 def open_texts(

@@ -69,8 +69,14 @@ class TranslatorJob:
         }
         if isinstance(generator, SpeculativeGenerator):
             generator.observers = []
-            decoded.columns = {**_columns(results), "drafted_tokens": drafted}
-            decoded.columns["verified_tokens"] = verified
+            decoded.columns = {
+                "steps": [len(result.accepted) for result in results],
+                "drafted_tokens": drafted,
+                "verified_tokens": verified,
+                "accepted_tokens": [sum(result.accepted) for result in results],
+                "committed_tokens": [result.tokens - result.forced for result in results],
+                "accepted_by_step": [result.accepted for result in results],
+            }
             decoded.figures |= self._figures(log)
         return decoded
 
@@ -92,12 +98,3 @@ def _arithmetic(translator: Translator) -> str:
     if translator.settings.drafts or of_drafts is None:
         return translator.arithmetic
     return described(translator.arithmetic, computed_precision(of_drafts))
-
-
-def _columns(results: Sequence[Translation]) -> dict[str, list[object]]:
-    return {
-        "steps": [len(result.accepted) for result in results],
-        "accepted_tokens": [sum(result.accepted) for result in results],
-        "committed_tokens": [result.tokens - result.forced for result in results],
-        "accepted_by_step": [result.accepted for result in results],
-    }

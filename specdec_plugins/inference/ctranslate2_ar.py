@@ -115,22 +115,18 @@ class CTranslate2Generator:
             self._hypothesis(result.hypotheses[0][:limit])
             for result, limit in zip(results, most, strict=True)
         ]
-        self._count(hypotheses, time.perf_counter() - start)
+        seconds = time.perf_counter() - start
+        log, tokens = self.statistics, sum(hypothesis["steps"] for hypothesis in hypotheses)
+        log.sentences += len(hypotheses)
+        log.total_seconds += seconds
+        for _ in hypotheses:
+            log.latencies.add(seconds)
+        log.committed_tokens += tokens
+        log.steps += tokens  # a step is a token, as in our AR
+        log.verifier_calls += tokens
+        log.acceptance_histogram = [log.steps]
         return [[hypothesis] for hypothesis in hypotheses]
 
     def _hypothesis(self, output: list[str]) -> Hypothesis:
         ids = [*(self._target.index(symbol) for symbol in output), self._target.eos()]
         return {"tokens": torch.tensor(ids), "steps": len(ids), "accepted": [0] * len(ids)}
-
-    def _count(self, hypotheses: list[Hypothesis], seconds: float) -> None:
-        """A step is a token, as in our AR."""
-        log = self.statistics
-        tokens = sum(hypothesis["steps"] for hypothesis in hypotheses)
-        log.sentences += len(hypotheses)
-        log.committed_tokens += tokens
-        log.steps += tokens
-        log.verifier_calls += tokens
-        log.acceptance_histogram = [log.steps]
-        log.total_seconds += seconds
-        for _ in hypotheses:
-            log.latencies.add(seconds)

@@ -109,30 +109,26 @@ def _settings(settings: Settings) -> JsonObject:
 def _title(settings: JsonObject) -> str:
     """The strategy and the most important of its settings."""
     rule, controller = choose_rule(settings["rule"]), settings["controller"]
-    title = f"{settings['strategy']}, batch {settings['batch']}"
-    if settings["beam"]:
-        title += f", beam {settings['beam']}"
-    if settings["block_size"]:
-        title += f", block size {settings['block_size']}"
-    if prefix := settings["target_prefix"]:
-        title += f", target prefix {prefix}"
+    limits = settings["limits"]
+    parts = [settings["strategy"], f"batch {settings['batch']}"]
+    named = {"beam": "beam", "block_size": "block size", "target_prefix": "target prefix"}
+    parts += [f"{what} {settings[name]}" for name, what in named.items() if settings[name]]
     if rule.draws:
-        title += f", {rule} at temperature {settings['limits']['temperature']:g}"
+        parts.append(f"{rule} at temperature {limits['temperature']:g}")
     elif controller is not None:
-        title += f", {rule}"
-    if (penalty := settings["limits"]["repetition_penalty"]) != 1:
-        title += f", repetition penalty {penalty:g}"
+        parts.append(str(rule))
+    if limits["repetition_penalty"] != 1:
+        parts.append(f"repetition penalty {limits['repetition_penalty']:g}")
     if controller is None:
-        return title
+        return ", ".join(parts)
     if controller["controller"] != "constant":
-        title += f", {controller['controller']}"
+        parts.append(controller["controller"])
     if "tree_nodes" in controller:
-        title += f", {controller['tree_nodes']} nodes"
+        parts.append(f"{controller['tree_nodes']} nodes")
     if most := controller.get("max_rows"):
-        title += f", no drafts in batches of more than {most}"
-    if not POLICIES[controller["controller"]].real:
-        title += " (told by a first pass: not a real decoder)"
-    return title
+        parts.append(f"no drafts in batches of more than {most}")
+    real = POLICIES[controller["controller"]].real
+    return ", ".join(parts) + ("" if real else " (told by a first pass: not a real decoder)")
 
 
 def format_report(report: JsonObject) -> str:

@@ -6,59 +6,27 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice, zip_longest
 from random import Random
-from typing import Protocol
 
 import torch
 from fairseq.data.data_utils import collate_tokens
-from fairseq.models import BaseFairseqModel
 from torch import Tensor
 
+from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.hypothesis import Hypothesis
 from specdec_plugins.decoding.limits import SHORTEST
 from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.engines.engine import Engines
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.input import InputLines, Line
 from specdec_plugins.host.fairseq_types import Sample
+from specdec_plugins.inference.beam_search import BeamSearchGenerator
+from specdec_plugins.inference.ctranslate2_ar import CTranslate2Generator
 from specdec_plugins.inference.settings import Settings
 from specdec_plugins.inference.text import TextCodec
 from specdec_plugins.inference.trace_file import SentenceTrace
 
-
-class Generator(Protocol):
-    """fairseq's generator contract, with statistics."""
-
-    statistics: DecodingStatistics
-    positions: int
-    """The most target tokens, EOS included, of the model that limits them."""
-
-    def generate(
-        self,
-        models: list[BaseFairseqModel],
-        sample: Sample,
-        *,
-        prefix_tokens: Tensor | None = None,
-        bos_token: int | None = None,
-    ) -> list[list[Hypothesis]]:
-        """Hypotheses of every sentence, best first; ``prefix_tokens``: ``(rows, n)`` what they are
-        to begin with, then pad; ``bos_token`` stands in place of the EOS before them."""
-        ...
-
-
-class Runner(Protocol):
-    """What runs the models, such as engines."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def precision(self) -> str:
-        """What it really computes in."""
-        ...
-
-    @property
-    def fallbacks(self) -> list[str]:
-        """Why eager runs steps in its place: each reason once."""
-        ...
+Generator = SpeculativeGenerator | BeamSearchGenerator | CTranslate2Generator
+"""What decodes batches, by fairseq's generator contract, and counts."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +74,7 @@ class Translator:
         settings: Settings,
         generator: Generator,
         codec: TextCodec,
-        runner: Runner,
+        runner: Engines | CTranslate2Generator,
         block_size: int | None = None,
     ) -> None:
         """

@@ -58,11 +58,9 @@ def find_inputs(args: argparse.Namespace) -> list[str]:
     Raises:
         CheckpointError, InferenceError: a folder of too few, or without a number.
     """
-    bound = args.checkpoint_upper_bound
-    if args.num_update_checkpoints is not None:
-        return last_checkpoints(args.inputs[0], args.num_update_checkpoints, UPDATES, bound)
-    if args.num_epoch_checkpoints is not None:
-        return last_checkpoints(args.inputs[0], args.num_epoch_checkpoints, EPOCHS, bound)
+    if count := args.num_update_checkpoints or args.num_epoch_checkpoints:
+        named = UPDATES if args.num_update_checkpoints else EPOCHS
+        return last_checkpoints(args.inputs[0], count, named, args.checkpoint_upper_bound)
     for path in args.inputs:
         if os.path.isdir(path):
             raise InferenceError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from itertools import islice
 from pathlib import Path
-from typing import IO
 
 from specdec_plugins.evaluation.runs import Run
 from specdec_plugins.files.errors import InferenceError, explained
@@ -27,15 +26,10 @@ class RunFolder(WorkFolder):
         super().__init__(path, path, DESCRIPTION, description)
         self.runs: list[Run] = []
         """The runs that are there, the earliest first."""
-        self._runs_file: IO[bytes] | None = None
-
-    def __exit__(self, *exception: object) -> None:
-        if self._runs_file is not None:
-            self._runs_file.close()
-        super().__exit__(*exception)
 
     def go_on(self) -> None:
-        """Read the runs that are there.
+        """Read the runs that are there, and remove the piece of one that a killed process may have
+        left.
 
         Raises:
             InferenceError: they are runs of something else, or of nobody knows what.
@@ -47,6 +41,9 @@ class RunFolder(WorkFolder):
                 f"--output-path {self.output}: holds a {RUNS}, but no {DESCRIPTION} that says of "
                 "what; name another folder"
             )
+        if path.exists():
+            with explained(f"{path}: cannot be written to", "check its permissions"):
+                os.truncate(path, complete_lines(str(path))[1])
 
     def add(self, run: Run) -> None:
         """Write a run through to the disk.
@@ -56,21 +53,13 @@ class RunFolder(WorkFolder):
         """
         fault = f"--output-path {self.output}: cannot be written to"
         with explained(fault, "runs that are there are kept"):
-            if self._runs_file is None:
-                self._runs_file = self._open()
-            self._runs_file.write(run.to_json() + b"\n")
-            self._runs_file.flush()
-            os.fsync(self._runs_file.fileno())
+            if not self.runs:
+                self.begin()
+            with open(self.output / RUNS, "ab") as file:
+                file.write(run.to_json() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
         self.runs.append(run)
-
-    def _open(self) -> IO[bytes]:
-        """Return the file of runs, without the piece of one that a killed process may have left."""
-        path = self.output / RUNS
-        if not self.runs:
-            self.begin()
-        if path.exists():
-            os.truncate(path, complete_lines(str(path))[1])
-        return open(path, "ab")
 
 
 def read_runs(path: Path) -> list[Run]:

@@ -26,6 +26,7 @@ from specdec_plugins.inference.flag_checks import (
     SAMPLING,
     check_honoured,
     idle_flags,
+    refuse_flags,
 )
 from specdec_plugins.inference.pair_folder import ENCODERS, VERIFIER, pair_settings
 from specdec_plugins.inference.settings import AR_BACKENDS, STRATEGIES, Settings
@@ -266,11 +267,8 @@ def make_settings(args: Namespace) -> Settings:
         ValueError: a value that cannot be, naming its flag.
         CheckpointError: ``--path`` names two checkpoints that are no pair.
     """
-    if args.closest_to is not None:
-        raise ValueError(
-            "--closest-to: is gone; put out all of a beam (--nbest) and let scripts/closest.py "
-            "choose among it"
-        )
+    instead = "is gone; put out all of a beam (--nbest) and let scripts/closest.py choose among it"
+    refuse_flags(args, [("--closest-to", None, instead)])
     check_honoured(args)
     if args.acceptance_head and args.strategy != "specdec":
         raise ValueError(

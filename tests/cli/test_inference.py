@@ -546,7 +546,7 @@ def test_a_line_too_short_for_the_minimum(
         (["--sampling", "--controller", "oracle"], 2, "--controller oracle: looks at drafted"),
         (["-s", "de", "-t", "en"], 1, "translates from en to de; give -s en -t de, or neither"),
         (["--nbest", "6", "--strategy", "fairseq"], 2, "--nbest 6: only a beam has several"),
-        (["--closest-to", "some.txt"], 2, "--closest-to: is gone; put out all of a beam (--nbest)"),
+        (["--closest-to", "some.txt"], 2, "--closest-to some.txt: is gone; put out all of a beam"),
         (["--min-len", "20"], 2, "--min-len 20: is above the maximum length"),
         (
             ["--max-len-a", "0.1", "--max-len-b", "0", "--min-len", "2"],

@@ -46,10 +46,9 @@ from specdec_plugins.evaluation.peers import (
     FLOAT32,
     OPENVINO,
     Peers,
-    choose_baseline,
     peer_systems,
 )
-from specdec_plugins.evaluation.systems import AR, CTRANSLATE2
+from specdec_plugins.evaluation.systems import AR, CTRANSLATE2, choose_baseline
 from specdec_plugins.evaluation.texts import Sentences
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.terminal import command, program
@@ -127,7 +126,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         help="acceptance: strict, relaxed (--beta 3 --tau 1.0 if not given), or relaxed:BETA:TAU "
         "for more than one of this kind (strict relaxed)",
     )
-    add("--baseline", metavar="NAME", help="system to compare with (CTranslate2 float32)")
     parser.set_defaults(beta=RELAXED.beta, tau=RELAXED.tau)
     return parser.parse(argv)
 

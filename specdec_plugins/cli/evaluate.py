@@ -46,7 +46,7 @@ from specdec_plugins.evaluation.controllers import (
 )
 from specdec_plugins.evaluation.experiment import Experiment
 from specdec_plugins.evaluation.outputs import Report
-from specdec_plugins.evaluation.systems import AR
+from specdec_plugins.evaluation.systems import choose_baseline
 from specdec_plugins.evaluation.texts import Sentences
 from specdec_plugins.files.terminal import command, program
 from specdec_plugins.inference import Settings, load_translator
@@ -111,8 +111,10 @@ def main(argv: Sequence[str]) -> None:
     translator = load_translator(replace(base, **PLAIN))
     assert translator.block_size is not None
     choice = choose_controllers(args, base)
+    systems = controlled_systems(base, choice, translator.block_size, torch.get_num_threads())
+    baseline = choose_baseline(systems, args.baseline)
     experiment = Experiment(
-        systems=controlled_systems(base, choice, translator.block_size, torch.get_num_threads()),
+        systems=systems,
         texts=[Sentences.of(text, translator) for text in texts],
         base=base,
         versions=versions(),
@@ -123,7 +125,7 @@ def main(argv: Sequence[str]) -> None:
     del translator
     torch.manual_seed((args.seed or SEEDS)[0])
     typed = shlex.join([PROG, *argv])
-    perform(args, experiment, Report(AR, typed, {}, pictures=not args.no_plots))
+    perform(args, experiment, Report(baseline, typed, {}, pictures=not args.no_plots))
 
 
 def choose_rounds(args: argparse.Namespace) -> tuple[int, ...]:

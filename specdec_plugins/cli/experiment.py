@@ -45,6 +45,8 @@ def add_flags(parser: TranslationParser, batches: Sequence[int]) -> None:
     add("--batch", nargs="+", type=int, metavar="N", default=batches, help=about)
     add("--repeats", type=int, metavar="N", help=f"rounds ({REPEATS})")
     add("--warmup", type=int, default=16, metavar="N", help="lines decoded before, untimed (16)")
+    about = "system to compare with (CTranslate2 float32, else the first)"
+    add("--baseline", metavar="NAME", help=about)
     add("--no-plots", action="store_true", help="do without matplotlib")
     add("--no-progress-bar", action="store_true", help="say nothing of what is being done")
 

@@ -109,10 +109,6 @@ def group_figures(group: Group) -> JsonObject:
     return {
         "conditions": group.conditions,
         "systems": [system_figures(one, group) for one in group.systems],
-        "fastest": [
-            {"system": group.called(one), "over": group.called(other), "speed_ratio": ratio}
-            for one, other, ratio in group.fastest()
-        ],
         "acceptance_head_against_constant": discards_against_constant(group),
     }
 

@@ -11,7 +11,6 @@ from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
 from specdec_plugins.decoding.engine_choice import COMPILED, check_engine
 from specdec_plugins.engines.openvino_core import computed_precision
 from specdec_plugins.evaluation.systems import AR, CTRANSLATE2, FAIRSEQ, System
-from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference.settings import Settings
 
 EAGER = "eager"
@@ -124,19 +123,3 @@ def _rule_name(rule: AcceptanceRule, beside: Sequence[AcceptanceRule]) -> str:
 
 def _own_name(what: str, engine: str, precision: str) -> str:
     return " ".join([what, *([engine] if engine != EAGER else []), precision])
-
-
-def choose_baseline(systems: Sequence[System], asked: str | None) -> str:
-    """Return the name of the system with which others are compared: what was asked for, CTranslate2
-    in float32, or the first.
-
-    Raises:
-        InferenceError: it is not among them.
-    """
-    names = list(dict.fromkeys(system.name for system in systems))
-    if asked is None:
-        usual = f"{CTRANSLATE2} {FLOAT32}"
-        return usual if usual in names else names[0]
-    if asked not in names:
-        raise InferenceError(f"--baseline '{asked}': is not one of the systems: {', '.join(names)}")
-    return asked

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import product
 from statistics import fmean, median
 
 from specdec_plugins.evaluation.runs import Run
-from specdec_plugins.evaluation.systems import AR, CTRANSLATE2, DRAFTER, FAIRSEQ, System
+from specdec_plugins.evaluation.systems import DRAFTER, System
 from specdec_plugins.evaluation.texts import Sentences
 from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.files.wording import counted
@@ -18,10 +17,6 @@ RATES = (
     *("acceptance_length", "acceptance_rate", "verification_rate"),
     *("discard_rate", "verified_discard_rate"),
 )
-LEAST = 3
-"""Rounds from which on something is called the fastest."""
-RIVALS = (FAIRSEQ, CTRANSLATE2, AR, "oracle", "constant", "tree")
-"""What is compared with, each by all that come after it, and by all controllers."""
 
 
 @dataclass(frozen=True)
@@ -201,27 +196,6 @@ class Group:
         """Return how many times as fast as the baseline with as many threads; None without that."""
         baseline = self.beside(one, name=self.baseline)
         return None if baseline is None else one.times_as_fast_as(baseline)
-
-    def fastest(self) -> Iterator[tuple[SystemSummary, SystemSummary, Spread]]:
-        """The fastest of each family of controllers, the fastest of each of ``RIVALS`` before it,
-        and how many times as fast it is; nothing of fewer than ``LEAST`` rounds, of which one may
-        just have been lucky."""
-        leaders: dict[str, SystemSummary] = {}
-        for one in sorted(self.decoders(), key=SystemSummary.time):
-            leaders.setdefault(one.system.family, one)
-        rivals = sorted(leaders.values(), key=lambda one: _rank(one.system))
-        for own, other in product(leaders.values(), rivals):
-            mine, theirs = own.system, other.system
-            alike = not theirs.options or theirs.settings.rule.name == mine.settings.rule.name
-            if mine.options and mine.real and _rank(theirs) < _rank(mine) and alike:
-                ratio = own.times_as_fast_as(other)
-                if ratio is not None and ratio.rounds >= LEAST:
-                    yield own, other, ratio
-
-
-def _rank(system: System) -> int:
-    """Its place among ``RIVALS``, or after them."""
-    return RIVALS.index(system.policy) if system.policy in RIVALS else len(RIVALS)
 
 
 def summarize(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
 from specdec_plugins.engines.engine import described
+from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.files.wording import counted
 from specdec_plugins.inference.settings import Settings
@@ -43,11 +45,6 @@ class System:
     def policy(self) -> str:
         """The controller's name, or the strategy where nothing is controlled."""
         return self.options.controller if self.options is not None else self.strategy
-
-    @property
-    def family(self) -> str:
-        """What it is compared as, whatever its options, precision and threads."""
-        return f"{self.settings.rule.name} {self.policy}" if self.options else self.policy
 
     @property
     def real(self) -> bool:
@@ -124,3 +121,19 @@ class System:
             "drafter_precision": self.settings.drafter_precision,
             "threads": self.threads,
         }
+
+
+def choose_baseline(systems: Sequence[System], asked: str | None) -> str:
+    """Return the name of the system with which others are compared: what was asked for, CTranslate2
+    in float32, or the first.
+
+    Raises:
+        InferenceError: it is not among them.
+    """
+    names = list(dict.fromkeys(system.name for system in systems))
+    if asked is None:
+        usual = f"{CTRANSLATE2} float32"
+        return usual if usual in names else names[0]
+    if asked not in names:
+        raise InferenceError(f"--baseline '{asked}': is not one of the systems: {', '.join(names)}")
+    return asked

@@ -231,27 +231,11 @@ def summary_tables(figures: Json) -> str:
         lines = counted(group["systems"][0]["sentences"], "sentence")
         parts += [f"### {group['conditions']}; {lines}", ""]
         parts += [*markdown(filled(made, group["systems"]), group["systems"]), ""]
-        parts += _compared(group)
+        saved = [f"- {_saved(one)}" for one in group["acceptance_head_against_constant"]]
+        parts += [*saved, ""] if saved else []
     parts.append(_meanings(figures))
     parts += [f"\n{family} is left out: {why}." for family, why in figures["left_out"].items()]
     return "\n".join(parts) + "\n"
-
-
-def _compared(group: Json) -> Iterator[str]:
-    """The fastest against the fastest, and what acceptance heads save."""
-    sampled = bool(group["systems"][0]["seeds"])
-    ratios = {(one["system"], one["over"]): one["speed_ratio"] for one in group["fastest"]}
-    over = dict.fromkeys(other for _, other in ratios)
-    if ratios:
-        rows = [
-            [name, *(spread(ratios.get((name, other)), 2, sampled) for other in over)]
-            for name in dict.fromkeys(system for system, _ in ratios)
-        ]
-        yield from table(["the fastest of its kind, x over", *over], rows)
-        yield ""
-    heads = group["acceptance_head_against_constant"]
-    yield from (f"- {_saved(one)}" for one in heads)
-    yield from [""] * bool(heads)
 
 
 def _saved(found: Json) -> str:

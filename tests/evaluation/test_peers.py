@@ -9,8 +9,8 @@ import pytest
 from specdec_plugins.decoding.acceptance import RelaxedRule, StrictRule
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.engines import openvino_core
-from specdec_plugins.evaluation.peers import Peers, choose_baseline, peer_systems
-from specdec_plugins.evaluation.systems import CTRANSLATE2, System
+from specdec_plugins.evaluation.peers import Peers, peer_systems
+from specdec_plugins.evaluation.systems import CTRANSLATE2, System, choose_baseline
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference import Settings
 
@@ -62,9 +62,6 @@ def test_rules_of_one_kind_are_told_apart_by_their_values() -> None:
     assert [system.name for system in drafting] == [
         *("strict tree float32", "relaxed 3 1.0 tree float32", "relaxed 5 3.0 tree float32")
     ]
-    assert [system.family for system in drafting] == [
-        *("strict tree", "relaxed tree", "relaxed tree")
-    ]
 
 
 def test_drafts_in_a_precision_of_their_own() -> None:
@@ -99,7 +96,7 @@ def test_a_precision_that_is_computed_in_another(monkeypatch: pytest.MonkeyPatch
         engines=("eager", "openvino"),
         drafter_precisions=("float32",),
     )
-    found = [system.name for system in peer_systems(BASE, choice) if system.family == "AR"]
+    found = [system.name for system in peer_systems(BASE, choice) if system.policy == "AR"]
     assert found == ["AR float32", "AR bfloat16", "AR openvino float32"]
     drafts = replace(choice, precisions=("float32",), drafter_precisions=("bfloat16",))
     with pytest.raises(ValueError, match="--drafter-precision bfloat16: needs"):
@@ -123,7 +120,7 @@ def test_nothing_that_goes_together() -> None:
 def test_settings() -> None:
     for system in peer_systems(BASE, Peers(precisions=("bfloat16",), beams=(4,))):
         settings, fairseq = system.settings, system.strategy == "fairseq"
-        assert settings.drafts == (system.family == "strict tree")
+        assert settings.drafts == (system.policy == "tree")
         assert settings.block_size == (3 if settings.drafts else None)
         assert settings.precision == ("float32" if fairseq else "bfloat16")
         assert (system.beam, system.engine) == (4 if fairseq else 1, "eager")

@@ -9,7 +9,6 @@ import pytest
 from experiments import (
     BASE,
     PEERS,
-    SYSTEMS,
     make_columns,
     make_group,
     make_groups,
@@ -161,45 +160,3 @@ def test_bleu_and_differences_are_those_of_the_first_output() -> None:
         assert found[ar.label][kind]["median"] == pytest.approx(100)
         assert found[strict.label][kind]["median"] < 90
         assert found[strict.label][kind]["rounds"] == 1
-
-
-def fastest(seconds: dict[System, float] | list[tuple[System, float]], count: int = 3) -> list[str]:
-    """What is compared, and how many times as fast it is."""
-    pairs = list(seconds)
-    runs = [run for system, value in pairs for run in rounds(system, *[value] * count)]  # type: ignore[misc]
-    group = make_group(runs, [system for system, _ in pairs])  # type: ignore[misc]
-    return [
-        f"{one['system']} / {one['over']}: {one['speed_ratio']['median']:g}"
-        for one in group_figures(group)["fastest"]
-    ]
-
-
-def test_the_fastest_of_each_family_is_compared() -> None:
-    speeds = {"AR": 12, "drafter": 1, "constant k 2": 8, "constant k 4": 10, "oracle k 4": 2}
-    speeds |= {"tree 8 k 4": 6, "tree 16 k 4": 3, "heuristic k 4": 4}
-    found = fastest([(SYSTEMS[name], float(value)) for name, value in speeds.items()])
-    assert sorted(found) == sorted(
-        [
-            *("constant k 2 / AR: 1.5", "tree 16 k 4 / AR: 4", "heuristic k 4 / AR: 3"),
-            *("tree 16 k 4 / constant k 2: 2.66667", "heuristic k 4 / constant k 2: 2"),
-            "heuristic k 4 / tree 16 k 4: 0.75",
-            *("constant k 2 / oracle k 4: 0.25", "tree 16 k 4 / oracle k 4: 0.666667"),
-            "heuristic k 4 / oracle k 4: 0.5",
-        ]
-    )
-
-
-def test_of_peers_whatever_drafts_is_compared() -> None:
-    found = fastest([(one, float(1 + i)) for i, one in enumerate(PEERS)])
-    strict = "strict tree float32, 1 thread"
-    assert found == [
-        f"{strict} / fairseq beam 1, 1 thread: {1 / 6:g}",
-        f"{strict} / CTranslate2 float32, 1 thread: {2 / 6:g}",
-        f"{strict} / AR float32, 1 thread: {4 / 6:g}",
-    ]
-
-
-def test_of_two_rounds_nothing_is_called_the_fastest() -> None:
-    pairs = [(SYSTEMS[name], 1.0) for name in ("AR", "constant k 2")]
-    assert fastest(pairs, 2) == []
-    assert len(fastest(pairs, 3)) == 1

@@ -70,7 +70,7 @@ def test_every_system_has_a_row_of_every_column_that_says_something() -> None:
     text = summary_tables(figures(many()))
     heading = "### cpu, eager, float32, 1 thread, batch 1, strict; 2 sentences"
     assert text.splitlines()[0] == heading
-    head, *found = rows(text.partition("| the fastest")[0])
+    head, *found = rows(text)
     assert head == [
         *("system", "k", "ms per sentence", "x AR", "acceptance length", "acceptance rate"),
         *("verification rate", "of verified", "discard rate", "controller, % of time"),
@@ -85,12 +85,8 @@ def test_every_system_has_a_row_of_every_column_that_says_something() -> None:
     assert "bonus token included" in text
 
 
-def test_comparisons() -> None:
+def test_what_heads_save() -> None:
     text = summary_tables(figures(many()))
-    head, *found = rows("| the fastest" + text.partition("| the fastest")[2])
-    assert head == ["the fastest of its kind, x over", "AR", "oracle k 3", "constant k 1"]
-    assert [row[0] for row in found] == ["constant k 1", "acceptance-head 0.5 k 3"]
-    assert found[0][1:] == ["1.00 (1.00 to 1.00)", "1.00 (1.00 to 1.00)", ""]
     assert (
         "- acceptance-head 0.5 k 3: at verification rate 0.500 it has 0.240 verified slots "
         "discarded per committed token, constant k 0.300, 20 % fewer.\n"
@@ -101,13 +97,10 @@ def test_comparisons() -> None:
     ) in text
 
 
-def test_of_few_rounds_nothing_is_claimed() -> None:
-    """And one round has no range."""
+def test_one_round_has_no_range() -> None:
     text = summary_tables(figures(many(rounds=1)))
-    assert "the fastest" not in text
     assert "| 500.0 | 1.00 |" in text
     assert " to " not in text.partition("Times are")[0].partition("\n- ")[0]
-    assert "the fastest" not in summary_tables(figures(many(rounds=2)))
     assert spread({"median": 4.05, "low": 4.05, "high": 4.05, "rounds": 1}) == "4.05"
 
 

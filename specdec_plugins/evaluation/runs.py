@@ -68,7 +68,8 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     precision: str
     """What was computed in."""
     memory: Count | None = None
-    """Bytes: the most that the system's own process had had until then; None where it has none."""
+    """Bytes: the most that the system's own process had had until then; of one that shares its
+    process, the most that its tensors had of a GPU's memory; else None."""
     block_size: Count | None = None
     """k."""
     control_seconds: Figure | None = None

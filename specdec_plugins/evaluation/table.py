@@ -47,7 +47,11 @@ BLEU = (
     " BLEU: sacreBLEU `{}`. Tokenised BLEU: of Moses tokens, compounds split, as in the SpecDec "
     "paper."
 )
-MEMORY = "Memory: the most that the system's process had, libraries and weights included. "
+MEMORY = {
+    True: "Memory: the most that the system's process had, libraries and weights included. ",
+    False: "Memory: the most that the system's tensors had of the GPU's. ",
+}
+"""By whether each system had a process of its own."""
 DRAWN = (
     "; output is drawn and differs in length, so that tokens are timed, not sentences, and outputs "
     "are not compared"
@@ -267,6 +271,6 @@ def _meanings(figures: Json) -> str:
         else f"medians over alternating rounds ({rounds})",
         baseline=figures["baseline"],
         drawn=DRAWN if seeds else "",
-        memory=MEMORY if "waiting" in figures["machine"] else "",
+        memory=MEMORY["waiting" in figures["machine"]] if every[0].get("memory_mib") else "",
         bleu=BLEU.format(signature) if signature else "",
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import torch
+
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.observers import Observer
 from specdec_plugins.decoding.statistics import COUNTS, RATES, DecodingStatistics
@@ -37,13 +39,25 @@ class TranslatorJob:
     settings: Settings
     batches: Sequence[Sequence[Line]]
     translator: Translator = field(init=False)
+    _held: int = 0
+    """Bytes that loading took of a GPU's memory."""
 
     def load(self) -> None:
         """
         Raises:
             CheckpointError, InferenceError, ValueError: as ``load_translator``.
         """
+        before = self._allocated()
         self.translator = load_translator(self.settings)
+        self._held = self._allocated() - before
+
+    def _allocated(self) -> int:
+        """Bytes of all tensors on the GPU; 0 without one."""
+        return torch.cuda.memory_allocated() if self._on_gpu else 0
+
+    @property
+    def _on_gpu(self) -> bool:
+        return torch.device(self.settings.device).type == "cuda"
 
     def decode(self, batches: int, seed: int | None = None) -> Decoded:
         """Decodes as a :class:`Job` does. What a controller learns and measures stays with it."""
@@ -51,7 +65,9 @@ class TranslatorJob:
         log = generator.statistics = DecodingStatistics()
         if isinstance(generator, SpeculativeGenerator):
             generator.observers = [counts]
-        decoded = Decoded()
+        decoded, before = Decoded(), self._allocated()
+        if self._on_gpu:
+            torch.cuda.reset_peak_memory_stats()
         results: list[Translation] = []
         drafted, verified = [], []
         for batch in self.batches[:batches]:
@@ -61,6 +77,9 @@ class TranslatorJob:
             if isinstance(generator, SpeculativeGenerator):
                 drafted += counts.drafted
                 verified += counts.verified
+        if self._on_gpu:
+            # Of this system alone, whatever others have there.
+            decoded.memory = self._held + torch.cuda.max_memory_allocated() - before
         decoded.outputs = [result.text for result in results]
         decoded.figures = {
             "engine": self.translator.engine,

@@ -35,7 +35,7 @@ class Decoded:
     figures: JsonObject = field(default_factory=dict)
     """Fields of a :class:`Run` that this kind of system knows."""
     memory: int | None = None
-    """Bytes: the most that the system's process has had; None of one that shares its process."""
+    """Bytes: see :class:`Run`."""
 
 
 class Job(Protocol):

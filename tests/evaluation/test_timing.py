@@ -6,6 +6,7 @@ from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
+import torch
 from drafters import save_pair
 from scripted import make_result
 
@@ -16,7 +17,7 @@ from specdec_plugins.evaluation.experiment import Experiment, Round, timed_run
 from specdec_plugins.evaluation.runs import Run
 from specdec_plugins.evaluation.systems import System
 from specdec_plugins.evaluation.texts import NamedText, Sentences
-from specdec_plugins.evaluation.timing import RowCounts
+from specdec_plugins.evaluation.timing import RowCounts, TranslatorJob
 from specdec_plugins.files.input import Line
 from specdec_plugins.inference import Settings, load_translator
 
@@ -106,6 +107,19 @@ def test_stock_search_tells_nothing_of_its_steps(pair: Settings, text: Sentences
     assert run.by_sentence.output == ours.by_sentence.output
     assert run.by_sentence.steps == []
     assert run.steps is run.acceptance_length is run.block_size is None
+
+
+def test_memory_of_a_gpu_is_that_of_the_system(
+    pair: Settings, text: Sentences, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What others have there before it does not count."""
+    allocated = iter([1000, 1300, 2000, 2000])
+    monkeypatch.setattr(TranslatorJob, "_on_gpu", True)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: next(allocated))
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 2050)
+    (run,) = runs(make(pair, "AR"), text, 1, 1)
+    assert run.memory == 300 + 50
 
 
 def test_a_sentence_counts_the_same_alone_and_in_a_batch(pair: Settings, text: Sentences) -> None:

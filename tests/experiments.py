@@ -66,7 +66,7 @@ def make_run(system: System | str = "constant k 3", **changes: Any) -> Run:
         "engine": system.engine,
         "precision": system.precision,
         "memory": 5 * 2**20,
-        "block_size": system.block_size,
+        "block_size": system.settings.block_size,
     }
     counted = {
         "control_seconds": 0.25,

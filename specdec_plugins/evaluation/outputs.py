@@ -118,7 +118,7 @@ def system_figures(one: SystemSummary, group: Group) -> JsonObject:
     system = one.system
     return {
         **group.conditions_of(one),
-        "asks_head": system.asks_head,
+        "asks_head": bool(system.options and system.options.needs_head),
         "options": system.describe()["options"],
         "sentences": one.first.sentences,
         "seeds": [run.round for run in one.runs] if group.sampled else None,

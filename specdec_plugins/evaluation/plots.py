@@ -217,7 +217,7 @@ def _curves(group: Group) -> Iterator[tuple[str, list[SystemSummary]]]:
     """Systems that belong together, under the name of their curve; what is not real comes last."""
     order = list(STYLES)
     curves: dict[tuple[str, int | None], list[SystemSummary]] = {}
-    for one in group.decoders():
+    for one in group.systems:
         policy = one.system.policy
         if one.system.options is not None:
             k = None if policy == "constant" else one.block_size

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from specdec_plugins.evaluation.runs import Run
-from specdec_plugins.evaluation.systems import DRAFTER, System
+from specdec_plugins.evaluation.systems import System
 from specdec_plugins.evaluation.texts import Sentences
 from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.files.wording import counted
@@ -146,10 +146,6 @@ class Group:
     def of(self, *policies: str) -> list[SystemSummary]:
         """Return the systems of these policies."""
         return [one for one in self.systems if one.system.policy in policies]
-
-    def decoders(self) -> list[SystemSummary]:
-        """All whose output is the verifier's: without the drafter alone."""
-        return [one for one in self.systems if one.system.policy != DRAFTER]
 
     def beside(self, one: SystemSummary, **like: object) -> SystemSummary | None:
         """Return the system with as many threads that has these values."""

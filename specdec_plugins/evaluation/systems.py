@@ -85,11 +85,6 @@ class System:
         return self.settings.controller if self.strategy == "specdec" else None
 
     @property
-    def block_size(self) -> int | None:
-        """The k that was asked for."""
-        return self.settings.block_size
-
-    @property
     def threshold(self) -> float | None:
         """The threshold of a policy that has one."""
         return self.options.swept("threshold") if self.options else None
@@ -99,11 +94,6 @@ class System:
         """The most nodes of the trees that are verified; None where chains are."""
         return self.options.swept("nodes") if self.options else None
 
-    @property
-    def asks_head(self) -> bool:
-        """Whether an acceptance head is asked about drafts."""
-        return self.options is not None and self.options.needs_head
-
     def describe(self) -> JsonObject:
         """Return what sets it apart from other systems of its experiment."""
         options = self.options.describe() if self.options else None
@@ -112,7 +102,7 @@ class System:
             options.pop("acceptance_head", None)
         return {
             "strategy": self.strategy,
-            "k": self.block_size,
+            "k": self.settings.block_size,
             "options": options,
             "rule": self.rule.values if self.rule else None,
             "beam": self.beam,

@@ -36,7 +36,8 @@ def test_everything_by_default() -> None:
     constants = [s.settings.block_size for s in found.values() if s.policy == "constant"]
     assert constants == [1, 2, 3, 4, 6]
     assert [found[name].settings.strategy for name in ("AR", "drafter")] == ["AR", "drafter"]
-    assert [found[name].block_size for name in ("AR", "drafter", "oracle k 6")] == [None, 6, 6]
+    sizes = [found[name].settings.block_size for name in ("AR", "drafter", "oracle k 6")]
+    assert sizes == [None, 6, 6]
     assert all(system.settings.rule == BASE.rule for system in found.values())
     thresholds = [s.threshold for s in found.values() if s.policy == "acceptance-head"]
     assert thresholds == [0.1, 0.3, 0.5, 0.7, 0.9]
@@ -70,7 +71,8 @@ def test_every_value_for_every_k() -> None:
         "auto_stop_threshold": False,
         "acceptance_head": None,
     }
-    assert [found[name].asks_head for name in every[5:]] == [False, False, True, False, False]
+    heads = [found[name].settings.controller.needs_head for name in every[5:]]
+    assert heads == [False, False, True, False, False]
 
 
 def test_a_threshold_that_is_not_looked_at_is_not_swept() -> None:

@@ -33,7 +33,7 @@ def make_runs() -> list[Run]:
     """Of every controller, with its smaller k: constant k 4 is the fastest of its kind."""
     runs = []
     for name, system in SYSTEMS.items():
-        k, nodes = system.block_size or 0, system.tree_nodes or 0
+        k, nodes = system.settings.block_size or 0, system.tree_nodes or 0
         discards = {"verified_discard_rate": 0.2 * k + 0.1 * nodes}
         rate = 1 / (1 + 0.8 * k) + (system.threshold or 0) / 5
         runs.append(make_run(name, seconds=1 - 0.02 * k, verification_rate=rate, **discards))

@@ -40,7 +40,7 @@ class TranslatorJob:
     batches: Sequence[Sequence[Line]]
     translator: Translator = field(init=False)
     _held: int = 0
-    """Bytes that loading took of a GPU's memory."""
+    """Bytes of a GPU's memory that it keeps."""
 
     def load(self) -> None:
         """
@@ -65,7 +65,7 @@ class TranslatorJob:
         log = generator.statistics = DecodingStatistics()
         if isinstance(generator, SpeculativeGenerator):
             generator.observers = [counts]
-        decoded, before = Decoded(), self._allocated()
+        decoded, others = Decoded(), self._allocated() - self._held
         if self._on_gpu:
             torch.cuda.reset_peak_memory_stats()
         results: list[Translation] = []
@@ -79,7 +79,8 @@ class TranslatorJob:
                 verified += counts.verified
         if self._on_gpu:
             # Of this system alone, whatever others have there.
-            decoded.memory = self._held + torch.cuda.max_memory_allocated() - before
+            decoded.memory = torch.cuda.max_memory_allocated() - others
+            self._held = self._allocated() - others
         decoded.outputs = [result.text for result in results]
         decoded.figures = {
             "engine": self.translator.engine,

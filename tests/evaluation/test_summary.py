@@ -77,7 +77,7 @@ def test_texts_batch_sizes_and_devices_are_kept_apart() -> None:
     assert [group.label for group in groups] == labels
     assert [one.system.name for one in groups[0].systems] == ["AR", "oracle k 3"]
     assert groups[0].conditions == "b: cpu, eager, float32, 1 thread, batch 1, strict"
-    assert groups[3].conditions == "cuda (H), eager, float32, batch 1"
+    assert groups[3].conditions == "a: cuda (H), eager, float32, batch 1"
     assert make_group([make_run("AR")]).label == "cpu-batch1"
 
 

@@ -113,13 +113,13 @@ def test_memory_of_a_gpu_is_that_of_the_system(
     pair: Settings, text: Sentences, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What others have there before it does not count."""
-    allocated = iter([1000, 1300, 2000, 2000])
+    allocated = iter([1000, 1300, 2000, 2010, 2500, 2500])
     monkeypatch.setattr(TranslatorJob, "_on_gpu", True)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: next(allocated))
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 2050)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 2550)
     (run,) = runs(make(pair, "AR"), text, 1, 1)
-    assert run.memory == 300 + 50
+    assert run.memory == 300 + 10 + 50
 
 
 def test_a_sentence_counts_the_same_alone_and_in_a_batch(pair: Settings, text: Sentences) -> None:

@@ -213,8 +213,9 @@ def test_the_command_of_the_manual_is_understood() -> None:
     ],
 )
 def test_what_relaxed_means(flags: str, beta: int, tau: float) -> None:
-    args = script.parse(["data", "--source", "x", "--output-path", "y", *flags.split()])
-    assert script._rules(args) == [StrictRule(), RelaxedRule(beta, tau)]
+    paths = ["--source", "x", "--output-path", "y", "--ctranslate2"]
+    args = script.parse(["data", *paths, *flags.split()])
+    assert script.choose(args).rules == [StrictRule(), RelaxedRule(beta, tau)]
 
 
 def test_what_is_not_installed_is_named(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from conftest import examples, make_batch, make_dictionary, make_verifier
+from conftest import examples, make_batch, make_dictionary, make_verifier, thinned
 from controlled import HEAD, K, verifier
 from controlled import make_generator as make_controlled
 from hypothesis import given
@@ -139,9 +138,7 @@ def way_before(step: StepTrace, place: int) -> list[int]:
     return [*way_before(step, before), DICTIONARY.index(step.drafted[before])]
 
 
-ALL = pytest.mark.parametrize(
-    ("name", "kind", "sampled"), list(product(TRACED, ["block", "causal, all shared"], [0, 1]))
-)
+ALL = thinned(name=TRACED, kind=["block", "causal, all shared"], sampled=[0, 1])
 
 
 @ALL

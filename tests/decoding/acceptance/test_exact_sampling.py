@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import thinned
 from scripted import ScriptedHead
 from tiny_vocabulary import (
     DICTIONARY,
@@ -282,13 +283,15 @@ def test_every_output_has_the_verifiers_probability(
         assert statistics.verified_tokens < statistics.drafted_tokens
 
 
-@pytest.mark.parametrize(
-    ("options", "chosen"), [(WHOLE, False), (CONFIDENCE, False), (WHOLE, True), (TREE, False)]
+@thinned(
+    drafts=[(WHOLE, False), (CONFIDENCE, False), (WHOLE, True), (TREE, False)],
+    draws=[(TOP_K, 1.3), (TOP_P, 0.8), (BOTH, 0.9)],
 )
-@pytest.mark.parametrize(("how", "temperature"), [(TOP_K, 1.3), (TOP_P, 0.8), (BOTH, 0.9)])
 def test_temperature_top_k_and_top_p(
-    options: ControllerOptions, chosen: bool, how: Sampling, temperature: float
+    drafts: tuple[ControllerOptions, bool], draws: tuple[Sampling, float]
 ) -> None:
+    """Every controller has both at once in :func:`test_with_a_repetition_penalty`, too."""
+    (options, chosen), (how, temperature) = drafts, draws
     found, _ = enumerate_outputs(options, how, temperature, chosen=chosen)
     assert furthest(found, distribution(3, temperature, how)) < 1e-9
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_batch
+from conftest import make_batch, thinned
 from controlled import HEAD, K, drafter
 from emulated import IS_HERE, LACKING, emulated, on_gpu, to_gpu
 from recorded import SMALL, recorded
@@ -63,18 +63,19 @@ def make(model: Any, engine: Engine, controller: str, **given: Any) -> Speculati
     )
 
 
-@pytest.mark.parametrize("resident", [False, True], ids=["eager", "cuda-graphs"])
-@pytest.mark.parametrize("rule", [StrictRule(), RelaxedRule(3, 2.0)], ids=["strict", "relaxed"])
-@pytest.mark.parametrize("controller", sorted(POLICIES))
+RULES = {"strict": StrictRule(), "relaxed": RelaxedRule(3, 2.0)}
+
+
+@thinned(controller=sorted(POLICIES), rule=RULES, resident=[False, True])
 def test_every_controller_says_there_what_it_says_here(
-    controller: str, rule: Any, resident: bool, pair: Any
+    controller: str, rule: str, resident: bool, pair: Any
 ) -> None:
     limits = {"unkpen": 0.5, "repetition_penalty": 1.2, "min_len": 2}
     batch, found = make_batch([5, 9, 3], seed=3), []
     for model in pair:
         engine = recorded() if resident else EagerEngine("float64")
         with emulated():
-            generator = make(model, engine, controller, rule=rule, limits=limits)
+            generator = make(model, engine, controller, rule=RULES[rule], limits=limits)
             if controller == "constant" and not resident:
                 traced(generator)
             given = batch if model is pair[0] else to_gpu(batch)

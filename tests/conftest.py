@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import zlib
 from argparse import Namespace
 from collections.abc import Iterable
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import pytest
 import torch
 from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerModel, base_architecture
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from specdec_plugins import register
 from specdec_plugins.decoding import engine_choice
@@ -25,6 +28,17 @@ from specdec_plugins.host.packed_encoder import REDUNDANT, use_plain_encoder
 register()
 # To compile a model takes longer than most tests: OpenVINO runs where a test asks for it.
 engine_choice.has_openvino = lambda: False
+_parse = OverridesParser.parse_rule
+
+
+@cache
+def _parsed(text: str, rule: str) -> Any:
+    return _parse(OverridesParser.create(), text, rule)
+
+
+# All of fairseq's options, three hundred a command, take hydra a quarter of a second to parse, and
+# most of them are always the same.
+OverridesParser.parse_rule = lambda self, text, rule: copy.copy(_parsed(text, rule))
 pytest.register_assert_rewrite("inference_runs")
 
 # A busy machine makes an example slow, not wrong.

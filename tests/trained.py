@@ -43,7 +43,7 @@ def train(folder: Path) -> None:
     # For long enough to say different things about different sentences.
     whole = "--max-epoch {0} --save-interval {0} --validate-interval {0}"
     train_verifier(data, trained.verifier.parent, whole.format(15))
-    run_train(data, trained.drafter.parent, f"{trained.drafter_flags} --max-epoch 4")
+    run_train(data, trained.drafter.parent, f"{trained.drafter_flags} {whole.format(4)}")
     flags = f"{trained.head_flags} {trained.rule} --max-epoch 6"
     run_train(data, trained.head.parent, flags).save(trained.head.parent)
 

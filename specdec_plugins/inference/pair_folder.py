@@ -65,10 +65,16 @@ def verifier_settings(verifier: Path, dictionaries: Path | None) -> JsonObject:
         dictionaries: their folder, if it is not that of the checkpoint.
 
     Raises:
-        InferenceError: ``segmentation.json`` cannot be read, or says something else.
+        InferenceError: there are no dictionaries, or ``segmentation.json`` cannot be read or says
+            something else.
     """
     path = verifier / VERIFIER if verifier.is_dir() else verifier
     data = dictionaries or path.parent
+    if path.is_file() and not any(data.glob("dict.*.txt")):
+        raise InferenceError(
+            f"{data}: holds no dict.*.txt; name the folder of the verifier's dictionaries by "
+            "--dictionaries"
+        )
     said = (data / SEGMENTATION).is_file() or files_in_folder(str(data))
     found = pair_settings(data) if said else {}
     return {**found, "data": str(data), "ar_path": str(path), "path": None, "strategy": "AR"}

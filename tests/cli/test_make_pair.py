@@ -99,6 +99,16 @@ def test_dictionaries_of_another_verifier(
     assert re.search(r"has shape \(\d+, 16\) instead of \(\d+, 16\).*dictionaries", said)
 
 
+def test_a_verifier_without_dictionaries(
+    verifier: Path, sources: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone = Path(shutil.copy(verifier, tmp_path))
+    assert make(alone, sources, tmp_path / "out") == 1
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said.endswith(f"{tmp_path}: holds no dict.*.txt; name the folder of the verifier's "
+                         "dictionaries by --dictionaries")  # fmt: skip
+
+
 def test_the_folder_of_a_pair_is_a_verifier(sources: Path, tmp_path: Path) -> None:
     pair = Path(__file__).resolve().parents[2] / "checkpoints/multi30k.en-de"
     job = make_pair.job_of(make_pair.parse([str(pair), str(sources), str(tmp_path)]))

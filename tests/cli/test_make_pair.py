@@ -173,7 +173,7 @@ def test_workers_say_the_same(
 def test_interrupted_training_gives_the_best_drafter_so_far(
     made: Path, verifier: Path, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(made.parent))
     out = tmp_path / "out"
     shutil.copytree(made, out)
     for name in ("train.json", "export.json", "measure.json", "training", "training.log"):

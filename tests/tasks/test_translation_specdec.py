@@ -144,7 +144,11 @@ class TestTraining:
         assert found["acceptance_length"] == pytest.approx(lengths[-1], abs=1e-3)
 
     @pytest.mark.parametrize(
-        "flags", [f"{PUBLISHED_FLAGS} --dropout 0.2", f"{LENT_FLAGS} --update-freq 2"]
+        "flags",
+        [
+            f"{PUBLISHED_FLAGS} --dropout 0.2",
+            f"{LENT_FLAGS} --update-freq 2 --disable-validation",
+        ],
     )
     def test_resuming_is_going_on(
         self, flags: str, data: Path, verifier: Path, tmp_path: Path
@@ -216,6 +220,7 @@ class TestTraining:
     ) -> None:
         """It has an encoder of its own, and needs the verifier for its labels alone."""
         flags = f"{PUBLISHED_FLAGS} --max-update 2 --no-save --AR-path {verifier}"
+        flags += " --disable-validation"
         plain, taught = (
             run_train(data, tmp_path, f"{flags} {option}").of("train_inner")
             for option in ("", "--verifier-labels")

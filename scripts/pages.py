@@ -429,7 +429,7 @@ def draw_trace() -> str:
     return draw_sentence(SentenceTrace.from_json((FIGURES / "trace.json").read_bytes()))
 
 
-SPEED = ("wmt-speed1-epyc", "wmt-speed1")
+SPEED = ("wmt-speed1-epyc", "wmt-speed1-avx2", "wmt-speed1")
 """The runs of the chart's panels."""
 PICTURES: dict[str, Callable[[], str]] = {
     "speed.svg": draw_speed,

@@ -45,6 +45,8 @@ ACTIVATIONS = {
 
 CHECKED = 8
 """Made-up sentences on which a converted model is checked."""
+TRIED = 16
+"""Tokens of the made-up sentence, EOS included, by which the number of threads is chosen."""
 TOLERATED = 1e-3
 """Difference of a token's log-probability; rounding in float32 stays below a hundredth of it."""
 
@@ -70,7 +72,8 @@ def load_model(
     precision: str,
     device: str = "cpu",
 ) -> Translator:
-    """A ``ctranslate2.Translator``, on a CPU by as many threads as torch has.
+    """A ``ctranslate2.Translator``, on a CPU by as many threads as torch has, or by one if that is
+    faster here: on a virtual machine two can take several times as long as one.
 
     What is converted for the first time is kept in the cache folder, after it was checked.
 
@@ -83,13 +86,16 @@ def load_model(
         ConversionError: CTranslate2 has no such model, or makes something else of it, or there is
             no room to write it.
     """
+    longest = int(min(verifier.encoder.max_positions(), verifier.decoder.max_positions()))
+    ids = made_up(source, 1, min(TRIED, longest))["net_input"]["src_tokens"][0]
+    sentence = symbols(source, ids[:-1])
     files = CompiledFiles({"ctranslate2": version("ctranslate2")})
     described = f"{verifier.cfg} {source.symbols} {target.symbols}"
     path = files.path(files.digest(described, verifier.state_dict().values()))
     kept = files.load(path)
     if kept is not None:
         parts = msgspec.msgpack.decode(kept.content, type=dict[str, bytes])
-        return _open(parts, precision, device)
+        return _open_fastest(parts, precision, device, sentence)
     logger.info("converting the verifier for CTranslate2, for this and later runs")
     begin = time.perf_counter()
     fault = f"its model cannot be written to {tempfile.gettempdir()}"
@@ -99,13 +105,35 @@ def load_model(
     ):
         convert_verifier(verifier, source, target, Path(folder) / "model")
         parts = {file.name: file.read_bytes() for file in (Path(folder) / "model").iterdir()}
-    _check(_open(parts, "float32"), verifier, source, target)
+    _check(_open(parts, "float32", "cpu", 1), verifier, source, target)
     files.save(path, msgspec.msgpack.encode(parts))
     logger.info("converted and checked in %.1f s", time.perf_counter() - begin)
-    return _open(parts, precision, device)
+    return _open_fastest(parts, precision, device, sentence)
 
 
-def _open(parts: dict[str, bytes], precision: str, device: str = "cpu") -> Translator:
+def _open_fastest(
+    parts: dict[str, bytes], precision: str, device: str, sentence: list[str]
+) -> Translator:
+    """Open a model by one thread or by torch's number, whichever needs less time for a sentence:
+    the least of a few trials in turn. What it says does not depend on that."""
+    counts = {1, torch.get_num_threads()} if device == "cpu" else {1}
+    models = [_open(parts, precision, device, count) for count in counts]
+    if len(models) == 1:
+        return models[0]
+    length = {"min_decoding_length": len(sentence), "max_decoding_length": len(sentence)}
+
+    def seconds(model: Translator) -> float:
+        begin = time.perf_counter()
+        model.translate_batch([sentence], beam_size=1, **length)
+        return time.perf_counter() - begin
+
+    # The first trial is a warm-up.
+    trials = [[seconds(model) for model in models] for _ in range(4)][1:]
+    least = [min(taken) for taken in zip(*trials)]
+    return models[least.index(min(least))]
+
+
+def _open(parts: dict[str, bytes], precision: str, device: str, threads: int) -> Translator:
     """Open a model from the contents of its files, by name."""
     import ctranslate2
 
@@ -114,7 +142,7 @@ def _open(parts: dict[str, bytes], precision: str, device: str = "cpu") -> Trans
         device=device,
         compute_type=precision,
         inter_threads=1,
-        intra_threads=torch.get_num_threads(),
+        intra_threads=threads,
         files=parts,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -156,9 +157,22 @@ def test_the_command(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert stats["engine"] == "ctranslate2"
 
 
-def test_threads_are_torchs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.set_num_threads(2)
-    made: dict[str, Any] = {}
-    monkeypatch.setattr("ctranslate2.Translator", lambda *_, **given: made.update(given))
-    ctranslate2_model._open({}, "float32")
-    assert made["intra_threads"] == 2
+@pytest.mark.parametrize(
+    ("torchs", "seconds", "taken"),
+    [(2, {1: 0.02, 2: 0.0}, 2), (2, {1: 0.0, 2: 0.02}, 1), (1, {1: 0.0}, 1)],
+    ids=["as torch", "one is faster", "torch has one"],
+)
+def test_threads_are_torchs_or_one_if_that_is_faster(
+    torchs: int, seconds: dict[int, float], taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Model:
+        def __init__(self, *_: object, intra_threads: int, **__: object) -> None:
+            self.threads = intra_threads
+
+        def translate_batch(self, *_: object, **__: object) -> None:
+            time.sleep(seconds[self.threads])
+
+    torch.set_num_threads(torchs)
+    monkeypatch.setattr("ctranslate2.Translator", Model)
+    model: Any = ctranslate2_model._open_fastest({}, "float32", "cpu", ["w1", "w2"])
+    assert model.threads == taken

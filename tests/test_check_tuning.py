@@ -7,8 +7,9 @@ import pytest
 from drafters import save_pair
 from scripts_here import load_script
 
-from specdec_plugins.evaluation.tuning import TREES
+from specdec_plugins.evaluation import tuning
 
+TREES = (4, 6)
 check_tuning = load_script("check_tuning")
 pages = load_script("pages")
 
@@ -17,6 +18,7 @@ def test_every_text_precision_and_batch_size_has_its_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(tuning, "TREES", TREES)
     pair = save_pair(tmp_path / "pair")
     (pair / "example.en").write_text("w3 w4 w5\nw1\n")
     texts = [tmp_path / "a.en", tmp_path / "b.en"]

@@ -120,9 +120,8 @@ class TestTraining:
     def test_a_drafter_with_all_of_its_verifier(
         self, data: Path, trained: Trained, tmp_path: Path
     ) -> None:
-        """With processes that load data."""
         before = trained.verifier.read_bytes()
-        flags = "--max-epoch 2 --update-freq 2 --num-workers 2 --max-tokens-valid 60"
+        flags = "--max-epoch 2 --update-freq 2 --max-tokens-valid 60"
         logs = run_train(data, tmp_path, f"{trained.drafter_flags} {flags}")
         valid = logs.of("valid")
         assert len(valid) == 2

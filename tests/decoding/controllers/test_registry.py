@@ -7,6 +7,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -129,11 +130,12 @@ def test_sweeps_have_it(fresh: Any) -> None:
     assert [one.name for one in chosen] == ["toy 5 k 4"]
 
 
-def test_plots_have_it(fresh: Any) -> None:
+def test_plots_have_it(fresh: Any, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib, of the extra [plot], is not here")
     systems = toys(fresh)
     group = make_group([make_run(system) for system in systems], systems)
-    picture = plots.draw_pareto(group)["svg"].decode()
+    plots.save_figure(plots.draw_pareto(group), tmp_path / "pareto")
+    picture = (tmp_path / "pareto.svg").read_text("utf-8")
     assert plots.OTHER.color in picture
     assert "toy (the bound of chains, not a real decoder), by threshold, k 4" in picture
 

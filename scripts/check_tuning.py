@@ -27,14 +27,17 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from specdec_plugins.cli.tune import FOUND_OUT
 from specdec_plugins.evaluation.texts import read_text
-from specdec_plugins.evaluation.tuning import GREEDY, Trial, lines_to_try, list_ways
+from specdec_plugins.evaluation.tuning import GREEDY, Trial, example, lines_to_try, list_ways
 from specdec_plugins.files.input import Line
 from specdec_plugins.files.output import write_json
 from specdec_plugins.files.terminal import command
+from specdec_plugins.inference.flag_checks import refuse_flags
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.report import versions
 from specdec_plugins.inference.settings import CTRANSLATE2, Settings
+from specdec_plugins.inference.threads import choose_threads
 from specdec_plugins.inference.ways import Timed, Way
 from specdec_plugins.machine import cores, processor_name
 
@@ -69,8 +72,8 @@ def check(settings: Settings, args: argparse.Namespace) -> Iterator[dict[str, An
     """Time all ways on every text at every batch size."""
     trial = Trial(settings, list_ways(settings), lambda what: print(what, file=sys.stderr))
     trial.load()
-    example = read_text(str(next(Path(settings.data).glob("example.*"))), None)
-    chosen = {size: trial.run(size, lines_to_try(example, size))[0].way for size in args.batch}
+    known = read_text(example(settings.data), None)
+    chosen = {size: trial.run(size, lines_to_try(known, size))[0].way for size in args.batch}
     for path in args.input_path:
         lines = [line for line in read_text(path, None) if line.text.strip()]
         for size, way in chosen.items():
@@ -96,16 +99,19 @@ def check(settings: Settings, args: argparse.Namespace) -> Iterator[dict[str, An
 
 @command(PROG)
 def main(argv: list[str]) -> None:
-    """Check every precision; the file is written after each."""
+    """Check every precision; the file is written anew after each row."""
     args = parse(argv)
+    refuse_flags(args, FOUND_OUT)
+    ones = ({**vars(args), "precision": one, "batch": args.batch[0]} for one in args.precision)
+    every = [make_settings(argparse.Namespace(**one)) for one in ones]
+    choose_threads()
     rows = []
-    for precision in args.precision:
-        one = argparse.Namespace(**{**vars(args), "precision": precision, "batch": 1})
-        for row in check(make_settings(one), args):
+    for settings in every:
+        for row in check(settings, args):
             rows.append(row)
             ratios = row["fastest over found"]
             print(
-                f"{row['pair']} {row['text']} {precision} batch {row['batch']}: found "
+                f"{row['pair']} {row['text']} {row['precision']} batch {row['batch']}: found "
                 f"{row['found']}; fastest {row['fastest']}, {ratios[len(ratios) // 2]:.2f} "
                 f"({ratios[0]:.2f} to {ratios[-1]:.2f})",
                 flush=True,

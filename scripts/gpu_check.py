@@ -103,7 +103,7 @@ class Models:
         verifier = deepcopy(self.pair[0]).to("cpu", torch.float32).requires_grad_(False)
         words = self.source, self.target
         device = torch.device(self.device).type
-        return CTranslate2Generator(verifier, *words, self.limits, self.precision, device)
+        return CTranslate2Generator(verifier, words, self.limits, self.precision, device)
 
     def batches(self, rows: int) -> list[Record]:
         """Of so many different lines each, or of those that there are."""

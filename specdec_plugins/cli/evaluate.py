@@ -92,7 +92,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     seeds = "with --sampling a round is drawn by each (1; with --sampling 1 2 3 4 5)"
     add("--seed", nargs="+", type=int, metavar="N", help=seeds)
     add("--trace", action="store_true", help=argparse.SUPPRESS)
-    add("--device", help=argparse.SUPPRESS)
+    add("--device", nargs="+", help=argparse.SUPPRESS)
     return parser.parse(argv)
 
 

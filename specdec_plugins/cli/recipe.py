@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
 from specdec_plugins.files.errors import RecipeError
 
@@ -107,7 +107,10 @@ def _flags(path: Path, groups: Groups, argv: Sequence[str]) -> Iterator[str]:
         resolved: Any = OmegaConf.to_container(OmegaConf.create(groups), resolve=True)
     except OmegaConfBaseException as error:
         fault = str(error).partition("\n")[0]
-        raise RecipeError(f"{path}: {error.full_key}: {fault}; give it by its flag") from error
+        remedy = "mend it"
+        if isinstance(error, InterpolationToMissingValueError):
+            remedy = f"give {flag_of(fault.rpartition('.')[2])}"
+        raise RecipeError(f"{path}: {error.full_key}: {fault}; {remedy}") from error
     for group, settings in resolved.items():
         for field, value in settings.items() if settings.get("_name") == kinds[group] else ():
             if value not in (MISSING, None):

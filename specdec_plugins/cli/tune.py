@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 from specdec_plugins.decoding.controllers.registry import AUTO
 from specdec_plugins.evaluation.texts import read_text
-from specdec_plugins.evaluation.tuning import GREEDY, Trial, lines_to_try, list_ways
+from specdec_plugins.evaluation.tuning import GREEDY, Trial, example, lines_to_try, list_ways
 from specdec_plugins.files.streams import put
 from specdec_plugins.files.terminal import command, program
 from specdec_plugins.files.wording import counted
@@ -39,6 +39,14 @@ from specdec_plugins.inference.ways import Table, Timed, describe, save_table
 from specdec_plugins.machine import processor_name
 
 PROG = program("tune.py")
+
+
+WHY = "is what is to be found out; leave it out"
+FOUND_OUT = [
+    ("--strategy", "specdec", WHY),
+    ("--controller", AUTO, WHY),
+    ("--AR-backend", "auto", WHY),
+]
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -57,9 +65,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def main(argv: Sequence[str]) -> None:
     """Try all ways at every batch size, tell, and keep what was found."""
     args = parse(argv)
-    refused = (("--strategy", "specdec"), ("--controller", AUTO), ("--AR-backend", "auto"))
-    why = "is what is to be found out; leave it out"
-    refuse_flags(args, [(flag, off, why) for flag, off in refused])
+    refuse_flags(args, FOUND_OUT)
     sizes = list(dict.fromkeys(args.batch))
     settings = make_settings(argparse.Namespace(**{**vars(args), "batch": sizes[0]}))
     if torch.device(settings.device).type != "cpu":
@@ -78,26 +84,13 @@ def main(argv: Sequence[str]) -> None:
             bar.update()
 
         trial = Trial(settings, list_ways(settings), note)
-        lines = read_text(_text(args, settings), None)
+        lines = read_text(args.input_path or example(settings.data), None)
         trial.load()
         found = {size: trial.run(size, lines_to_try(lines, size)) for size in sizes}
     made = datetime.now(timezone.utc).isoformat(timespec="seconds")
     path = save_table(Table(key, made, found))
     if not args.quiet:
         put("\n".join(_tell(settings, trial, found, path)) + "\n")
-
-
-def _text(args: argparse.Namespace, settings: Settings) -> str:
-    """
-    Raises:
-        ValueError: no text is given, and the pair has none.
-    """
-    if args.input_path:
-        return str(args.input_path)
-    found = sorted(Path(settings.data).glob("example.*"))
-    if len(found) != 1:
-        raise ValueError(f"--input-path: give a text; {settings.data} has no example.LANG")
-    return str(found[0])
 
 
 def _tell(

@@ -271,6 +271,8 @@ def _meanings(figures: Json) -> str:
         else f"medians over alternating rounds ({rounds})",
         baseline=figures["baseline"],
         drawn=DRAWN if seeds else "",
-        memory=MEMORY["waiting" in figures["machine"]] if every[0].get("memory_mib") else "",
+        memory=MEMORY["waiting" in figures["machine"]]
+        if any(system.get("memory_mib") for system in every)
+        else "",
         bleu=BLEU.format(signature) if signature else "",
     )

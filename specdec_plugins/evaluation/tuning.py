@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from itertools import cycle, islice
+from pathlib import Path
 from random import Random
 
 from specdec_plugins.decoding.acceptance import StrictRule
@@ -39,6 +40,18 @@ def list_ways(settings: Settings) -> list[Way]:
     if precisions == [None] and narrower and settings.rule == StrictRule():
         precisions.append("int8")
     return ways + [Way(size, precision) for precision in precisions for size in TREES]
+
+
+def example(folder: str) -> str:
+    """The text of a pair's folder that ways are tried on.
+
+    Raises:
+        ValueError: it has none, or several.
+    """
+    found = sorted(Path(folder).glob("example.*"))
+    if len(found) != 1:
+        raise ValueError(f"--input-path: give a text; {folder} has no example.LANG")
+    return str(found[0])
 
 
 def lines_to_try(lines: Sequence[Line], batch: int) -> list[Line]:

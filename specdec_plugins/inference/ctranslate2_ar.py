@@ -58,15 +58,17 @@ class CTranslate2Generator:
     def __init__(
         self,
         verifier: TransformerModelBase,
-        source: Dictionary,
-        target: Dictionary,
+        dictionaries: tuple[Dictionary, Dictionary],
         limits: GenerationLimits,
         precision: str,
         device: str = "cpu",
+        rows: int = 1,
     ) -> None:
         """
         Args:
             verifier: on the CPU, in float32, wherever CTranslate2 is to run it.
+            dictionaries: the source's and the target's.
+            rows: sentences of a batch, for which the number of threads is chosen.
 
         Raises:
             ConversionError: CTranslate2 cannot take the verifier.
@@ -75,10 +77,11 @@ class CTranslate2Generator:
         self.positions = int(verifier.max_decoder_positions())
         limits.check_positions(self.positions)
         self.statistics = DecodingStatistics()
-        self._model = load_model(verifier, source, target, precision, device)
+        self._source, self._target = dictionaries
+        self._model, self.threads = load_model(verifier, dictionaries, precision, device, rows)
         self.precision = precision
         self.fallbacks: list[str] = []
-        self._source, self._target, self._limits = source, target, limits
+        self._limits = limits
 
     def generate(
         self,

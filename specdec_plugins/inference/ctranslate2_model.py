@@ -67,35 +67,38 @@ def is_installed() -> bool:
 
 def load_model(
     verifier: TransformerModelBase,
-    source: Dictionary,
-    target: Dictionary,
+    dictionaries: tuple[Dictionary, Dictionary],
     precision: str,
-    device: str = "cpu",
-) -> Translator:
-    """A ``ctranslate2.Translator``, on a CPU by as many threads as torch has, or by one if that is
-    faster here: on a virtual machine two can take several times as long as one.
+    device: str,
+    rows: int,
+) -> tuple[Translator, int]:
+    """A ``ctranslate2.Translator``, and the threads that it has: on a CPU as many as torch, or one
+    if that is faster here. On a virtual machine two can take several times as long as one.
 
     What is converted for the first time is kept in the cache folder, after it was checked.
 
     Args:
         verifier: on the CPU, in float32, without gradients.
         precision: one that CTranslate2 has on this device.
+        dictionaries: the source's and the target's.
         device: ``cpu`` or ``cuda``, that it is opened on once it has been checked.
+        rows: sentences of the batches to come, by which threads are tried.
 
     Raises:
         ConversionError: CTranslate2 has no such model, or makes something else of it, or there is
             no room to write it.
     """
+    source, target = dictionaries
     longest = int(min(verifier.encoder.max_positions(), verifier.decoder.max_positions()))
     ids = made_up(source, 1, min(TRIED, longest))["net_input"]["src_tokens"][0]
-    sentence = symbols(source, ids[:-1])
+    batch = [symbols(source, ids[:-1])] * rows
     files = CompiledFiles({"ctranslate2": version("ctranslate2")})
     described = f"{verifier.cfg} {source.symbols} {target.symbols}"
     path = files.path(files.digest(described, verifier.state_dict().values()))
     kept = files.load(path)
     if kept is not None:
         parts = msgspec.msgpack.decode(kept.content, type=dict[str, bytes])
-        return _open_fastest(parts, precision, device, sentence)
+        return _open_fastest(parts, precision, device, batch)
     logger.info("converting the verifier for CTranslate2, for this and later runs")
     begin = time.perf_counter()
     fault = f"its model cannot be written to {tempfile.gettempdir()}"
@@ -108,29 +111,34 @@ def load_model(
     _check(_open(parts, "float32", "cpu", 1), verifier, source, target)
     files.save(path, msgspec.msgpack.encode(parts))
     logger.info("converted and checked in %.1f s", time.perf_counter() - begin)
-    return _open_fastest(parts, precision, device, sentence)
+    return _open_fastest(parts, precision, device, batch)
 
 
 def _open_fastest(
-    parts: dict[str, bytes], precision: str, device: str, sentence: list[str]
-) -> Translator:
-    """Open a model by one thread or by torch's number, whichever needs less time for a sentence:
-    the least of a few trials in turn. What it says does not depend on that."""
-    counts = {1, torch.get_num_threads()} if device == "cpu" else {1}
+    parts: dict[str, bytes], precision: str, device: str, batch: list[list[str]]
+) -> tuple[Translator, int]:
+    """Open a model by one thread or by torch's number, whichever needs less time for a batch: the
+    least of a few trials in turn. What it says depends on that in near-ties only.
+
+    Returns:
+        the model, and its threads.
+    """
+    counts = sorted({1, torch.get_num_threads()}) if device == "cpu" else [1]
     models = [_open(parts, precision, device, count) for count in counts]
     if len(models) == 1:
-        return models[0]
-    length = {"min_decoding_length": len(sentence), "max_decoding_length": len(sentence)}
+        return models[0], counts[0]
+    length = {"min_decoding_length": len(batch[0]), "max_decoding_length": len(batch[0])}
 
     def seconds(model: Translator) -> float:
         begin = time.perf_counter()
-        model.translate_batch([sentence], beam_size=1, **length)
+        model.translate_batch(batch, beam_size=1, **length)
         return time.perf_counter() - begin
 
     # The first trial is a warm-up.
     trials = [[seconds(model) for model in models] for _ in range(4)][1:]
     least = [min(taken) for taken in zip(*trials)]
-    return models[least.index(min(least))]
+    best = least.index(min(least))
+    return models[best], counts[best]
 
 
 def _open(parts: dict[str, bytes], precision: str, device: str, threads: int) -> Translator:

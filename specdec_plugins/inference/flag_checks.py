@@ -60,7 +60,8 @@ def refuse_flags(args: Namespace, refused: Iterable[tuple[str, object, str]]) ->
     for flag, nothing, why in refused:
         value = getattr(args, flag.removeprefix("--").replace("-", "_"))
         if value is not None and value != nothing:
-            raise ValueError(f"{flag}{'' if value is True else f' {value}'}: {why}")
+            values = value if isinstance(value, list) else [] if value is True else [value]
+            raise ValueError(f"{' '.join(map(str, (flag, *values)))}: {why}")
 
 
 def check_honoured(args: Namespace) -> None:

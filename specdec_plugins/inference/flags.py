@@ -15,7 +15,7 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.registry import REGISTRIES
 
 from specdec_plugins.checkpoints.pair import split_pair
-from specdec_plugins.decoding.acceptance import RULE_OPTIONS, choose_rule
+from specdec_plugins.decoding.acceptance import RULE_OPTIONS, StrictRule, choose_rule
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.engine_choice import ENGINE, OF_DRAFTER, PRECISION
 from specdec_plugins.decoding.limits import LARGEST, REFUSED, REPETITION_PENALTY, GenerationLimits
@@ -277,11 +277,12 @@ def make_settings(args: Namespace) -> Settings:
         )
     _warn_of_no_tau(args)
     limits = {name: getattr(args, name) for name in LIMITS}
+    rule = choose_rule({option: vars(args)[option] for option in RULE_OPTIONS})
     return Settings(
         **_models_and_text(args),
         **{name: getattr(args, name) for name in PLAIN},
         ar_backend=args.AR_backend,
-        rule=choose_rule({option: vars(args)[option] for option in RULE_OPTIONS}),
+        rule=StrictRule() if args.strategy == "fairseq" else rule,
         controller=ControllerOptions.from_config(args),
         limits=GenerationLimits.from_config(Namespace(**limits)),
         device="cuda" if torch.cuda.is_available() and not args.cpu else "cpu",

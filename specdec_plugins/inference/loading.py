@@ -215,8 +215,8 @@ def _build_generator(
     if settings.by_ctranslate2:
         assert verifier is not None
         refuse_languages(task.language_tokens)
-        words = task.source_dictionary, target
-        return CTranslate2Generator(verifier, *words, settings.limits, settings.precision)
+        words, rows = (task.source_dictionary, target), settings.batch
+        return CTranslate2Generator(verifier, words, settings.limits, settings.precision, rows=rows)
     k = settings.block_size
     if settings.strategy == "drafter":
         assert drafter is not None

@@ -54,7 +54,7 @@ def full_report(translator: Translator, resumed_after: int = 0, **run: object) -
         "engine_fallbacks": translator.engine_fallbacks,
         "not_by_ctranslate2": translator.not_by_ctranslate2,
         "precision": translator.arithmetic,
-        "threads": torch.get_num_threads(),
+        "threads": translator.threads,
         "versions": {
             **versions(),
             **({CTRANSLATE2: version(CTRANSLATE2)} if asked.by_ctranslate2 else {}),

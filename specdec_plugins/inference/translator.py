@@ -96,6 +96,13 @@ class Translator:
         return self._runner.name
 
     @property
+    def threads(self) -> int:
+        """CPU threads that decode."""
+        if isinstance(self._runner, CTranslate2Generator):
+            return self._runner.threads
+        return torch.get_num_threads()
+
+    @property
     def engine_fallbacks(self) -> list[str]:
         """Why eager runs steps in place of what was asked for: each reason once."""
         return self._runner.fallbacks

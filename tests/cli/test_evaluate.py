@@ -302,6 +302,7 @@ BAD = [
     (["--sampling", "--repeats", "2"], "--repeats 2: with --sampling there is a round for each"),
     (["--sampling", "--seed", "1", "-2"], "--seed 1 -2: must be 0 or more"),
     (["--seed", "1", "2"], "--seed 1 2: several are for --sampling"),
+    (["--device", "cpu", "cuda"], "--device cpu cuda: was taken away"),
     (["--device", "cuda"], "--device cuda: was taken away; a GPU is used if there is one"),
     (["--trace"], "--trace: was taken away; specdec-translate --trace records steps"),
 ]

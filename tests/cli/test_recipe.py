@@ -120,7 +120,7 @@ def test_flags_of_fields() -> None:
         ("model: {dropout: '${nowhere.x}'}\n", "model.dropout: Interpolation key 'nowhere.x' not"),
         (
             "task:\n  AR_path: ???\nmodel: {init_encoder_from: '${task.AR_path}'}\n",
-            "Missing mandatory value: task.AR_path; give it by its flag",
+            "Missing mandatory value: task.AR_path; give --AR-path",
         ),
     ],
 )

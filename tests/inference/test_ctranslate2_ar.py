@@ -155,24 +155,27 @@ def test_the_command(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
         assert stats["settings"]["ar_backend"] == backend
     assert outputs[0] == outputs[1]
     assert stats["engine"] == "ctranslate2"
+    assert stats["threads"] == 1
 
 
 @pytest.mark.parametrize(
-    ("torchs", "seconds", "taken"),
-    [(2, {1: 0.02, 2: 0.0}, 2), (2, {1: 0.0, 2: 0.02}, 1), (1, {1: 0.0}, 1)],
-    ids=["as torch", "one is faster", "torch has one"],
+    ("torchs", "rows", "taken"),
+    [(2, 8, 2), (2, 1, 1), (1, 8, 1)],
+    ids=["large batch", "one sentence", "torch has one"],
 )
 def test_threads_are_torchs_or_one_if_that_is_faster(
-    torchs: int, seconds: dict[int, float], taken: int, monkeypatch: pytest.MonkeyPatch
+    torchs: int, rows: int, taken: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of a processor on which two threads pay for several sentences."""
+
     class Model:
         def __init__(self, *_: object, intra_threads: int, **__: object) -> None:
             self.threads = intra_threads
 
-        def translate_batch(self, *_: object, **__: object) -> None:
-            time.sleep(seconds[self.threads])
+        def translate_batch(self, batch: list[object], **_: object) -> None:
+            time.sleep(0.02 if (self.threads > 1) == (len(batch) == 1) else 0)
 
     torch.set_num_threads(torchs)
     monkeypatch.setattr("ctranslate2.Translator", Model)
-    model: Any = ctranslate2_model._open_fastest({}, "float32", "cpu", ["w1", "w2"])
-    assert model.threads == taken
+    opened: Any = ctranslate2_model._open_fastest({}, "float32", "cpu", [["w1", "w2"]] * rows)
+    assert (opened[0].threads, opened[1]) == (taken, taken)

@@ -68,6 +68,7 @@ def report_of(settings: Settings, tmp_path: Path, **run: Any) -> dict[str, Any]:
     """As it is read again from its file."""
     translator: Any = SimpleNamespace(
         engine="cuda-graphs and eager",
+        threads=1,
         engine_fallbacks=["--trace tells of every draft"],
         arithmetic="float32",
         not_by_ctranslate2=None,

@@ -282,7 +282,8 @@ def make_settings(args: Namespace) -> Settings:
         **_models_and_text(args),
         **{name: getattr(args, name) for name in PLAIN},
         ar_backend=args.AR_backend,
-        rule=StrictRule() if args.strategy == "fairseq" else rule,
+        # Beam search accepts nothing; Settings refuses that it draws.
+        rule=StrictRule() if args.strategy == "fairseq" and not rule.draws else rule,
         controller=ControllerOptions.from_config(args),
         limits=GenerationLimits.from_config(Namespace(**limits)),
         device="cuda" if torch.cuda.is_available() and not args.cpu else "cpu",

@@ -17,7 +17,7 @@ from specdec_plugins.files.input import Line
 from specdec_plugins.inference.ctranslate2_ar import obstacle
 from specdec_plugins.inference.ctranslate2_model import is_installed
 from specdec_plugins.inference.loading import load_translator
-from specdec_plugins.inference.settings import Settings
+from specdec_plugins.inference.settings import CTRANSLATE2, Settings
 from specdec_plugins.inference.translator import Translator
 from specdec_plugins.inference.ways import Timed, Way
 
@@ -114,6 +114,10 @@ class Trial:
         left = list(self.ways)
         for way in left:
             self.note(f"batch {batch}, warming up: {way}")
+            if way.ar_backend == CTRANSLATE2 and batch != self._translators[way].settings.batch:
+                # It chooses its threads for a batch size when it is loaded.
+                here = replace(self.settings, batch=batch)
+                self._translators[way] = load_translator(way.applied(here))
             self._pass(way, batch, text)
         for number in range(1, self.rounds + 1):
             for way in Random(number).sample(left, len(left)):

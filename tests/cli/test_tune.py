@@ -18,8 +18,11 @@ from specdec_plugins.cli import inference, tune
 from specdec_plugins.decoding.acceptance import RelaxedRule
 from specdec_plugins.decoding.controllers import ControllerOptions
 from specdec_plugins.decoding.controllers.registry import AUTO
+from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.evaluation import tuning
 from specdec_plugins.evaluation.tuning import FINALISTS, ROUNDS, TREES
-from specdec_plugins.inference import Settings, as_tuned
+from specdec_plugins.files.input import Line
+from specdec_plugins.inference import Settings, Translator, as_tuned, load_translator
 from specdec_plugins.inference.ways import Table, Timed, Way, describe, save_table, table_path
 
 TEXT = "w3 w4 w5 w6\n\nw7\nw1 w2 w3\n"
@@ -116,6 +119,28 @@ def test_a_way_that_was_dropped_is_not_taken_for_one_lucky_round(settings: Setti
     kept, dropped = Timed(Way(6), [3.0, 4.0, 5.0]), Timed(Way(), [3.5])
     save_table(Table(describe(settings, 1), "now", {1: [kept, dropped]}))
     assert as_tuned(settings, 1).controller == ControllerOptions("tree", tree_nodes=6)
+
+
+def test_ctranslate2_is_loaded_for_each_batch_size(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Since it chooses its threads by that."""
+    pytest.importorskip("ctranslate2", reason="the extra [ctranslate2] is not installed")
+    loaded = []
+
+    def load(asked: Settings) -> Translator:
+        if asked.ar_backend == "ctranslate2":
+            loaded.append(asked.batch)
+        return load_translator(asked)
+
+    monkeypatch.setattr(tuning, "load_translator", load)
+    limited = replace(settings, limits=GenerationLimits(max_len_b=4), batch=1)
+    ways = [Way(), Way(ar_backend="ctranslate2")]
+    trial = tuning.Trial(limited, ways, lambda _: None, rounds=1)
+    trial.load()
+    for batch in (1, 3):
+        assert {one.way for one in trial.run(batch, [Line(1, "w3 w4")] * 3)} == set(ways)
+    assert loaded == [1, 3]
 
 
 def test_a_target_prefix_has_a_table_of_its_own(settings: Settings, keep: Keep) -> None:

@@ -61,14 +61,10 @@ def lines_to_try(lines: Sequence[Line], batch: int) -> list[Line]:
     return list(islice(cycle(mixed), max(LEAST_LINES, BATCHES * batch)))
 
 
-def _kind(way: Way) -> Way:
-    """Return what the ways have in common that differ in the size of their trees alone."""
-    return Way(min(way.tree, 1), way.drafter_precision, way.ar_backend)
-
-
 @dataclass
 class Trial:
-    """Ways that are ready to be timed; those that draft in one precision share their models."""
+    """Ways that are ready to be timed. Trees that draft in one precision share their models, and
+    AR by our loop is the first of them without drafts."""
 
     settings: Settings
     ways: list[Way]
@@ -90,18 +86,27 @@ class Trial:
             CheckpointError, InferenceError, ValueError: as ``load_translator``.
         """
         for way in list(self.ways):
-            kind = _kind(way)
+            kind = self._kind(way)
             if kind in self._translators:
                 continue
-            name = str(way) if not way.tree else f"trees, {way.drafter_precision or 'own'} drafts"
+            name = f"trees, {kind.drafter_precision or 'own'} drafts" if kind.tree else str(kind)
             self.note(f"loading {name}")
             begin = time.perf_counter()
-            translator = load_translator(way.applied(self.settings))
+            translator = load_translator(kind.applied(self.settings))
             if translator.not_by_ctranslate2 is not None:
                 self.ways.remove(way)
                 continue
             self._translators[kind] = translator
             self.seconds[name] = time.perf_counter() - begin
+
+    def _kind(self, way: Way) -> Way:
+        """The first of the ways that have the same models."""
+        if way.ar_backend == CTRANSLATE2:
+            return way
+        drafting = [one for one in self.ways if one.tree]
+        if way.tree:
+            drafting = [one for one in drafting if one.drafter_precision == way.drafter_precision]
+        return next(iter(drafting), way)
 
     def run(self, batch: int, text: Sequence[Line]) -> list[Timed]:
         """Time all ways on a text in rounds: after each the slower half is dropped, as long as more
@@ -133,12 +138,10 @@ class Trial:
 
     def _pass(self, way: Way, batch: int, lines: Sequence[Line]) -> float:
         """Decode all lines in a way; milliseconds a sentence, of decoding alone."""
-        translator = self._translators[_kind(way)]
+        translator = self._translators[self._kind(way)]
         translator.settings = replace(translator.settings, batch=batch)
-        if way.tree:
-            generator, k = translator.generator, translator.block_size
-            assert isinstance(generator, SpeculativeGenerator)
-            assert k is not None
+        generator, k = translator.generator, translator.block_size
+        if isinstance(generator, SpeculativeGenerator) and k is not None:
             generator.controller = way.applied(self.settings).controller.build(k)
         before = translator.statistics.total_seconds
         for _ in translator.translate(lines):

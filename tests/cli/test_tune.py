@@ -143,6 +143,35 @@ def test_ctranslate2_is_loaded_for_each_batch_size(
     assert loaded == [1, 3]
 
 
+def test_ar_and_trees_of_a_trial_have_the_same_models(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And AR drafts nothing with them."""
+    loaded: list[Translator] = []
+
+    def load(asked: Settings) -> Translator:
+        loaded.append(load_translator(asked))
+        return loaded[-1]
+
+    calls: dict[str, int] = {}
+    monkeypatch.setattr(tuning, "load_translator", load)
+    limited = replace(settings, limits=GenerationLimits(max_len_b=4))
+    noted = [("", 0)]
+
+    def note(what: str) -> None:
+        count = loaded[0].statistics.drafter_calls if loaded else 0
+        calls[noted[-1][0]] = count - noted[-1][1]
+        noted.append((what, count))
+
+    trial = tuning.Trial(limited, [Way(), Way(4)], note, rounds=1)
+    trial.load()
+    trial.run(1, [Line(1, "w3 w4")])
+    note("the end")
+    assert len(loaded) == 1
+    assert calls["batch 1, round 1: AR by our loop"] == 0
+    assert calls["batch 1, round 1: trees of 4"] > 0
+
+
 def test_a_target_prefix_has_a_table_of_its_own(settings: Settings, keep: Keep) -> None:
     prefixed = replace(settings, target_prefix="w1")
     keep(Way(6))

@@ -45,32 +45,9 @@ class GlatLossConfig(FairseqDataclass):
             "earlier ones are accepted; 0 weighs all alike"
         },
     )
-    expected_length: float = field(
-        default=0.0,
-        metadata={
-            "help": "how much of the loss, from 0 to 1, is minus the number of a block's tokens "
-            "that are accepted if each is as often as the drafter gives it; the rest is cross "
-            "entropy"
-        },
-    )
     mse_lambda: Optional[float] = field(
         default=None, metadata={"help": "of published command lines; does nothing, as it did there"}
     )
-
-
-def expected_lengths(nll: Tensor, read: Tensor, scored: Tensor) -> Tensor:
-    """``(batch, blocks)`` how many tokens of each block are accepted if each is with the
-    probability that the drafter gives it, and only where all before it are: the sum over slots j of
-    the product of the probabilities up to j (Leviathan et al., ICML 2023, §3.1, with one of its own
-    for each slot).
-
-    Args:
-        nll: ``(n,)`` negative log-likelihoods, nats, of the slots that were ``read``.
-        read: ``(batch, blocks, slots)`` bool.
-        scored: likewise, those of them whose token was not given.
-    """
-    all_slots = nll.new_zeros(read.shape).masked_scatter(read, nll)
-    return (torch.exp(-(all_slots * scored).cumsum(-1)) * scored).sum(-1)
 
 
 @register_criterion("glat_loss", dataclass=GlatLossConfig)
@@ -85,7 +62,6 @@ class GlatLoss(FairseqCriterion):
         label_smoothing: float,
         verifier_labels: bool,
         slot_decay: float,
-        expected_length: float = 0.0,
         mse_lambda: float | None = None,
     ) -> None:
         super().__init__(task)
@@ -95,14 +71,11 @@ class GlatLoss(FairseqCriterion):
             raise ValueError(f"--label-smoothing {label_smoothing}: must be in [0, 1)")
         if not slot_decay >= 0:
             raise ValueError(f"--slot-decay {slot_decay}: must be 0 or more")
-        if not 0.0 <= expected_length <= 1.0:
-            raise ValueError(f"--expected-length {expected_length}: must be in [0, 1]")
         if verifier_labels and not task.cfg.AR_path:
             raise ValueError("--verifier-labels needs the verifier: give it with --AR-path")
         self.label_smoothing = label_smoothing
         self.verifier_labels = verifier_labels
         self.slot_decay = slot_decay
-        self.expected_length = expected_length
 
     def forward(
         self, model: Drafter, sample: Sample, reduce: bool = True
@@ -128,13 +101,9 @@ class GlatLoss(FairseqCriterion):
         sample_size = weights.sum()
         weights = weights[scored]
         loss = (losses * weights).sum()
-        if self.expected_length:
-            accepted = expected_lengths(nll, scored, output.scored).sum()
-            loss = (1 - self.expected_length) * loss - self.expected_length * accepted
-        nll = nll.detach()
         log: LogOutput = {
             "loss": loss.detach(),
-            "nll_loss": (nll * weights).sum(),
+            "nll_loss": (nll * weights).sum().detach(),
             "sample_size": sample_size.detach(),
             "ntokens": sample["ntokens"],
             "nsentences": sample["target"].size(0),
@@ -160,7 +129,7 @@ class GlatLoss(FairseqCriterion):
             main = -(self._labels(model, targets) * lprobs).sum(-1)
         if self.label_smoothing:
             main = (1 - self.label_smoothing) * main - self.label_smoothing * lprobs.mean(-1)
-        return main, nll
+        return main, nll.detach()
 
     @staticmethod
     @torch.no_grad()

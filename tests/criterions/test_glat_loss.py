@@ -7,7 +7,6 @@ from argparse import Namespace
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from conftest import make_task, make_verifier
@@ -33,12 +32,9 @@ TASK = task_with_verifier()
 
 
 def criterion(
-    label_smoothing: float = 0.0,
-    verifier_labels: bool = False,
-    slot_decay: float = 0.0,
-    expected_length: float = 0.0,
+    label_smoothing: float = 0.0, verifier_labels: bool = False, slot_decay: float = 0.0
 ) -> GlatLoss:
-    return GlatLoss(TASK, label_smoothing, verifier_labels, slot_decay, expected_length)
+    return GlatLoss(TASK, label_smoothing, verifier_labels, slot_decay)
 
 
 def make_sample(
@@ -193,30 +189,6 @@ def test_verifier_labels_are_a_soft_cross_entropy(
     assert abs(hard.item() - loss.item()) > 1e-3
 
 
-@pytest.mark.parametrize("ratio", [0.0, 0.5])
-@pytest.mark.parametrize("part", [0.25, 1.0])
-def test_expected_length_is_what_is_accepted_on_average(part: float, ratio: float) -> None:
-    """Of blocks whose tokens are accepted at random, each only where all before it are."""
-    model = make_causal()
-    sample = make_sample([9, 1, 6], [[4, 1], [0, 0], [5, 3]], ratio)
-    output = run_model(model, sample)
-    probabilities = slot_logits(output).double().softmax(-1)
-    accepted = 0.0
-    for row, block in np.ndindex(*output.scored.shape[:2]):
-        reached = 1.0
-        for slot in output.scored[row, block].nonzero()[:, 0].tolist():
-            gold = output.blocks.gold[row, block, slot]
-            reached *= probabilities[row, block, slot, gold].item()
-            accepted += reached
-    torch.manual_seed(5)
-    loss, size, _ = criterion(0.1, expected_length=part)(model, sample)
-    entropy = naive(output, 0.1, 0.0)[0]
-    assert loss.item() == pytest.approx((1 - part) * entropy - part * accepted, rel=1e-5)
-    assert size.item() == output.scored.sum().item()
-    loss.backward()
-    assert all(p.grad is not None and p.grad.any() for p in model.decoder.layers.parameters())
-
-
 def test_verifier_labels_are_constants() -> None:
     task = task_with_verifier()
     task.verifier.requires_grad_(True)
@@ -239,10 +211,10 @@ def gradients(model: Any, samples: list[dict[str, Any]], loss: GlatLoss) -> tupl
     return [p.grad / size for p in model.parameters() if p.requires_grad], logs
 
 
-@pytest.mark.parametrize("name", ["block", "block_causal", "labels", "decay", "length"])
+@pytest.mark.parametrize("name", ["block", "block_causal", "labels", "decay"])
 def test_micro_batches_of_unequal_size_add_up(name: str) -> None:
     model: Any = make_block() if name == "block" else make_causal(TASK)
-    loss = criterion(0.1, name == "labels", 2.0 * (name == "decay"), 0.5 * (name == "length"))
+    loss = criterion(0.1, name == "labels", 2.0 if name == "decay" else 0.0)
     whole = make_sample([9, 1, 6], [[4], [0], [5]])
     parts = []
     for rows in (slice(0, 1), slice(1, 3)):
@@ -368,7 +340,6 @@ def test_logs_stay_on_the_device() -> None:
         ((-0.1, False, 0.0), r"--label-smoothing -0\.1: must be in \[0, 1\)"),
         ((0.0, False, -1.0), r"--slot-decay -1\.0: must be 0 or more"),
         ((0.0, False, math.nan), "--slot-decay nan: must be 0 or more"),
-        ((0.0, False, 0.0, 1.5), r"--expected-length 1\.5: must be in \[0, 1\]"),
     ],
 )
 def test_impossible_settings_are_named(settings: tuple[Any, ...], message: str) -> None:

@@ -167,7 +167,7 @@ def _load_dictionary(settings: Settings, language: str, languages: tuple[str, st
         ) is not None:
             saved.check(languages)
         names = " and ".join(f"dict.{name}.txt" for name in languages)
-        raise InferenceError(f"{path}: no such file; the data directory must hold {names}")
+        raise InferenceError(f"{path}: no such file; its folder must hold {names}")
     try:
         return TranslationSpecdecTask.load_dictionary(path)
     except Exception as error:  # fairseq raises bare exceptions of several kinds

@@ -65,11 +65,13 @@ def verifier_settings(verifier: Path, dictionaries: Path | None) -> JsonObject:
         dictionaries: their folder, if it is not that of the checkpoint.
 
     Raises:
-        InferenceError: there are no dictionaries, or ``segmentation.json`` cannot be read or says
-            something else.
+        InferenceError: there is no such verifier, there are no dictionaries, or
+            ``segmentation.json`` cannot be read or says something else.
     """
     path = verifier / VERIFIER if verifier.is_dir() else verifier
     data = dictionaries or path.parent
+    if not data.is_dir() and not dictionaries:
+        raise InferenceError(f"{path}: no such file; check the path")
     if path.is_file() and not any(data.glob("dict.*.txt")):
         raise InferenceError(
             f"{data}: holds no dict.*.txt; name the folder of the verifier's dictionaries by "

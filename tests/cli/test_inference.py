@@ -563,7 +563,7 @@ def test_a_line_too_short_for_the_minimum(
         (["--sampling", "--sampling-topp", "2"], 2, "2.0: must be at mos"),
         (["--no-such-flag"], 2, "unrecognized arguments: --no-such-flag"),
         (["--user-dir", "no_such_folder"], 2, "--user-dir no_such_folder: cannot be imported"),
-        (["--source-lang", "fr"], 1, "dict.fr.txt: no such file; the data directory must hold"),
+        (["--source-lang", "fr"], 1, "dict.fr.txt: no such file; its folder must hold"),
         (["--input-path", "missing"], 1, "missing: cannot be read"),
         (["--output-path", "nowhere/out"], 1, "nowhere; create it"),
         (["--output-path", "-", "--resume"], 1, "--resume: needs a file"),

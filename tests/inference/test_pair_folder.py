@@ -11,7 +11,7 @@ from inference_runs import SENTENCES
 from specdec_plugins.cli import inference as script
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference import Settings
-from specdec_plugins.inference.pair_folder import pair_settings
+from specdec_plugins.inference.pair_folder import pair_settings, verifier_settings
 
 pytest_plugins = ["inference_runs"]
 
@@ -39,6 +39,12 @@ def test_a_damaged_description_is_refused(tmp_path: Path, content: str) -> None:
     file.write_bytes(content.encode("latin-1"))
     with pytest.raises(InferenceError, match=f"{file}: "):
         pair_settings(tmp_path)
+
+
+def test_a_verifier_in_a_mistyped_folder_is_told_by_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "mistyped/verifier.pt"
+    with pytest.raises(InferenceError, match=f"{path}: no such file; check the path"):
+        verifier_settings(path, None)
 
 
 def test_a_pair_needs_no_more_than_its_folder(world: Path, tmp_path: Path) -> None:

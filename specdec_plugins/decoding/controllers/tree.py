@@ -71,7 +71,7 @@ class TreePolicy(DraftingPolicy):
         axis="nodes",
     )
     redraft_below: float = option(
-        1.5,
+        2.0,
         "tree: draft anew where what is left of the last draft promises fewer accepted tokens a "
         "sentence; inf: always",
         least=0,

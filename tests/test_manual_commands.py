@@ -74,6 +74,8 @@ OTHERWISE = {
     # Nothing that was trained here accepts a token of so large a verifier.
     "runs/cpu/block/checkpoint_last.pt": "$W/drafter.pt",
     "runs/cpu/part/checkpoint_last.pt": "$W/drafter.pt",
+    # It is not distributed.
+    "runs/more/average.pt": "$W/drafter.pt",
     "VERIFIER": "pair/verifier.pt",
     "DICT_DIR": "runs/m30k/bin",
     "RAW ": "runs/raw ",
@@ -138,9 +140,13 @@ def folder(tmp_path: Path) -> Path:
     make_text(tmp_path / "raw")
     for name in ("raw", "wmt"):
         shutil.copytree(tmp_path / "raw", tmp_path / "runs" / name)
-    for name in ("everyday", "software", "test2737"):
+    drawn = ("newstest2014.drawn", "newstest2016.drawn")
+    for name in ("everyday", "software", "test2737", *drawn):
         for lang in ("en", "de"):
             shutil.copy(tmp_path / f"raw/test.{lang}", tmp_path / f"runs/wmt/{name}.{lang}")
+    (tmp_path / "runs/texts").mkdir()
+    for name in ("newstest2013", "Multi30k-valid"):
+        shutil.copy(tmp_path / "raw/test.en", tmp_path / f"runs/texts/{name}.en")
     distinct = (f"A man of {number} sits .\n" for number in range(150))
     (tmp_path / "sources.en").write_text("".join(distinct), "utf-8")
     (tmp_path / "whole").mkdir()

@@ -74,6 +74,8 @@ OTHERWISE = {
     # Nothing that was trained here accepts a token of so large a verifier.
     "runs/cpu/block/checkpoint_last.pt": "$W/drafter.pt",
     "runs/cpu/part/checkpoint_last.pt": "$W/drafter.pt",
+    # The text has few tokens.
+    "--draft-vocabulary 8000": "--draft-vocabulary 8",
     # It is not distributed.
     "runs/more/average.pt": "$W/drafter.pt",
     "VERIFIER": "pair/verifier.pt",

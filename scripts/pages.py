@@ -38,6 +38,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 import lib_first_page as first_page  # noqa: E402
 from lib_curve import curve  # noqa: E402
 
+from specdec_plugins.decoding.controllers.tree import TreePolicy  # noqa: E402
 from specdec_plugins.evaluation.table import (  # noqa: E402
     VIEWS,
     Json,
@@ -364,8 +365,17 @@ def _is(fields: Json, wanted: dict[str, str]) -> bool:
 
 
 def made_with(figures: Json) -> str:
-    """Where, when and with what, and of which models."""
-    return conditions(figures["machine"]) + earlier(figures)
+    """Where, when and with what, of which models, and by which trees."""
+    return conditions(figures["machine"]) + earlier(figures) + _other_trees(figures)
+
+
+def _other_trees(figures: Json) -> str:
+    """The promise below which trees were drafted anew, if it is not today's default."""
+    systems = systems_of(figures) if "groups" in figures else []
+    options: list[Json] = [system.get("options") or {} for system in systems]
+    found = {one["redraft_below"] for one in options if "redraft_below" in one}
+    others = sorted(found - {TreePolicy.redraft_below})
+    return f"; `--redraft-below {' '.join(map(str, others))}`" if others else ""
 
 
 def conditions(machine: Json) -> str:

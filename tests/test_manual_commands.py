@@ -7,8 +7,10 @@ import re
 import shlex
 import shutil
 import textwrap
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_wmt_commands import joined, make_text, run
@@ -28,8 +30,10 @@ NEEDS = {
     "training.md": ("matplotlib",),
 }
 """What a page's commands need beyond the package."""
+LONG = "benchmarks.md"
+"""The page whose commands are a test each: together they take half an hour."""
 FIRST_WORD = re.compile(
-    r"(\./)?scripts/\S+|[a-z]+-[a-z-]+|torchrun|srun|cat|cp|head|mkdir|git|pip|\.|[A-Z]+=\S+"
+    r"(\./)?scripts/\S+|[a-z]+-[a-z-]+|torchrun|srun|cat|cp|head|mkdir|git|pip|\.|[A-Z_]+=\S+"
 )
 ELSEWHERE = (
     ("git clone", "needs the repository's address"),
@@ -39,6 +43,8 @@ ELSEWHERE = (
     ("./scripts/test.sh", "runs this"),
     ("torchrun", "by tests/tasks/test_data_parallel.py, as far as that goes without GPUs"),
     ("srun", "needs a cluster"),
+    ("OMP_NUM_THREADS=1 /usr/bin/time", "needs GNU's time"),
+    ("OMP_NUM_THREADS=1 scripts/check_tuning.py", "by tests/test_check_tuning.py"),
 )
 """How commands begin that are not run here, and why."""
 FEW = "--cpu --max-update 2 --max-tokens 400 --max-tokens-valid 400 --save-interval-updates 1"
@@ -76,8 +82,7 @@ OTHERWISE = {
     "runs/cpu/part/checkpoint_last.pt": "$W/drafter.pt",
     # The text has few tokens.
     "--draft-vocabulary 8000": "--draft-vocabulary 8",
-    # It is not distributed.
-    "runs/more/average.pt": "$W/drafter.pt",
+    "--path runs/drafter-8000.pt": "--path $W/drafter.pt",
     "VERIFIER": "pair/verifier.pt",
     "DICT_DIR": "runs/m30k/bin",
     "RAW ": "runs/raw ",
@@ -131,9 +136,10 @@ def small(command: str, first: dict[str, str]) -> str:
     return f"{command} {shorter}"
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Where commands are run: the project, a pair, and text of all names that pages use."""
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What commands are run on: the project, a pair, and text of all names that pages use."""
+    tmp_path = tmp_path_factory.mktemp("made")
     for name in ("checkpoints", "config", "data", "docs", "scripts", "specdec_plugins"):
         (tmp_path / name).symlink_to(ROOT / name)
     for name in ("drafter.pt", "verifier.pt"):
@@ -143,7 +149,7 @@ def folder(tmp_path: Path) -> Path:
     for name in ("raw", "wmt"):
         shutil.copytree(tmp_path / "raw", tmp_path / "runs" / name)
     drawn = ("newstest2014.drawn", "newstest2016.drawn")
-    for name in ("everyday", "software", "test2737", *drawn):
+    for name in ("test2737", *drawn):
         for lang in ("en", "de"):
             shutil.copy(tmp_path / f"raw/test.{lang}", tmp_path / f"runs/wmt/{name}.{lang}")
     (tmp_path / "runs/texts").mkdir()
@@ -171,19 +177,44 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    """The same for one test, which writes into it."""
+    return shutil.copytree(made, tmp_path / "here", symlinks=True)
+
+
+def ready(page: Path) -> list[str]:
+    """The commands of a page that are run here, made small, with the variables of those before."""
+    first: dict[str, str] = {}
+    found, variables = [], ""
+    for command in commands(page):
+        if command.startswith(tuple(start for start, _ in ELSEWHERE)):
+            continue
+        if command.split("=")[0].isupper():
+            variables += f"{command}; "
+        else:
+            found.append(variables + small(command, first))
+    return found
+
+
+def parts() -> Iterator[Any]:
+    """The pages, and the commands of one page each by itself, since they do not need each other."""
+    for page in PAGES:
+        if page.name != LONG:
+            yield pytest.param(page, None, id=page.name)
+            continue
+        for number in range(len(ready(page))):
+            yield pytest.param(page, number, id=f"{page.name}-{number}")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands(page: Path, folder: Path) -> None:
+@pytest.mark.parametrize(("page", "number"), parts())
+def test_commands(page: Path, number: int | None, folder: Path) -> None:
     for package in NEEDS.get(page.name, ()):
         if find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
-    first: dict[str, str] = {}
-    variables = ""
-    for command in commands(page):
-        if command.split("=")[0].isupper():
-            variables += f"{command}; "
-        elif not command.startswith(tuple(start for start, _ in ELSEWHERE)):
-            run(variables + small(command, first), folder)
+    for command in ready(page) if number is None else [ready(page)[number]]:
+        run(command, folder)
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ NEEDS = {
     "benchmarks.md": ("ctranslate2", "openvino", "nncf", "matplotlib"),
     "evaluation.md": ("ctranslate2", "openvino", "nncf", "matplotlib"),
     "corpus.md": ("ray",),
+    "engines.md": ("ctranslate2", "openvino", "nncf"),
     "training.md": ("matplotlib",),
 }
 """What a page's commands need beyond the package."""
@@ -43,6 +44,7 @@ ELSEWHERE = (
     ("./scripts/test.sh", "runs this"),
     ("torchrun", "by tests/tasks/test_data_parallel.py, as far as that goes without GPUs"),
     ("srun", "needs a cluster"),
+    ("scripts/gpu_check.py", "by tests/test_gpu_check.py"),
     ("OMP_NUM_THREADS=1 /usr/bin/time", "needs GNU's time"),
     ("OMP_NUM_THREADS=1 scripts/check_tuning.py", "by tests/test_check_tuning.py"),
 )
@@ -84,6 +86,7 @@ OTHERWISE = {
     "--draft-vocabulary 8000": "--draft-vocabulary 8",
     "--path runs/drafter-8000.pt": "--path $W/drafter.pt",
     "VERIFIER": "pair/verifier.pt",
+    " PAIR": " checkpoints/multi30k.en-de",
     "DICT_DIR": "runs/m30k/bin",
     "RAW ": "runs/raw ",
     " OUT ": " runs/out ",
@@ -174,6 +177,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         codes = f"--codes {pair}/codes --srcdict {pair}/dict.en.txt --tgtdict {pair}/dict.de.txt"
         run(f"scripts/prepare_data.sh raw {out} en de {codes}", tmp_path)
     (tmp_path / "bin").symlink_to("shipped/bin")
+    (tmp_path / "segmented.en").symlink_to("shipped/bpe/test.en")
     return tmp_path
 
 

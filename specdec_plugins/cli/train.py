@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+import specdec_plugins
 from specdec_plugins.checkpoints.archive import one_line
 from specdec_plugins.cli.recipe import with_recipe
 from specdec_plugins.files.errors import CheckpointError, InferenceError, UsageError, explained
@@ -25,7 +26,8 @@ PROG = program("train.py")
 logger = logging.getLogger(PROG)
 
 TASK = "translation_specdec"
-PACKAGE = Path(__file__).resolve().parent.parent
+PACKAGE = Path(specdec_plugins.__path__[0])
+"""As it was imported: by another name of the same folder fairseq would import it once more."""
 
 
 def with_plugin(argv: Sequence[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -30,6 +31,14 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_plugin_is_found_wherever_it_is(argv: list[str]) -> None:
     own = ["--user-dir", str(PACKAGE), "--task", TASK]
     assert with_plugin(argv) == ["bin", "--lr", "-1", *own]
+
+
+def test_the_plugin_is_found_in_a_folder_that_links_to_it(tmp_path: Path) -> None:
+    (tmp_path / PACKAGE.name).symlink_to(PACKAGE)
+    argv = ["bin", "--arch", "block", "--max-tokens", "9"]
+    train = f"import {main.__module__} as train; train.main({argv})"
+    done = subprocess.run([sys.executable, "-c", train], capture_output=True, text=True)
+    assert "bin: no such file or folder" in done.stderr
 
 
 def test_another_user_dir_stays() -> None:

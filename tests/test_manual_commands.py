@@ -211,6 +211,13 @@ def parts() -> Iterator[Any]:
             yield pytest.param(page, number, id=f"{page.name}-{number}")
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_names_in_capitals_are_known(page: Path) -> None:
+    """Else a page has got a name that the slow tests below have not."""
+    names = re.findall(r'(?<![$\w/."-])[A-Z][A-Z_]+(?![\w=."-])', " ".join(ready(page)))
+    assert set(names) <= {"AR"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("page", "number"), parts())
 def test_commands(page: Path, number: int | None, folder: Path) -> None:

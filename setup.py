@@ -104,9 +104,9 @@ setup(
     cmdclass={"editable_wheel": EditableWheel},
     install_requires=[
         "torch>=2.4",
-        # Stock fairseq stops at Python 3.10; fairseq-fixed is the same code made to run on 3.11+.
+        # Stock fairseq stops at Python 3.10; ve-fairseq is the same code as wheels for 3.11 and 3.12.
         'fairseq==0.12.2; python_version<"3.11"',
-        'fairseq-fixed>=0.12.3.1,<0.13; python_version>="3.11"',
+        've-fairseq>=0.12.3,<0.13; python_version>="3.11"',
         "filelock>=4",
         "jinja2>=3",
         "msgspec>=0.19",

@@ -110,6 +110,9 @@ def choose_engine(engine: str, precision: str, device: str) -> Engine:
     """
     check_engine(engine, precision, device)
     name = engine_name(engine, precision, device)
+    if torch.device(device).type == "cuda":
+        # See CudaGraphsEngine.ATTENTION; without graphs every length is another shape.
+        torch.backends.cuda.enable_cudnn_sdp(False)
     if name == "openvino":
         # Only where it is used: it is an extra.
         from specdec_plugins.engines.openvino import OpenVinoEngine

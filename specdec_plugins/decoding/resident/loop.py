@@ -73,7 +73,7 @@ def changing(controller: Controller) -> str | None:
 class ResidentLoop:
     """Decodes batches by recorded steps."""
 
-    KEPT = 24
+    KEPT = 96
     """Recorded steps of other sizes that are kept, at most."""
 
     def __init__(

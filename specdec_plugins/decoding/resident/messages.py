@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance.tensor_walk import Links, Way
-from specdec_plugins.decoding.arrays import Floating, Ints
+from specdec_plugins.decoding.arrays import Floating, Ints, wait_for
 from specdec_plugins.decoding.drafts.growth import HostLattice, Trees
 from specdec_plugins.decoding.resident.state import Kind
 from specdec_plugins.models.lattice import Lattice
@@ -52,6 +52,9 @@ class Outcome:
         width = sum(map(math.prod, self._shapes))
         self._numbers = torch.zeros(rows, width, dtype=precision, device=device)
         self._parts = self._split(self._numbers)
+        pin = device.type == "cuda"
+        self._host = torch.zeros(rows, width, dtype=precision, pin_memory=pin)
+        self._arrays = [part.numpy() for part in self._split(self._host)]
 
     def _split(self, numbers: Tensor) -> list[Tensor]:
         """Scores, tokens, accepted and committed counts; of trees sources, and a lattice's
@@ -77,9 +80,9 @@ class Outcome:
 
     def read(self) -> tuple[Committed, HostLattice | None]:
         """All of it; the host waits for the device here, and nowhere else."""
-        scores, tokens, accepted, counts, *tree = (
-            part.numpy() for part in self._split(self._numbers.cpu())
-        )
+        self._host.copy_(self._numbers, non_blocking=True)
+        wait_for(self._numbers.device)
+        scores, tokens, accepted, counts, *tree = self._arrays
         if not tree:
             straight = np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape)
             return Committed(accepted[:, 0], counts[:, 0], tokens, scores, straight), None

@@ -115,8 +115,9 @@ class SpeculativeGenerator:
         self.limits.check_positions(self.positions)
         self._cached = drafter
         self._draftings: dict[object, Drafting] = {}
-        self._drafting_for(self.controller)
         self._resident = self._build_resident()
+        if self._resident is None:
+            self._drafting_for(self.controller)
 
     @property
     def models(self) -> list[nn.Module]:

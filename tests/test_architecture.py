@@ -31,22 +31,22 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 174,
     "checkpoints": 2239,
-    "cli": 2117,
+    "cli": 1572,
     "criterions": 524,
     "data": 313,
-    "decoding": 7068,
-    "engines": 1443,
-    "evaluation": 3206,
+    "decoding": 6398,
+    "engines": 1446,
+    "evaluation": 1927,
     "files": 1151,
     "host": 420,
-    "inference": 2888,
+    "inference": 2881,
     "jobs": 2196,
-    "models": 2113,
+    "models": 2117,
     "tasks": 768,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 219
-MAX_CLAUSES = 325
+MAX_FILES = 201
+MAX_CLAUSES = 262
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""
 UPWARD = {"checkpoints.head_file": {"decoding"}, "checkpoints.pair": {"decoding"}}
@@ -57,8 +57,6 @@ FREE_OF_FAIRSEQ = (
     *(f"decoding/{room}" for room in ("acceptance", "controllers", "drafts", "statistics")),
     "engines",
 )
-KNOW_FAIRSEQ = {"decoding/controllers/registry.py"}
-"""Modules of these that still import fairseq, for its types."""
 
 TREES = {
     path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text("utf-8"))
@@ -105,7 +103,7 @@ def test_imports_have_no_circles() -> None:
 
 def test_the_core_imports_no_fairseq() -> None:
     for path, tree in TREES.items():
-        if path.startswith(FREE_OF_FAIRSEQ) and path not in KNOW_FAIRSEQ:
+        if path.startswith(FREE_OF_FAIRSEQ):
             assert not [name for name in imports(tree) if name.startswith("fairseq")], path
 
 

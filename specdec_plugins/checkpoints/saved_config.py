@@ -100,8 +100,6 @@ def saved_task(config: object) -> Namespace:
     known = hints_of(TASK_DATACLASS_REGISTRY.get(name, TranslationConfig))
     if isinstance(config, Namespace) or name == multilingual.TASK:
         known = {side: known[side] for side in ("source_lang", "target_lang")}
-    else:
-        _say_dropped(values, {*known, "_name"}, f"task {name}")
     return Namespace(**_checked(values, known, "task", {}), _name=name)
 
 

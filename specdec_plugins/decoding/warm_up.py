@@ -44,10 +44,7 @@ def warm_up(
     """
     sizes, limits = generator.engines.verifier.sizes, generator.limits
     device = next(generator.models[0].parameters()).device
-    if sizes.exact and is_host(device):
-        return 0.0
-    rehearsals = generator.controller.rehearsals(_lengths(generator, sizes))
-    if not rehearsals:
+    if (sizes.exact and is_host(device)) or not generator.controller.real:
         return 0.0
     begin = time.perf_counter()
     try:
@@ -56,8 +53,7 @@ def warm_up(
                 length, most = min(length, positions), max(min(most, positions), limits.min_len)
                 generator.limits = replace(limits, max_len_a=0, max_len_b=most)
                 batch = made_up(source, count, length, device)
-                for controller in rehearsals:
-                    generator.decode(batch, deepcopy(controller), DecodingStatistics())
+                generator.decode(batch, deepcopy(generator.controller), DecodingStatistics())
     finally:
         generator.limits = limits
     wait_for(device)
@@ -72,12 +68,6 @@ def _batches(sizes: Sizes, rows: int) -> list[tuple[int, int, int]]:
     # A step is recorded for each number of rows to which a batch shrinks.
     halves = [rows >> n for n in range(rows.bit_length())]
     return [(count, length, 1) for length in RECORDED for count in halves]
-
-
-def _lengths(generator: SpeculativeGenerator, sizes: Sizes) -> list[int]:
-    """Draft lengths, one for each size that the engine is handed."""
-    most = generator.controller.needs.most
-    return list({sizes.slots(length + 1): length for length in range(most + 1)}.values())
 
 
 def made_up(

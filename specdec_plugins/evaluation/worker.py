@@ -1,6 +1,6 @@
 """The process of one system: it loads, then decodes whenever it is asked to.
 
-Nothing is imported here that a system may do without: of CTranslate2's process torch is no part.
+Nothing is imported here that a system may do without: CTranslate2's process has no torch in it.
 """
 
 from __future__ import annotations
@@ -8,34 +8,44 @@ from __future__ import annotations
 import logging
 import os
 import resource
+import subprocess
 import sys
 import traceback
 from dataclasses import dataclass, field
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Protocol
 
+from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.json_object import JsonObject
+from specdec_plugins.machine import python_path
 
+logger = logging.getLogger(__name__)
+
+CODE = "from specdec_plugins.evaluation.worker import main; main()"
 STATUS = Path("/proc/self/status")
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+# Idle threads must not take the core of the system that is measured. But PyTorch's spin for some
+# milliseconds from one operation to the next: to be woken by the kernel takes three times as long.
+PASSIVE = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "5", "GOMP_SPINCOUNT": "1000000"}
 Tokens = list[str]
 """A sentence: symbols of its language's dictionary, without EOS."""
 
 
 @dataclass
 class Decoded:
-    """What a system made of the batches that it was asked for; lists are in the order of them."""
+    """Results of decoding some batches; lists are in the order of the batches."""
 
     seconds: list[float] = field(default_factory=list)
     """Seconds of decoding each batch, and nothing else."""
     outputs: list[str] | list[Tokens] = field(default_factory=list)
     """The translation of each sentence: text, or symbols where a system knows nothing else."""
     columns: dict[str, list[Any]] = field(default_factory=dict)
-    """The values of each sentence, by the names of :class:`SentenceColumns`."""
+    """Columns of ``Run.sentences``."""
     figures: JsonObject = field(default_factory=dict)
     """Fields of a :class:`Run` that this kind of system knows."""
-    memory: int | None = None
-    """Bytes: see :class:`Run`."""
 
 
 class Job(Protocol):
@@ -43,50 +53,37 @@ class Job(Protocol):
 
     def load(self) -> None: ...
 
-    def decode(self, batches: int, seed: int | None = None) -> Decoded:
-        """Decode so many batches, the first ones.
-
-        Args:
-            seed: what is drawn depends on it.
-        """
+    def decode(self, batches: int, seed: int) -> Decoded:
+        """Decode the first ``batches``; ``seed`` decides drawn output."""
         ...
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a process ends."""
+    """The reason why a process ends."""
 
     message: str
     traceback: str
 
 
 def main() -> None:
-    """Serve at the end of a pipe whose descriptor is the first argument, until it is closed."""
+    """Serve at the end of a pipe, whose descriptor is the first argument, until it is closed."""
     # Before fairseq does so, which logs all that it imports.
     level = os.environ.get("LOGLEVEL", "WARNING").upper()
     logging.basicConfig(level=level, format="%(message)s")
     connection = Connection(int(sys.argv[1]))
     try:
-        serve(connection)
+        job: Job = connection.recv()
+        job.load()
+        connection.send(Decoded())
+        while True:
+            decoded = job.decode(*connection.recv())
+            decoded.figures.setdefault("memory", peak_memory())
+            connection.send(decoded)
     except (EOFError, BrokenPipeError):
-        pass  # nobody asks any more
-    except Exception as error:  # whatever it is, the other end has to know
+        pass  # the experiment has ended
+    except Exception as error:  # any error of a library must reach the experiment
         connection.send(Failure(str(error) or type(error).__name__, traceback.format_exc()))
-
-
-def serve(connection: Connection) -> None:
-    """Load the job that comes first, then decode as each message, the arguments, says.
-
-    Raises:
-        EOFError: the other end was closed.
-    """
-    job: Job = connection.recv()
-    job.load()
-    connection.send(Decoded())
-    while True:
-        decoded = job.decode(*connection.recv())
-        decoded.memory = peak_memory()
-        connection.send(decoded)
 
 
 def peak_memory() -> int:
@@ -95,6 +92,88 @@ def peak_memory() -> int:
         status = dict(line.split(":", 1) for line in STATUS.read_text("utf-8").splitlines())
         return int(status["VmHWM"].split()[0]) * 1024
     except (OSError, KeyError):
-        # On Linux this one begins with that of the process that started this one.
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return most if sys.platform == "darwin" else most * 1024
+        # On Linux this would begin with the figure of the parent process.
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+
+
+class SystemProcess:
+    """A system in a process of its own, which waits at a pipe while it has nothing to do.
+
+    As a context it is ended when that is left.
+    """
+
+    def __init__(self, name: str, job: Job, threads: int) -> None:
+        """Start the process, and let it load."""
+        self.name = name
+        self._connection, theirs = Pipe()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", CODE, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                env=environment(threads),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                # Ctrl-C is for this process, which then ends the others.
+                start_new_session=True,
+            )
+        self._send(job)
+
+    def __enter__(self) -> SystemProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: object, trace: TracebackType | None
+    ) -> None:
+        self._connection.close()
+        if kind is not None:
+            self._process.kill()  # it may be in the middle of something
+        self._process.wait()
+
+    def load(self) -> None:
+        """Wait until it has loaded.
+
+        Raises:
+            InferenceError: it failed.
+        """
+        self._receive()
+
+    def decode(self, batches: int, seed: int) -> Decoded:
+        """Have batches decoded, as by :meth:`Job.decode`.
+
+        Raises:
+            InferenceError: it failed.
+        """
+        self._send((batches, seed))
+        return self._receive()
+
+    def _receive(self) -> Decoded:
+        try:
+            answer = self._connection.recv()
+        except (EOFError, OSError) as error:
+            raise self._ended() from error
+        if isinstance(answer, Failure):
+            logger.debug("%s: %s", self.name, answer.traceback)
+            raise InferenceError(f"{self.name}: {answer.message}")
+        assert isinstance(answer, Decoded)
+        return answer
+
+    def _send(self, message: object) -> None:
+        try:
+            self._connection.send(message)
+        except OSError as error:
+            raise self._ended() from error
+
+    def _ended(self) -> InferenceError:
+        return InferenceError(
+            f"{self.name}: its process ended (status {self._process.wait()}); if memory does not "
+            "suffice for all systems at once, compare fewer"
+        )
+
+
+def environment(threads: int) -> dict[str, str]:
+    """Return the variables of a system's process; those of ``PASSIVE`` may be set by the user."""
+    own = {"PYTHONPATH": python_path(), **dict.fromkeys(THREADS, str(threads))}
+    if not sys.warnoptions:
+        own["PYTHONWARNINGS"] = "ignore"
+    return {**PASSIVE, **os.environ, **own}

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from specdec_plugins.evaluation.outputs import own_files
 from specdec_plugins.files.lock import OutputLock, reserved
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
@@ -130,33 +129,6 @@ def each_once(outputs: Sequence[Any], inputs: Sequence[Any]) -> list[tuple[Any, 
     """Pairs in which every output and every input is met with."""
     count = max(len(outputs), len(inputs))
     return [(outputs[i % len(outputs)], inputs[i % len(inputs)]) for i in range(count)]
-
-
-def test_evaluate(folder: Path, refused: Callable[..., None]) -> None:
-    main = load("evaluate").main
-    (folder / "out" / "sentences").mkdir()
-    own = [
-        *own_files(folder / "out"),
-        folder / "out/sentences/AR.jsonl",
-        folder / "out/speed-x.svg",
-    ]
-    for path, name in each_once(own, INPUTS):
-        path.symlink_to(folder / name)
-        flags = ["--input-path", folder / "in.txt", "--output-path", folder / "out", "--no-plots"]
-        refused(main, *models(folder), *flags)
-        path.unlink()
-
-
-def test_benchmark(folder: Path, refused: Callable[..., None]) -> None:
-    main = load("benchmark").main
-    (folder / "ref.txt").write_text("precious, too\n")
-    for path, name in each_once(list(own_files(folder / "out")), (*INPUTS[:-1], "ref.txt")):
-        path.symlink_to(folder / name)
-        pair = models(folder)[:5]
-        flags = ["--source", folder / "in.txt", "--reference", folder / "ref.txt"]
-        flags += ["--output-path", folder / "out", "--no-plots", "--ctranslate2"]
-        refused(main, *pair, *flags, "--acceptance-head", folder / "head.pt")
-        path.unlink()
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")

@@ -169,7 +169,7 @@ def test_a_drafter_that_reads_its_verifier_needs_it(kind: str) -> None:
     drafter = DRAFTERS[kind]()
     with pytest.raises(ValueError, match="--AR-path"):
         build_drafter_alone(drafter, None, DICTIONARY)
-    assert build_drafter_alone(drafter, VERIFIER, DICTIONARY).controller.needs.most == 4
+    assert build_drafter_alone(drafter, VERIFIER, DICTIONARY).controller.max_length == 4
     assert drafter.verifier is VERIFIER
 
 

@@ -12,8 +12,8 @@ from specdec_plugins.files.help import Parser, command_of
 
 SETUP = Path(__file__).resolve().parents[2] / "setup.py"
 DOORS = [
-    *("average_checkpoints", "benchmark", "calibrate_head", "encoder_initial", "evaluate"),
-    *("exactness", "export_checkpoint", "inference", "trace_report", "translate_corpus"),
+    *("average_checkpoints", "calibrate_head", "encoder_initial"),
+    *("export_checkpoint", "inference", "trace_report", "translate_corpus"),
 ]
 
 

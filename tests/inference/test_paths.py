@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.controllers.simple import AcceptanceHeadController
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.paths import check_paths, check_writable
 from specdec_plugins.inference import Settings
@@ -120,7 +120,7 @@ def settings(tmp_path: Path) -> Settings:
         data=str(tmp_path),
         path=str(tmp_path / "drafter.pt"),
         ar_path=str(tmp_path / "verifier.pt"),
-        controller=ControllerOptions("acceptance-head"),
+        controller=AcceptanceHeadController(),
         encoder_options={"sentencepiece_model": str(tmp_path / "spm"), "other": "word"},
     )
 

@@ -13,7 +13,7 @@ import pytest
 
 from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule
 from specdec_plugins.decoding.acceptance.sampling import Sampling
-from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.controllers.simple import AcceptanceHeadController, Tree
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.files.output import write_json
@@ -37,15 +37,9 @@ def settings(tmp_path: Path) -> Settings:
         beam=7,
         block_size=4,
         rule=RelaxedRule(3, 1.5),
-        controller=ControllerOptions(
-            "acceptance-head",
+        controller=AcceptanceHeadController(
             min_draft=1,
             max_draft=3,
-            confidence_threshold=0.25,
-            refit_threshold=True,
-            auto_stop_threshold=True,
-            tree_nodes=9,
-            redraft_below=float("inf"),
             acceptance_head=str(tmp_path / "head.pt"),
         ),
         limits=GenerationLimits(0.5, 20, 2, 0.1, 1.5, 0.9, False, 1.25),
@@ -128,7 +122,7 @@ def test_sampling_is_reported(tmp_path: Path, settings: Settings) -> None:
         settings.ar_path,
         settings.path,
         rule=SamplingRule(Sampling(7)),
-        controller=ControllerOptions("tree"),
+        controller=Tree(),
     )
     rule = report_of(sampling, tmp_path)["settings"]["rule"]
     assert rule == {"sampling": True, "sampling_topk": 7}

@@ -524,7 +524,7 @@ class TestRoles:
                 assert isinstance(generator, SpeculativeGenerator)
                 assert generator.model is verifier
                 assert generator.drafter is drafter
-                assert generator.controller.needs.most == (4 if make is make_block else 8)
+                assert generator.controller.max_length == (4 if make is make_block else 8)
 
     @pytest.mark.parametrize(
         ("make", "args", "name"),

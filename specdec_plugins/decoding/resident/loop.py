@@ -133,7 +133,7 @@ class ResidentLoop:
 
 
 def _kind(controller: Controller, rows: int) -> Kind:
-    most, depth = max(controller.start(rows)), controller.needs.depth
+    most, depth = max(controller.start(rows)), controller.depth
     return Kind(min(most, depth), most) if most and depth else Kind(most)
 
 

@@ -11,7 +11,7 @@ from types import TracebackType
 
 from specdec_plugins.evaluation.worker import Decoded, Failure, Job
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.machine import python_path
+from specdec_plugins.machine import python_path, python_program
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class SystemProcess:
         self._connection, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", CODE, str(theirs.fileno())],
+                python_program(CODE, theirs.fileno()),
                 pass_fds=[theirs.fileno()],
                 env=environment(threads),
                 stdin=subprocess.DEVNULL,

@@ -7,6 +7,7 @@ import json
 import random
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.pair_folder import pair_settings
 from specdec_plugins.jobs.make_pair.commands import command
+from specdec_plugins.machine import python_program
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +41,25 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     path.write_text("\n".join(lines) + "\n", "utf-8")
     return path
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_child_ends_while_its_parent_lives(status: int) -> None:
+    program = python_program(
+        f"{make_pair.GUARD}import sys, time; time.sleep(0.3); sys.exit({status})"
+    )
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.wait(30) == status
+        assert child.stderr is not None
+        assert child.stderr.read() == b""
+
+
+def test_a_child_ends_with_its_parent() -> None:
+    program = python_program(f"{make_pair.GUARD}import time; time.sleep(60)")
+    with subprocess.Popen(program, stdin=subprocess.PIPE) as child:
+        assert child.stdin is not None
+        child.stdin.close()
+        assert child.wait(30) == 1
 
 
 def make(verifier: Path, sources: Path, out: Path, *flags: str) -> int:

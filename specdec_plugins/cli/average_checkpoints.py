@@ -4,7 +4,7 @@
     scripts/average_checkpoints.py --inputs a.pt b.pt c.pt --output avg.pt
 
 Options are those of fairseq's script of this name. Nothing of the files is run. The weights written
-are float32; scripts/export_checkpoint.py makes them float16, for shipping.
+are float32; scripts/export_checkpoint.py --half makes them float16, for shipping.
 """
 
 from __future__ import annotations

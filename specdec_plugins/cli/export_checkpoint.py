@@ -1,4 +1,4 @@
-"""Write a checkpoint for shipping: float16 weights, no optimizer state, no paths.
+"""Write a checkpoint for shipping: weights without optimizer state and paths.
 
     scripts/export_checkpoint.py runs/drafter/checkpoint_best.pt drafter.pt -s en -t de
 
@@ -54,11 +54,14 @@ def main(argv: Sequence[str]) -> None:
         help="of a verifier with an architecture that fairseq has not: write it as fairseq's "
         "Transformer, if its options and weights are exactly those of one",
     )
+    parser.add_argument(
+        "--half", action="store_true", help="write float16 weights, which may change some outputs"
+    )
     args = parser.parse_args(argv)
     inputs = [("SOURCE", args.source), ("--draft-text", args.draft_text)]
     languages = args.source_lang, args.target_lang
     draft_from = _draft_from(args.draft_vocabulary, args.draft_text)
-    about = languages, args.dictionaries, draft_from, args.as_transformer
+    about = languages, args.dictionaries, draft_from, args.as_transformer, args.half
     with reserved([("TARGET", args.target)], inputs):
         size = export_checkpoint(args.source, args.target, *about)
     put(f"{args.target}: {size / 1e6:.1f} MB\n")

@@ -73,6 +73,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--arch", choices=("block_causal", "block"), default="block_causal", help="the drafter")
     add("--rule", metavar="RULE", default="strict", help="strict, relaxed or relaxed:BETA:TAU")
     add("--heads", action="store_true", help="train an acceptance head, too")
+    add("--half", action="store_true", help="store the verifier in float16")
     add("--workers", metavar="N", type=int, help="distil by so many processes (needs Ray)")
     add(
         "--dry-run", action="store_true", help="tell what would be done, and how long it would take"
@@ -117,6 +118,7 @@ def job_of(args: argparse.Namespace) -> PairJob:
         arch=args.arch,
         rule=rule_named(args.rule),
         heads=args.heads,
+        half=args.half,
         workers=args.workers,
         device="cuda" if gpu else "cpu",
     )

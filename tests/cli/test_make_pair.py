@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from kills import UNFINISHED, Victim, fork
 from stand_ins import STAND_INS
 
+from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.cli import make_pair
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference import Settings, load_translator
@@ -92,8 +94,14 @@ def test_a_pair_that_translates_as_its_verifier(made: Path, sources: Path) -> No
         said.append([one.text for one in load_translator(settings).translate(lines)])
     assert said[0] == said[1]
     card = (made / "README.md").read_text("utf-8")
-    for text in ("150 lines of sources.en", "| 6 |", "AR by our loop"):
+    exact = "Of 20 held-out lines, the pair translates 0 differently from stock fairseq (beam 1)"
+    for text in ("150 lines of sources.en", "| 6 |", "AR by our loop", exact):
         assert text in card
+
+
+def test_a_pair_has_the_weights_of_its_verifier(made: Path, verifier: Path) -> None:
+    given, stored = (load_state(path)["model"] for path in (verifier, made / "pair/verifier.pt"))
+    assert all(torch.equal(stored[name], given[name]) for name in stored)
 
 
 def test_what_is_made_is_not_made_again(made: Path, verifier: Path, sources: Path) -> None:

@@ -40,6 +40,8 @@ class PairJob:
     arch: str = "block_causal"
     rule: AcceptanceRule = field(default_factory=StrictRule)
     heads: bool = False
+    half: bool = False
+    """Store the verifier in float16, not in its own precision."""
     workers: int | None = None
     """Processes that distil, by Ray; None: this one does."""
     device: str = "cpu"
@@ -95,6 +97,7 @@ class PairJob:
             "arch": self.arch,
             "rule": self.rule.values,
             "heads": self.heads,
+            "half": self.half,
         }
 
 

@@ -47,7 +47,7 @@ def export_checkpoint(
         dictionaries: the folder of the dictionaries that it was trained with, whose fingerprints
             are written into the checkpoint; those of the plugin's tasks hold them already.
         draft_from: the tokens that a drafter is to draft; None: those that it did.
-        as_transformer: write an architecture of any name as fairseq's Transformer.
+        as_transformer: fields that fairseq does not know change nothing of the network.
         half: write weights in float16, not in their own precision.
 
     Returns:

@@ -13,6 +13,7 @@ import argparse
 import os
 from collections.abc import Sequence
 
+from specdec_plugins.checkpoints.architectures import AS_TRANSFORMER
 from specdec_plugins.checkpoints.average import (
     EPOCHS,
     UPDATES,
@@ -38,6 +39,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         what = f"take the last N that were saved by {name} in the folder --inputs"
         counts.add_argument(f"--num-{name}-checkpoints", type=int, metavar="N", help=what)
     add("--checkpoint-upper-bound", type=int, metavar="N", help="the last epoch or update to take")
+    add("--as-transformer", action="store_true", help=AS_TRANSFORMER)
     args = parser.parse_args(argv)
     count = args.num_epoch_checkpoints
     count = args.num_update_checkpoints if count is None else count
@@ -75,5 +77,5 @@ def main(argv: Sequence[str]) -> None:
     args = parse(argv)
     inputs = find_inputs(args)
     with reserved([("--output", args.output)], [("--inputs", path) for path in inputs]):
-        size = average_checkpoints(inputs, args.output)
+        size = average_checkpoints(inputs, args.output, args.as_transformer)
     put(f"{args.output}: {len(inputs)} checkpoints, {size / 1e6:.1f} MB\n")

@@ -11,6 +11,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Literal
 
+from specdec_plugins.checkpoints.architectures import AS_TRANSFORMER
 from specdec_plugins.checkpoints.export import DraftFrom, export_checkpoint
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.help import Parser
@@ -51,8 +52,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument(
         "--as-transformer",
         action="store_true",
-        help="of a verifier with an architecture that fairseq has not: write it as fairseq's "
-        "Transformer, if its options and weights are exactly those of one",
+        help=AS_TRANSFORMER,
     )
     parser.add_argument(
         "--half", action="store_true", help="write float16 weights, which may change some outputs"

@@ -28,6 +28,7 @@ from pathlib import Path
 
 import torch
 
+from specdec_plugins.checkpoints.architectures import AS_TRANSFORMER
 from specdec_plugins.decoding.acceptance.rules import rule_named
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.help import Parser
@@ -73,6 +74,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--arch", choices=("block_causal", "block"), default="block_causal", help="the drafter")
     add("--rule", metavar="RULE", default="strict", help="strict, relaxed or relaxed:BETA:TAU")
     add("--heads", action="store_true", help="train an acceptance head, too")
+    add("--as-transformer", action="store_true", help=AS_TRANSFORMER)
     add("--half", action="store_true", help="store the verifier in float16")
     add("--workers", metavar="N", type=int, help="distil by so many processes (needs Ray)")
     add(
@@ -119,6 +121,7 @@ def job_of(args: argparse.Namespace) -> PairJob:
         rule=rule_named(args.rule),
         heads=args.heads,
         half=args.half,
+        as_transformer=args.as_transformer,
         workers=args.workers,
         device="cuda" if gpu else "cpu",
     )

@@ -42,6 +42,8 @@ class PairJob:
     heads: bool = False
     half: bool = False
     """Store the verifier in float16, not in its own precision."""
+    as_transformer: bool = False
+    """Fields of the verifier that fairseq does not know change nothing of the network."""
     workers: int | None = None
     """Processes that distil, by Ray; None: this one does."""
     device: str = "cpu"

@@ -76,9 +76,9 @@ class Stages:
     def check_commands(self) -> list[Command]:
         job, pair = self.job, self.layout.pair
         export = (job.verifier, self.layout.verifier, *self._languages, "--dictionaries", pair)
-        half = ("--half",) if job.half else ()
+        flags = ["--half"] * job.half + ["--as-transformer"] * job.as_transformer
         check = (pair, "--input-path", job.sources, "--lines", CHECKED)
-        return [command("export_checkpoint", *export, *half), command("check", *check)]
+        return [command("export_checkpoint", *export, *flags), command("check", *check)]
 
     def check(self) -> JsonObject:
         """Put the verifier and what belongs to it into the pair's folder, and try it there."""
@@ -130,7 +130,7 @@ class Stages:
         if is_installed() and obstacle(self._distilling()) is None:
             backend = CTRANSLATE2
         flags: list[object] = [layout.pair, "--AR-path", layout.verifier, "--strategy", "AR"]
-        flags += ["--AR-backend", backend, "--batch", BATCH, "--keep-bpe"]
+        flags += ["--AR-backend", backend, "--batch", BATCH, "--segmented", "--keep-bpe"]
         flags += ["--max-len-a", text.LIMITS.max_len_a, "--max-len-b", text.LIMITS.max_len_b]
         flags += ["--quiet", *self.progress.bar_flags, *(job.device_flags or ("--fp16",))]
         flags += ["--input-path", layout.sources]
@@ -324,6 +324,7 @@ class Stages:
             beam=1,
             source_lang=source,
             target_lang=target,
+            as_transformer=self.job.as_transformer,
         )
         found, expected = (decode(load_translator(one), lines) for one in (pair, stock))
         differ = sum(a != b for a, b in zip(found, expected, strict=True))

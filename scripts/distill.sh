@@ -98,7 +98,7 @@ for split in "${splits[@]}"; do
   if [ -n "$interpolate" ] && [ -s "$out/bpe/$split.$tgt" ]; then continue; fi
   echo "distill.sh: translating $split" >&2
   made=$split.$tgt${interpolate:+.beam}
-  command=("$dict" --AR-path "$verifier" -s "$src" -t "$tgt" --keep-bpe --strategy AR --batch 64 "$@"
+  command=("$dict" --AR-path "$verifier" -s "$src" -t "$tgt" --segmented --keep-bpe --strategy AR --batch 64 "$@"
     --input-path "$text/$split.$src" ${nbest[@]+"${nbest[@]}"})
   if [ -n "$workers" ]; then
     python3 "$root/scripts/translate_corpus.py" "${command[@]}" --workers "$workers" \

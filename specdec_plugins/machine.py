@@ -6,6 +6,7 @@ import ctypes
 import os
 import platform
 import re
+import sys
 import time
 from contextlib import suppress
 from functools import cache
@@ -108,6 +109,12 @@ def python_path() -> str:
     imported."""
     places = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     return os.pathsep.join(filter(None, places))
+
+
+def python_program(code: str, *arguments: object) -> list[str]:
+    """Return the command that runs Python code, and imports nothing from the current folder."""
+    safe = f"import sys; sys.path[:] = filter(None, sys.path)\n{code}"
+    return [sys.executable, "-c", safe, *map(str, arguments)]
 
 
 def cache_folder() -> Path:

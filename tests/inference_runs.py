@@ -69,7 +69,9 @@ def run(world: Path, tmp_path: Path) -> RunScript:
         }
         pairs = (pair for pair in given.items() if pair[1] is not None)
         try:
-            return int(script.main([str(data), *(w for pair in pairs for w in pair), *flags]))
+            return int(
+                script.main([str(data), "--segmented", *(w for p in pairs for w in p), *flags])
+            )
         except SystemExit as stop:
             return int(stop.code or 0)
 

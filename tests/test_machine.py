@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from specdec_plugins import machine
-from specdec_plugins.machine import _describe, cores, free_cores, give_back, processor_name
+from specdec_plugins.machine import (
+    _describe,
+    cores,
+    free_cores,
+    give_back,
+    processor_name,
+    python_path,
+    python_program,
+)
 
 EPYC = "AMD EPYC 7763 64-Core Processor"
 XEON = "Intel(R) Xeon(R) Platinum 8480 CPU @ 2.00GHz"
@@ -88,3 +98,12 @@ def test_memory_that_is_free_is_given_back() -> None:
 def test_another_c_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
     give_back()
+
+
+@pytest.mark.parametrize("name", ["json", "sacrebleu", "specdec_plugins"])
+def test_children_import_nothing_from_the_current_folder(name: str, tmp_path: Path) -> None:
+    (tmp_path / f"{name}.py").write_text("print('foreign')", "utf-8")
+    program = python_program(f"import {name}, sys; print(*sys.argv[1:])", 7)
+    environment = {**os.environ, "PYTHONPATH": python_path()}
+    done = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.stdout == "7\n", done.stderr

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import logging
 import re
+from argparse import ArgumentParser
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, get_type_hints
 
 from fairseq.dataclass.configs import FairseqConfig
-from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
+from fairseq.models import (
+    ARCH_CONFIG_REGISTRY,
+    ARCH_MODEL_REGISTRY,
+    MODEL_DATACLASS_REGISTRY,
+    MODEL_REGISTRY,
+)
 from fairseq.models.transformer import TransformerConfig, TransformerModel
 from fairseq.models.transformer_align import TransformerAlignModel
+from fairseq.registry import REGISTRIES
+from fairseq.tasks import TASK_REGISTRY
 
+import specdec_plugins
 from specdec_plugins.files.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -23,7 +32,9 @@ SUPPORTED = (
     "supported are fairseq's `transformer`, trained for `translation` or for several languages "
     "(`translation_multi_simple_epoch`), and this plugin's own"
 )
-AS_TRANSFORMER = "if it is a Transformer, make one of it: specdec-export SOURCE TARGET"
+
+AS_TRANSFORMER = "a checkpoint's fields that fairseq does not know leave the network as it is"
+"""Help of the flag."""
 
 # Read with getattr by fairseq's Transformer, and declared nowhere (NormFormer).
 UNDECLARED = {"scale_attn": bool, "scale_fc": bool, "scale_heads": bool, "scale_resids": bool}
@@ -47,21 +58,21 @@ ALWAYS_SAVED = tuple(
 )
 # Options by these names would be a network's own.
 OF_A_NETWORK = re.compile(
-    "encoder|decoder|layer|head|attn|attention|norm|embed|posit|rotary|relative|ffn|glu|activation"
-    "|expert|moe|adapter|softmax|residual"
+    "encoder|decoder|layer|head|attn|attention|norm|embed|posit|rope|rotary|alibi|relative|rel_pos"
+    "|recurrent|ffn|glu|activation|expert|moe|adapter|softmax|residual"
 )
 # Of the tasks of multilingual models.
 OF_TASKS = {"encoder_langtok", "decoder_langtok"}
 
 
-def architecture(values: Mapping[str, object], as_transformer: bool = False) -> str:
+def architecture(values: Mapping[str, object]) -> str:
     """Return the name of the registered architecture that a saved model is built as.
 
-    One that nobody here knows and that is called ``transformer…`` is built as fairseq's own.
+    A name that fairseq does not know is built as its Transformer, whether or not a user-dir that
+    knows it has been imported.
 
     Args:
         values: the model's part of a configuration, by name.
-        as_transformer: so is one of any name.
 
     Raises:
         ConfigError: an architecture that is not supported, or one that cannot be a Transformer.
@@ -69,52 +80,68 @@ def architecture(values: Mapping[str, object], as_transformer: bool = False) -> 
     name = values.get("_name") or values.get("arch")
     if not isinstance(name, str):
         raise ConfigError(f"it names no architecture; {SUPPORTED}")
+    model = ARCH_MODEL_REGISTRY.get(name) or MODEL_REGISTRY.get(name)
+    if is_ours(model):
+        return name
+    if model is None or not (of_fairseq(model) and of_fairseq(ARCH_CONFIG_REGISTRY.get(name))):
+        for needed in ALWAYS_SAVED:
+            if values.get(needed) is None:
+                raise ConfigError(
+                    f"architecture {shown(name)} is unknown, and no Transformer: it has no "
+                    f"{needed}; {SUPPORTED}"
+                )
+        _say_built_as_transformer(name)
+        return TRANSFORMER
+    if model in (TransformerModel, TransformerAlignModel):
+        return name
+    raise ConfigError(f"architecture {shown(name)} is not supported; {SUPPORTED}")
+
+
+def is_ours(model: type | None) -> bool:
+    """Return whether a model is a drafter or a head."""
     # Here, since the drafters' modules read checkpoints themselves.
     from specdec_plugins.models.acceptance_head import AcceptanceHeadModel
     from specdec_plugins.models.drafter import Drafter
 
-    model = ARCH_MODEL_REGISTRY.get(name) or MODEL_REGISTRY.get(name)
-    if model is not None and (
-        model in (TransformerModel, TransformerAlignModel)
-        or issubclass(model, (Drafter, AcceptanceHeadModel))
-    ):
-        return name
-    if as_transformer or (model is None and name.startswith(TRANSFORMER)):
-        _check_transformer(name, values)
-        return TRANSFORMER
-    if model is None:
-        raise ConfigError(
-            f"architecture {shown(name)} is unknown; {SUPPORTED}; {AS_TRANSFORMER} --as-transformer"
-        )
-    raise ConfigError(f"architecture {shown(name)} is not supported; {SUPPORTED}")
+    return model is not None and issubclass(model, (Drafter, AcceptanceHeadModel))
 
 
-def _check_transformer(name: str, values: Mapping[str, object]) -> None:
-    """
+def of_fairseq(registered: object) -> bool:
+    """Return whether something that may be registered is fairseq's, not that of a user-dir."""
+    return registered is None or str(getattr(registered, "__module__", "")).startswith("fairseq.")
+
+
+def check_others(name: str, values: Mapping[str, object], as_transformer: bool) -> None:
+    """Look at what was saved beside the fields of an architecture: it would be left out.
+
+    Args:
+        name: of :func:`architecture`.
+        as_transformer: it changes nothing of the network, as somebody says who knows.
+
     Raises:
-        ConfigError: what was saved does not describe a Transformer, or more than one.
+        ConfigError: it speaks of another network.
     """
-    for needed in ALWAYS_SAVED:
-        if values.get(needed) is None:
-            raise ConfigError(
-                f"architecture {shown(name)} is unknown, and no Transformer: it has no {needed}; "
-                f"{SUPPORTED}"
-            )
-    known = {
-        *hints_of(TransformerConfig),
-        *UNDECLARED,
-        *LEFT_OUT,
-        *OF_TASKS,
-        *_options_of_fairseq(),
-    }
-    for key, value in values.items():
-        off = value is None or (isinstance(value, (bool, int, float, str)) and not value)
-        if not off and key not in known and OF_A_NETWORK.search(key):
-            raise ConfigError(
-                f"architecture {shown(name)} has {shown(key)}, which fairseq's Transformer has "
-                f"not; {SUPPORTED}"
-            )
-    _say_built_as_transformer(name)
+    known = {*known_fields(name), *LEFT_OUT, *OF_TASKS, *_options_of_fairseq(), "_name", "arch"}
+    others = sorted(key for key in values if key not in known and _is_set(values[key]))
+    network = [key for key in others if OF_A_NETWORK.search(key)]
+    if network and not as_transformer and not is_ours(ARCH_MODEL_REGISTRY.get(name)):
+        raise ConfigError(
+            f"its model has {shown(network[0])}, which fairseq's Transformer has not; {SUPPORTED}; "
+            "if that changes nothing of the network, give --as-transformer"
+        )
+    if others:
+        warn_of_dropped(f"model {name}", ", ".join(map(shown, others)))
+
+
+def _is_set(value: object) -> bool:
+    plain = isinstance(value, (bool, int, float, str, list, tuple, dict))
+    return value is not None and (not plain or bool(value))
+
+
+@cache
+def warn_of_dropped(what: str, names: str) -> None:
+    """Warn once, however often a file is read."""
+    logger.warning("a checkpoint's %s has unknown fields, which are left out: %s", what, names)
 
 
 @cache
@@ -128,8 +155,16 @@ def _say_built_as_transformer(name: str) -> None:
 
 @cache
 def _options_of_fairseq() -> set[str]:
-    """Return the options that every training has."""
-    return {name for group in fields(FairseqConfig) for name in _names(group.type)}
+    """Return the options that trainings have: fairseq's, and those of what it and we register."""
+    specdec_plugins.register()
+    parser = ArgumentParser(conflict_handler="resolve")
+    registries = [TASK_REGISTRY, *(kind["registry"] for kind in REGISTRIES.values())]
+    for registered in (one for registry in registries for one in registry.values()):
+        ours = registered.__module__.startswith("specdec_plugins.")
+        if hasattr(registered, "add_args") and (ours or of_fairseq(registered)):
+            registered.add_args(parser)
+    names = {name for group in fields(FairseqConfig) for name in _names(group.type)}
+    return names | {action.dest for action in parser._actions}
 
 
 def _names(config: object) -> set[str]:

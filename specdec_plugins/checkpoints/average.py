@@ -50,7 +50,7 @@ def last_checkpoints(
     return [str(path) for path in sorted(kept, key=lambda path: -numbers[path])[:count]]
 
 
-def average_checkpoints(paths: Sequence[str], output: str) -> int:
+def average_checkpoints(paths: Sequence[str], output: str, as_transformer: bool = False) -> int:
     """Write the mean of models' weights, summed in float32, to ``output``.
 
     The file is for inference: it has the settings of the first checkpoint and float32 weights, but
@@ -64,14 +64,14 @@ def average_checkpoints(paths: Sequence[str], output: str) -> int:
             fingerprints of other dictionaries than the first, or ``output`` cannot be written. It
             is then left as it was.
     """
-    first = _read(paths[0])
+    first = _read(paths[0], as_transformer)
     # Copies, or a table that is shared would be added to once for each of its names.
     total = {
         name: tensor.to(torch.float32, copy=True) if tensor.is_floating_point() else tensor.clone()
         for name, tensor in first["model"].items()
     }
     for path in paths[1:]:
-        state = _read(path)
+        state = _read(path, as_transformer)
         if fault := _difference(first, state):
             raise CheckpointError(
                 f"{path}: {fault}; give checkpoints of one training ({paths[0]} was the first)"
@@ -85,8 +85,8 @@ def average_checkpoints(paths: Sequence[str], output: str) -> int:
     return save_state(inference_state(first, _tied(total, first["model"])), output)
 
 
-def _read(path: str) -> State:
-    state = load_upgraded(path)
+def _read(path: str, as_transformer: bool) -> State:
+    state = load_upgraded(path, as_transformer)
     weights = without_copies(state["model"])
     if not all(isinstance(tensor, Tensor) for tensor in weights.values()):
         raise CheckpointError(f"{path}: is no model that translates; give a verifier or a drafter")

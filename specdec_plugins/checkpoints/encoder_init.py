@@ -45,7 +45,7 @@ def init_encoder_from(
     Raises:
         CheckpointError: a name, shape, setting or dictionary differs, or the file cannot be read.
     """
-    state = load_upgraded(path)
+    state = load_upgraded(path, getattr(getattr(task, "cfg", None), "as_transformer", False))
     check_dictionaries(state["task_state"], task, path)
     own = encoder.state_dict()
     theirs = {
@@ -102,7 +102,7 @@ def _check_settings(
             )
 
 
-def write_initial_checkpoint(verifier: str, output: str) -> list[str]:
+def write_initial_checkpoint(verifier: str, output: str, as_transformer: bool = False) -> list[str]:
     """Write what is not the decoder's of a verifier checkpoint, for the published workflow.
 
     fairseq-train starts an ``--arch block`` from the file, given as ``--restore-file`` with all
@@ -115,7 +115,7 @@ def write_initial_checkpoint(verifier: str, output: str) -> list[str]:
     Raises:
         CheckpointError: ``verifier`` cannot be read or is none, or ``output`` cannot be written.
     """
-    state = load_upgraded(verifier)
+    state = load_upgraded(verifier, as_transformer)
     if is_drafter(state):
         raise CheckpointError(f"{verifier}: is a drafter, not a verifier; give a verifier")
     kept = {k: t for k, t in state["model"].items() if not k.startswith("decoder")}

@@ -1,11 +1,10 @@
-"""Making a checkpoint fit to be shipped: half-precision weights and settings, nothing else."""
+"""Export a checkpoint for shipping: weights and settings, nothing else."""
 
 from __future__ import annotations
 
 from argparse import Namespace
 from typing import Any, Literal
 
-import torch
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
@@ -38,8 +37,9 @@ def export_checkpoint(
     dictionaries: str | None = None,
     draft_from: DraftFrom | None = None,
     as_transformer: bool = False,
+    half: bool = False,
 ) -> int:
-    """Write ``source`` to ``target`` with float16 weights and without optimizer state or paths.
+    """Write ``source`` to ``target`` without optimizer state or paths.
 
     Args:
         languages: source and target, written into the checkpoint; fairseq saves only languages that
@@ -47,7 +47,8 @@ def export_checkpoint(
         dictionaries: the folder of the dictionaries that it was trained with, whose fingerprints
             are written into the checkpoint; those of the plugin's tasks hold them already.
         draft_from: the tokens that a drafter is to draft; None: those that it did.
-        as_transformer: write an architecture of any name as fairseq's Transformer.
+        as_transformer: fields that fairseq does not know change nothing of the network.
+        half: write weights in float16, not in their own precision.
 
     Returns:
         The size of ``target`` in bytes.
@@ -72,7 +73,7 @@ def export_checkpoint(
         state["task_state"] = noted(state, dictionaries, both, source)
     if draft_from is not None:
         _choose_drafts(state, draft_from, dictionaries, source)
-    return save_state(inference_state(state, _half(state["model"])), target)
+    return save_state(inference_state(state, _stored(state["model"], half)), target)
 
 
 def _choose_drafts(
@@ -155,15 +156,14 @@ def _without_places(settings: Settings) -> Settings:
     return {name: None if name in PLACES else value for name, value in settings.items()}
 
 
-def _half(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Floating point tensors in float16; tensors that were one stay one."""
-    halves: dict[tuple[int, torch.Size], Tensor] = {}
+def _stored(weights: dict[str, Tensor], half: bool) -> dict[str, Tensor]:
+    """Return weights without the rest of their storages; tensors that were one stay one."""
+    stored: dict[tuple[object, ...], Tensor] = {}
     result = {}
     for name, tensor in without_copies(weights).items():
-        key = (tensor.data_ptr(), tensor.shape)
-        if tensor.is_floating_point() and tensor.numel() > 1:
-            # clone: a slice would take its whole storage along.
-            result[name] = halves.setdefault(key, tensor.detach().half().clone())
-        else:
-            result[name] = tensor.detach().clone()
+        key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        if key not in stored:
+            halved = half and tensor.is_floating_point() and tensor.numel() > 1
+            stored[key] = (tensor.half() if halved else tensor).detach().clone()
+        result[name] = stored[key]
     return result

@@ -62,7 +62,7 @@ def load_state(path: str | os.PathLike[str], as_transformer: bool = False) -> St
     """Read a fairseq checkpoint onto the CPU, and check it.
 
     Args:
-        as_transformer: take an architecture of any name for fairseq's Transformer.
+        as_transformer: see :func:`saved_model`.
 
     Raises:
         CheckpointError: the file is missing, unreadable, damaged, not a checkpoint of fairseq's,
@@ -136,7 +136,8 @@ def load_model(path: str | os.PathLike[str], task: FairseqTask) -> BaseFairseqMo
             the other direction.
     """
     name = os.fspath(path)
-    state = load_state(name)
+    as_transformer = getattr(getattr(task, "cfg", None), "as_transformer", False)
+    state = load_state(name, as_transformer)
     cfg, weights = state["cfg"]["model"], state["model"]
     if state["multilingual"] is not None:
         adopt(state["multilingual"], task, name)

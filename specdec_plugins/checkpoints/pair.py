@@ -35,7 +35,7 @@ def split_pair(path: str, verifier: str | None) -> tuple[str, str | None]:
             f"--path {path}: names {len(parts)} checkpoints; give the drafter's, and the "
             "verifier's with --AR-path, or both as drafter.pt:verifier.pt"
         )
-    roles = [is_drafter(load_state(part)) for part in parts]
+    roles = [is_drafter(load_state(part, as_transformer=True)) for part in parts]
     if sum(roles) != 1:
         both = "drafters" if roles[0] else "verifiers"
         raise CheckpointError(f"--path {path}: both are {both}; give one of each")

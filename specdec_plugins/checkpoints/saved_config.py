@@ -25,12 +25,13 @@ from omegaconf.nodes import ValueNode
 
 from specdec_plugins.checkpoints import multilingual
 from specdec_plugins.checkpoints.architectures import (
-    LEFT_OUT,
     SUPPORTED,
     architecture,
+    check_others,
     hints_of,
     known_fields,
     shown,
+    warn_of_dropped,
 )
 from specdec_plugins.checkpoints.multilingual import Multilingual
 from specdec_plugins.files.errors import ConfigError
@@ -68,7 +69,7 @@ def saved_model(config: object, as_transformer: bool = False) -> Namespace:
     Args:
         config: as it is in the file: a namespace (which then has all options of a command line),
             a mapping or a node of omegaconf.
-        as_transformer: build an architecture of any name as fairseq's Transformer.
+        as_transformer: unknown fields change nothing of the network, whatever they are called.
 
     Returns:
         The architecture, as ``arch`` and ``_name``, and the fields that are set.
@@ -77,23 +78,28 @@ def saved_model(config: object, as_transformer: bool = False) -> Namespace:
         ConfigError: an architecture that is not supported, or a value that is not of its field.
     """
     values = _values("model", config)
-    name = architecture(values, as_transformer)
-    known = known_fields(name)
-    kept = _checked(values, known, "model", LIMITS, least=0)
-    if not isinstance(config, Namespace):  # a namespace has all other options, too
-        _say_dropped(values, {*known, *LEFT_OUT, "_name", "arch"}, f"model {name}")
+    name = architecture(values)
+    kept = _checked(values, known_fields(name), "model", LIMITS, least=0)
+    check_others(name, values, as_transformer)
     return Namespace(**kept, arch=name, _name=name)
 
 
 def saved_task(config: object) -> Namespace:
     """Return the task's part of a checkpoint's configuration; of old checkpoints, its languages.
 
+    A task of a user-dir says nothing of the network, and is taken for ``translation``.
+
     Raises:
         ConfigError: a task that does not translate, or a value that is not of its field.
     """
     values = _values("task", config)
     name = _task_name(config, values)
-    registered = TASK_REGISTRY.get(name, object) if isinstance(name, str) else object
+    if not isinstance(name, str):
+        raise ConfigError(f"its task is {shown(name)}; {SUPPORTED}")
+    registered = TASK_REGISTRY.get(name)
+    if registered is None or not registered.__module__.startswith(("fairseq.", "specdec_plugins.")):
+        _say_taken_for_translation(name)
+        name, registered = "translation", TranslationTask
     translates = issubclass(registered, TranslationTask) and name not in REFUSED_TASKS
     if name != multilingual.TASK and not translates:
         raise ConfigError(f"its task is {shown(name)}; {SUPPORTED}")
@@ -270,10 +276,9 @@ def _layer_numbers(value: object) -> str:
 def _say_dropped(values: Mapping[str, object], known: set[str], what: str) -> None:
     dropped = sorted(set(values) - known)
     if dropped:
-        _warn_of_dropped(what, ", ".join(shown(name) for name in dropped))
+        warn_of_dropped(what, ", ".join(shown(name) for name in dropped))
 
 
 @cache
-def _warn_of_dropped(what: str, names: str) -> None:
-    """Warns once, however often a file is read."""
-    logger.warning("a checkpoint's %s has unknown fields, which are left out: %s", what, names)
+def _say_taken_for_translation(name: str) -> None:
+    logger.warning("task %s: unknown to fairseq, taken for its translation", shown(name))

@@ -4,7 +4,7 @@
     scripts/average_checkpoints.py --inputs a.pt b.pt c.pt --output avg.pt
 
 Options are those of fairseq's script of this name. Nothing of the files is run. The weights written
-are float32; scripts/export_checkpoint.py makes them float16, for shipping.
+are float32; scripts/export_checkpoint.py --half makes them float16, for shipping.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import os
 from collections.abc import Sequence
 
+from specdec_plugins.checkpoints.architectures import AS_TRANSFORMER
 from specdec_plugins.checkpoints.average import (
     EPOCHS,
     UPDATES,
@@ -38,6 +39,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         what = f"take the last N that were saved by {name} in the folder --inputs"
         counts.add_argument(f"--num-{name}-checkpoints", type=int, metavar="N", help=what)
     add("--checkpoint-upper-bound", type=int, metavar="N", help="the last epoch or update to take")
+    add("--as-transformer", action="store_true", help=AS_TRANSFORMER)
     args = parser.parse_args(argv)
     count = args.num_epoch_checkpoints
     count = args.num_update_checkpoints if count is None else count
@@ -75,5 +77,5 @@ def main(argv: Sequence[str]) -> None:
     args = parse(argv)
     inputs = find_inputs(args)
     with reserved([("--output", args.output)], [("--inputs", path) for path in inputs]):
-        size = average_checkpoints(inputs, args.output)
+        size = average_checkpoints(inputs, args.output, args.as_transformer)
     put(f"{args.output}: {len(inputs)} checkpoints, {size / 1e6:.1f} MB\n")

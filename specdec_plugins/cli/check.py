@@ -29,6 +29,7 @@ from statistics import median
 
 import torch
 
+from specdec_plugins.checkpoints.architectures import AS_TRANSFORMER
 from specdec_plugins.decoding.engine_choice import engine_name
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.evaluation.differences import Tokens, decode, gap
@@ -59,6 +60,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--dictionaries", metavar="DIR", type=Path, help="default: the folder of the checkpoint")
     add("-s", "--source-lang", metavar="LANG", help="default: the checkpoint's")
     add("-t", "--target-lang", metavar="LANG", help="default: the checkpoint's")
+    add("--as-transformer", action="store_true", help=AS_TRANSFORMER)
     add("--input-path", metavar="FILE", help="a text (default: lines are made)")
     add("--lines", metavar="N", type=int, help=f"lines to decode (all; {MADE} that are made)")
     add("--seed", metavar="N", type=int, default=1, help="of the lines that are made")
@@ -75,6 +77,7 @@ def main(argv: Sequence[str]) -> int:
     """Return the exit status."""
     args = parse(argv)
     languages = {"source_lang": args.source_lang, "target_lang": args.target_lang}
+    languages["as_transformer"] = args.as_transformer
     found = pair_folder.verifier_settings(args.verifier, args.dictionaries)
     settings = Settings(**found, **languages, limits=LIMITS, beam=1, keep_bpe=True)
     # Words of the dictionary are segmented already.

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from specdec_plugins.checkpoints.architectures import AS_TRANSFORMER
 from specdec_plugins.checkpoints.encoder_init import write_initial_checkpoint
 from specdec_plugins.files.help import Parser
 from specdec_plugins.files.lock import reserved
@@ -27,7 +28,8 @@ def main(argv: Sequence[str]) -> None:
     parser = Parser(PROG, __doc__)
     parser.add_argument("verifier", metavar="VERIFIER", help="a checkpoint of fairseq-train")
     parser.add_argument("output", metavar="OUTPUT", help="the file to write")
+    parser.add_argument("--as-transformer", action="store_true", help=AS_TRANSFORMER)
     args = parser.parse_args(argv)
     with reserved([("OUTPUT", args.output)], [("VERIFIER", args.verifier)]):
-        names = write_initial_checkpoint(args.verifier, args.output)
+        names = write_initial_checkpoint(args.verifier, args.output, args.as_transformer)
     put(f"{args.output}: {len(names)} entries of the encoder, none of the decoder\n")

@@ -1,4 +1,4 @@
-"""Write a checkpoint for shipping: float16 weights, no optimizer state, no paths.
+"""Write a checkpoint for shipping: weights without optimizer state and paths.
 
     scripts/export_checkpoint.py runs/drafter/checkpoint_best.pt drafter.pt -s en -t de
 
@@ -11,6 +11,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Literal
 
+from specdec_plugins.checkpoints.architectures import AS_TRANSFORMER
 from specdec_plugins.checkpoints.export import DraftFrom, export_checkpoint
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.help import Parser
@@ -51,14 +52,16 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument(
         "--as-transformer",
         action="store_true",
-        help="of a verifier with an architecture that fairseq has not: write it as fairseq's "
-        "Transformer, if its options and weights are exactly those of one",
+        help=AS_TRANSFORMER,
+    )
+    parser.add_argument(
+        "--half", action="store_true", help="write float16 weights, which may change some outputs"
     )
     args = parser.parse_args(argv)
     inputs = [("SOURCE", args.source), ("--draft-text", args.draft_text)]
     languages = args.source_lang, args.target_lang
     draft_from = _draft_from(args.draft_vocabulary, args.draft_text)
-    about = languages, args.dictionaries, draft_from, args.as_transformer
+    about = languages, args.dictionaries, draft_from, args.as_transformer, args.half
     with reserved([("TARGET", args.target)], inputs):
         size = export_checkpoint(args.source, args.target, *about)
     put(f"{args.target}: {size / 1e6:.1f} MB\n")

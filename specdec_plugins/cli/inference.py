@@ -4,8 +4,9 @@
     scripts/inference.py DATA_DIR --path drafter.pt --AR-path verifier.pt < FILE
 
 PAIR is the folder of a pair: text is ordinary text on both sides. With --path or --AR-path it is
-DATA_DIR, which holds dict.{source,target}.txt and may hold the BPE `codes`: text is then in tokens
-with `@@ ` markers, and put out without them, unless --tokenizer and --bpe are given.
+DATA_DIR, which holds dict.{source,target}.txt. Where it holds codes, a SentencePiece model or
+segmentation.json, too, or with --tokenizer and --bpe, text is ordinary text; else, or with
+--segmented, text is in tokens with `@@ ` markers, and put out without them.
 
 An empty line gives an empty line; a line longer than the encoder has positions for is cut, with a
 warning; unknown words become <unk>; invalid UTF-8 ends the run after all lines before it. Every

@@ -21,7 +21,6 @@ import importlib
 import io
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
@@ -29,6 +28,7 @@ from pathlib import Path
 
 import torch
 
+from specdec_plugins.checkpoints.architectures import AS_TRANSFORMER
 from specdec_plugins.decoding.acceptance.rules import rule_named
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.help import Parser
@@ -43,18 +43,19 @@ from specdec_plugins.jobs.make_pair.job import PairJob
 from specdec_plugins.jobs.make_pair.make import Making
 from specdec_plugins.jobs.make_pair.progress import Progress
 from specdec_plugins.jobs.make_pair.rehearsal import rehearse
-from specdec_plugins.machine import python_path
+from specdec_plugins.machine import python_path, python_program
 
 PROG = program("make_pair.py")
 HOURS = 4.0
-CHILD = """\
-import os, signal, sys, threading
+GUARD = """\
+import os, signal, threading
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-threading.Thread(target=lambda: (sys.stdin.buffer.read(), os._exit(1)), daemon=True).start()
-from specdec_plugins.cli.{name} import main
-sys.exit(main())
+threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start()
 """
-"""A command that ends with the process that began it, and leaves interruptions to that."""
+"""Ends a child with its parent, and leaves interruptions to the parent. A read of ``sys.stdin``
+would hold a lock for which Python waits, and aborts, when the child is done."""
+CHILD = GUARD + "from specdec_plugins.cli.{name} import main; sys.exit(main())"
+PREPROCESSING = "from fairseq_cli.preprocess import cli_main; cli_main()"
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -73,6 +74,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--arch", choices=("block_causal", "block"), default="block_causal", help="the drafter")
     add("--rule", metavar="RULE", default="strict", help="strict, relaxed or relaxed:BETA:TAU")
     add("--heads", action="store_true", help="train an acceptance head, too")
+    add("--as-transformer", action="store_true", help=AS_TRANSFORMER)
+    add("--half", action="store_true", help="store the verifier in float16")
     add("--workers", metavar="N", type=int, help="distil by so many processes (needs Ray)")
     add(
         "--dry-run", action="store_true", help="tell what would be done, and how long it would take"
@@ -117,6 +120,8 @@ def job_of(args: argparse.Namespace) -> PairJob:
         arch=args.arch,
         rule=rule_named(args.rule),
         heads=args.heads,
+        half=args.half,
+        as_transformer=args.as_transformer,
         workers=args.workers,
         device="cuda" if gpu else "cpu",
     )
@@ -139,7 +144,7 @@ class Here:
         return said.getvalue()
 
     def _preprocess(self, one: Command) -> str:
-        program = [sys.executable, "-m", "fairseq_cli.preprocess", *one.arguments]
+        program = python_program(PREPROCESSING, *one.arguments)
         done = subprocess.run(program, capture_output=True, text=True, env=_environment())
         if done.returncode:
             raise InferenceError(f"{one}: {(done.stderr.strip() or '?').splitlines()[-1]}")
@@ -147,7 +152,7 @@ class Here:
 
     def watch(self, one: Command, log: Path, look: Callable[[], object]) -> None:
         """See :class:`specdec_plugins.jobs.make_pair.commands.Runner`."""
-        program = [sys.executable, "-c", CHILD.format(name=one.script), *one.arguments]
+        program = python_program(CHILD.format(name=one.script), *one.arguments)
         with open(log, "ab") as file:
             child = subprocess.Popen(
                 program, stdin=subprocess.PIPE, stdout=file, stderr=file, env=_environment()

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.json_object import JsonObject
-from specdec_plugins.machine import python_path
+from specdec_plugins.machine import python_path, python_program
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class SystemProcess:
         self._connection, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", CODE, str(theirs.fileno())],
+                python_program(CODE, theirs.fileno()),
                 pass_fds=[theirs.fileno()],
                 env=environment(threads),
                 stdin=subprocess.DEVNULL,

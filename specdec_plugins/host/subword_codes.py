@@ -8,6 +8,8 @@ from fairseq import file_utils
 from fairseq.data.encoders.subword_nmt_bpe import SubwordNMTBPE, SubwordNMTBPEConfig
 from fairseq.registry import REGISTRIES
 
+VERSIONS = ("#version: 0.1", "#version: 0.2")
+
 
 class Utf8SubwordBPE(SubwordNMTBPE):
     """fairseq's, which itself reads the codes in the locale's encoding.
@@ -26,7 +28,7 @@ class Utf8SubwordBPE(SubwordNMTBPE):
 
         path = file_utils.cached_path(cfg.bpe_codes)
         try:
-            with open(path, encoding="utf-8") as codes:
+            with open(path, encoding="utf-8-sig") as codes:
                 _check_codes(path, codes)
                 self.bpe = apply_bpe.BPE(codes, separator=cfg.bpe_separator)
         except UnicodeDecodeError as error:
@@ -42,7 +44,8 @@ def _check_codes(path: str, codes: TextIO) -> None:
     """
     for number, line in enumerate(codes.read().rstrip("\n").split("\n"), 1):
         parts = line.strip("\r\n ").split(" ")
-        if len(parts) == 2 or (number == 1 and line.startswith("#version:")):
+        known = not line.startswith("#version:") or line.strip() in VERSIONS
+        if len(parts) == 2 and (known or number > 1):
             continue
         if len(parts) == 3 and parts[2].isdecimal():
             raise ValueError(

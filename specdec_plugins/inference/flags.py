@@ -14,6 +14,7 @@ from fairseq.dataclass.configs import CommonConfig
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.registry import REGISTRIES
 
+from specdec_plugins.checkpoints.architectures import AS_TRANSFORMER
 from specdec_plugins.checkpoints.pair import split_pair
 from specdec_plugins.decoding.acceptance import RULE_OPTIONS, StrictRule, choose_rule
 from specdec_plugins.decoding.controllers.base import controller_of
@@ -28,7 +29,13 @@ from specdec_plugins.inference.flag_checks import (
     idle_flags,
     refuse_flags,
 )
-from specdec_plugins.inference.pair_folder import ENCODERS, VERIFIER, pair_settings
+from specdec_plugins.inference.pair_folder import (
+    ENCODERS,
+    VERIFIER,
+    folder_of_pair,
+    pair_settings,
+    segmentation_beside,
+)
 from specdec_plugins.inference.settings import AR_BACKENDS, STRATEGIES, Settings
 from specdec_plugins.tasks.decoding_config import ControllerConfig, LimitsConfig, RuleConfig
 
@@ -47,6 +54,7 @@ LIMITS = (
 PLAIN = (
     *("strategy", "batch", "beam", "nbest", "block_size", "source_lang", "target_lang"),
     *("target_prefix", "engine", "drafter_precision", "post_process", "keep_bpe"),
+    "as_transformer",
 )
 """Flags that are settings of the same name, as they are."""
 # Of fairseq's other flags a warning says that they do nothing.
@@ -138,8 +146,8 @@ class TranslationParser(Parser):
         add(
             "data",
             metavar="PAIR",
-            help="a pair's folder, for ordinary text; with --path or --AR-path the folder of "
-            "dict.{source,target}.txt and of codes, for segmented text",
+            help="a pair's folder; with --path or --AR-path the folder of "
+            "dict.{source,target}.txt, and of codes or a SentencePiece model for ordinary text",
         )
         add(
             "--path",
@@ -178,7 +186,13 @@ class TranslationParser(Parser):
             help="what every output begins with, in the target's segmented text: a language token, "
             "for instance",
         )
+        add(
+            "--segmented",
+            action="store_true",
+            help="text is in tokens, whatever lies in the folder",
+        )
         add("--keep-bpe", action="store_true", help="put out segmented text as it is")
+        add("--as-transformer", action="store_true", help=AS_TRANSFORMER)
         add = engines.add_argument
         add(ENGINE.flag, choices=ENGINE.choices, default=ENGINE.default, help=ENGINE.help)
         shown = f"{PRECISION.help}; default {PRECISION.default}"
@@ -250,11 +264,16 @@ def _models_and_text(args: Namespace) -> JsonObject:
         InferenceError: the folder's ``segmentation.json`` cannot be read.
     """
     flags = {name: getattr(args, name) for name in ENCODERS}
-    if args.path or args.AR_path or not (Path(args.data) / VERIFIER).is_file():
+    folder = folder_of_pair(Path(args.data))
+    if args.path or args.AR_path or not (folder / VERIFIER).is_file():
         path, verifier = split_pair(args.path, args.AR_path) if args.path else (None, args.AR_path)
-        flags |= {"data": args.data, "path": path, "ar_path": verifier}
-        return flags | {"encoder_options": args.encoder_options}
-    settings = pair_settings(Path(args.data))
+        settings = {"data": args.data, "path": path, "ar_path": verifier}
+        if not args.segmented and not any(flags.values()):
+            settings |= segmentation_beside(Path(args.data))
+    else:
+        settings = pair_settings(folder)
+        if args.segmented:
+            settings |= {"tokenizer": None, "bpe": None}
     options = {**settings.get("encoder_options", {}), **args.encoder_options}
     chosen = {name: encoder for name, encoder in flags.items() if encoder is not None}
     return {**settings, **chosen, "encoder_options": options}

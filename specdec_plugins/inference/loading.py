@@ -131,7 +131,12 @@ def build_task(settings: Settings) -> TranslationSpecdecTask:
         raise InferenceError(f"{folder}: no such folder; give the one that holds the dictionaries")
     languages = _languages(settings)
     dictionaries = [_load_dictionary(settings, language, languages) for language in languages]
-    cfg = TranslationSpecdecConfig(data=folder, source_lang=languages[0], target_lang=languages[1])
+    cfg = TranslationSpecdecConfig(
+        data=folder,
+        source_lang=languages[0],
+        target_lang=languages[1],
+        as_transformer=settings.as_transformer,
+    )
     return TranslationSpecdecTask(cfg, *dictionaries)
 
 
@@ -140,7 +145,7 @@ def _languages(settings: Settings) -> tuple[str, str]:
     source, target, known = settings.source_lang, settings.target_lang, ""
     for path in (settings.ar_path, settings.path if settings.drafts else None):
         if path and not (source and target):
-            state = load_state(path)
+            state = load_state(path, as_transformer=True)
             saved = state["cfg"]["task"]
             if state["multilingual"] is not None:
                 known = f", which are two of {state['multilingual'].known}"
@@ -162,7 +167,7 @@ def _load_dictionary(settings: Settings, language: str, languages: tuple[str, st
     if not os.path.isfile(path):
         # Of a language that a multilingual model has not, there can be none.
         if (
-            saved := load_state(str(settings.ar_path or settings.path))["multilingual"]
+            saved := load_state(str(settings.ar_path or settings.path), True)["multilingual"]
         ) is not None:
             saved.check(languages)
         names = " and ".join(f"dict.{name}.txt" for name in languages)

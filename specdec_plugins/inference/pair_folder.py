@@ -13,17 +13,23 @@ VERIFIER, DRAFTER = "verifier.pt", "drafter.pt"
 SEGMENTATION = "segmentation.json"
 """Says the tokenizer and the BPE, and their options by fairseq's names; files stand beside it."""
 ENCODERS = ("tokenizer", "bpe")
-IN_FOLDER = {
+WORDS = {"tokenizer": "moses", "bpe": "subword_nmt"}
+IN_FOLDER: dict[str, tuple[str, ...]] = {
     "bpe_codes": ("codes", "code", "bpecodes"),
     "sentencepiece_model": ("sentencepiece.bpe.model", "sentencepiece.model", "spm.model"),
 }
-"""What the file of an option of fairseq's may be called: by us, by fairseq's hub, by others."""
+"""File names for options of fairseq: ours, those of fairseq's hub, and others."""
+FILES = (*IN_FOLDER, "sentencepiece_model_path", "bpe_merges", "bpe_vocab", "bpe_vocab_file")
+"""Options of fairseq that name files."""
 
 
 def files_in_folder(folder: str) -> dict[str, str]:
     """Return the paths of codes and models of segmentation in a folder, by fairseq's option."""
     found = {}
+    models = [path.name for path in Path(folder).glob("*.model")]
     for option, names in IN_FOLDER.items():
+        if option == "sentencepiece_model" and len(models) == 1:
+            names = (*names, models[0])
         paths = [os.path.join(folder, name) for name in names]
         path = next((path for path in paths if os.path.isfile(path)), None)
         if path is not None:
@@ -31,28 +37,40 @@ def files_in_folder(folder: str) -> dict[str, str]:
     return found
 
 
-def segmentation_of(folder: str) -> dict[str, str]:
-    """``tokenizer`` and ``bpe`` of ordinary text for the folder of a pair, by what lies in it:
-    SentencePiece splits at spaces itself, codes are of words that Moses tokenises."""
-    found = files_in_folder(folder)
-    if "sentencepiece_model" in found and "bpe_codes" not in found:
-        return {"tokenizer": "space", "bpe": "sentencepiece"}
-    return {"tokenizer": "moses", "bpe": "subword_nmt"}
+def folder_of_pair(folder: Path) -> Path:
+    """Return the folder of a pair, which specdec-make-pair makes inside of OUT."""
+    inner = folder / "pair"
+    outside = (inner / VERIFIER).is_file() and not (folder / VERIFIER).is_file()
+    return inner if outside else folder
+
+
+def segmentation_beside(folder: Path) -> JsonObject:
+    """Return tokenizer, BPE and their options as what lies in a folder says; empty where nothing
+    does. SentencePiece splits at spaces itself, codes are of words that Moses tokenises.
+
+    Raises:
+        InferenceError: ``segmentation.json`` cannot be read or says something else.
+    """
+    file, files = folder / SEGMENTATION, files_in_folder(str(folder))
+    if file.is_file():
+        return _read(file)
+    if "bpe_codes" in files:
+        return dict(WORDS)
+    return {"tokenizer": "space", "bpe": "sentencepiece"} if files else {}
 
 
 def pair_settings(folder: Path) -> JsonObject:
     """Return the settings of a run that a pair's folder decides: models, tokenizer and BPE.
 
-    Without ``segmentation.json`` the files of codes or models in the folder say what it is for.
-
     Raises:
         InferenceError: ``segmentation.json`` cannot be read, or says something else.
     """
+    folder = folder_of_pair(folder)
     return {
         "data": str(folder),
         "ar_path": str(folder / VERIFIER),
         "path": str(folder / DRAFTER),
-        **_segmentation(folder),
+        **(segmentation_beside(folder) or WORDS),
     }
 
 
@@ -68,7 +86,7 @@ def verifier_settings(verifier: Path, dictionaries: Path | None) -> JsonObject:
         InferenceError: there is no such verifier, there are no dictionaries, or
             ``segmentation.json`` cannot be read or says something else.
     """
-    path = verifier / VERIFIER if verifier.is_dir() else verifier
+    path = folder_of_pair(verifier) / VERIFIER if verifier.is_dir() else verifier
     data = dictionaries or path.parent
     if not data.is_dir() and not dictionaries:
         raise InferenceError(f"{path}: no such file; check the path")
@@ -77,27 +95,23 @@ def verifier_settings(verifier: Path, dictionaries: Path | None) -> JsonObject:
             f"{data}: holds no dict.*.txt; name the folder of the verifier's dictionaries by "
             "--dictionaries"
         )
-    said = (data / SEGMENTATION).is_file() or files_in_folder(str(data))
-    found = pair_settings(data) if said else {}
-    return {**found, "data": str(data), "ar_path": str(path), "path": None, "strategy": "AR"}
-
-
-def _segmentation(folder: Path) -> JsonObject:
-    file = folder / SEGMENTATION
-    return _read(file) if file.is_file() else dict(segmentation_of(str(folder)))
+    models = {"data": str(data), "ar_path": str(path), "path": None, "strategy": "AR"}
+    return {**segmentation_beside(data), **models}
 
 
 def _read(file: Path) -> JsonObject:
     try:
         said = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InferenceError(f"{file}: cannot be read ({error}); write it anew") from error
     if not isinstance(said, dict) or not all(isinstance(said[key], str) for key in said):
         raise InferenceError(f"{file}: must hold texts by name, such as {{'tokenizer': 'moses'}}")
-    beside = {key: os.path.join(file.parent, value) for key, value in said.items()}
-    options = {
-        key: beside[key] if os.path.isfile(beside[key]) else value
-        for key, value in said.items()
-        if key not in ENCODERS
-    }
+    options = {}
+    for key, value in said.items():
+        beside = file.parent / value
+        # It may come from a stranger: no file elsewhere is read, no device, no address.
+        if os.sep in value or (key in FILES and not beside.is_file()):
+            raise InferenceError(f"{file}: {key} {value!a}: is no file beside it; put it there")
+        if key not in ENCODERS:
+            options[key] = str(beside) if beside.is_file() else value
     return {key: said.get(key) for key in ENCODERS} | {"encoder_options": options}

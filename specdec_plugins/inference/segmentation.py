@@ -57,3 +57,5 @@ def _check_files_named(kind: str, options: Namespace, folder: str) -> None:
             names = IN_FOLDER.get(field.name)
             beside = f", or put it into {folder} as {names[0]}" if names else ""
             raise InferenceError(f"--{kind} {name}: needs {flag}; give its file{beside}")
+        if "://" in str(getattr(options, field.name, field.default)):
+            raise InferenceError(f"--{kind} {name}: {field.name} is an address; give a file of it")

@@ -92,6 +92,8 @@ class Settings:
     """fairseq's ``--post-process``; None removes ``@@ `` markers, unless ``bpe`` does so."""
     keep_bpe: bool = False
     """Put out segmented text."""
+    as_transformer: bool = False
+    """Fields of a checkpoint that fairseq does not know change nothing of the network."""
     trace: bool = False
     """Record the steps of every sentence; only where a verifier takes steps of our own."""
 

@@ -6,8 +6,8 @@ What becomes of unusual lines:
 - an empty or blank line gives an empty line, and no model is run for it;
 - a line longer than the encoder has positions for is cut to its first tokens, with a warning that
   names the line; one that is many times as long is cut before it is segmented;
-- a word that is not in the dictionary becomes ``<unk>``, and so do words that spell one of its
-  special symbols (``<s>``, ``</s>``, ``<pad>``);
+- a word that is not in the dictionary becomes ``<unk>``; words that spell one of its special
+  symbols (``<s>``, ``</s>``) become that symbol, and ``<pad>``, which no model sees, is left out;
 - a line ends at a line feed and nowhere else, so that there are as many lines of output; a byte
   order mark at the start of the input is dropped;
 - a carriage return within a line is a blank, where ``fairseq-interactive`` and
@@ -89,7 +89,6 @@ class TextCodec:
         self.source, self.target, self.tokens = source, target, tokens
         self.longest = longest - tokens.before_source
         self.segmenters = segmenters
-        self._special = torch.tensor([source.bos(), source.pad(), source.eos()])
         self._warned = False
 
     def encode(self, line: Line) -> Tensor | None:
@@ -100,10 +99,10 @@ class TextCodec:
             return None
         segmented, whole = self._segment_beginning(text)
         ids: Tensor = self.source.encode_line(segmented, add_if_not_exist=False).long()
+        ids = ids[ids != self.source.pad()]
         words = ids[:-1]
         if len(words) == 0:
             return None
-        words[torch.isin(words, self._special)] = self.source.unk()
         unknown = bool((words == self.source.unk()).any())
         if unknown and self.segmenters.bpe is None and not self._warned:
             self._warned = True

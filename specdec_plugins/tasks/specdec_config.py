@@ -9,6 +9,7 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks.translation import TranslationConfig
 from omegaconf import II
 
+from specdec_plugins.checkpoints.architectures import AS_TRANSFORMER
 from specdec_plugins.tasks.decoding_config import (
     ControllerConfig,
     EngineConfig,
@@ -62,6 +63,7 @@ class TranslationSpecdecConfig(
             "argparse_alias": "--AR-path",
         },
     )
+    as_transformer: bool = field(default=False, metadata={"help": AS_TRANSFORMER})
     temperature: float = field(
         default=1.0, metadata={"help": "divides the scores that are judged, or drawn by"}
     )

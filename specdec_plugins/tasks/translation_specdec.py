@@ -157,7 +157,8 @@ class TranslationSpecdecTask(TranslationTask):
         if from_checkpoint:
             # Its weights are about to be loaded. Where fairseq loads them, nobody looked at cfg.
             with self._verifier_hidden():
-                model = super().build_model(saved_model(cfg), from_checkpoint)
+                cfg = saved_model(cfg, self.cfg.as_transformer)
+                model = super().build_model(cfg, from_checkpoint)
             use_plain_encoder(model)
             return model
         refuse_precision(self.cfg)

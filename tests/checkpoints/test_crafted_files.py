@@ -138,7 +138,7 @@ def crafted_checkpoints(trace: Path) -> dict[str, dict[str, Any]]:
         "lightconv": configured(_name="lightconv", arch="lightconv", decoder_glu=code),
         "args": {"cfg": None, "args": Namespace(**vars(args), adaptive_softmax_cutoff=code)},
         "pickle": {"extra_state": {"x": Payload(trace)}},
-        "task": {"cfg": {"model": args, "task": {**task, "_name": code}}},
+        "task": {"cfg": {"model": args, "task": {**task, "_name": "language_modeling"}}},
         "layers": configured(encoder_layers=10**9),
         "list": {"model": [1, 2]},
         "text": weighted(code),

@@ -1,4 +1,4 @@
-"""Shipped checkpoints: small, half precision, without the paths of whoever trained them."""
+"""Shipped checkpoints: small, without the paths of whoever trained them."""
 
 from __future__ import annotations
 
@@ -53,9 +53,20 @@ def trained(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.parametrize("saved", [torch.float16, torch.float32, torch.float64])
+def test_weights_keep_their_precision(saved: torch.dtype, trained: Path, tmp_path: Path) -> None:
+    state = torch.load(trained, weights_only=False)
+    state["model"] = {name: tensor.to(saved) for name, tensor in state["model"].items()}
+    torch.save(state, trained)
+    export_checkpoint(str(trained), str(tmp_path / "small.pt"))
+    for name, tensor in load_state(tmp_path / "small.pt")["model"].items():
+        assert tensor.dtype == saved
+        assert torch.equal(tensor, state["model"][name])
+
+
 def test_weights_are_halved_and_shared_ones_stored_once(trained: Path, tmp_path: Path) -> None:
     target = tmp_path / "small.pt"
-    size = export_checkpoint(str(trained), str(target))
+    size = export_checkpoint(str(trained), str(target), half=True)
     before, after = load_state(trained)["model"], load_state(target)["model"]
     assert size == target.stat().st_size
     assert without_copies(before).keys() == after.keys()

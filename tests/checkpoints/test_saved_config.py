@@ -243,8 +243,7 @@ class TestTypes:
             found = saved_model({**CAUSAL, "unheard_of": 1, "user_dir": "x"})
             assert not hasattr(found, "user_dir")
         assert [record.message for record in caplog.records] == [
-            "a checkpoint's model block_causal has unknown fields, which are left out: "
-            "'unheard_of', 'user_dir'"
+            "a checkpoint's model block_causal has unknown fields, which are left out: 'unheard_of'"
         ]
 
     def test_a_whole_command_line_is_no_surprise(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -272,9 +271,15 @@ class TestTypes:
 
 class TestTask:
     def test_a_task_of_another_kind_is_refused(self) -> None:
-        for name in ("language_modeling", "translation_from_pretrained_bart", "not_there", 3):
+        for name in ("language_modeling", "translation_from_pretrained_bart", 3):
             with pytest.raises(ConfigError, match="its task is"):
                 saved_task({"_name": name})
+
+    @pytest.mark.parametrize("name", ["rdrop_translation", "__import__('os').abort()"])
+    def test_a_task_of_somebodys_user_dir_is_translation(self, name: str) -> None:
+        found = saved_task({"_name": name, "source_lang": "en", "alpha": 5})
+        assert (found._name, found.source_lang) == ("translation", "en")
+        assert not hasattr(found, "alpha")
 
     def test_old_checkpoints_say_languages(self) -> None:
         args = Namespace(task="translation", source_lang="en", left_pad_source="True", data=["x"])

@@ -75,6 +75,8 @@ def test_all_tools_read_what_the_model_is(kind: str, verifier: Any, tmp_path: Pa
     model = load_model(path, make_translation_task())
     assert_equal(without_copies(model.state_dict()), wanted, precise)
     export_checkpoint(str(path), target)
+    assert_equal(weights_of(target), wanted, precise)
+    export_checkpoint(str(path), target, half=True)
     assert_equal(weights_of(target), wanted, False)
     average_checkpoints([str(path), str(path)], target)
     assert_equal(weights_of(target), wanted, precise)

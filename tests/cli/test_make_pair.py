@@ -7,18 +7,22 @@ import json
 import random
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from kills import UNFINISHED, Victim, fork
 from stand_ins import STAND_INS
 
+from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.cli import make_pair
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.pair_folder import pair_settings
 from specdec_plugins.jobs.make_pair.commands import command
+from specdec_plugins.machine import python_program
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +43,25 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     path.write_text("\n".join(lines) + "\n", "utf-8")
     return path
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_child_ends_while_its_parent_lives(status: int) -> None:
+    program = python_program(
+        f"{make_pair.GUARD}import sys, time; time.sleep(0.3); sys.exit({status})"
+    )
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.wait(30) == status
+        assert child.stderr is not None
+        assert child.stderr.read() == b""
+
+
+def test_a_child_ends_with_its_parent() -> None:
+    program = python_program(f"{make_pair.GUARD}import time; time.sleep(60)")
+    with subprocess.Popen(program, stdin=subprocess.PIPE) as child:
+        assert child.stdin is not None
+        child.stdin.close()
+        assert child.wait(30) == 1
 
 
 def make(verifier: Path, sources: Path, out: Path, *flags: str) -> int:
@@ -71,8 +94,14 @@ def test_a_pair_that_translates_as_its_verifier(made: Path, sources: Path) -> No
         said.append([one.text for one in load_translator(settings).translate(lines)])
     assert said[0] == said[1]
     card = (made / "README.md").read_text("utf-8")
-    for text in ("150 lines of sources.en", "| 6 |", "AR by our loop"):
+    exact = "Of 20 held-out lines, the pair translates 0 differently from stock fairseq (beam 1)"
+    for text in ("150 lines of sources.en", "| 6 |", "AR by our loop", exact):
         assert text in card
+
+
+def test_a_pair_has_the_weights_of_its_verifier(made: Path, verifier: Path) -> None:
+    given, stored = (load_state(path)["model"] for path in (verifier, made / "pair/verifier.pt"))
+    assert all(torch.equal(stored[name], given[name]) for name in stored)
 
 
 def test_what_is_made_is_not_made_again(made: Path, verifier: Path, sources: Path) -> None:

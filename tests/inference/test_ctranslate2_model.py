@@ -84,7 +84,7 @@ def test_every_kind_of_verifier(tmp_path: Path, kind: str) -> None:
     """The same text, with limits that depend on the source's length, and unknown words."""
     limits = GenerationLimits(max_len_a=1.5, max_len_b=3, min_len=3)
     translator = load(tmp_path, limits, **KINDS[kind])
-    texts = ["w3 w4 w5 w6", " ", "w7", "w1 unknown w3 </s> w5 w6 w7", "w11 w12 w13"]
+    texts = ["w3 w4 w5 w6", " ", "w7", "w1 unknown w3 <s> w5 w6 w7", "w11 w12 w13"]
     lines = [Line(number, text) for number, text in enumerate(texts, start=1)]
     expected = [result.text for result in translator.translate(texts)]
     assert len({text for text in expected if text}) == 4

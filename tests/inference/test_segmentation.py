@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -14,11 +15,13 @@ from conftest import make_verifier
 from drafters import make_task, save_checkpoint
 from fairseq.data import Dictionary, encoders
 
+from specdec_plugins.cli import inference, make_pair
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.input import Line
 from specdec_plugins.inference import Settings, load_translator
-from specdec_plugins.inference.pair_folder import segmentation_of
+from specdec_plugins.inference.flags import make_settings
+from specdec_plugins.inference.pair_folder import segmentation_beside, verifier_settings
 from specdec_plugins.inference.run_files import model_files
 
 LINES = [
@@ -41,7 +44,7 @@ def save_model(folder: Path, dictionary: Dictionary) -> None:
 
 def load(folder: Path, **given: Any) -> Any:
     limits = GenerationLimits(max_len_b=8)
-    return load_translator(Settings.of_model(folder, strategy="AR", limits=limits, **given))
+    return load_translator(Settings.of_model(folder, limits=limits, **{"strategy": "AR", **given}))
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +180,79 @@ def test_a_file_that_is_nowhere(bpe: str, fault: str, words: Path) -> None:
     assert str(caught.value) == f"--bpe {bpe}: {fault.format(words)}"
 
 
-def test_pairs_with_codes_are_as_ever(tmp_path: Path) -> None:
-    for name in ("codes", "spm.model"):
-        (tmp_path / name).touch()
-    assert segmentation_of(str(tmp_path)) == {"tokenizer": "moses", "bpe": "subword_nmt"}
+@pytest.mark.parametrize(
+    ("names", "tokenizer", "bpe"),
+    [
+        (("codes", "spm.model"), "moses", "subword_nmt"),
+        (("bpecodes",), "moses", "subword_nmt"),
+        (("spm.model", "truecase.model"), "space", "sentencepiece"),
+        (("en-de.model",), "space", "sentencepiece"),
+        (("en.model", "de.model"), None, None),
+        ((), None, None),
+    ],
+)
+def test_every_door_takes_what_lies_beside_the_dictionaries(
+    names: tuple[str, ...], tokenizer: str | None, bpe: str | None, words: Path, tmp_path: Path
+) -> None:
+    for name in names:
+        (words / name).touch()
+    beside = segmentation_beside(words)
+    assert (beside.get("tokenizer"), beside.get("bpe")) == (tokenizer, bpe)
+    verifier = str(words / "verifier.pt")
+    by_path = [str(words), "--AR-path", verifier, "--strategy", "AR", "--cpu"]
+    doors: list[Any] = [
+        make_settings(inference.parse(by_path)),
+        Settings(**verifier_settings(Path(verifier), None)),
+        make_pair.job_of(make_pair.parse([verifier, "text", "out", "--cpu"])),
+    ]
+    assert {(door.tokenizer, door.bpe) for door in doors} == {(tokenizer, bpe)}
+    segmented = make_settings(inference.parse([*by_path, "--segmented"]))
+    assert (segmented.tokenizer, segmented.bpe) == (None, None)
+    chosen = make_settings(inference.parse([*by_path, "--bpe", "characters"]))
+    assert (chosen.tokenizer, chosen.bpe) == (None, "characters")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"bpe": "subword_nmt", "bpe_codes": "http://127.0.0.1:1/codes"},
+        {"bpe": "subword_nmt", "bpe_codes": "/dev/zero"},
+        {"bpe": "subword_nmt", "bpe_codes": "../codes"},
+        {"bpe": "subword_nmt", "bpe_codes": "missing"},
+        {"bpe": "sentencepiece", "sentencepiece_model": "missing"},
+        {"bpe": "gpt2"},  # whose files fairseq would fetch
+    ],
+)
+def test_only_files_of_the_folder_are_read(
+    said: dict[str, str], words: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (words.parent / "codes").write_text("#version: 0.2\nt h\n")
+    (words / "here").mkdir()
+    (words / "here/missing").write_text("#version: 0.2\nt h\n")
+    monkeypatch.chdir(words / "here")
+    (words / "segmentation.json").write_text(json.dumps(said))
+    with pytest.raises(InferenceError, match=r"is no file beside it|is an address"):
+        load(words)
+
+
+def test_special_symbols_are_read_as_by_fairseq(words: Path) -> None:
+    """``<pad>`` is read by nobody: fairseq masks it, and gives it no position."""
+    translator = load(words, tokenizer=None, bpe=None, precision="float64", engine="eager")
+    stock = load(words, tokenizer=None, bpe=None, precision="float64", strategy="fairseq", beam=1)
+    source = translator.codec.source
+    for line in ("the </s> house", "<s> the house", "</s> </s>", "the <pad> house is <pad>", "in"):
+        ids = translator.codec.encode(Line(1, line))
+        expected = source.encode_line(line, add_if_not_exist=False).long()
+        assert ids.tolist() == [index for index in expected.tolist() if index != source.pad()]
+        sample = {
+            "net_input": {
+                "src_tokens": expected[None],
+                "src_lengths": torch.tensor([len(expected)]),
+            }
+        }
+        (found,), (ours,) = (
+            generator.generate([], sample) for generator in (stock.generator, translator.generator)
+        )
+        (text,) = (result.text for result in translator.translate([line]))
+        assert found[0]["tokens"].tolist() == ours[0]["tokens"].tolist()
+        assert translator.codec.decode(found[0]["tokens"]) == text

@@ -63,7 +63,8 @@ def _card(job: PairJob, facts: Facts, drawn: bool) -> Iterator[str]:
     )
     count = facts["export"]["draft_vocabulary"]
     yield f"- The drafter ({job.arch}) drafts from {'all' if count is None else count} tokens."
-    yield "- Weights are float16, without optimizer state."
+    precision = "in float16" if job.half else "in its own precision"
+    yield f"- The verifier is stored {precision}, the drafter in float16."
     yield "\n## How well it drafts\n"
     yield from _curve(facts["train"], drawn)
     for name, length in measured["acceptance_length"].items():
@@ -72,6 +73,7 @@ def _card(job: PairJob, facts: Facts, drawn: bool) -> Iterator[str]:
     yield measured["said"].strip() or "Not measured: specdec-tune is for CPUs."
     yield "\n## How it was checked\n"
     yield from (f"    {line}" for line in facts["check"]["said"].splitlines())
+    yield f"\n{measured['exact']}"
 
 
 def _curve(train: JsonObject, drawn: bool) -> Iterator[str]:

@@ -40,6 +40,10 @@ class PairJob:
     arch: str = "block_causal"
     rule: AcceptanceRule = field(default_factory=StrictRule)
     heads: bool = False
+    half: bool = False
+    """Store the verifier in float16, not in its own precision."""
+    as_transformer: bool = False
+    """Fields of the verifier that fairseq does not know change nothing of the network."""
     workers: int | None = None
     """Processes that distil, by Ray; None: this one does."""
     device: str = "cpu"
@@ -95,6 +99,7 @@ class PairJob:
             "arch": self.arch,
             "rule": self.rule.values,
             "heads": self.heads,
+            "half": self.half,
         }
 
 

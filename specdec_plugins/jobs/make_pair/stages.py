@@ -8,14 +8,18 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from fairseq.models.transformer import TransformerModelBase
 
 from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.evaluation.differences import decode
+from specdec_plugins.evaluation.texts import read_text
 from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.files.output import write_json, write_whole
 from specdec_plugins.files.paths import file_digest
+from specdec_plugins.files.wording import counted
 from specdec_plugins.inference import Settings, Translator, load_translator
 from specdec_plugins.inference.ctranslate2_ar import obstacle
 from specdec_plugins.inference.ctranslate2_model import is_installed
@@ -45,6 +49,8 @@ HEAD_UPDATES = 100, 400
 """Least and most of a head's training."""
 CHECKED = 20
 """Lines of the text by which the verifier is checked."""
+COMPARED = 200
+"""Held-out lines by which the pair is compared with the checkpoint that was given."""
 
 
 def head_updates(lines: int) -> int:
@@ -71,8 +77,9 @@ class Stages:
     def check_commands(self) -> list[Command]:
         job, pair = self.job, self.layout.pair
         export = (job.verifier, self.layout.verifier, *self._languages, "--dictionaries", pair)
+        flags = ["--half"] * job.half + ["--as-transformer"] * job.as_transformer
         check = (pair, "--input-path", job.sources, "--lines", CHECKED)
-        return [command("export_checkpoint", *export), command("check", *check)]
+        return [command("export_checkpoint", *export, *flags), command("check", *check)]
 
     def check(self) -> JsonObject:
         """Put the verifier and what belongs to it into the pair's folder, and try it there."""
@@ -124,7 +131,7 @@ class Stages:
         if is_installed() and obstacle(self._distilling()) is None:
             backend = CTRANSLATE2
         flags: list[object] = [layout.pair, "--AR-path", layout.verifier, "--strategy", "AR"]
-        flags += ["--AR-backend", backend, "--batch", BATCH, "--keep-bpe"]
+        flags += ["--AR-backend", backend, "--batch", BATCH, "--segmented", "--keep-bpe"]
         flags += ["--max-len-a", text.LIMITS.max_len_a, "--max-len-b", text.LIMITS.max_len_b]
         flags += ["--quiet", *self.progress.bar_flags, *(job.device_flags or ("--fp16",))]
         flags += ["--input-path", layout.sources]
@@ -220,7 +227,8 @@ class Stages:
 
     def export_commands(self, draft_from: int | None) -> list[Command]:
         layout, source = self.layout, self.layout.training / BEST
-        flags = (source, layout.pair / DRAFTER, *self._languages, "--dictionaries", layout.pair)
+        flags = (source, layout.pair / DRAFTER, *self._languages, "--half")
+        flags += ("--dictionaries", layout.pair)
         if draft_from is None:
             return [command("export_checkpoint", *flags)]
         read = layout.text / f"train.{self.job.languages[1]}"
@@ -295,13 +303,39 @@ class Stages:
         return self.layout.work / f"{name.replace(' ', '')}.json"
 
     def measure(self) -> JsonObject:
-        """Measure the ways to decode here, and acceptance lengths on the held-out lines."""
+        """Measure the ways to decode here, and on the held-out lines acceptance lengths and
+        exactness."""
         said = "".join(map(self.runner.run, self.measure_commands()))
         lengths = {
             name: json.loads(self._stats(name).read_text("utf-8"))["acceptance_length"]
             for name in self._controllers()
         }
-        return {"said": said, "acceptance_length": lengths}
+        return {"said": said, "acceptance_length": lengths, "exact": self._compare()}
+
+    def _compare(self) -> str:
+        """Compare the pair with stock fairseq on the checkpoint that was given, in float64."""
+        text = read_text(str(self.layout.valid_text), COMPARED)
+        lines = [line for line in text if line.text.strip()]
+        plain = {**PLAIN, "precision": "float64", "batch": 16, "keep_bpe": True}
+        pair = Settings.of_model(self.layout.pair, **plain)
+        source, target = self.job.languages
+        stock = replace(
+            pair,
+            ar_path=str(self.job.verifier),
+            strategy="fairseq",
+            beam=1,
+            source_lang=source,
+            target_lang=target,
+            as_transformer=self.job.as_transformer,
+        )
+        found, expected = (decode(load_translator(one), lines) for one in (pair, stock))
+        differ = sum(a != b for a, b in zip(found, expected, strict=True))
+        said = (
+            f"Of {counted(len(lines), 'held-out line')}, the pair translates {differ} differently "
+            f"from stock fairseq (beam 1) with {self.job.verifier.name}, in float64."
+        )
+        (logger.warning if differ and not self.job.half else self.progress.say)(said)
+        return said
 
     def commands(self, part: Part, lines: int) -> Iterator[tuple[str, list[Command]]]:
         """The stages by name, with the commands that each stands for where the drafter drafts from

@@ -121,7 +121,8 @@ def check_others(name: str, values: Mapping[str, object], as_transformer: bool) 
     Raises:
         ConfigError: it speaks of another network.
     """
-    known = {*known_fields(name), *LEFT_OUT, *OF_TASKS, *_options_of_fairseq(), "_name", "arch"}
+    known = {*known_fields(name), *LEFT_OUT, *OF_TASKS, *_options_of_fairseq()}
+    known |= {"_name", "arch", "task", *REGISTRIES}
     others = sorted(key for key in values if key not in known and _is_set(values[key]))
     network = [key for key in others if OF_A_NETWORK.search(key)]
     if network and not as_transformer and not is_ours(ARCH_MODEL_REGISTRY.get(name)):

@@ -29,7 +29,6 @@ with open(__file__, encoding="utf-8") as _file:
 '''
 
 COMMANDS = {
-    "specdec-average-checkpoints": "average_checkpoints",
     "specdec-benchmark": "benchmark",
     "specdec-cache": "cache",
     "specdec-calibrate-head": "calibrate_head",
@@ -39,7 +38,6 @@ COMMANDS = {
     "specdec-exactness": "exactness",
     "specdec-export": "export_checkpoint",
     "specdec-make-pair": "make_pair",
-    "specdec-recombine": "recombine",
     "specdec-trace-report": "trace_report",
     "specdec-train": "train",
     "specdec-tune": "tune",

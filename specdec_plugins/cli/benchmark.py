@@ -1,6 +1,6 @@
 """Compare a pair with what a user would pick otherwise: fairseq itself, and CTranslate2.
 
-    scripts/benchmark.py PAIR --source FILE --reference FILE --output-path FOLDER
+    specdec-benchmark PAIR --source FILE --reference FILE --output-path FOLDER
 
 The same verifier decodes the same subwords by stock fairseq (beam 5 and 1), by CTranslate2's greedy
 search in every precision that this processor has, by our AR, and by speculation, strict and

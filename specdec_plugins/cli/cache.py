@@ -1,7 +1,7 @@
 """Show or remove what was compiled, converted and measured on this machine for later runs.
 
-    scripts/cache.py            # where it lies, and how much it is
-    scripts/cache.py --empty    # remove it all
+    specdec-cache            # where it lies, and how much it is
+    specdec-cache --empty    # remove it all
 
 It lies in ~/.cache/specdec, or below XDG_CACHE_HOME if that is set. At most 4 GiB of compiled files
 are kept; those not used for longest are removed first. What is missing is made again when needed.

@@ -1,7 +1,7 @@
 """Try a verifier: whether our greedy search gives the words of stock fairseq's, and how fast.
 
-    scripts/check.py VERIFIER
-    scripts/check.py VERIFIER --dictionaries DIR --input-path FILE --lines 50
+    specdec-check VERIFIER
+    specdec-check VERIFIER --dictionaries DIR --input-path FILE --lines 50
 
 VERIFIER is the checkpoint of a Transformer, or the folder of a pair. Without a text lines are made
 of the words of the source dictionary. Lines of a text are segmented by what lies in the folder of

@@ -1,6 +1,6 @@
 """Compare controllers: alternating timed runs over a text, a table, and plots.
 
-    scripts/evaluate.py PAIR --input-path FILE ... --output-path FOLDER
+    specdec-evaluate PAIR --input-path FILE ... --output-path FOLDER
 
 AR (the verifier alone, greedy), the drafter alone, and every controller asked for, with every k
 and threshold, on every text, at every batch size. A round is one run of each, in an order of its

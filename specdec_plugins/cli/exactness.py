@@ -1,6 +1,6 @@
 """Count the outputs that should be the same and differ, and say how close the two words were.
 
-    scripts/exactness.py MODEL_DIR --input-path FILE [--precision bfloat16] [--batch 1 32]
+    specdec-exactness MODEL_DIR --input-path FILE [--precision bfloat16] [--batch 1 32]
         [--engine openvino] [--drafter-precision int8] [--controller constant tree]
         [--against float32 stock] [--max-len-a 1.2] [--max-len-b 10] [--lenpen 0.6]
         [--repetition-penalty 1.2] [--target-prefix "__de__"] [--json FILE]

@@ -1,6 +1,6 @@
 """Write a checkpoint for shipping: weights without optimizer state and paths.
 
-    scripts/export_checkpoint.py runs/drafter/checkpoint_best.pt drafter.pt -s en -t de
+    specdec-export runs/drafter/checkpoint_best.pt drafter.pt -s en -t de
 
 All commands that take a checkpoint take what is written.
 """

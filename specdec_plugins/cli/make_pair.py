@@ -1,7 +1,7 @@
 """Make a pair of your verifier: train a drafter for it, from text of its source language.
 
-    scripts/make_pair.py VERIFIER SOURCES OUT --hours 4
-    scripts/make_pair.py VERIFIER SOURCES OUT --dictionaries DIR --bpe sentencepiece \\
+    specdec-make-pair VERIFIER SOURCES OUT --hours 4
+    specdec-make-pair VERIFIER SOURCES OUT --dictionaries DIR --bpe sentencepiece \\
         --sentencepiece-model FILE --updates 3000
 
 VERIFIER is the checkpoint of a fairseq Transformer, SOURCES raw text, one sentence a line; no

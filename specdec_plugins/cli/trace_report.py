@@ -1,8 +1,8 @@
 """Turn a trace into a page to look at, or one sentence of it into a picture.
 
     scripts/inference.py ... --trace run.jsonl
-    scripts/trace_report.py run.jsonl run.html
-    scripts/trace_report.py run.jsonl run.svg --line 3
+    specdec-trace-report run.jsonl run.html
+    specdec-trace-report run.jsonl run.svg --line 3
 
 The page is one file that fetches nothing and runs no script: every step of the sentences with its
 accepted, rejected and bonus tokens, the histogram of acceptance length, the acceptance rate by

@@ -1,6 +1,6 @@
 """Translate a large file, or a folder of files, with a pool of workers.
 
-    scripts/translate_corpus.py PAIR --input-path FILE_OR_FOLDER --output-path FOLDER --workers N
+    specdec-translate-corpus PAIR --input-path FILE_OR_FOLDER --output-path FOLDER --workers N
 
 The output folder gets a file of the same name for every input file, line for line. It is written
 shard by shard, a shard being --shard-lines lines of a file. A worker that dies is replaced. A run

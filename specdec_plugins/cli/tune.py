@@ -1,7 +1,7 @@
 """Find the fastest way to decode with a pair on this machine, and keep it for `--controller auto`.
 
-    scripts/tune.py PAIR
-    scripts/tune.py PAIR --batch 1 8 32 --precision int8
+    specdec-tune PAIR
+    specdec-tune PAIR --batch 1 8 32 --precision int8
 
 It tries AR by our loop, AR by CTranslate2 where that is installed, and trees of 4, 6, 8, 12 and 16
 tokens; with strict acceptance also with drafts in int8 where NNCF is installed. After each round

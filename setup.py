@@ -30,7 +30,6 @@ with open(__file__, encoding="utf-8") as _file:
 
 COMMANDS = {
     "specdec-benchmark": "benchmark",
-    "specdec-cache": "cache",
     "specdec-calibrate-head": "calibrate_head",
     "specdec-check": "check",
     "specdec-encoder-initial": "encoder_initial",

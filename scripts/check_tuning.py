@@ -30,9 +30,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from specdec_plugins.cli.tune import FOUND_OUT
 from specdec_plugins.evaluation.texts import read_text
 from specdec_plugins.evaluation.tuning import GREEDY, Trial, example, lines_to_try, list_ways
-from specdec_plugins.files.input import Line
+from specdec_plugins.files.command import command
+from specdec_plugins.files.lines import Line
 from specdec_plugins.files.output import write_json
-from specdec_plugins.files.terminal import command
 from specdec_plugins.inference.flag_checks import refuse_flags
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.report import versions

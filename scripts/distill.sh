@@ -30,6 +30,9 @@ shift 6
 for file in "$verifier" "$dict"/dict.{"$src","$tgt"}.txt "$text"/{train,valid}.{"$src","$tgt"}; do
   [ -e "$file" ] || [ "$file" = "$text/train.$tgt" ] || die "$file: is missing"
 done
+if broken=$(LC_ALL=C grep -ls $'\r.' "$text"/{train,valid,test}.{"$src","$tgt"}); then
+  die "${broken%%$'\n'*}: holds a carriage return, at which fairseq-preprocess would end the line"
+fi
 mkdir -p "$out"
 exec {lock}>>"$out/.lock"
 flock -n "$lock" || die "$out: another run is at work there"
@@ -45,6 +48,7 @@ for split in "${splits[@]}"; do
     --input-path "$text/$split.$src" ${beam[@]+"${beam[@]}"})
   if [ -n "$workers" ]; then
     specdec-translate-corpus "${command[@]}" --workers "$workers" --output-path "$out/shards/$split"
+    rm -f "$made.resume"  # it does not describe what comes now
     cp "$out/shards/$split/$split.$src" "$made"
   else
     specdec-translate "${command[@]}" --output-path "$made" --resume

@@ -172,6 +172,8 @@ def test_distilled_text(trained: object, tmp_path: Path) -> None:
     flags = ["--cpu", "--engine", "eager", "--max-len-b", 5, "--max-len-a", 0]
     run(SCRIPTS / "distill.sh", *arguments, tmp_path / "out", "en", "de", *flags, status=0)
     assert (tmp_path / "out/bin/train.en-de.de.bin").is_file()
+    other = [*arguments, tmp_path / "out", "en", "de", *flags[:-1], 1]
+    assert "begun with other settings" in run(SCRIPTS / "distill.sh", *other, status=1).stderr
     beam = ["--strategy", "fairseq", "--beam", 2, *flags]
     kept = ["--keep-valid", "--interpolate", *arguments, tmp_path / "kept", "en", "de", *beam]
     run(SCRIPTS / "distill.sh", *kept, status=0)

@@ -28,7 +28,7 @@ from specdec_plugins.checkpoints.saved_config import (
     saved_task,
 )
 from specdec_plugins.files.errors import CheckpointError, ConfigError
-from specdec_plugins.files.whole_file import whole_file
+from specdec_plugins.files.output import whole_file
 from specdec_plugins.host.packed_encoder import REDUNDANT, use_plain_encoder
 from specdec_plugins.host.without_memory import without_memory
 from specdec_plugins.models.drafter import Drafter

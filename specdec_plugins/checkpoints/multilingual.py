@@ -27,7 +27,7 @@ from torch import Tensor
 
 from specdec_plugins.checkpoints.architectures import shown
 from specdec_plugins.files.errors import CheckpointError, ConfigError
-from specdec_plugins.files.json_object import JsonObject
+from specdec_plugins.files.output import JsonObject
 
 TASK = "translation_multi_simple_epoch"
 KEY = "multilingual"

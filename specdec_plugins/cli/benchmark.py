@@ -50,8 +50,8 @@ from specdec_plugins.evaluation.peers import (
 )
 from specdec_plugins.evaluation.systems import AR, CTRANSLATE2, choose_baseline
 from specdec_plugins.evaluation.texts import Sentences
+from specdec_plugins.files.command import command, program
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.terminal import command, program
 from specdec_plugins.inference import Settings, Translator, load_translator
 from specdec_plugins.inference.ctranslate2_model import convert_verifier, refuse_languages
 from specdec_plugins.inference.flag_checks import refuse_flags

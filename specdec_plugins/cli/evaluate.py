@@ -48,7 +48,7 @@ from specdec_plugins.evaluation.experiment import Experiment
 from specdec_plugins.evaluation.outputs import Report
 from specdec_plugins.evaluation.systems import choose_baseline
 from specdec_plugins.evaluation.texts import Sentences
-from specdec_plugins.files.terminal import command, program
+from specdec_plugins.files.command import command, program
 from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.flag_checks import refuse_flags
 from specdec_plugins.inference.flags import TranslationParser, make_settings

@@ -44,15 +44,11 @@ from specdec_plugins.evaluation.differences import (
     lines_with_words,
     row,
 )
-from specdec_plugins.files.help import Parser
-from specdec_plugins.files.input import Line
-from specdec_plugins.files.json_object import JsonObject
-from specdec_plugins.files.lock import reserved
-from specdec_plugins.files.output import write_json
-from specdec_plugins.files.paths import check_paths
-from specdec_plugins.files.streams import put
-from specdec_plugins.files.terminal import command, program
-from specdec_plugins.files.wording import counted
+from specdec_plugins.files.command import Parser, command, program, put
+from specdec_plugins.files.errors import counted
+from specdec_plugins.files.lines import Line
+from specdec_plugins.files.lock import check_paths, reserved
+from specdec_plugins.files.output import JsonObject, write_json
 from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.report import where_and_when
 from specdec_plugins.inference.run_files import describe_settings, model_files

@@ -14,8 +14,8 @@ from specdec_plugins.evaluation.folder import RunFolder
 from specdec_plugins.evaluation.outputs import Report, own_files, write_outputs
 from specdec_plugins.evaluation.plots import check_plotting
 from specdec_plugins.evaluation.texts import NamedText, open_texts
-from specdec_plugins.files.paths import NamedPaths
-from specdec_plugins.files.streams import put, tell
+from specdec_plugins.files.command import put, tell
+from specdec_plugins.files.lock import NamedPaths
 from specdec_plugins.inference.flags import TranslationParser
 from specdec_plugins.inference.run_files import check_run
 from specdec_plugins.inference.settings import Settings

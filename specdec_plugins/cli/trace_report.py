@@ -16,11 +16,10 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from specdec_plugins.files.command import Parser, command, program
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.help import Parser
 from specdec_plugins.files.lock import reserved
 from specdec_plugins.files.output import write_whole
-from specdec_plugins.files.terminal import command, program
 from specdec_plugins.inference.trace_file import SentenceTrace, read_trace
 from specdec_plugins.inference.trace_picture import draw_sentence
 from specdec_plugins.inference.trace_report import build_report

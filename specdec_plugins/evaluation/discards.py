@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from specdec_plugins.evaluation.summary import Group, SystemSummary
-from specdec_plugins.files.json_object import JsonObject
+from specdec_plugins.files.output import JsonObject
 
 DISCARD_RATES = ("verified_discard_rate", "discard_rate")
 

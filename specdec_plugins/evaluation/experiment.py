@@ -18,8 +18,7 @@ from specdec_plugins.evaluation.systems import CTRANSLATE2, System
 from specdec_plugins.evaluation.texts import Sentences
 from specdec_plugins.evaluation.timing import TranslatorJob
 from specdec_plugins.evaluation.worker import Job
-from specdec_plugins.files.json_object import JsonObject
-from specdec_plugins.files.paths import file_digest
+from specdec_plugins.files.output import JsonObject, file_digest
 from specdec_plugins.inference.report import device_name
 from specdec_plugins.inference.run_files import acceptance_head, describe_settings
 from specdec_plugins.inference.settings import Settings

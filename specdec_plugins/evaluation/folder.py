@@ -3,47 +3,47 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 
 from specdec_plugins.evaluation.runs import Run
 from specdec_plugins.files.errors import InferenceError, explained
-from specdec_plugins.files.input import complete_lines
-from specdec_plugins.files.json_object import JsonObject
-from specdec_plugins.files.work_folder import WorkFolder
+from specdec_plugins.files.lines import complete_lines
+from specdec_plugins.files.lock import work_folder
+from specdec_plugins.files.output import JsonObject, as_read
 
 RUNS = "runs.jsonl"
 DESCRIPTION = "experiment.json"
 
 
-class RunFolder(WorkFolder):
-    """A folder in which runs are left; one process at a time has it, from entering to leaving.
-
-    Nothing is written before the first run.
-    """
+class RunFolder:
+    """A folder in which runs are left; one process at a time has it, from entering to leaving."""
 
     def __init__(self, path: Path, description: JsonObject) -> None:
-        super().__init__(path, path, DESCRIPTION, description)
+        self.output, self.description = path, as_read(description)
         self.runs: list[Run] = []
         """The runs that are there, the earliest first."""
+        self._stack = ExitStack()
 
-    def go_on(self) -> None:
-        """Read the runs that are there, and remove the piece of one that a killed process may have
-        left.
+    def __enter__(self) -> RunFolder:
+        """Read the runs that are there, and remove the piece of one that a kill may have left.
 
         Raises:
-            InferenceError: they are runs of something else, or of nobody knows what.
+            InferenceError: they are runs of something else.
         """
-        path = self.output / RUNS
-        self.runs = read_runs(path) if path.exists() else []
-        if self.runs and not self.is_begun():
-            raise InferenceError(
-                f"--output-path {self.output}: holds a {RUNS}, but no {DESCRIPTION} that says of "
-                "what; name another folder"
-            )
-        if path.exists():
-            with explained(f"{path}: cannot be written to", "check its permissions"):
-                os.truncate(path, complete_lines(str(path))[1])
+        with ExitStack() as stack:
+            mark, path = self.output / DESCRIPTION, self.output / RUNS
+            stack.enter_context(work_folder(self.output, mark, self.description))
+            self.runs = read_runs(path) if path.exists() else []
+            if path.exists():
+                with explained(f"{path}: cannot be written to", "check its permissions"):
+                    os.truncate(path, complete_lines(str(path))[1])
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()
 
     def add(self, run: Run) -> None:
         """Write a run through to the disk.
@@ -52,13 +52,13 @@ class RunFolder(WorkFolder):
             InferenceError: it cannot be written.
         """
         fault = f"--output-path {self.output}: cannot be written to"
-        with explained(fault, "runs that are there are kept"):
-            if not self.runs:
-                self.begin()
-            with open(self.output / RUNS, "ab") as file:
-                file.write(run.to_json() + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
+        with (
+            explained(fault, "runs that are there are kept"),
+            open(self.output / RUNS, "ab") as file,
+        ):
+            file.write(run.to_json() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
         self.runs.append(run)
 
 

@@ -15,11 +15,9 @@ from specdec_plugins.evaluation.records import file_name, sentence_records
 from specdec_plugins.evaluation.summary import RATES, Group, Spread, SystemSummary, summarize
 from specdec_plugins.evaluation.systems import AR, CTRANSLATE2
 from specdec_plugins.evaluation.table import summary_tables
-from specdec_plugins.files.json_object import JsonObject, plain
-from specdec_plugins.files.output import write_json, write_whole
-from specdec_plugins.files.paths import files_below
-from specdec_plugins.files.wording import counted
-from specdec_plugins.files.work_folder import LOCK
+from specdec_plugins.files.errors import counted
+from specdec_plugins.files.lock import LOCK
+from specdec_plugins.files.output import JsonObject, as_read, write_json, write_whole
 
 SUMMARY, TABLE, SENTENCES, BARS = "summary.json", "table.md", "sentences", "speed"
 TIMES = ("seconds", "milliseconds_a_sentence", "milliseconds_per_token", "tokens_per_second")
@@ -45,7 +43,8 @@ def own_files(folder: Path) -> Iterator[Path]:
     """The files of a folder that are an experiment's own, be they there or not."""
     yield from (folder / name for name in (LOCK, RUNS, DESCRIPTION, SUMMARY, TABLE))
     yield from (folder / f"{BARS}.{kind}" for kind in FORMATS)
-    yield from files_below(folder, f"{SENTENCES}/*", *(f"{kind}-*" for kind in PICTURES))
+    for pattern in (f"{SENTENCES}/*", *(f"{kind}-*" for kind in PICTURES)):
+        yield from folder.glob(pattern)
 
 
 def write_outputs(folder: RunFolder, experiment: Experiment, report: Report) -> str:
@@ -66,7 +65,7 @@ def write_outputs(folder: RunFolder, experiment: Experiment, report: Report) -> 
     for group in groups:
         for one in group.systems:
             records = (
-                json.dumps(plain(r), ensure_ascii=False) for r in sentence_records(one, group)
+                json.dumps(as_read(r), ensure_ascii=False) for r in sentence_records(one, group)
             )
             path = folder.output / SENTENCES / file_name(one, group)
             write_whole(path, (f"{record}\n".encode() for record in records))
@@ -100,7 +99,7 @@ def _summary(folder: RunFolder, groups: Sequence[Group], report: Report) -> Json
         "left_out": dict(report.left_out),
         "groups": [group_figures(group) for group in groups],
     }
-    read: JsonObject = plain(found)  # type: ignore[assignment]
+    read: JsonObject = as_read(found)
     return read
 
 

@@ -15,9 +15,8 @@ import numpy as np
 
 from specdec_plugins.evaluation.summary import Group, Spread, SystemSummary
 from specdec_plugins.evaluation.systems import AR, CTRANSLATE2, FAIRSEQ
-from specdec_plugins.files.json_object import JsonObject
-from specdec_plugins.files.output import write_whole
-from specdec_plugins.files.wording import counted
+from specdec_plugins.files.errors import counted
+from specdec_plugins.files.output import JsonObject, write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,7 +10,7 @@ from typing import Any
 from specdec_plugins.evaluation.runs import Run
 from specdec_plugins.evaluation.summary import Group, SystemSummary
 from specdec_plugins.evaluation.systems import AR, DRAFTER
-from specdec_plugins.files.json_object import JsonObject
+from specdec_plugins.files.output import JsonObject
 
 COLUMNS = (
     *("steps", "drafted_tokens", "verified_tokens", "accepted_tokens", "committed_tokens"),

@@ -10,8 +10,8 @@ from statistics import fmean, median
 from specdec_plugins.evaluation.runs import Run
 from specdec_plugins.evaluation.systems import System
 from specdec_plugins.evaluation.texts import Sentences
-from specdec_plugins.files.json_object import JsonObject
-from specdec_plugins.files.wording import counted
+from specdec_plugins.files.errors import counted
+from specdec_plugins.files.output import JsonObject
 
 RATES = (
     *("acceptance_length", "acceptance_rate", "verification_rate"),

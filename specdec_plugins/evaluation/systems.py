@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from specdec_plugins.decoding.acceptance import AcceptanceRule
 from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
 from specdec_plugins.engines.engine import described
-from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.json_object import JsonObject
-from specdec_plugins.files.wording import counted
+from specdec_plugins.files.errors import InferenceError, counted
+from specdec_plugins.files.output import JsonObject
 from specdec_plugins.inference.settings import Settings
 
 AR = "AR"

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
-from specdec_plugins.files.json_object import JsonObject as Json
-from specdec_plugins.files.wording import counted
+from specdec_plugins.files.errors import counted
+from specdec_plugins.files.output import JsonObject as Json
 
 """A summary, or what it tells of a system."""
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
-from specdec_plugins.files.json_object import JsonObject
+from specdec_plugins.files.output import JsonObject
 
 STATUS = Path("/proc/self/status")
 Tokens = list[str]

@@ -7,7 +7,7 @@ import shutil
 
 from fairseq.file_io import PathManager
 
-from specdec_plugins.files.whole_file import whole_file
+from specdec_plugins.files.output import whole_file
 
 _copy = PathManager.copy
 

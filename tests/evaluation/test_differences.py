@@ -9,7 +9,7 @@ from typing import Any
 from specdec_plugins.cli.exactness import settings_of
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.evaluation.differences import gap
-from specdec_plugins.files.input import Line
+from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import load_translator
 
 MODEL = Path(__file__).resolve().parents[2] / "checkpoints" / "multi30k.en-de"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec_plugins.evaluation.discards import discards_against_constant, frontier, interpolate
-from specdec_plugins.files.json_object import JsonObject
+from specdec_plugins.files.output import JsonObject
 
 RATES = st.floats(0, 2)
 POINTS = st.lists(st.tuples(RATES, RATES), min_size=1, max_size=12)

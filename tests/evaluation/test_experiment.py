@@ -14,8 +14,8 @@ from specdec_plugins.evaluation.controllers import Controllers, controlled_syste
 from specdec_plugins.evaluation.experiment import Experiment
 from specdec_plugins.evaluation.runs import Run
 from specdec_plugins.evaluation.texts import Sentences
-from specdec_plugins.files.input import Line
-from specdec_plugins.files.json_object import differences
+from specdec_plugins.files.lines import Line
+from specdec_plugins.files.output import differences
 from specdec_plugins.inference import Settings
 
 

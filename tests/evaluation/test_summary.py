@@ -22,7 +22,7 @@ from specdec_plugins.evaluation import outputs
 from specdec_plugins.evaluation.runs import Run
 from specdec_plugins.evaluation.summary import Group, Spread, SystemSummary
 from specdec_plugins.evaluation.systems import System
-from specdec_plugins.files.json_object import JsonObject, plain
+from specdec_plugins.files.output import JsonObject, as_read
 
 DRAWN = make_systems(replace(BASE, rule=SamplingRule()))
 TEXTS = ["ein Hund läuft durch den Schnee .", "zwei Männer sitzen auf einer Bank ."]
@@ -30,11 +30,11 @@ TEXTS = ["ein Hund läuft durch den Schnee .", "zwei Männer sitzen auf einer Ba
 
 def system_figures(one: SystemSummary, group: Group) -> Any:
     """As they are written."""
-    return plain(outputs.system_figures(one, group))
+    return as_read(outputs.system_figures(one, group))
 
 
 def group_figures(group: Group) -> Any:
-    return plain(outputs.group_figures(group))
+    return as_read(outputs.group_figures(group))
 
 
 def rounds(system: System | str, *seconds: float, first: int = 1) -> list[Run]:

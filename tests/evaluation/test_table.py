@@ -22,7 +22,7 @@ from specdec_plugins.evaluation.runs import Run
 from specdec_plugins.evaluation.systems import System
 from specdec_plugins.evaluation.table import groups_table, spread, summary_tables, texts_table
 from specdec_plugins.evaluation.texts import Sentences
-from specdec_plugins.files.json_object import JsonObject, plain
+from specdec_plugins.files.output import JsonObject, as_read
 
 NAMES = ["AR", "drafter", "constant k 1", "constant k 3", "acceptance-head 0.5 k 3"]
 NAMES += ["acceptance-head 0.9 k 3", "oracle k 3"]
@@ -46,7 +46,7 @@ def figures(
         "baseline": baseline,
         "bleu_signature": None,
         "left_out": {},
-        "groups": [plain(group_figures(g)) for g in make_groups(runs, systems, texts, baseline)],
+        "groups": [as_read(group_figures(g)) for g in make_groups(runs, systems, texts, baseline)],
     }
 
 

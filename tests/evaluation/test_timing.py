@@ -18,7 +18,7 @@ from specdec_plugins.evaluation.runs import Run
 from specdec_plugins.evaluation.systems import System
 from specdec_plugins.evaluation.texts import NamedText, Sentences
 from specdec_plugins.evaluation.timing import RowCounts, TranslatorJob
-from specdec_plugins.files.input import Line
+from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, load_translator
 
 TEXTS = ["w3 w4 w5", "", "w7", "w1 w2 w3 w4 w5 w6 w7", " ", "w9 w8 w7 w6", "w2 w2"]

@@ -21,15 +21,14 @@ def register() -> None:
     Also tell torch which types checkpoints may hold, and fairseq that BPE codes are UTF-8 and that
     checkpoints are copied whole. A second call does nothing.
     """
-    from specdec_plugins.host.deferred import deferred_imports
-    from specdec_plugins.host.quiet import quiet_import
+    from specdec_plugins.host.fairseq_import import deferred_imports, quiet_import
 
     with quiet_import(), deferred_imports():
         import fairseq
 
         from specdec_plugins.checkpoints.safe_globals import register_safe_globals
+        from specdec_plugins.host.checkpoints import copy_checkpoints_whole
         from specdec_plugins.host.subword_codes import read_codes_as_utf8
-        from specdec_plugins.host.whole_checkpoints import copy_checkpoints_whole
 
         register_safe_globals()
         read_codes_as_utf8()

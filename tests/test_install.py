@@ -77,7 +77,7 @@ from argparse import Namespace
 from fairseq import utils
 utils.import_user_module(Namespace(user_dir="specdec_plugins"))
 import specdec_plugins.inference.loading
-from specdec_plugins.host.deferred import LIBRARIES
+from specdec_plugins.host.fairseq_import import LIBRARIES
 assert not set(LIBRARIES) & set(sys.modules)
 from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.models import MODEL_REGISTRY

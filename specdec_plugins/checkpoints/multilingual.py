@@ -25,7 +25,7 @@ from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from torch import Tensor
 
-from specdec_plugins.checkpoints.architectures import shown
+from specdec_plugins.checkpoints.archive import shown
 from specdec_plugins.files.errors import CheckpointError, ConfigError
 from specdec_plugins.files.output import JsonObject
 

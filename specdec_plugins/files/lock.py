@@ -122,7 +122,7 @@ def work_folder(
             if not any(_contents(output, mark)):
                 write_json(mark, about)
             before = json.loads(mark.read_bytes())
-        except (FileNotFoundError, ValueError) as error:
+        except (FileNotFoundError, ValueError, RecursionError) as error:
             raise InferenceError(f"{fault}: holds something else; name a new folder") from error
         if other := differing(before, as_read(about)):
             raise InferenceError(f"{fault}: was begun with other {other}; name another folder")

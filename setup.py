@@ -29,14 +29,12 @@ with open(__file__, encoding="utf-8") as _file:
 '''
 
 COMMANDS = {
-    "specdec-average-checkpoints": "average_checkpoints",
     "specdec-calibrate-head": "calibrate_head",
     "specdec-check": "check",
     "specdec-encoder-initial": "encoder_initial",
     "specdec-evaluate": "evaluate",
     "specdec-export": "export_checkpoint",
     "specdec-make-pair": "make_pair",
-    "specdec-recombine": "recombine",
     "specdec-trace-report": "trace_report",
     "specdec-train": "train",
     "specdec-tune": "tune",

@@ -1,7 +1,68 @@
 #!/usr/bin/env python3
-"""``specdec-average-checkpoints`` of a clone: see ``specdec_plugins/cli``."""
+"""Average the weights of checkpoints of one training, which often translates better than each.
 
-from door import open_door
+    scripts/average_checkpoints.py --inputs SAVE_DIR --num-update-checkpoints 10 --output avg.pt
+    scripts/average_checkpoints.py --inputs a.pt b.pt c.pt --output avg.pt
+
+Files are read safely. The output has float32 weights, for inference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from specdec_plugins.checkpoints.export import inference_state
+from specdec_plugins.checkpoints.loading import first_mismatches, save_state
+from specdec_plugins.checkpoints.upgrade import load_upgraded
+from specdec_plugins.host.packed_encoder import without_copies
+
+
+def last_checkpoints(folder: Path, by: str, count: int) -> list[Path]:
+    """Return the last checkpoints of a training, numbered by ``epoch`` or by ``update``."""
+    name = re.compile(r"checkpoint(\d+)\.pt" if by == "epoch" else r"checkpoint_\d+_(\d+)\.pt")
+    numbers = {path: int(match[1]) for path in folder.iterdir() if (match := name.match(path.name))}
+    if len(numbers) < count:
+        sys.exit(f"average_checkpoints.py: {folder}: holds {len(numbers)} checkpoints, not {count}")
+    return sorted(numbers, key=numbers.__getitem__)[-count:]
+
+
+def main() -> None:
+    """Average the checkpoints that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--inputs", nargs="+", required=True, type=Path, metavar="PATH")
+    parser.add_argument("--output", required=True, metavar="FILE")
+    counts = parser.add_mutually_exclusive_group()
+    for by in ("epoch", "update"):
+        counts.add_argument(f"--num-{by}-checkpoints", type=int, metavar="N", dest=by)
+    args = parser.parse_args()
+    paths = args.inputs
+    for by in ("epoch", "update"):
+        if count := getattr(args, by):
+            paths = last_checkpoints(args.inputs[0], by, count)
+    first, *others = (load_upgraded(str(path)) for path in paths)
+    weights = without_copies(first["model"])
+    total = {name: w.float() if w.is_floating_point() else w for name, w in weights.items()}
+    for path, state in zip(paths[1:], others):
+        model = without_copies(state["model"])
+        if fault := first_mismatches(total, model):
+            sys.exit(f"average_checkpoints.py: {path}: {fault}; give checkpoints of one training")
+        total = {name: w + model[name] if w.is_floating_point() else w for name, w in total.items()}
+    shared: dict[object, torch.Tensor] = {}  # a table that is shared stays one
+    means = {
+        name: shared.setdefault((weights[name].data_ptr(), w.shape), w / len(paths))
+        if w.is_floating_point()
+        else w
+        for name, w in total.items()
+    }
+    save_state(inference_state(first, means), args.output)
+
 
 if __name__ == "__main__":
-    open_door("average_checkpoints")
+    main()

@@ -67,11 +67,9 @@ with doing("loading fairseq and torch"):
     from specdec_plugins.decoding.controllers.simple import NoDrafts, Tree
     from specdec_plugins.decoding.engine_choice import ENGINE, PRECISION
     from specdec_plugins.evaluation.texts import read_text
-    from specdec_plugins.files.help import Parser
-    from specdec_plugins.files.input import Line
-    from specdec_plugins.files.streams import put
-    from specdec_plugins.files.terminal import command
-    from specdec_plugins.files.wording import counted
+    from specdec_plugins.files.command import Parser, command, put
+    from specdec_plugins.files.errors import counted
+    from specdec_plugins.files.lines import Line
     from specdec_plugins.inference import (
         Settings,
         Translation,

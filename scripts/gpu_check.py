@@ -49,7 +49,7 @@ from specdec_plugins.decoding.statistics import DecodingStatistics  # noqa: E402
 from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine  # noqa: E402
 from specdec_plugins.engines.eager import EagerEngine  # noqa: E402
 from specdec_plugins.engines.engine import Engines  # noqa: E402
-from specdec_plugins.files.input import Line  # noqa: E402
+from specdec_plugins.files.lines import Line  # noqa: E402
 from specdec_plugins.inference import Settings, ctranslate2_model, load_translator  # noqa: E402
 from specdec_plugins.inference.beam_search import BeamSearchGenerator  # noqa: E402
 from specdec_plugins.inference.ctranslate2_ar import CTranslate2Generator  # noqa: E402

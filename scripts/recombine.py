@@ -1,7 +1,62 @@
 #!/usr/bin/env python3
-"""``specdec-recombine`` of a clone: see ``specdec_plugins/cli/recombine.py``."""
+"""Make new source sentences of old ones, for a verifier to translate (scripts/distill.sh).
 
-from door import open_door
+    scripts/recombine.py SOURCE COUNT >NEW
+
+Two sentences that share a word are cut there, and the beginning of one goes on as the other: "a man
+in a hat sits | on a wall" and "two dogs sleep | on a red sofa" meet at their "on". SOURCE is
+segmented text, which is not cut at `@@ `. The result depends on SOURCE and COUNT alone.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+
+MAX_WORDS = 60
+
+
+def cuts(sentence: list[str]) -> list[int]:
+    """Return where a sentence may be cut: inside, and not inside a word."""
+    inside = range(1, len(sentence) - 1)
+    return [i for i in inside if not sentence[i - 1].endswith("@@") and "@@" not in sentence[i]]
+
+
+def recombine(sentences: list[list[str]], count: int) -> Iterator[str]:
+    """Yield up to ``count`` new sentences, each once."""
+    draw = random.Random(1)
+    tails = defaultdict(list)
+    for number, sentence in enumerate(sentences):
+        for cut in cuts(sentence):
+            tails[sentence[cut]].append((number, cut))
+    seen = {hash(tuple(sentence)) for sentence in sentences}
+    made = 0
+    for _ in range(4 * count):
+        if made == count:
+            return
+        sentence = draw.choice(sentences)
+        if not (places := cuts(sentence)):
+            continue
+        head = draw.choice(places)
+        number, cut = draw.choice(tails[sentence[head]])
+        new = sentence[:head] + sentences[number][cut:]
+        if len(new) <= MAX_WORDS and hash(tuple(new)) not in seen:
+            seen.add(hash(tuple(new)))
+            made += 1
+            yield " ".join(new)
+
+
+def main() -> None:
+    """Write the sentences to standard output."""
+    if len(sys.argv) != 3 or not sys.argv[2].isdecimal():
+        sys.exit(str(__doc__))
+    sys.stdout.reconfigure(encoding="utf-8")
+    with open(sys.argv[1], encoding="utf-8", newline="\n") as file:
+        sentences = [line.split() for line in file]
+    sys.stdout.writelines(f"{line}\n" for line in recombine(sentences, int(sys.argv[2])))
+
 
 if __name__ == "__main__":
-    open_door("recombine")
+    main()

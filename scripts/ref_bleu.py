@@ -19,11 +19,9 @@ no escaping), the second takes them as they are.
 """
 
 import argparse
-import os
 import re
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 try:
@@ -41,24 +39,19 @@ except ImportError as error:
 SENTENCE_END = re.compile(r"\w[.!?]$")
 
 
-def fail(message: str) -> NoReturn:
-    sys.exit(f"ref_bleu.py: {message}")
-
-
 def read_lines(path: Path) -> list[str]:
+    """Return the lines of a UTF-8 file, which must hold a word."""
     try:
-        with open(path, encoding="utf-8", newline="\n") as file:
-            lines = [line.rstrip("\r\n") for line in file]
-    except OSError as error:
-        fail(f"{path} cannot be read: {error.strerror}")
-    except UnicodeDecodeError as error:
-        fail(f"{path} is not UTF-8 ({error.reason} at byte {error.start}): convert it with iconv")
+        lines = path.read_bytes().decode().removesuffix("\n").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        sys.exit(f"ref_bleu.py: {path}: cannot be read ({error})")
     if not any(line.strip() for line in lines):
-        fail(f"{path} holds no words: give a file with one sentence a line")
-    return lines
+        sys.exit(f"ref_bleu.py: {path}: holds no words")
+    return [line.removesuffix("\r") for line in lines]
 
 
 def fairseq_format(score: BLEUScore) -> str:
+    """Return a score as fairseq-score prints it."""
     precisions = "/".join(f"{precision:.1f}" for precision in score.precisions)
     ratio = score.sys_len / score.ref_len
     return (
@@ -68,19 +61,17 @@ def fairseq_format(score: BLEUScore) -> str:
 
 
 def warn_if_misread(path: Path, lines: list[str], raw: bool) -> None:
-    """Say so where most sentence ends look like the other kind of text."""
-    glued = sum(bool(SENTENCE_END.search(line)) for line in lines)
-    apart = sum(line.endswith((" .", " !", " ?")) for line in lines)
-    if raw and apart > len(lines) / 2:
-        print(f"ref_bleu.py: warning: {path} looks tokenised, and --raw was given", file=sys.stderr)
-    elif not raw and glued > len(lines) / 2:
-        print(
-            f"ref_bleu.py: warning: {path} looks untokenised: should --raw be given?",
-            file=sys.stderr,
-        )
+    """Warn if most sentence ends look like the other kind of text."""
+    ends = (
+        line.endswith((" .", " !", " ?")) if raw else SENTENCE_END.search(line) for line in lines
+    )
+    if sum(map(bool, ends)) > len(lines) / 2:
+        fault = "tokenised, and --raw was given" if raw else "untokenised: should --raw be given?"
+        print(f"ref_bleu.py: warning: {path} looks {fault}", file=sys.stderr)
 
 
 def parse_arguments() -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         prog="ref.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -94,13 +85,12 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
+    """Print both figures."""
     args = parse_arguments()
     hypotheses, references = read_lines(args.hyp), read_lines(args.ref)
     if len(hypotheses) != len(references):
-        fail(
-            f"{args.hyp} has {len(hypotheses)} lines and {args.ref} has {len(references)}: "
-            "give files that match line by line"
-        )
+        counts = f"{len(hypotheses)} lines and {args.ref} has {len(references)}"
+        sys.exit(f"ref_bleu.py: {args.hyp} has {counts}")
     for path, lines in ((args.hyp, hypotheses), (args.ref, references)):
         warn_if_misread(path, lines, args.raw)
 
@@ -117,17 +107,8 @@ def main() -> None:
     sacre = BLEU()
     score = sacre.corpus_score(detokenised[0], [detokenised[1]])
     signed = score.format(signature=str(sacre.get_signature()))
-    put(f"{fairseq_format(compound_split_bleu(*tokenised))}\n{signed}\n")
-
-
-def put(text: str) -> None:
-    """In one piece, so that `ref.sh … | head -1` does not break the pipe."""
-    try:
-        print(text, end="", flush=True)
-    except OSError as error:
-        # Or Python would try again when it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        fail(f"standard output cannot be written to ({error.strerror}): make room")
+    # In one piece, so that `ref.sh … | head -1` does not break the pipe.
+    sys.stdout.write(f"{fairseq_format(compound_split_bleu(*tokenised))}\n{signed}\n")
 
 
 if __name__ == "__main__":

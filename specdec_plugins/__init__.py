@@ -18,25 +18,21 @@ __version__ = "0.2.0"
 def register() -> None:
     """Register criterions, models and tasks with fairseq.
 
-    Also tell torch which types checkpoints may hold, fairseq that BPE codes are UTF-8 and that
-    checkpoints are copied whole, and its commands to end without a traceback where a line says what
-    is wrong. A second call does nothing.
+    Also tell torch which types checkpoints may hold, and fairseq that BPE codes are UTF-8 and that
+    checkpoints are copied whole. A second call does nothing.
     """
-    from specdec_plugins.host.deferred import deferred_imports
-    from specdec_plugins.host.quiet import quiet_import
+    from specdec_plugins.host.fairseq_import import deferred_imports, quiet_import
 
     with quiet_import(), deferred_imports():
         import fairseq
 
         from specdec_plugins.checkpoints.safe_globals import register_safe_globals
-        from specdec_plugins.files.terminal import end_in_a_line
+        from specdec_plugins.host.checkpoints import copy_checkpoints_whole
         from specdec_plugins.host.subword_codes import read_codes_as_utf8
-        from specdec_plugins.host.whole_checkpoints import copy_checkpoints_whole
 
         register_safe_globals()
         read_codes_as_utf8()
         copy_checkpoints_whole()
-        end_in_a_line(os.path.basename(sys.argv[0]))
         # fairseq would find tasks and models itself under --user-dir, but not criterions, and
         # nothing at all otherwise. What is imported here already, it will not run a second time.
         for room in ("criterions", "models", "tasks"):

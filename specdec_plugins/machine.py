@@ -118,11 +118,13 @@ def python_program(code: str, *arguments: object) -> list[str]:
 
 
 def cache_folder() -> Path:
-    """What was measured or compiled once is kept in here; it need not exist, and where nobody knows
-    a home it cannot."""
+    """Return the folder of what was measured or compiled once; it need not exist."""
     if cache := os.environ.get("XDG_CACHE_HOME"):
         return Path(cache) / "specdec"
-    try:
-        return Path.home() / ".cache" / "specdec"
-    except RuntimeError:
-        return Path(os.devnull) / "specdec"
+    return Path(os.path.expanduser("~")) / ".cache" / "specdec"
+
+
+def make_cache_folder() -> None:
+    """Make the cache folder, the user's own; where it cannot be made, writing to it fails."""
+    with suppress(OSError):
+        cache_folder().mkdir(mode=0o700, parents=True, exist_ok=True)

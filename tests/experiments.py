@@ -10,7 +10,7 @@ from specdec_plugins.evaluation.experiment import Experiment
 from specdec_plugins.evaluation.runs import Run
 from specdec_plugins.evaluation.systems import System, parse_system
 from specdec_plugins.evaluation.texts import Sentences
-from specdec_plugins.files.input import Line
+from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings
 
 BASE = Settings("data", path="drafter.pt", ar_path="verifier.pt", engine="eager")

@@ -13,7 +13,7 @@ from drafters import make_block, make_causal, save_checkpoint
 from specdec_plugins.cli import inference as script
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.inference import Settings, load_translator
-from specdec_plugins.jobs.resume import ResumeFile
+from specdec_plugins.jobs.resume import Resume
 
 SENTENCES = [
     "w3 w4 w5 w6",
@@ -91,7 +91,7 @@ def unfinished(run: RunScript, monkeypatch: pytest.MonkeyPatch) -> RunScript:
 
     def run_and_die(*flags: str, **usual: str | None) -> int:
         with monkeypatch.context() as patch:
-            patch.setattr(ResumeFile, "finish", lambda self: None)
+            patch.setattr(Resume, "finish", lambda self: None)
             return run(*flags, **usual)
 
     return run_and_die

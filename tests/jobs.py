@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from specdec_plugins.files.input import Line
+from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Translation
 
 

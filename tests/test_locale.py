@@ -62,15 +62,6 @@ def test_inference(locale: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
-def test_recombine(locale: dict[str, str], tmp_path: Path) -> None:
-    source = tmp_path / "train.en"
-    source.write_text("ein Mädchen läuft schnell\nein Hund läuft weg\n", encoding="utf-8")
-    done = run(sys.executable, "scripts/recombine.py", source, 3, **locale)
-    assert done.returncode == 0, done.stderr.decode(errors="replace")[-2000:]
-    assert "läuft" in done.stdout.decode("utf-8")
-
-
-@pytest.mark.slow
 def test_fairseqs_own_commands_cut_alike_and_warn(locale: dict[str, str]) -> None:
     """They read and print in the locale's encoding, unless Python is told another."""
     with open(PAIR / "codes", encoding="utf-8") as codes:
@@ -87,29 +78,6 @@ def test_fairseqs_own_commands_cut_alike_and_warn(locale: dict[str, str]) -> Non
     known = [word if words.index(word) != words.unk() else "<unk>" for word in cut.split()]
     assert source.split() == known
     assert b"the locale is not UTF-8" in done.stdout + done.stderr
-
-
-@pytest.mark.slow
-def test_prepare_data(locale: dict[str, str], tmp_path: Path) -> None:
-    raw = tmp_path / "raw"
-    raw.mkdir()
-    for lang in ("en", "de"):
-        for split in ("train", "valid", "test"):
-            (raw / f"{split}.{lang}").write_text(TEXT * 3, encoding="utf-8")
-    for name, variables in (("utf", {"PYTHONUTF8": "1"}), ("other", locale)):
-        variables = {**variables, "PYTHONIOENCODING": "latin-1"} if name == "other" else variables
-        done = run(
-            "scripts/prepare_data.sh", raw, tmp_path / name, "en", "de", 20, stdin="", **variables
-        )
-        assert done.returncode == 0, done.stderr.decode(errors="replace")[-2000:]
-    for file in (
-        "codes",
-        "bpe/train.de",
-        "tok/train.en",
-        "bin/dict.de.txt",
-        "bin/train.en-de.de.bin",
-    ):
-        assert (tmp_path / "utf" / file).read_bytes() == (tmp_path / "other" / file).read_bytes()
 
 
 def test_codes_that_are_not_utf8_are_named(

@@ -162,3 +162,13 @@ def one_line(error: BaseException) -> str:
     """Return the first line of an error's message, or the error's kind."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
+
+
+def shown(value: object) -> str:
+    """Return a value of somebody else's, in at most 40 characters that a terminal can show."""
+    if isinstance(value, int) and value.bit_length() > 64:
+        return f"a number of {value.bit_length()} bits"
+    if not isinstance(value, (str, int, float)):
+        return f"a {type(value).__name__}"
+    text = ascii(value[:80] if isinstance(value, str) else value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -9,13 +9,13 @@ from pathlib import Path
 import torch
 
 from specdec_plugins.checkpoints.archive import check_weights, load_archive
+from specdec_plugins.checkpoints.config import saved_fields
 from specdec_plugins.checkpoints.loading import load_state, save_state
-from specdec_plugins.checkpoints.saved_config import saved_fields
 from specdec_plugins.decoding.acceptance import RULE_OPTIONS, AcceptanceRule, Scoring, choose_rule
 from specdec_plugins.decoding.controllers.base import Controller, Head
 from specdec_plugins.decoding.limits import REPETITION_PENALTY
 from specdec_plugins.files.errors import CheckpointError, ConfigError
-from specdec_plugins.host.without_memory import without_memory
+from specdec_plugins.host.checkpoints import without_memory
 from specdec_plugins.models.acceptance_head import AcceptanceHead, HeadSettings, fingerprint
 from specdec_plugins.models.drafter import Drafter
 

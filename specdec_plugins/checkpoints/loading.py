@@ -1,7 +1,7 @@
 """Reading fairseq checkpoints and building their models, whoever they come from.
 
 Neither the file (:mod:`specdec_plugins.checkpoints.archive`) nor the configuration in it
-(:mod:`specdec_plugins.checkpoints.saved_config`) is trusted: nothing of them is run, nothing is
+(:mod:`specdec_plugins.checkpoints.config`) is trusted: nothing of them is run, nothing is
 allocated that the file does not hold, and what is wrong is said in one line.
 """
 
@@ -19,18 +19,18 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.models.transformer import TransformerModelBase
 
 from specdec_plugins.checkpoints.archive import check_weights, load_archive, one_line
-from specdec_plugins.checkpoints.dictionaries import check_dictionaries
-from specdec_plugins.checkpoints.multilingual import Multilingual, adopt
-from specdec_plugins.checkpoints.saved_config import (
+from specdec_plugins.checkpoints.config import (
     kept_languages,
     saved_languages,
     saved_model,
     saved_task,
 )
+from specdec_plugins.checkpoints.dictionaries import check_dictionaries
+from specdec_plugins.checkpoints.multilingual import Multilingual, adopt
 from specdec_plugins.files.errors import CheckpointError, ConfigError
-from specdec_plugins.files.whole_file import whole_file
+from specdec_plugins.files.output import whole_file
+from specdec_plugins.host.checkpoints import without_memory
 from specdec_plugins.host.packed_encoder import REDUNDANT, use_plain_encoder
-from specdec_plugins.host.without_memory import without_memory
 from specdec_plugins.models.drafter import Drafter
 
 if TYPE_CHECKING:

@@ -25,9 +25,9 @@ from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from torch import Tensor
 
-from specdec_plugins.checkpoints.architectures import shown
+from specdec_plugins.checkpoints.archive import shown
 from specdec_plugins.files.errors import CheckpointError, ConfigError
-from specdec_plugins.files.json_object import JsonObject
+from specdec_plugins.files.output import JsonObject
 
 TASK = "translation_multi_simple_epoch"
 KEY = "multilingual"

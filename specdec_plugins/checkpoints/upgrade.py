@@ -23,8 +23,8 @@ from specdec_plugins.checkpoints.loading import (
     load_state,
 )
 from specdec_plugins.files.errors import CheckpointError
+from specdec_plugins.host.checkpoints import without_memory
 from specdec_plugins.host.packed_encoder import without_copies
-from specdec_plugins.host.without_memory import without_memory
 
 SIDES = ("encoder", "decoder")
 

@@ -18,13 +18,9 @@ from specdec_plugins.checkpoints.head_file import save_head
 from specdec_plugins.evaluation.calibration import fit_calibration, plot_reliability, report
 from specdec_plugins.evaluation.head_predictions import TrainedHead
 from specdec_plugins.evaluation.plots import check_plotting
-from specdec_plugins.files.help import Parser
-from specdec_plugins.files.json_object import JsonObject
-from specdec_plugins.files.lock import reserved
-from specdec_plugins.files.output import write_json
-from specdec_plugins.files.paths import NamedPaths, check_paths
-from specdec_plugins.files.streams import put
-from specdec_plugins.files.terminal import command, program
+from specdec_plugins.files.command import Parser, command, program, put
+from specdec_plugins.files.lock import NamedPaths, check_paths, reserved
+from specdec_plugins.files.output import JsonObject, write_json
 
 PROG = program("calibrate_head.py")
 

@@ -36,11 +36,9 @@ from specdec_plugins.evaluation.differences import Tokens, decode, gap
 from specdec_plugins.evaluation.systems import parse_system
 from specdec_plugins.evaluation.table import markdown
 from specdec_plugins.evaluation.texts import read_text
-from specdec_plugins.files.help import Parser
-from specdec_plugins.files.input import Line
-from specdec_plugins.files.streams import put
-from specdec_plugins.files.terminal import command, program
-from specdec_plugins.files.wording import counted
+from specdec_plugins.files.command import Parser, command, program, put
+from specdec_plugins.files.errors import counted
+from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, Translator, load_translator, pair_folder
 from specdec_plugins.inference.verifier_facts import describe
 from specdec_plugins.machine import processor_name

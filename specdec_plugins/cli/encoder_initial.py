@@ -15,10 +15,8 @@ from collections.abc import Sequence
 
 from specdec_plugins.checkpoints.architectures import AS_TRANSFORMER
 from specdec_plugins.checkpoints.encoder_init import write_initial_checkpoint
-from specdec_plugins.files.help import Parser
+from specdec_plugins.files.command import Parser, command, program, put
 from specdec_plugins.files.lock import reserved
-from specdec_plugins.files.streams import put
-from specdec_plugins.files.terminal import command, program
 
 PROG = program("encoder_initial.py")
 

@@ -38,9 +38,8 @@ from specdec_plugins.evaluation.records import sentence_records
 from specdec_plugins.evaluation.systems import AR, System, choose_baseline, parse_system
 from specdec_plugins.evaluation.table import results, table
 from specdec_plugins.evaluation.texts import Sentences
+from specdec_plugins.files.command import command, program, put
 from specdec_plugins.files.output import write_whole
-from specdec_plugins.files.streams import put
-from specdec_plugins.files.terminal import command, program
 from specdec_plugins.inference import Translator, load_translator
 from specdec_plugins.inference.ctranslate2_model import convert_verifier, refuse_languages
 from specdec_plugins.inference.flags import TranslationParser, make_settings

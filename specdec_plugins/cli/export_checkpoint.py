@@ -1,6 +1,6 @@
 """Write a checkpoint for shipping: weights without optimizer state and paths.
 
-    scripts/export_checkpoint.py runs/drafter/checkpoint_best.pt drafter.pt -s en -t de
+    specdec-export runs/drafter/checkpoint_best.pt drafter.pt -s en -t de
 
 All commands that take a checkpoint take what is written.
 """
@@ -8,16 +8,16 @@ All commands that take a checkpoint take what is written.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 from specdec_plugins.checkpoints.architectures import AS_TRANSFORMER
 from specdec_plugins.checkpoints.export import DraftFrom, export_checkpoint
+from specdec_plugins.files.command import Parser, command, program, put
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.help import Parser
 from specdec_plugins.files.lock import reserved
-from specdec_plugins.files.streams import put
-from specdec_plugins.files.terminal import command, program
 
 PROG = program("export_checkpoint.py")
 
@@ -59,6 +59,8 @@ def main(argv: Sequence[str]) -> None:
     )
     args = parser.parse_args(argv)
     inputs = [("SOURCE", args.source), ("--draft-text", args.draft_text)]
+    folder = Path(args.dictionaries or os.devnull)
+    inputs += [("--dictionaries", str(path)) for path in folder.glob("dict.*.txt")]
     languages = args.source_lang, args.target_lang
     draft_from = _draft_from(args.draft_vocabulary, args.draft_text)
     about = languages, args.dictionaries, draft_from, args.as_transformer, args.half

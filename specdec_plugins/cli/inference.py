@@ -21,6 +21,7 @@ Times are those of decoding alone: no loading, no text work.
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
@@ -30,11 +31,11 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from specdec_plugins.files.input import STANDARD, InputLines
+from specdec_plugins.files.command import command, program, tell
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.lines import STANDARD, InputLines, OutputLines
 from specdec_plugins.files.lock import reserved
-from specdec_plugins.files.output import OutputLines, write_json
-from specdec_plugins.files.streams import tell
-from specdec_plugins.files.terminal import command, program
+from specdec_plugins.files.output import write_json
 from specdec_plugins.inference import Translation, load_translator
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.report import format_report, full_report
@@ -42,9 +43,10 @@ from specdec_plugins.inference.run_files import check_run
 from specdec_plugins.inference.threads import choose_threads
 from specdec_plugins.inference.trace_file import open_trace
 from specdec_plugins.inference.ways import as_tuned
-from specdec_plugins.jobs.resume import ResumeFile, resume_path
+from specdec_plugins.jobs.resume import Resume, describe_run, resume_path
 
 PROG = program("inference.py")
+logger = logging.getLogger(PROG)
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -82,48 +84,35 @@ def main(argv: Sequence[str]) -> None:
     with reserved(outputs), InputLines.open(args.input_path) as lines:
         output = OutputLines(args.output_path, args.resume)
         trace = open_trace(args.trace, output, args.resume) if args.trace else None
+        about = describe_run(settings, args.seed, lines)
+        resume = Resume(output, about, args.resume)
         translator = load_translator(settings)
+        if describe_run(settings, args.seed, lines) != about:
+            raise InferenceError("a model or the input was replaced while it was read; run again")
         translator.check_input(lines)
-        resume = ResumeFile(output, settings, args.seed)
         window = 1 if lines.typed else settings.window
-        known = resume.check(lines, window, trace)
-        if not resume.is_complete:
+        if resume.skip(lines, window):
             first = list(islice(lines, args.warmup))
             translator.warm_up(first)
-            new = resume.follow(chain(first, lines))
-            results = translator.translate(chain(known, new), window, len(known), args.seed)
-            with output, resume, trace or nullcontext():
-                write(progress(results, args, lines, output.done), output, resume, trace)
+            results = translator.translate(chain(first, lines), window, seed=args.seed)
+            if trace is not None:
+                trace.done = output.done
+            with output, trace or nullcontext():
+                resume.begin()
+                for result in progress(results, args, lines, output.done):
+                    if trace is not None and result.trace is not None:
+                        trace.write(result.trace.to_json())
+                    output.write(result.text)
             go_on = "; lines before are kept, go on with --resume" if output.resumable else ""
             lines.check(go_on)
             resume.finish()
+        else:
+            logger.warning("%s is complete; nothing is done", args.output_path)
         report = full_report(translator, output.done, seed=args.seed, warmup=args.warmup)
         if not args.quiet:
             tell(format_report(report))
         if args.stats_json:
             write_json(Path(args.stats_json), report, "--stats-json")
-
-
-def write(
-    results: Iterable[Translation],
-    output: OutputLines,
-    resume: ResumeFile,
-    trace: OutputLines | None,
-) -> None:
-    """Write what becomes of each line: its trace first, and a note of both before its translation.
-
-    Raises:
-        InferenceError: a file cannot be written to.
-        BrokenPipeError: nobody reads the output.
-    """
-    for result in results:
-        traced = []
-        if trace is not None:
-            assert result.trace is not None
-            traced.append(result.trace.to_json())
-            trace.write(traced[0])
-        resume.note(result.text, *traced)
-        output.write(result.text)
 
 
 def progress(

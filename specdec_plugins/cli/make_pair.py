@@ -1,7 +1,7 @@
 """Make a pair of your verifier: train a drafter for it, from text of its source language.
 
-    scripts/make_pair.py VERIFIER SOURCES OUT --hours 4
-    scripts/make_pair.py VERIFIER SOURCES OUT --dictionaries DIR --bpe sentencepiece \\
+    specdec-make-pair VERIFIER SOURCES OUT --hours 4
+    specdec-make-pair VERIFIER SOURCES OUT --dictionaries DIR --bpe sentencepiece \\
         --sentencepiece-model FILE --updates 3000
 
 VERIFIER is the checkpoint of a fairseq Transformer, SOURCES raw text, one sentence a line; no
@@ -30,10 +30,8 @@ import torch
 
 from specdec_plugins.checkpoints.architectures import AS_TRANSFORMER
 from specdec_plugins.decoding.acceptance.rules import rule_named
+from specdec_plugins.files.command import Parser, command, program, put
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.help import Parser
-from specdec_plugins.files.streams import put
-from specdec_plugins.files.terminal import command, program
 from specdec_plugins.inference import Settings
 from specdec_plugins.inference.flags import add_encoder_flags, encoder_options
 from specdec_plugins.inference.loading import build_task

@@ -1,8 +1,8 @@
 """Turn a trace into a page to look at, or one sentence of it into a picture.
 
     scripts/inference.py ... --trace run.jsonl
-    scripts/trace_report.py run.jsonl run.html
-    scripts/trace_report.py run.jsonl run.svg --line 3
+    specdec-trace-report run.jsonl run.html
+    specdec-trace-report run.jsonl run.svg --line 3
 
 The page is one file that fetches nothing and runs no script: every step of the sentences with its
 accepted, rejected and bonus tokens, the histogram of acceptance length, the acceptance rate by
@@ -16,11 +16,10 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from specdec_plugins.files.command import Parser, command, program
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.help import Parser
 from specdec_plugins.files.lock import reserved
 from specdec_plugins.files.output import write_whole
-from specdec_plugins.files.terminal import command, program
 from specdec_plugins.inference.trace_file import SentenceTrace, read_trace
 from specdec_plugins.inference.trace_picture import draw_sentence
 from specdec_plugins.inference.trace_report import build_report

@@ -17,10 +17,9 @@ from pathlib import Path
 import specdec_plugins
 from specdec_plugins.checkpoints.archive import one_line
 from specdec_plugins.cli.recipe import with_recipe
+from specdec_plugins.files.command import command, program
 from specdec_plugins.files.errors import CheckpointError, InferenceError, UsageError, explained
-from specdec_plugins.files.lock import OutputLock
-from specdec_plugins.files.terminal import command, program
-from specdec_plugins.files.work_folder import LOCK
+from specdec_plugins.files.lock import LOCK, locked
 
 PROG = program("train.py")
 logger = logging.getLogger(PROG)
@@ -63,7 +62,7 @@ def save_dir_reserved(argv: Sequence[str]) -> Iterator[None]:
         with explained(f"{output}: cannot be written to", "name a folder of yours"):
             given.save_dir.mkdir(parents=True, exist_ok=True)
             held.callback(_remove_if_empty, given.save_dir)
-            held.enter_context(OutputLock(output, given.save_dir / LOCK))
+            held.enter_context(locked(output, given.save_dir / LOCK))
         yield
 
 

@@ -1,6 +1,6 @@
 """Translate a large file, or a folder of files, with a pool of workers.
 
-    scripts/translate_corpus.py PAIR --input-path FILE_OR_FOLDER --output-path FOLDER --workers N
+    specdec-translate-corpus PAIR --input-path FILE_OR_FOLDER --output-path FOLDER --workers N
 
 The output folder gets a file of the same name for every input file, line for line. It is written
 shard by shard, a shard being --shard-lines lines of a file. A worker that dies is replaced. A run
@@ -26,18 +26,22 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from specdec_plugins.files.command import command, program, tell
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.input import InputLines
-from specdec_plugins.files.paths import check_outside, files_below
-from specdec_plugins.files.streams import tell
-from specdec_plugins.files.terminal import command, program
+from specdec_plugins.files.lines import InputLines
+from specdec_plugins.files.lock import work_folder
 from specdec_plugins.inference import load_translator
 from specdec_plugins.inference.flags import TranslationParser, make_settings
-from specdec_plugins.inference.run_files import check_run
 from specdec_plugins.inference.settings import PLAIN
 from specdec_plugins.inference.ways import as_tuned
-from specdec_plugins.jobs.corpus import FOLDER, find_files, read_corpus
-from specdec_plugins.jobs.corpus_job import Job, describe_job
+from specdec_plugins.jobs.corpus import (
+    FOLDER,
+    describe_job,
+    find_files,
+    finish,
+    pending,
+    read_corpus,
+)
 
 PROG = program("translate_corpus.py")
 logger = logging.getLogger(PROG)
@@ -69,16 +73,11 @@ def main(argv: Sequence[str]) -> None:
     except ImportError as error:
         raise InferenceError(f"{error}; pip install 'specdec-plugins[ray]' brings it") from error
     settings = make_settings(args)
-    found = find_files(args.input_path)
-    files = found.files
-    for source in (args.input_path, *found.links):
-        check_outside(source, args.output_path)
-    own = [*(args.output_path / name for name in files)]
-    own += files_below(args.output_path / FOLDER, "**/*")
-    outputs = [("--output-path", path) for path in own]
-    check_run(settings, outputs, [("--input-path", path) for path in files.values()])
-    if found.passed_over:
-        logger.warning("passed over: %s", ", ".join(found.passed_over))
+    files, passed_over = find_files(args.input_path)
+    if args.output_path.resolve().is_relative_to(args.input_path.resolve()):
+        raise InferenceError(f"--output-path {args.output_path}: is in the input; name another")
+    if passed_over:
+        logger.warning("passed over: %s", ", ".join(passed_over))
     settings = as_tuned(settings, args.threads)
     # Whatever is wrong with the models is best said here, once, and before any worker starts.
     translator = load_translator(replace(settings, **PLAIN))
@@ -86,24 +85,24 @@ def main(argv: Sequence[str]) -> None:
         with InputLines.open(str(file)) as lines:
             translator.check_input(lines)
     corpus = read_corpus(files, args.output_path, args.shard_lines)
-    description = describe_job(corpus, settings, args.seed, args.shard_lines)
+    about = describe_job(corpus, settings, args.seed, args.shard_lines)
     total = sum(file.lines for file in corpus)
     start = time.monotonic()
-    with Job(args.output_path, corpus, description) as job:
-        pending = job.pending()
-        before = total - sum(shard.lines for shard in pending)
+    with work_folder(args.output_path, args.output_path / FOLDER / "job.json", about):
+        shards = pending(corpus, args.output_path)
+        before = total - sum(shard.lines for shard in shards)
         hidden = args.no_progress_bar or None  # also where there is no terminal
         with tqdm(total=total, initial=before, unit="line", disable=hidden) as bar:
-            if pending:
+            if shards:
                 for count in translate_shards(
-                    pending, settings, args.seed, args.workers, args.threads
+                    shards, settings, args.seed, args.workers, args.threads
                 ):
                     bar.update(count)
-        job.finish()
+        finish(corpus, args.output_path)
     if not args.quiet:
         seconds = time.monotonic() - start
         tell(
             f"{total} lines of {len(corpus)} files: {total - before} translated in {seconds:.1f} s "
             f"by {args.workers} workers, {before} were there already"
-            + (f"; {len(found.passed_over)} passed over" if found.passed_over else "")
+            + (f"; {len(passed_over)} passed over" if passed_over else "")
         )

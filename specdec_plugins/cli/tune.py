@@ -31,10 +31,9 @@ from tqdm import tqdm
 from specdec_plugins.evaluation.table import markdown, spread
 from specdec_plugins.evaluation.texts import read_text
 from specdec_plugins.evaluation.tuning import GREEDY, Trial, example, lines_to_try, list_ways
-from specdec_plugins.files.input import Line
-from specdec_plugins.files.streams import put
-from specdec_plugins.files.terminal import command, program
-from specdec_plugins.files.wording import counted
+from specdec_plugins.files.command import command, program, put
+from specdec_plugins.files.errors import counted
+from specdec_plugins.files.lines import Line
 from specdec_plugins.inference.flag_checks import refuse_flags
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.settings import Settings

@@ -5,14 +5,10 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from contextlib import suppress
-from functools import cache
 from typing import Any, TypeVar, cast
 
 import numba
 from filelock import FileLock
-
-from specdec_plugins.files.ownership import check_owner
 
 logger = logging.getLogger(__name__)
 
@@ -26,42 +22,14 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 def compiled(function: Function) -> Function:
     """Return a function of numbers and arrays, compiled at its first call and then kept on disk:
-    beside its module or in the user's cache folder, or where numba's ``NUMBA_CACHE_DIR`` says.
-
-    What is kept is run: where somebody else can have written it, it is not used.
-    """
+    beside its module or in the user's cache folder, or where numba's ``NUMBA_CACHE_DIR`` says."""
     try:
         made: Any = numba.njit(cache=True, nogil=True)(function)
-        if _is_safe(made._cache.cache_path):
-            _save_one_by_one(made)
-        else:
-            made = numba.njit(nogil=True)(function)
+        _save_one_by_one(made)
     except RuntimeError:
         # None of these can be written to: each process compiles for itself.
         made = numba.njit(nogil=True)(function)
-    # To its callers it is the function that was written.
     return cast(Function, made)
-
-
-@cache
-def _is_safe(folder: str) -> bool:
-    """Return whether numba may use a cache folder: nobody else can have written to it, or Python
-    itself runs what is in it. Else a warning says why not."""
-    if os.path.basename(folder) == "__pycache__":
-        return True
-    try:
-        check_owner(folder)
-        for entry in os.scandir(folder):
-            with suppress(FileNotFoundError):  # What another process was writing has its name now.
-                check_owner(entry.path)
-    except PermissionError as error:
-        logger.warning(
-            "%s: cannot be used (%s); each process compiles for itself",
-            error.filename,
-            error.strerror,
-        )
-        return False
-    return True
 
 
 def _save_one_by_one(made: Any) -> None:

@@ -6,10 +6,9 @@ import hashlib
 import json
 import logging
 import mmap
-import os
 import re
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec_plugins.files.cache import keep, map_kept, trim
-from specdec_plugins.files.ownership import check_owner
-from specdec_plugins.machine import cache_folder, processor_name
+import specdec_plugins
+from specdec_plugins.files.output import whole_file
+from specdec_plugins.machine import cache_folder, make_cache_folder, processor_name
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +53,7 @@ class CompiledFiles:
         """``settings``: what the result depends on beside the computation and this machine."""
         about = {**settings, "torch": torch.__version__, "processor": processor_name()}
         self._about = json.dumps(about, sort_keys=True).encode()
-        self._folder = cache_folder() / "compiled"
+        self._folder = cache_folder() / "compiled" / specdec_plugins.__version__
 
     def path(self, fingerprint: str, sizes: object = None) -> Path:
         """Return the file of a computation of that fingerprint, which need not exist.
@@ -80,11 +79,8 @@ class CompiledFiles:
         return digest.hexdigest()
 
     def keeps(self, fingerprint: str) -> bool:
-        """Return whether there is a file of it, for inputs of any sizes, that can be used."""
-        with suppress(OSError):
-            check_owner(self.path(fingerprint))
-            return True
-        return False
+        """Return whether there is a file of it, for inputs of any sizes."""
+        return self.path(fingerprint).exists()
 
     def map_weights(self, traced: torch.jit.ScriptModule) -> None:
         """Let the large weights of a traced computation lie in files, if these can be written: they
@@ -104,30 +100,25 @@ class CompiledFiles:
                     kept.rest()
 
     def load(self, path: Path) -> Kept | None:
-        """Return what was saved under this name; None if there is nothing, and, with a warning, if
-        it is damaged, was saved under another one, or somebody else can have written it."""
+        """Return what was saved under this name; None if there is nothing, or it is damaged."""
         try:
-            kept = Kept(map_kept(path))
-        except FileNotFoundError:
+            with path.open("rb") as file:
+                kept = Kept(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+        except (OSError, ValueError):
             return None
-        except OSError as error:
-            _warn_once(f"{error.filename or path}: cannot be used ({error.strerror}); made anew")
-            return None
-        except ValueError:
-            kept = None
-        if kept is None or _digest(path, kept.content) != kept.digest:
-            logger.warning("%s: is damaged, or another's; made anew", path)
-            return None
-        with suppress(OSError):
-            os.utime(path)  # What is used is kept for longer.
-        return kept
+        return kept if _digest(path, kept.content) == kept.digest else None
 
     def save(self, path: Path, content: Content) -> None:
-        """Keep it, whole or not at all, in place of what was not used for longest if that is much;
-        where it cannot be, a warning says so."""
+        """Store content, whole or not at all, and remove the files of other versions."""
+        make_cache_folder()
         try:
-            keep(path, b"".join((_digest(path, content), content)))
-            trim(self._folder)
+            self._folder.mkdir(parents=True, exist_ok=True)
+            for other in self._folder.parent.iterdir():
+                if other != self._folder:
+                    shutil.rmtree(other, ignore_errors=True)
+            with whole_file(path) as file:
+                file.write(_digest(path, content))
+                file.write(content)
         except OSError as error:
             _warn_once(f"{path.parent}: cannot be written ({error.strerror}); not kept")
 

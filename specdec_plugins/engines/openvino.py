@@ -27,8 +27,7 @@ from specdec_plugins.engines.sizes import PaddedSizes
 from specdec_plugins.engines.step import CachedStep, Run, SourceStep, Step
 from specdec_plugins.engines.traced_step import TracedStep
 from specdec_plugins.engines.weight_compression import WeightCompression
-from specdec_plugins.files.errors import EngineError
-from specdec_plugins.files.wording import counted
+from specdec_plugins.files.errors import EngineError, counted
 
 if TYPE_CHECKING:
     from openvino import Model

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from specdec_plugins.decoding.arrays import Floats
 from specdec_plugins.evaluation.plots import new_figure
-from specdec_plugins.files.json_object import JsonObject
-from specdec_plugins.files.whole_file import whole_file
+from specdec_plugins.files.output import JsonObject, whole_file
 
 BINS = 15
 HOTTEST = 1e9

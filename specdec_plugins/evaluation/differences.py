@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import penalised
-from specdec_plugins.files.input import Line
+from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Translator
 
 Tokens = list[str]

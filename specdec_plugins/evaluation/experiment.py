@@ -19,9 +19,8 @@ from specdec_plugins.evaluation.systems import System, describe_system
 from specdec_plugins.evaluation.texts import Sentences
 from specdec_plugins.evaluation.worker import Job, SystemProcess
 from specdec_plugins.files.errors import explained
-from specdec_plugins.files.json_object import JsonObject
-from specdec_plugins.files.paths import file_digest
-from specdec_plugins.files.work_folder import WorkFolder
+from specdec_plugins.files.lock import work_folder
+from specdec_plugins.files.output import JsonObject, file_digest
 from specdec_plugins.inference.report import versions
 from specdec_plugins.inference.run_files import acceptance_head, model_files
 from specdec_plugins.inference.settings import Settings
@@ -87,7 +86,7 @@ def measure(experiment: Experiment, out: Path, note: Note) -> Iterator[Run]:
             that holds another experiment or cannot be written to.
         ValueError: settings that do not fit the models.
     """
-    with WorkFolder(out, out, DESCRIPTION, experiment.describe()):
+    with work_folder(out, out / DESCRIPTION, experiment.describe()):
         runs = read_runs(out / RUNS)
         yield from runs
         fault = f"--output-path {out}: cannot be written to"

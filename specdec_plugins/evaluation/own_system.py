@@ -12,8 +12,8 @@ from specdec_plugins.decoding.observers import Observer
 from specdec_plugins.decoding.statistics import COUNTS, DecodingStatistics
 from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.evaluation.worker import Decoded
-from specdec_plugins.files.input import Line
-from specdec_plugins.files.json_object import JsonObject
+from specdec_plugins.files.lines import Line
+from specdec_plugins.files.output import JsonObject
 from specdec_plugins.inference import Settings, Translator, load_translator
 from specdec_plugins.inference.translator import Translation
 

@@ -7,7 +7,7 @@ from statistics import median
 
 from specdec_plugins.evaluation.systems import AR, DRAFTER
 from specdec_plugins.evaluation.table import Result
-from specdec_plugins.files.json_object import JsonObject
+from specdec_plugins.files.output import JsonObject
 
 COLUMNS = (
     *("steps", "drafted_tokens", "verified_tokens", "accepted_tokens", "committed_tokens"),

@@ -9,7 +9,7 @@ from statistics import median
 from specdec_plugins.evaluation.experiment import Experiment, Place
 from specdec_plugins.evaluation.runs import Run
 from specdec_plugins.evaluation.systems import AR, System
-from specdec_plugins.files.wording import counted
+from specdec_plugins.files.errors import counted
 from specdec_plugins.machine import cores, processor_name
 
 MEANINGS = """\

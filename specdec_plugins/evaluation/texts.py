@@ -13,8 +13,8 @@ import torch
 from specdec_plugins.evaluation.bleu import References
 from specdec_plugins.evaluation.worker import Tokens
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.input import InputLines, Line
-from specdec_plugins.files.json_object import JsonObject
+from specdec_plugins.files.lines import InputLines, Line
+from specdec_plugins.files.output import JsonObject
 from specdec_plugins.inference.text import TextCodec
 from specdec_plugins.inference.translator import Translator
 

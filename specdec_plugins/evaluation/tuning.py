@@ -13,7 +13,7 @@ from random import Random
 from specdec_plugins.decoding.acceptance import StrictRule
 from specdec_plugins.decoding.engine_choice import engine_name
 from specdec_plugins.decoding.generator import SpeculativeGenerator
-from specdec_plugins.files.input import Line
+from specdec_plugins.files.lines import Line
 from specdec_plugins.inference.ctranslate2_ar import obstacle
 from specdec_plugins.inference.ctranslate2_model import is_installed
 from specdec_plugins.inference.loading import load_translator

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.json_object import JsonObject
+from specdec_plugins.files.output import JsonObject
 from specdec_plugins.machine import python_path, python_program
 
 logger = logging.getLogger(__name__)

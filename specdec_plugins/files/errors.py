@@ -1,5 +1,4 @@
-"""The errors that a user is told of in one line, which names the file or flag, the fault and the
-remedy."""
+"""Errors that a user reads as one line, which names the file or flag, the fault and the remedy."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from contextlib import contextmanager
 
 
 class SpecdecError(Exception):
-    """Stops a command by one line on standard error, without a traceback."""
+    """Stop a command with one line on standard error, without a traceback."""
 
 
 class InferenceError(SpecdecError, RuntimeError):
@@ -24,40 +23,37 @@ class CheckpointError(SpecdecError, RuntimeError):
 
 
 class ConfigError(SpecdecError, ValueError):
-    """A saved configuration is not one that a model can be built of."""
+    """A saved configuration does not describe a model that can be built."""
 
 
 class UnsupportedModelError(SpecdecError, ValueError):
-    """A verifier that our steps cannot decode with."""
+    """Our steps cannot decode with a verifier."""
 
 
 class EngineError(SpecdecError, ValueError):
-    """An engine cannot run here, or cannot run what it is asked to."""
+    """An engine cannot run here, or cannot run a step."""
 
 
 class RecipeError(SpecdecError, ValueError):
-    """A recipe of a training cannot be read, or says something that it must not."""
+    """A recipe of a training cannot be read, or is wrong."""
 
 
 class UsageError(SpecdecError, ValueError):
-    """A command line that cannot be followed."""
+    """A command line cannot be followed."""
 
 
 @contextmanager
 def explained(
     fault: str, remedy: str = "", kind: type[SpecdecError] = InferenceError
 ) -> Iterator[None]:
-    """Tell what the system refuses within the block in one line: the fault, the system's reason and
-    the remedy.
-
-    Raises:
-        SpecdecError: of that ``kind``.
-        BrokenPipeError: nobody reads what is written any more, which is nobody's fault.
-    """
+    """Raise ``kind`` for an ``OSError`` within the block: the fault, its reason and the remedy."""
     try:
         yield
-    except BrokenPipeError:
-        raise
     except OSError as error:
         rest = f"; {remedy}" if remedy else ""
         raise kind(f"{fault} ({error.strerror or error}){rest}") from error
+
+
+def counted(count: int, name: str) -> str:
+    """Return a number of things: ``1 step``, ``2 steps``."""
+    return f"{count} {name}{'s' * (count != 1)}"

@@ -1,76 +1,136 @@
-"""One run at a time for each output: the others are refused before they change anything.
-
-A lock is a file beside the output, ``.NAME.lock``, or ``.lock`` in a folder that is the output. The
-system holds it for the process and gives it back when that ends, however it ends: a lock file that
-a killed run has left is in nobody's way, and the next run removes it.
-"""
+"""Outputs: never an input, never another run's, and never a folder that holds something else."""
 
 from __future__ import annotations
 
+import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from specdec_plugins.files.errors import InferenceError, explained
-from specdec_plugins.files.input import STANDARD
-from specdec_plugins.files.paths import Location, NamedPaths, check_paths, check_writable, lock_path
+from specdec_plugins.files.lines import STANDARD
+from specdec_plugins.files.output import JsonObject, Location, as_read, differing, write_json
+
+LOCK = ".lock"
+NamedPaths = Iterable[tuple[str, Location | None]]
+"""Pairs of a file's name in messages, a flag for instance, and its path, if there is one."""
 
 
-class OutputLock:
-    """What a run holds of an output, from entering until it is left, or the run is killed."""
+def check_paths(outputs: NamedPaths, inputs: NamedPaths) -> None:
+    """Refuse an output that is an input, or another output, by whatever name.
 
-    def __init__(self, output: Location, file: Location) -> None:
-        """
-        Args:
-            output: what messages call it.
-            file: the lock file. Its folder must be there.
-        """
-        self._output = output
-        self._lock = FileLock(file, timeout=0)
+    Only ordinary files count: a terminal or ``/dev/null`` may be several of them. Standard output
+    and error count as outputs, which may be the same.
 
-    def __enter__(self) -> OutputLock:
-        """
-        Raises:
-            InferenceError: another run has it.
-            OSError: the lock file cannot be written.
-        """
+    Raises:
+        InferenceError: two are the same file.
+    """
+    taken = {_identity(path): f"{name} {path}" for name, path in inputs if path is not None}
+    streams = {_identity(1): "standard output", _identity(2): "standard error"}
+    named = [(f"{name} {path}", path) for name, path in outputs if path not in (None, STANDARD)]
+    files = [{_identity(path): name} for name, path in named if path is not None]
+    for group in (streams, *files):
+        for identity, name in group.items():
+            if identity is not None and identity in taken:
+                raise InferenceError(f"{name}: is the same file as {taken[identity]}")
+        taken |= group
+
+
+def _identity(path: Location | int) -> object:
+    """Return what all names of an ordinary file share; None for anything else."""
+    try:
+        status = os.stat(0 if path == STANDARD else path)
+    except OSError:
+        return None if isinstance(path, int) else os.path.realpath(path)
+    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
+
+
+@contextmanager
+def locked(output: Location, file: Location) -> Iterator[None]:
+    """Have an output for this run alone; its lock ``file`` is free when the process ends.
+
+    Raises:
+        InferenceError: another run has it, or its folder cannot be written to.
+    """
+    if os.path.isfile(file) and os.path.getsize(file):
+        raise InferenceError(f"{os.fspath(file)}: is not a lock of ours; move it away")
+    lock = FileLock(file, timeout=0)
+    with explained(f"{os.fspath(output)}: its folder cannot be written to"):
+        os.stat(os.path.dirname(file))  # which the lock would make
         try:
-            self._lock.acquire()
+            lock.acquire()
         except Timeout as error:
-            raise InferenceError(
-                f"{os.fspath(self._output)}: another run is at work there; wait for it, or name "
-                "another"
-            ) from error
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        # While it is held: who waits for this file sees that it is gone, and makes another.
+            raise InferenceError(f"{os.fspath(output)}: another run is at work there") from error
+    try:
+        yield
+    finally:
         with suppress(OSError):
-            os.unlink(self._lock.lock_file)
-        self._lock.release()
+            os.unlink(file)  # while it is held: a run that waits sees that it is gone
+        lock.release()
 
 
 @contextmanager
 def reserved(outputs: NamedPaths, inputs: NamedPaths = ()) -> Iterator[None]:
-    """Have all these outputs for this run alone, from before it looks at what is there.
+    """Have outputs for this run alone, from before it looks at what is there.
 
     Standard output, devices and FIFOs may be written to by several.
 
     Raises:
-        InferenceError: one is an input, or another output, or cannot be written to; or another run
-            has it.
+        InferenceError: an output is an input or another output, or another run has it.
     """
+    outputs = list(outputs)
     check_paths(outputs, inputs)
-    with ExitStack() as held:
+    with ExitStack() as stack:
         for flag, path in outputs:
-            if path is not None and path != STANDARD:
-                check_writable(os.fspath(path), flag)
-                if not os.path.exists(path) or stat.S_ISREG(os.stat(path).st_mode):
-                    output = f"{flag} {os.fspath(path)}"
-                    remedy = "name a file in another: a lock there keeps other runs away"
-                    with explained(f"{output}: its folder cannot be written to", remedy):
-                        held.enter_context(OutputLock(output, lock_path(path)))
+            if path is None or path == STANDARD:
+                continue
+            if os.path.isdir(path):
+                raise InferenceError(f"{flag} {os.fspath(path)}: is a folder; name a file in it")
+            if os.path.isfile(path) or not os.path.exists(path):
+                stack.enter_context(locked(f"{flag} {os.fspath(path)}", lock_path(path)))
         yield
+
+
+def lock_path(path: Location) -> str:
+    """Return the lock file beside an output; names have at most 255 bytes."""
+    folder, name = os.path.split(os.path.realpath(path))
+    return os.path.join(folder, os.fsdecode(os.fsencode(f".{name}")[:250]) + LOCK)
+
+
+@contextmanager
+def work_folder(
+    output: Path, mark: Path, about: JsonObject, flag: str = "--output-path"
+) -> Iterator[None]:
+    """Have a folder for this run alone: a new one, or one that the same run has begun.
+
+    Args:
+        mark: the file in it, or in a folder in it, that says what it is made of.
+        about: what this run makes it of.
+
+    Raises:
+        InferenceError: it holds something else, or another run's work, or another run has it.
+    """
+    fault = f"{flag} {output}"
+    with explained(f"{fault}: cannot be written to", "name a folder that can"):
+        mark.parent.mkdir(parents=True, exist_ok=True)
+    with locked(fault, mark.parent / LOCK):
+        try:
+            if not any(_contents(output, mark)):
+                write_json(mark, about)
+            before = json.loads(mark.read_bytes())
+        except (FileNotFoundError, ValueError, RecursionError) as error:
+            raise InferenceError(f"{fault}: holds something else; name a new folder") from error
+        if other := differing(before, as_read(about)):
+            raise InferenceError(f"{fault}: was begun with other {other}; name another folder")
+        yield
+
+
+def _contents(output: Path, mark: Path) -> Iterator[Path]:
+    """Yield what a folder holds beside its mark and lock."""
+    for path in output.iterdir():
+        inside = path.iterdir() if path == mark.parent else [path]
+        yield from (item for item in inside if item.name not in (LOCK, mark.name))

@@ -1,157 +1,124 @@
-"""Outputs that are valid whenever the run ends: whole files, and lines to be gone on with."""
+"""Files that are whole from the moment they have their name, and JSON in them."""
 
 from __future__ import annotations
 
-import io
+import hashlib
 import json
+import math
 import os
 import stat
-import sys
+import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, suppress
-from itertools import islice
+from contextlib import contextmanager, suppress
+from dataclasses import is_dataclass
+from functools import cache
 from pathlib import Path
+from typing import IO, Any
 
-from specdec_plugins.files.errors import InferenceError, explained
-from specdec_plugins.files.input import STANDARD, complete_lines
-from specdec_plugins.files.json_object import plain
-from specdec_plugins.files.paths import check_writable
-from specdec_plugins.files.whole_file import whole_file
+from specdec_plugins.files.errors import explained
+
+Location = str | os.PathLike[str]
+JsonObject = dict[str, Any]
+"""Settings, figures and the like by name, as JSON has them."""
 
 
-def write_whole(
-    path: Path, chunks: Iterable[bytes], partial: Path | None = None, flag: str | None = None
-) -> None:
-    """Write a file that is complete from the moment it has its name.
+@contextmanager
+def whole_file(path: Location) -> Iterator[IO[bytes]]:
+    """A file to write to, which takes the place of ``path`` when the block has ended well.
 
-    Args:
-        flag: what names it on the command line, if anything does.
-        partial: as in :func:`whole_file`. This folder and that of the file are made.
+    Otherwise everything stays as it was. A symbolic link stays, and its target is replaced; a
+    device or a FIFO is written to directly. The permissions are those that ``open`` gives.
+    """
+    target = os.path.realpath(path)
+    mode = os.stat(target).st_mode if os.path.exists(target) else None
+    if mode is not None and not stat.S_ISREG(mode):
+        with open(path, "wb") as file:
+            yield file
+        return
+    # Short, since the name of the target may be as long as names can be.
+    unfinished = os.path.join(os.path.dirname(target), f".{uuid.uuid4().hex}.part")
+    try:
+        with open(unfinished, "xb") as file:
+            if mode is not None:
+                os.close(os.open(target, os.O_WRONLY))  # refuses where it may not be written to
+                os.fchmod(file.fileno(), stat.S_IMODE(mode))
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, target)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(unfinished)
+        raise
+
+
+def write_whole(path: Path, chunks: Iterable[bytes], flag: str | None = None) -> None:
+    """Write a whole file, and make its folder; ``flag`` names it in messages.
 
     Raises:
         InferenceError: it cannot be written.
     """
     name = path if flag is None else f"{flag} {path}"
     with explained(f"{name}: cannot be written", "name a path that can"):
-        for folder in (path.parent, partial or path.parent):
-            folder.mkdir(parents=True, exist_ok=True)
-        with whole_file(path, partial) as file:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as file:
             file.writelines(chunks)
 
 
 def write_json(path: Path, value: object, flag: str | None = None) -> None:
-    """Write a value as JSON, whole or not at all; ``flag`` names it on the command line.
+    """Write a value as JSON, whole or not at all; ``flag`` names it in messages.
 
     Raises:
         InferenceError: it cannot be written.
     """
-    write_whole(path, [json.dumps(plain(value), indent=1).encode(), b"\n"], flag=flag)
+    write_whole(path, [json.dumps(as_read(value), indent=1).encode(), b"\n"], flag)
 
 
-def is_resumable(path: str) -> bool:
-    """Return whether an output is, or will be, an ordinary file."""
-    return path != STANDARD and (os.path.isfile(path) or not os.path.exists(path))
+def as_read(value: Any) -> Any:
+    """Return a value as it is when read again: tuples are lists, infinite numbers are text."""
+    if is_dataclass(value):
+        value = vars(value)
+    if isinstance(value, dict):
+        return {str(name): as_read(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [as_read(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{value:g}"
+    return str(value) if isinstance(value, str) else value  # torch's version is a subclass
 
 
-class OutputLines:
-    """Lines written at once: after an interruption at most the last one is unfinished.
+def differing(first: object, second: object) -> str:
+    """Return up to three dotted names at which two descriptions differ; empty if they do not."""
+    names = list(differences(first, second))
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
 
-    Nothing is changed until it is entered as a context.
+
+def differences(first: object, second: object, name: str = "") -> Iterator[str]:
+    """Yield the dotted names at which two descriptions differ."""
+    if isinstance(first, dict) and isinstance(second, dict):
+        for key in dict.fromkeys([*first, *second]):
+            path = f"{name}.{key}" if name else key
+            yield from differences(first.get(key), second.get(key), path)
+    elif first != second:
+        yield name
+
+
+def file_digest(path: Location) -> str:
+    """Return the SHA-256 of a file; a file that did not change is read once.
+
+    Raises:
+        InferenceError: it cannot be read.
     """
+    with explained(f"{path}: cannot be read", "check the path"):
+        status = os.stat(path)
+        return _digest(os.fspath(path), status.st_ino, status.st_size, status.st_mtime_ns)
 
-    def __init__(
-        self,
-        path: str,
-        resume: bool = False,
-        flag: str = "--output-path",
-        most: int | None = None,
-    ) -> None:
-        """
-        Args:
-            path: may be ``-``, standard output.
-            resume: keep the complete lines that are there already.
-            flag: what messages call it.
-            most: lines to keep at most.
 
-        Raises:
-            InferenceError: the file cannot be written to, or not be resumed.
-        """
-        self.path = path
-        self._flag = flag
-        self.done = 0
-        """Complete lines that are there already and stay."""
-        self._keep = 0
-        self._file: io.FileIO | None = None
-        if path == STANDARD:
-            if resume:
-                raise InferenceError(f"--resume: needs a file to go on with; give {flag}")
-            if sys.stdout is None:
-                raise InferenceError(f"{flag} -: standard output is closed")
-            return
-        check_writable(path, flag)
-        if resume and os.path.exists(path):
-            if not stat.S_ISREG(os.stat(path).st_mode):
-                raise InferenceError(f"--resume: {path} is no ordinary file to go on with")
-            with explained(f"--resume: {path}: cannot be read", "check its permissions"):
-                self.done, self._keep = complete_lines(path, most)
-
-    @property
-    def resumable(self) -> bool:
-        """Whether it is an ordinary file."""
-        return is_resumable(self.path)
-
-    def kept(self) -> Iterator[bytes]:
-        """The lines that stay, each without its line feed.
-
-        Raises:
-            InferenceError: the file cannot be read.
-        """
-        fault = f"--resume: {self.path}: cannot be read"
-        with explained(fault, "check its permissions"), open(self.path, "rb") as file:
-            yield from (line[:-1] for line in islice(file, self.done))
-
-    def __enter__(self) -> OutputLines:
-        """Begin to write: after the complete lines that stay, and over everything else.
-
-        Raises:
-            InferenceError: the file cannot be opened.
-        """
-        with self._explained():
-            if self.path == STANDARD:
-                self._file = io.FileIO(sys.stdout.fileno(), "w", closefd=False)
-            elif self.done:
-                self._file = io.FileIO(self.path, "r+")
-                self._file.truncate(self._keep)
-                self._file.seek(self._keep)
-            else:
-                self._file = io.FileIO(self.path, "w")
-        return self
-
-    def write(self, text: str) -> None:
-        """Write a line through to the system, whole or not at all.
-
-        Raises:
-            BrokenPipeError: nobody reads standard output any more.
-            InferenceError: it cannot be written (no space, …).
-        """
-        assert self._file is not None
-        line = memoryview((text + "\n").encode("utf-8"))
-        rest = line
-        with self._explained():
-            try:
-                while rest:
-                    rest = rest[self._file.write(rest) :]
-            except OSError:
-                if self.resumable:
-                    with suppress(OSError):
-                        self._file.seek(len(rest) - len(line), os.SEEK_CUR)
-                        self._file.truncate()
-                raise
-
-    def __exit__(self, *exception: object) -> None:
-        if self._file is not None:
-            self._file.close()
-
-    def _explained(self) -> AbstractContextManager[None]:
-        remedy = "" if self.path == STANDARD else "lines before are kept, go on with --resume"
-        return explained(f"{self._flag} {self.path}: cannot be written to", remedy)
+@cache
+def _digest(path: str, *status: int) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,1 +1,1 @@
-"""All that is mended in stock fairseq; each module says which versions need it."""
+"""Repairs of stock fairseq; each module says which versions need them."""

@@ -1,4 +1,4 @@
-"""What fairseq hands around as dictionaries, by name. No fairseq in here."""
+"""Types of fairseq's dictionaries. No fairseq in here."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import TypedDict
 from torch import Tensor
 
 NetInput = dict[str, Tensor]
-"""What a model reads of a batch: ``src_tokens`` and ``src_lengths``."""
+"""Tensors of a batch that a model reads: ``src_tokens`` and ``src_lengths``."""
 EncoderOut = dict[str, list[Tensor]]
 """An encoder's output."""
 LogOutput = dict[str, float | Tensor]
-"""What a training step logs; sums, on the device."""
+"""Sums that a training step logs, on the device."""
 
 
 class Sample(TypedDict, total=False):
-    """A batch, and what the task tells the model and the criterion with it."""
+    """A batch, with the task's additions for the model and the criterion."""
 
     id: Tensor
     nsentences: int

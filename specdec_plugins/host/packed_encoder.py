@@ -1,4 +1,4 @@
-"""What fairseq saves of a Transformer beside its weights, and the packed encoder of 0.12.2."""
+"""The packed encoder of fairseq 0.12.2, and other copies that it saves beside weights."""
 
 from __future__ import annotations
 

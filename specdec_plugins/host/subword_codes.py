@@ -1,20 +1,25 @@
-"""fairseq's ``--bpe subword_nmt``, with codes that are UTF-8 in every locale."""
+"""Text in every locale: a warning, and BPE codes that are read as UTF-8."""
 
 from __future__ import annotations
 
+import codecs
+import locale
+import logging
 from typing import TextIO
 
 from fairseq import file_utils
 from fairseq.data.encoders.subword_nmt_bpe import SubwordNMTBPE, SubwordNMTBPEConfig
 from fairseq.registry import REGISTRIES
 
+logger = logging.getLogger(__name__)
+
 VERSIONS = ("#version: 0.1", "#version: 0.2")
 
 
 class Utf8SubwordBPE(SubwordNMTBPE):
-    """fairseq's, which itself reads the codes in the locale's encoding.
+    """Read codes as UTF-8, where fairseq reads them in the locale's encoding.
 
-    In a Latin-1 locale it cuts words otherwise than they were cut for training, and says nothing.
+    In a Latin-1 locale fairseq cuts words differently than in training, without a warning.
     """
 
     def __init__(self, cfg: SubwordNMTBPEConfig) -> None:
@@ -28,21 +33,21 @@ class Utf8SubwordBPE(SubwordNMTBPE):
 
         path = file_utils.cached_path(cfg.bpe_codes)
         try:
-            with open(path, encoding="utf-8-sig") as codes:
-                _check_codes(path, codes)
-                self.bpe = apply_bpe.BPE(codes, separator=cfg.bpe_separator)
+            with open(path, encoding="utf-8-sig") as text:
+                _check_codes(path, text)
+                self.bpe = apply_bpe.BPE(text, separator=cfg.bpe_separator)
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} is not UTF-8: {error.reason}; convert it (iconv)") from error
         self.bpe_symbol = f"{cfg.bpe_separator} "
 
 
-def _check_codes(path: str, codes: TextIO) -> None:
+def _check_codes(path: str, text: TextIO) -> None:
     """Refuse what ``subword_nmt`` would end the program for.
 
     Raises:
         ValueError: a line is not two pieces, as fastBPE's are not, which ends them by a count.
     """
-    for number, line in enumerate(codes.read().rstrip("\n").split("\n"), 1):
+    for number, line in enumerate(text.read().rstrip("\n").split("\n"), 1):
         parts = line.strip("\r\n ").split(" ")
         known = not line.startswith("#version:") or line.strip() in VERSIONS
         if len(parts) == 2 and (known or number > 1):
@@ -57,5 +62,14 @@ def _check_codes(path: str, codes: TextIO) -> None:
 
 
 def read_codes_as_utf8() -> None:
-    """Have all of fairseq's doors build this class: its commands, its hub interface and ours."""
+    """Let fairseq's commands, its hub interface and ours build this class."""
     REGISTRIES["bpe"]["registry"]["subword_nmt"] = Utf8SubwordBPE
+
+
+def warn_of_locale() -> None:
+    """Warn if fairseq will not read and print UTF-8."""
+    if not codecs.lookup(locale.getpreferredencoding(False)).name.startswith("utf-8"):
+        logger.warning(
+            "the locale is not UTF-8: fairseq reads and prints text in its encoding; set "
+            "PYTHONUTF8=1"
+        )

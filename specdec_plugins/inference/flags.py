@@ -20,8 +20,8 @@ from specdec_plugins.decoding.acceptance import RULE_OPTIONS, StrictRule, choose
 from specdec_plugins.decoding.controllers.base import controller_of
 from specdec_plugins.decoding.engine_choice import ENGINE, OF_DRAFTER, PRECISION
 from specdec_plugins.decoding.limits import LARGEST, REFUSED, REPETITION_PENALTY, GenerationLimits
-from specdec_plugins.files.help import Parser
-from specdec_plugins.files.json_object import JsonObject
+from specdec_plugins.files.command import Parser
+from specdec_plugins.files.output import JsonObject
 from specdec_plugins.inference.flag_checks import (
     NOT_OF_TEXT,
     SAMPLING,

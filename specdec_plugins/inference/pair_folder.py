@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.json_object import JsonObject
+from specdec_plugins.files.output import JsonObject
 
 VERIFIER, DRAFTER = "verifier.pt", "drafter.pt"
 SEGMENTATION = "segmentation.json"

@@ -15,9 +15,8 @@ import specdec_plugins
 from specdec_plugins.decoding.acceptance import choose_rule
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.statistics import RATES
-from specdec_plugins.files.json_object import JsonObject
-from specdec_plugins.files.paths import file_digest
-from specdec_plugins.files.wording import counted
+from specdec_plugins.files.errors import counted
+from specdec_plugins.files.output import JsonObject, file_digest
 from specdec_plugins.inference.run_files import model_files
 from specdec_plugins.inference.settings import CTRANSLATE2, TRACED, Settings
 from specdec_plugins.inference.translator import Translator

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import specdec_plugins
 from specdec_plugins.checkpoints.head_file import find_head
-from specdec_plugins.files.json_object import JsonObject
-from specdec_plugins.files.paths import Location, NamedPaths, check_paths, file_digest
-from specdec_plugins.inference.pair_folder import files_in_folder
+from specdec_plugins.files.lock import NamedPaths, check_paths
+from specdec_plugins.files.output import JsonObject, Location, file_digest
+from specdec_plugins.inference.pair_folder import SEGMENTATION, files_in_folder
 from specdec_plugins.inference.settings import Settings
 
 
@@ -23,6 +23,7 @@ def check_run(settings: Settings, outputs: NamedPaths, inputs: NamedPaths) -> No
         "--path": settings.path,
         "--AR-path": settings.ar_path,
         "--acceptance-head": getattr(settings.controller, "acceptance_head", None),
+        "PAIR": Path(settings.data) / SEGMENTATION,
     }
     named = [(f"the model's {name}", path) for name, path in model_files(settings).items()]
     check_paths(outputs, [*inputs, *named, *given.items()])

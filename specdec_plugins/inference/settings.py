@@ -19,7 +19,7 @@ from specdec_plugins.decoding.engine_choice import (
 )
 from specdec_plugins.decoding.limits import REPETITION_PENALTY, GenerationLimits
 from specdec_plugins.decoding.stock_search import check_stock_search
-from specdec_plugins.files.json_object import JsonObject
+from specdec_plugins.files.output import JsonObject
 from specdec_plugins.inference.pair_folder import pair_settings
 
 STRATEGIES = ("specdec", "AR", "fairseq", "drafter")

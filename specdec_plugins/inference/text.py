@@ -28,7 +28,7 @@ from fairseq.tokenizer import tokenize_line
 from torch import Tensor
 
 from specdec_plugins.checkpoints.multilingual import LanguageTokens
-from specdec_plugins.files.input import Line
+from specdec_plugins.files.lines import Line
 
 logger = logging.getLogger(__name__)
 

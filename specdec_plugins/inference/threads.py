@@ -7,7 +7,7 @@ import os
 
 import torch
 
-from specdec_plugins.files.wording import counted
+from specdec_plugins.files.errors import counted
 from specdec_plugins.machine import cores, free_cores
 
 logger = logging.getLogger(__name__)

@@ -11,8 +11,7 @@ import msgspec
 
 from specdec_plugins.decoding.step_result import StepTrace
 from specdec_plugins.files.errors import InferenceError, explained
-from specdec_plugins.files.input import STANDARD
-from specdec_plugins.files.output import OutputLines
+from specdec_plugins.files.lines import STANDARD, OutputLines
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ def open_trace(path: str, output: OutputLines, resume: bool) -> OutputLines:
     """
     if path == STANDARD:
         raise InferenceError("--trace -: cannot go to standard output; name a file")
-    trace = OutputLines(path, resume, "--trace", output.done)
+    trace = OutputLines(path, resume, "--trace")
     if trace.done < output.done:
         raise InferenceError(
             f"--trace {path}: has {trace.done} lines, {output.path} already {output.done}; name "

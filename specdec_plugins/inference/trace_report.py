@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.decoding.step_result import StepTrace
-from specdec_plugins.files.wording import counted
+from specdec_plugins.files.errors import counted
 from specdec_plugins.inference.trace_file import SentenceTrace
 
 TEMPLATE = "trace_report.html"

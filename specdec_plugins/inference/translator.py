@@ -17,7 +17,7 @@ from specdec_plugins.decoding.limits import SHORTEST
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.engines.engine import Engines
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.input import InputLines, Line
+from specdec_plugins.files.lines import InputLines, Line
 from specdec_plugins.host.fairseq_types import Sample
 from specdec_plugins.inference.beam_search import BeamSearchGenerator
 from specdec_plugins.inference.ctranslate2_ar import CTranslate2Generator

@@ -8,7 +8,7 @@ from fairseq.modules import LearnedPositionalEmbedding
 
 from specdec_plugins.checkpoints.multilingual import LanguageTokens
 from specdec_plugins.decoding.generator import SpeculativeGenerator
-from specdec_plugins.files.wording import counted
+from specdec_plugins.files.errors import counted
 from specdec_plugins.inference.text import TextCodec
 from specdec_plugins.inference.translator import Translator
 

@@ -18,15 +18,12 @@ import torch
 from specdec_plugins.decoding.acceptance import StrictRule
 from specdec_plugins.decoding.controllers.simple import Auto, NoDrafts, Tree
 from specdec_plugins.decoding.engine_choice import engine_name
-from specdec_plugins.files.cache import keep, read_kept
-from specdec_plugins.files.errors import explained
-from specdec_plugins.files.json_object import JsonObject, as_read, differing
-from specdec_plugins.files.paths import file_digest
+from specdec_plugins.files.output import JsonObject, as_read, differing, file_digest, write_json
 from specdec_plugins.inference.ctranslate2_ar import obstacle
 from specdec_plugins.inference.ctranslate2_model import is_installed
 from specdec_plugins.inference.report import versions
 from specdec_plugins.inference.settings import CTRANSLATE2, Settings
-from specdec_plugins.machine import cache_folder, processor_name
+from specdec_plugins.machine import cache_folder, make_cache_folder, processor_name
 
 logger = logging.getLogger(__name__)
 
@@ -145,17 +142,16 @@ def save_table(table: Table) -> Path:
         InferenceError: it cannot be written.
     """
     path = table_path(table.key)
-    with explained(f"{path}: cannot be written", "name another folder by XDG_CACHE_HOME"):
-        keep(path, msgspec.json.format(msgspec.json.encode(table)) + b"\n")
+    make_cache_folder()
+    write_json(path, msgspec.to_builtins(table))
     return path
 
 
 def load_table(key: JsonObject) -> Table | None:
-    """What was kept; None where there is nothing, and with a warning where it is damaged, of other
-    versions, or somebody else can have written it."""
+    """Return the stored table; None if there is none, or, with a warning, if it cannot be used."""
     path = table_path(key)
     try:
-        table = msgspec.json.decode(read_kept(path), type=Table)
+        table = msgspec.json.decode(path.read_bytes(), type=Table)
         for timed in table.batches.values():
             if not timed or not all(one.milliseconds for one in timed):
                 raise ValueError("a batch size without figures")

@@ -1,10 +1,8 @@
-"""The lines of a large corpus, in shards: a fixed number of lines of one input file each.
+"""The job of translating a large corpus in shards: some lines of one input file each.
 
-The translation of a shard is written under a temporary name and renamed when it is whole, so a
-shard is either done or not begun; a shard that two workers translate is still there once.
-
-Lines are those of :mod:`specdec_plugins.inference.text`, but for one thing: bytes that are no UTF-8
-are found before anything is translated.
+The folder ``OUTPUT/.job`` holds a lock, ``job.json``, by which a resumed run knows that it is the
+same job (input, models, settings), and the shards until all are done. A shard is written whole or
+not at all. Then those of each input file are put together as a file of the same name.
 """
 
 from __future__ import annotations
@@ -12,17 +10,20 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO
+from typing import NoReturn
 
 from fairseq import utils
 
 from specdec_plugins.files.errors import InferenceError, explained
-from specdec_plugins.files.input import InputLines
-from specdec_plugins.files.output import write_whole
+from specdec_plugins.files.lines import InputLines
+from specdec_plugins.files.output import JsonObject, write_whole
+from specdec_plugins.inference.run_files import describe_settings
+from specdec_plugins.inference.settings import Settings
 from specdec_plugins.inference.translator import Translator
 
 FOLDER = ".job"
@@ -70,66 +71,43 @@ class CorpusFile:
         return sum(shard.lines for shard in self.shards)
 
 
-@dataclass
-class CorpusPaths:
-    """What there is to translate, and what of the input folder is not translated."""
+def find_files(path: Path) -> tuple[dict[str, Path], list[str]]:
+    """Return the file itself, or the ordinary files in a folder and below by name, and the rest.
 
-    files: dict[str, Path] = field(default_factory=dict)
-    """The input files by name, in the order of their paths."""
-    links: list[Path] = field(default_factory=list)
-    """Symbolic links to folders, which are followed."""
-    passed_over: list[str] = field(default_factory=list)
-    """Names, each with the reason."""
-
-
-def find_files(path: Path) -> CorpusPaths:
-    """Return the file itself, or what is in a folder and below: the ordinary files but hidden ones.
-
-    Symbolic links are followed, as ``find -L`` does it: but not to a folder that they are in.
+    Symbolic links are followed, but not to a folder that they are in. The rest is hidden files, and
+    what is no ordinary file.
 
     Raises:
-        InferenceError: there are none, or a folder cannot be read.
+        InferenceError: there are no files, or a folder cannot be read.
     """
     if path.is_file():
-        return CorpusPaths({path.name: path})
+        return {path.name: path}, []
     if not path.is_dir():
         raise InferenceError(f"--input-path {path}: no such file or folder; check the path")
-    found = CorpusPaths()
-    _look_into(path, path, (), found)
-    found.files = dict(sorted(found.files.items(), key=lambda file: Path(file[0])))
-    if not found.files:
+    files: list[Path] = []
+    rest: list[str] = []
+    for name, folders, names in os.walk(path, followlinks=True, onerror=_refuse):
+        folder = Path(name)
+        within = [above.resolve() for above in (folder, *folder.parents)]
+        for item in [folder / name for name in (*folders, *names)]:
+            is_folder = item.is_dir() and item.resolve() not in within
+            if item.name.startswith(".") or not (is_folder or item.is_file()):
+                rest.append(item.relative_to(path).as_posix())
+            elif not is_folder:
+                files.append(item)
+        folders[:] = [name for name in folders if (folder / name).resolve() not in within]
+        folders[:] = [name for name in folders if not name.startswith(".")]
+    if not files:
         raise InferenceError(f"--input-path {path}: holds no files; put text files there")
-    return found
+    return {item.relative_to(path).as_posix(): item for item in sorted(files)}, rest
 
 
-def _look_into(top: Path, folder: Path, above: tuple[Path, ...], found: CorpusPaths) -> None:
-    """Add what is in a folder, and below it.
-
-    Args:
-        above: the real paths of the folders that it is in.
-    """
-    with explained(f"--input-path {folder}: cannot be read", "check its permissions"):
-        entries = sorted(folder.iterdir())
-    within = (*above, folder.resolve())
-    for entry in entries:
-        name = entry.relative_to(top).as_posix()
-        if entry.name.startswith("."):
-            found.passed_over.append(f"{name} (hidden)")
-        elif entry.is_file():
-            found.files[name] = entry
-        elif not entry.is_dir():
-            kind = "a link to nothing" if entry.is_symlink() else "no ordinary file"
-            found.passed_over.append(f"{name} ({kind})")
-        elif entry.resolve() in within:
-            found.passed_over.append(f"{name} (a link to a folder that it is in)")
-        else:
-            if entry.is_symlink():
-                found.links.append(entry)
-            _look_into(top, entry, within, found)
+def _refuse(error: OSError) -> NoReturn:
+    raise InferenceError(f"--input-path {error.filename}: cannot be read ({error.strerror})")
 
 
 def read_corpus(files: dict[str, Path], output: Path, shard_lines: int) -> list[CorpusFile]:
-    """Divide the files into shards of ``shard_lines`` lines, the last of each file may have fewer.
+    """Divide the files into shards of ``shard_lines`` lines; the last of each file may have fewer.
 
     Raises:
         InferenceError: a file cannot be read, or is not UTF-8.
@@ -137,50 +115,81 @@ def read_corpus(files: dict[str, Path], output: Path, shard_lines: int) -> list[
     corpus: list[CorpusFile] = []
     number = 0
     for index, (name, path) in enumerate(files.items()):
-        folder = shard_folder(output, index)
+        shards: list[Shard] = []
         whole = hashlib.sha256()
-        with (
-            explained(f"--input-path {path}: cannot be read", "check its permissions"),
-            open(path, "rb") as file,
-        ):
-            shards = tuple(_divide(file, path, folder, number, shard_lines, whole))
-        corpus.append(CorpusFile(name, shards, whole.hexdigest()))
-        number += len(shards)
+        start = first_line = 0
+        with explained(f"--input-path {path}: cannot be read"), open(path, "rb") as file:
+            while lines := list(islice(file, shard_lines)):
+                data = b"".join(lines)
+                if fault := _fault(data, first_line):
+                    raise InferenceError(f"{path}: {fault}; convert the file (iconv)")
+                whole.update(data)
+                made = output / FOLDER / f"{index:06d}" / f"{len(shards):09d}.txt"
+                digest = hashlib.sha256(data).hexdigest()
+                about = (number, start, len(data), first_line, len(lines), digest)
+                shards.append(Shard(str(path), str(made), *about))
+                number, start, first_line = number + 1, start + len(data), first_line + len(lines)
+        corpus.append(CorpusFile(name, tuple(shards), whole.hexdigest()))
     return corpus
 
 
-def shard_folder(output: Path, index: int) -> Path:
-    """Return where the shards of the input file ``index`` are."""
-    return output / FOLDER / f"{index:06d}"
+def _fault(data: bytes, lines_before: int) -> str | None:
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = lines_before + data.count(b"\n", 0, error.start) + 1
+        return f"line {line} is not UTF-8 ({error.reason})"
+    return None
 
 
-def _divide(
-    file: IO[bytes], path: Path, folder: Path, number: int, shard_lines: int, whole: hashlib._Hash
-) -> Iterator[Shard]:
-    start = first_line = 0
-    while lines := list(islice(file, shard_lines)):
-        data = b"".join(lines)
-        try:
-            data.decode("utf-8")
-        except UnicodeDecodeError as error:
-            line = first_line + data.count(b"\n", 0, error.start) + 1
+def describe_job(
+    corpus: Sequence[CorpusFile], settings: Settings, seed: int, shard_lines: int
+) -> JsonObject:
+    """Return all that the output depends on; files by their content, wherever they are."""
+    return {
+        "input": {file.name: {"lines": file.lines, "sha256": file.digest} for file in corpus},
+        **describe_settings(settings, seed),
+        "shard_lines": shard_lines,
+    }
+
+
+def pending(corpus: Sequence[CorpusFile], output: Path) -> list[Shard]:
+    """Return the shards that are still to be translated."""
+    files = [file for file in corpus if not (output / file.name).exists()]
+    return [shard for file in files for shard in file.shards if not shard.done]
+
+
+def finish(corpus: Sequence[CorpusFile], output: Path) -> None:
+    """Put the shards together, and remove them.
+
+    Raises:
+        InferenceError: a shard is damaged, or a file cannot be written.
+    """
+    for file in corpus:
+        if not (output / file.name).exists():
+            write_whole(output / file.name, _checked(file.shards))
+    for folder in (output / FOLDER).iterdir():
+        if folder.is_dir():
+            shutil.rmtree(folder)
+
+
+def _checked(shards: Sequence[Shard]) -> Iterator[bytes]:
+    """Yield the translations of shards, each of as many lines as it must have."""
+    for shard in shards:
+        data = Path(shard.output).read_bytes()
+        if data.count(b"\n") != shard.lines or not data.endswith(b"\n"):
             raise InferenceError(
-                f"{path}: line {line} is not UTF-8 ({error.reason}); convert the file (iconv)"
-            ) from None
-        output = folder / f"{first_line // shard_lines:09d}.txt"
-        whole.update(data)
-        digest = hashlib.sha256(data).hexdigest()
-        yield Shard(
-            str(path), str(output), number, start, len(data), first_line, len(lines), digest
-        )
-        number, start, first_line = number + 1, start + len(data), first_line + len(lines)
+                f"{shard.output}: is damaged (it must have {shard.lines} lines); remove it, and "
+                "run the same command again"
+            )
+        yield data
 
 
 def translate_shard(translator: Translator, shard: Shard, seed: int) -> None:
     """Write the translation of a shard, whole or not at all.
 
     Raises:
-        InferenceError: its input is not what it was, or its output cannot be written.
+        InferenceError: its input has changed, or its output cannot be written.
     """
     with explained(f"{shard.source}: cannot be read"), open(shard.source, "rb") as file:
         file.seek(shard.start)

@@ -19,7 +19,7 @@ import ray.data
 import torch
 
 from specdec_plugins.files.errors import InferenceError, explained
-from specdec_plugins.files.json_object import JsonObject
+from specdec_plugins.files.output import JsonObject
 from specdec_plugins.inference.loading import load_translator
 from specdec_plugins.inference.settings import Settings
 from specdec_plugins.jobs.corpus import Shard, translate_shard

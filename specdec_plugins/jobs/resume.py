@@ -1,226 +1,101 @@
-"""Going on with an output that was not finished, in the same way as it was begun.
+"""Resume an output that was not finished, in the same way as it was begun.
 
-Beside an output that is being written lies ``OUTPUT.resume``. Its first line says with what it is
-made (version, models, settings). A line for each line of the output follows: the digests of the
-input's line, of the output's, and of the trace's where there is one, written before the output's
-line is. Once the whole input is translated the file is removed.
+``OUTPUT.resume`` lies beside an output that is being written and says what it is made of: version,
+models, settings and input. It stays with an output that was finished with ``--resume``,
+so that the same command finds nothing to do and another one is refused.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import logging
 import os
-from collections import deque
-from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
+from pathlib import Path
 
-from specdec_plugins.files.errors import InferenceError, explained
-from specdec_plugins.files.input import InputLines, Line
-from specdec_plugins.files.json_object import JsonObject, as_read, differing
-from specdec_plugins.files.output import OutputLines, is_resumable
-from specdec_plugins.files.paths import check_writable
-from specdec_plugins.files.whole_file import whole_file
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.lines import InputLines, OutputLines
+from specdec_plugins.files.output import JsonObject, as_read, differing, file_digest, write_json
 from specdec_plugins.inference.run_files import describe_settings
 from specdec_plugins.inference.settings import Settings
 
-logger = logging.getLogger(__name__)
-
-ENDING = ".resume"
-DIGITS = 16
-"""Of a digest, hexadecimal."""
-SOURCE, OUTPUT, TRACE = range(3)
-"""The places of the digests in a line."""
+OURS = "specdec_plugins"
+"""A name that every description has."""
 
 
-class ResumeFile:
-    """The file beside an output, and what it tells of the output that is there.
+def describe_run(settings: Settings, seed: int, lines: InputLines) -> JsonObject:
+    """Return all that the output depends on; the input is None if it can be read only once."""
+    source = file_digest(str(lines.path)) if lines.is_file else None
+    return as_read({**describe_settings(settings, seed), "input": source})
 
-    Nothing is changed until it is entered as a context.
-    """
 
-    def __init__(self, output: OutputLines, settings: Settings, seed: int) -> None:
-        """
-        Raises:
-            InferenceError: it cannot be written, or a file of its name is something else; a model
-                cannot be read.
-        """
-        self.output = output
-        self.path = resume_path(output.path)
-        self._file: OutputLines | None = None
-        self._waiting: deque[str] = deque()
-        """Digests of the input's lines that are read and not yet written."""
-        self._description: JsonObject = {}
-        self._before: JsonObject | None = None
-        self._notes: list[str] = []
-        if self.path is None:
-            return
-        check_writable(self.path, "the file for --resume,")
-        self._description = as_read(describe_settings(settings, seed))
-        self._before, self._notes = self._read(self.path)
+def resume_path(output: str) -> Path:
+    """Return the file beside an output."""
+    return Path(os.path.realpath(output) + ".resume")
 
-    def _read(self, path: str) -> tuple[JsonObject | None, list[str]]:
-        """Return what an earlier run left: its description, and its notes on the output's lines."""
-        try:
-            with open(path, encoding="utf-8") as file:
-                before = json.loads(file.readline())
-                before["models"]  # of all JSON files, which is this one's own
-                return before, [line.rstrip() for line in islice(file, self.output.done)]
-        except FileNotFoundError:
-            return None, []
-        except OSError as error:
-            fault = f"cannot be read ({error.strerror}); check its permissions"
-        except (ValueError, KeyError, TypeError):
-            fault = f"is where {self.output.path} is to be described; move it away"
-        raise InferenceError(f"{path}: {fault}")
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether an earlier run wrote the whole output: nothing is to be written, then."""
-        return self.output.done > 0 and self._before is None
+class Resume:
+    """The file beside an output, and the point at which to go on."""
 
-    def check(self, lines: InputLines, window: int, trace: OutputLines | None = None) -> list[Line]:
-        """Pass over the input lines whose output is there already.
+    def __init__(self, output: OutputLines, about: JsonObject, resumed: bool) -> None:
+        """Look at what an earlier run left.
 
         Args:
-            window: lines that are translated together.
-            trace: the trace file of the output.
-
-        Returns:
-            Those lines of the last window that are there already: its other lines are to be
-            translated in the same batches with them.
+            about: what this run makes the output of.
+            resumed: whether it goes on with an earlier one.
 
         Raises:
-            InferenceError: the output is not a part of what this run is to write, or was changed;
-                the trace is not that of the output.
+            InferenceError: the output is of another run, or that cannot be known.
         """
-        done = self.output.done
-        kept: deque[Line] = deque(maxlen=done % window)
-        number = 0
-        changed = None
-        for number, line in enumerate(islice(lines, done), start=1):
-            if changed is None and not self._is_noted(number, SOURCE, line.text.encode()):
-                changed = number
-            kept.append(line)
-        lines.check()
-        if number < done:
-            raise self._refusal(f"has {done} lines, {lines.name} only {number}")
-        if not done:
-            return []
-        if self._before is None:
-            self._check_complete(lines)
-            return []
-        if other := differing(self._before, self._description):
-            raise self._refusal(f"was begun with other {other}")
-        if changed is not None:
-            raise self._refusal(f"was begun with another line {changed} of {lines.name}")
-        self._check_written(trace)
-        return list(kept)
-
-    def _check_written(self, trace: OutputLines | None) -> None:
-        """See to it that the lines that are there are those that were written.
-
-        Raises:
-            InferenceError: they are not.
-        """
-        for number, text in enumerate(self.output.kept(), start=1):
-            if not self._is_noted(number, OUTPUT, text):
-                raise self._refusal(
-                    f"has another line {number} than was written there",
-                    "remove that line and all after it",
-                )
-        for number, text in enumerate(trace.kept() if trace else (), start=1):
-            if not self._is_noted(number, TRACE, text):
-                raise InferenceError(
-                    f"--trace {trace and trace.path}: line {number} is not of the run that wrote "
-                    f"{self.output.path}; name its trace, or begin anew without --resume"
-                )
-
-    def _is_noted(self, number: int, place: int, text: bytes) -> bool:
-        """Return whether a line of the input, the output or the trace is as the earlier run had
-        it."""
-        digests = " ".join(self._notes[number - 1 : number]).split()
-        return digests[place : place + 1] == [_digest(text)]
-
-    def _check_complete(self, lines: InputLines) -> None:
-        """See to it that an output of which nothing is known has nothing to be added.
-
-        Raises:
-            InferenceError: it has.
-        """
-        more = next(iter(lines), None)
-        lines.check()
-        if more is not None:
-            raise self._refusal(
-                f"has {self.output.done} lines, and there is no {self.path} that tells how they "
-                "were made",
-                "leave out --resume to begin anew",
+        self._output, self._about, self._resumed = output, about, resumed
+        self._path = resume_path(output.path) if output.resumable else None
+        before = self._read(self._path) if self._path is not None else None
+        if not output.done:
+            return
+        fault = f"--resume: {output.path}"
+        if before is None or about["input"] is None:
+            raise InferenceError(
+                f"{fault}: cannot be gone on with, for nothing says what it is made of; leave out "
+                "--resume to begin anew"
             )
-        logger.warning(
-            "--resume: %s has as many lines as %s; nothing is done", self.output.path, lines.name
-        )
+        if other := differing(before, about):
+            raise InferenceError(f"{fault}: was begun with other {other}; name another output")
 
-    def _refusal(self, fault: str, remedy: str = "give what it was begun with") -> InferenceError:
-        return InferenceError(
-            f"--resume: {self.output.path} {fault}; {remedy}, or give another --output-path"
-        )
+    def _read(self, path: Path) -> JsonObject | None:
+        try:
+            before: JsonObject = json.loads(path.read_bytes())
+            before[OURS]
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InferenceError(f"{path}: is not ours, and in the way; move it away") from error
+        return before
 
-    def __enter__(self) -> ResumeFile:
-        """Describe the run, before its first line; the output is open, and was cut where it has to.
+    def skip(self, lines: InputLines, window: int) -> bool:
+        """Pass over the input lines whose translations stay; return whether there is more to do.
+
+        The last ``window`` of lines that are translated together is done again, so that its batches
+        are the same.
+        """
+        if self._output.done and self._output.done == lines.total():
+            return False
+        self._output.done -= self._output.done % window
+        for _ in islice(lines, self._output.done):
+            pass
+        lines.check()
+        return True
+
+    def begin(self) -> None:
+        """Describe the run; its output must be open, so that nothing of an earlier one is there.
 
         Raises:
             InferenceError: the file cannot be written.
         """
-        if self.path is None:
-            return self
-        if not self.output.done:
-            remedy = "the output needs it beside itself: name another --output-path"
-            with (
-                explained(f"{self.path}: cannot be written", remedy),
-                whole_file(self.path) as file,
-            ):
-                file.write(json.dumps(self._description).encode() + b"\n")
-        lines = OutputLines(self.path, resume=True, most=1 + self.output.done)
-        self._file = lines.__enter__()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._file is not None:
-            self._file.__exit__()
-
-    def follow(self, lines: Iterable[Line]) -> Iterator[Line]:
-        """The lines themselves, which :meth:`note` is to be told of in the same order."""
-        for line in lines:
-            self._waiting.append(_digest(line.text.encode()))
-            yield line
-
-    def note(self, *written: str) -> None:
-        """Note what is going to be written for the next line.
-
-        Args:
-            written: the line of the output, and that of the trace, if there is one.
-
-        Raises:
-            InferenceError: it cannot be noted.
-        """
-        source = self._waiting.popleft()
-        if self._file is not None:
-            self._file.write(" ".join([source, *(_digest(text.encode()) for text in written)]))
+        if self._path is not None and not self._output.done:
+            write_json(self._path, self._about)
 
     def finish(self) -> None:
-        """Remove the file: the output is complete."""
-        if self.path is not None:
+        """Remove the file of a complete output that nobody resumes."""
+        if self._path is not None and not self._resumed:
             with suppress(FileNotFoundError):
-                os.unlink(self.path)
-
-
-def resume_path(output: str) -> str | None:
-    """Return the file beside an output; None where there is nothing to go on with, as on a
-    device."""
-    return os.path.realpath(output) + ENDING if is_resumable(output) else None
-
-
-def _digest(text: bytes) -> str:
-    return hashlib.sha256(text).hexdigest()[:DIGITS]
+                os.unlink(self._path)

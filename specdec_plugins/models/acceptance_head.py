@@ -19,7 +19,7 @@ from fairseq.models import BaseFairseqModel, register_model
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
-from specdec_plugins.files.json_object import JsonObject
+from specdec_plugins.files.output import JsonObject
 from specdec_plugins.host.packed_encoder import REDUNDANT
 from specdec_plugins.models.drafter import Drafter
 

@@ -24,12 +24,12 @@ from fairseq.tasks.translation import TranslationTask
 from torch import Tensor
 
 from specdec_plugins.checkpoints import multilingual
+from specdec_plugins.checkpoints.config import kept_languages, saved_model
 from specdec_plugins.checkpoints.dictionaries import KEY, check_dictionaries, fingerprints
 from specdec_plugins.checkpoints.encoder_init import init_encoder_from
 from specdec_plugins.checkpoints.multilingual import LanguageTokens, Multilingual, adopt
 from specdec_plugins.checkpoints.pair import check_pair, load_drafter, load_verifier, unwrapped
 from specdec_plugins.checkpoints.safe_globals import force_weights_only
-from specdec_plugins.checkpoints.saved_config import kept_languages, saved_model
 from specdec_plugins.data.block_mask import (
     CUTS,
     fixed_uniforms,
@@ -45,11 +45,10 @@ from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.stock_search import check_stock_search
 from specdec_plugins.decoding.warm_up import warm_up
 from specdec_plugins.files.errors import UsageError
-from specdec_plugins.host.autocast import autocast
 from specdec_plugins.host.fairseq_types import LogOutput, Sample
 from specdec_plugins.host.packed_encoder import use_plain_encoder
-from specdec_plugins.host.surroundings import refuse_precision, warn_of_locale
-from specdec_plugins.host.whole_pairs import WholePairs
+from specdec_plugins.host.subword_codes import warn_of_locale
+from specdec_plugins.host.training import WholePairs, autocast, refuse_precision
 from specdec_plugins.models.acceptance_head import AcceptanceHeadModel
 from specdec_plugins.models.drafter import Drafter
 from specdec_plugins.tasks.generation import (

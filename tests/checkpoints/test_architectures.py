@@ -22,10 +22,10 @@ from fairseq.tasks import TASK_REGISTRY, register_task
 from fairseq.tasks.translation import TranslationTask
 from stand_ins import STAND_INS, StandIn
 
+from specdec_plugins.checkpoints.config import saved_model
 from specdec_plugins.checkpoints.export import export_checkpoint
 from specdec_plugins.checkpoints.loading import load_model, load_state
-from specdec_plugins.checkpoints.saved_config import saved_model
-from specdec_plugins.cli import average_checkpoints, check, encoder_initial, inference
+from specdec_plugins.cli import check, encoder_initial, inference
 from specdec_plugins.cli import export_checkpoint as export_script
 from specdec_plugins.files.errors import CheckpointError, ConfigError
 
@@ -169,7 +169,6 @@ def test_doors_are_told_that_a_field_is_harmless(tmp_path: Path) -> None:
     doors: list[tuple[Any, list[str]]] = [
         (export_script, [str(path), out]),
         (encoder_initial, [str(path), out]),
-        (average_checkpoints, ["--inputs", str(path), "--output", out]),
         (check, [str(path), "--lines", "1", "-s", "en", "-t", "de"]),
         (inference, translated),
     ]

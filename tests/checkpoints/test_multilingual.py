@@ -14,8 +14,8 @@ from fairseq.data.data_utils import collate_tokens
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from stand_ins import STAND_INS, begun, multilingual_task, saved_task
 
+from specdec_plugins.checkpoints.config import kept_languages, saved_languages
 from specdec_plugins.checkpoints.multilingual import KEY, TASK, LanguageTokens, Multilingual, adopt
-from specdec_plugins.checkpoints.saved_config import kept_languages, saved_languages
 from specdec_plugins.files.errors import CheckpointError, ConfigError, InferenceError
 from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.tasks.language_data import add_languages

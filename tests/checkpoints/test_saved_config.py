@@ -21,8 +21,8 @@ from omegaconf import OmegaConf
 from test_loading import make_model_args, make_state, make_task
 
 from specdec_plugins.checkpoints.architectures import known_fields
+from specdec_plugins.checkpoints.config import saved_fields, saved_model, saved_task
 from specdec_plugins.checkpoints.loading import load_model, load_state
-from specdec_plugins.checkpoints.saved_config import saved_fields, saved_model, saved_task
 from specdec_plugins.files.errors import CheckpointError, ConfigError
 from specdec_plugins.models.block_causal import BlockCausalConfig
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
@@ -179,37 +179,40 @@ class TestTypes:
             assert kept in get_available_activation_fns() or set(kept) <= set("0123456789,")
 
     @pytest.mark.parametrize(
-        ("field", "value", "why"),
+        ("field", "value"),
         [
-            ("encoder_layers", "6", "no integer"),
-            ("encoder_layers", True, "no integer"),
-            ("encoder_layers", 10**9, "not between"),
-            ("encoder_layers", 2.0, "no integer"),
-            ("encoder_layers", -1, "not between 0 and 1024"),
-            ("decoder_embed_dim", 1 << 900, "a number of 901 bits, which is not between"),
-            ("dropout", "0.1", "no number"),
-            ("dropout", float("nan"), "no number"),
-            ("share_all_embeddings", 1, "neither True nor False"),
-            ("activation_fn", "eval", "none of"),
-            ("activation_fn", ["relu"], "none of"),
-            ("max_source_positions", 10**9, "not between"),
-            ("adaptive_softmax_cutoff", [5], "adaptive softmax is not supported"),
-            ("decoder_layers_to_keep", "0,__import__", "no list of numbers"),
-            ("base_layers", 2, "BASE layers is not supported"),
-            ("merge_src_tgt_embed", True, "--merge-src-tgt-embed: a table of both dictionaries"),
-            ("quant_noise_scalar", 0.1, "--quant-noise-scalar: scalar quantisation"),
-            ("decoder_output_dim", "8.0", "no integer"),
-            ("decoder_input_dim", "99999999", "not between"),
-            ("encoder_embed_dim", "8", "no integer"),
+            *(("encoder_layers", value) for value in ("6", True, 10**9, 2.0, -1)),
+            ("decoder_embed_dim", 1 << 900),
+            *(("dropout", value) for value in ("0.1", float("nan"))),
+            ("share_all_embeddings", 1),
+            *(("activation_fn", value) for value in ("eval", ["relu"])),
+            ("max_source_positions", 10**9),
+            ("decoder_layers_to_keep", "0,__import__"),
+            ("decoder_output_dim", "8.0"),
+            ("decoder_input_dim", "99999999"),
+            ("encoder_embed_dim", "8"),
         ],
     )
-    def test_what_is_refused(self, field: str, value: Any, why: str) -> None:
-        with pytest.raises(ConfigError, match=why):
+    def test_values_that_do_not_fit(self, field: str, value: Any) -> None:
+        with pytest.raises(ConfigError, match=field):
+            saved_model(Namespace(**{**MODELS["transformer"], field: value}))
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("adaptive_softmax_cutoff", [5]),
+            ("base_layers", 2),
+            ("merge_src_tgt_embed", True),
+            ("quant_noise_scalar", 0.1),
+        ],
+    )
+    def test_options_of_other_networks(self, field: str, value: Any) -> None:
+        with pytest.raises(ConfigError, match=f"--{field.replace('_', '-')}: .* is not supported"):
             saved_model(Namespace(**{**MODELS["transformer"], field: value}))
 
     @pytest.mark.parametrize("model", ["block", "block_causal"])
     def test_a_block_size_that_cannot_be(self, model: str) -> None:
-        with pytest.raises(ConfigError, match=r"block_size 1000000000, which is not between"):
+        with pytest.raises(ConfigError, match="block_size"):
             saved_model({**MODELS[model], "block_size": 10**9})
 
     def test_what_is_known_is_kept(self) -> None:
@@ -252,7 +255,7 @@ class TestTypes:
 
     def test_nothing_is_interpolated(self) -> None:
         node = OmegaConf.create({**CAUSAL, "verifier_embed_dim": "${oc.env:HOME}"})
-        with pytest.raises(ConfigError, match="no integer"):
+        with pytest.raises(ConfigError, match="verifier_embed_dim"):
             saved_model(node)
 
     def test_a_structure_that_is_large_when_written_out(self) -> None:
@@ -260,7 +263,7 @@ class TestTypes:
         for _ in range(60):
             bomb = [bomb, bomb]
         bomb = pickle.loads(pickle.dumps(bomb))
-        with pytest.raises(ConfigError, match="a list, which is no integer"):
+        with pytest.raises(ConfigError, match="decoder_layers"):
             saved_model({**CAUSAL, "decoder_layers": bomb})
 
     @pytest.mark.parametrize("config", [None, 3, "transformer", ["transformer"], {1: 2}])
@@ -288,7 +291,7 @@ class TestTask:
     def test_fields_have_their_types(self) -> None:
         found = saved_task({"_name": "translation_specdec", "block_size": 3, "data": "bin"})
         assert (found.block_size, found.data) == (3, "bin")
-        with pytest.raises(ConfigError, match="no plain text"):
+        with pytest.raises(ConfigError, match="data"):
             saved_task({"_name": "translation", "data": "${oc.env:HOME}"})
 
 

@@ -63,7 +63,7 @@ def test_calibrated_head_is_the_trained_one(
             "moved: no such file; say where it is now with",
         ),
         (["{head}", "{out}", "--subset", "nothing"], "nothing"),
-        (["{head}", "{nowhere}"], "there is no folder"),
+        (["{head}", "{nowhere}"], "its folder cannot be written to"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(

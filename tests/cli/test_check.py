@@ -11,7 +11,7 @@ from drafters import save_pair
 from stand_ins import STAND_INS, StandIn
 
 from specdec_plugins.cli import check, inference
-from specdec_plugins.files.input import Line
+from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Translator
 
 FEW = ("--lines", "2")

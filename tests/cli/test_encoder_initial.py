@@ -136,10 +136,10 @@ def test_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         ("no_encoder.pt", output, "is no whole Transformer: encoder."),
         ("no_decoder.pt", output, "is no whole Transformer: decoder."),
         ("drafter.pt", output, "is a drafter, not a verifier"),
-        ("verifier.pt", tmp_path / "folder", "is a directory; name a file in it"),
+        ("verifier.pt", tmp_path / "folder", "is a folder; name a file in it"),
         ("verifier.pt", verifier, "is the same file as VERIFIER"),
-        ("verifier.pt", tmp_path / "nowhere" / "out.pt", "there is no folder"),
-        ("verifier.pt", Path("/dev/null/out.pt"), "there is no folder"),
+        ("verifier.pt", tmp_path / "nowhere" / "out.pt", "its folder cannot be written to"),
+        ("verifier.pt", Path("/dev/null/out.pt"), "its folder cannot be written to"),
     ]
     for source, target, message in cases:
         code, out, err = run_script(tmp_path / source, target, capsys=capsys)

@@ -20,7 +20,7 @@ from specdec_plugins.decoding.controllers.simple import Auto, NoDrafts, Tree
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.evaluation import tuning
 from specdec_plugins.evaluation.tuning import FINALISTS, ROUNDS, TREES
-from specdec_plugins.files.input import Line
+from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, Translator, as_tuned, load_translator
 from specdec_plugins.inference.ways import Table, Timed, Way, describe, save_table, table_path
 

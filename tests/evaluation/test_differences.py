@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec_plugins.evaluation.differences import gap
-from specdec_plugins.files.input import Line
+from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, load_translator
 
 MODEL = Path(__file__).resolve().parents[2] / "checkpoints" / "multi30k.en-de"

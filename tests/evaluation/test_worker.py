@@ -16,7 +16,7 @@ from specdec_plugins.evaluation import worker
 from specdec_plugins.evaluation.own_system import TranslatorJob
 from specdec_plugins.evaluation.worker import SystemProcess
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.input import Line
+from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings
 
 

@@ -1,4 +1,4 @@
-"""An output belongs to one run at a time, and to none that has ended, however it has ended."""
+"""An output is never an input, another run's, or in a folder that holds something else."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.lock import reserved
-from specdec_plugins.files.paths import check_paths, lock_path
+from specdec_plugins.files.lock import check_paths, lock_path, reserved, work_folder
 
 HOLD = """
 import sys, time
@@ -36,31 +35,17 @@ def test_a_second_run_is_refused_and_nothing_is_left(tmp_path: Path, there: bool
         path.write_text("precious\n")
     (tmp_path / "link").symlink_to(path)
     with reserved([("--output-path", path), ("--trace", tmp_path / "trace")]):
-        for name in ("out.txt", "link"):
-            assert refused(tmp_path / name) == (
-                f"--output-path {tmp_path / name}: another run is at work there; wait for it, or "
-                "name another"
-            )
-        assert "at work" in refused(tmp_path / "trace")
-        with reserved([("--output-path", tmp_path / "other")]):
-            pass
-    with reserved([("--output-path", path)]):
-        pass
-    left = ["link", "out.txt"] if there else ["link"]
-    assert sorted(name.name for name in tmp_path.iterdir()) == left
-
-
-def test_what_is_reserved_before_a_refusal_is_given_back(tmp_path: Path) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
-    with reserved([("--trace", second)]):
+        for name in ("out.txt", "link", "trace"):
+            assert "another run is at work" in refused(tmp_path / name)
         with (
             pytest.raises(InferenceError, match="at work"),
-            reserved([("--output-path", first), ("--trace", second)]),
+            reserved([("--json", tmp_path / "other"), ("--output-path", path)]),
         ):
             pass
-        with reserved([("--output-path", first)]):
+        with reserved([("--output-path", tmp_path / "other")]):
             pass
-    assert list(tmp_path.iterdir()) == []
+    left = ["link", "out.txt"] if there else ["link"]
+    assert sorted(name.name for name in tmp_path.iterdir()) == left
 
 
 def test_a_killed_run_leaves_nothing_in_the_way(tmp_path: Path) -> None:
@@ -75,27 +60,104 @@ def test_a_killed_run_leaves_nothing_in_the_way(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_streams_and_devices_may_be_written_to_by_several() -> None:
-    outputs = [("--output-path", "-"), ("--trace", None), ("--stats-json", os.devnull)]
-    check_paths(outputs, [])
-    with reserved(outputs), reserved(outputs):
-        assert not os.path.exists(lock_path(os.devnull))
-
-
 @pytest.mark.parametrize("name", ["n" * 255, "é" * 127])
 def test_names_as_long_as_they_can_be(tmp_path: Path, name: str) -> None:
     with reserved([("--output-path", tmp_path / name)]):
         assert "at work" in refused(tmp_path / name)
 
 
-def test_an_input_is_no_lock(tmp_path: Path) -> None:
-    source = tmp_path / ".out.txt.lock"
-    source.write_text("precious\n")
-    with pytest.raises(InferenceError, match=r"out.txt's lock: is the same file as --input-path"):
-        check_paths([("--output-path", tmp_path / "out.txt")], [("--input-path", source)])
+def test_a_lock_that_is_not_ours_stays(tmp_path: Path) -> None:
+    lock = tmp_path / ".out.txt.lock"
+    lock.write_text("precious\n")
+    assert "is not a lock of ours" in refused(tmp_path / "out.txt")
+    assert lock.read_text() == "precious\n"
 
 
-def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
-    path = tmp_path / "out.txt"
-    os.symlink(tmp_path / "nowhere", lock_path(path))  # which is not followed, whoever one is
-    assert "its folder cannot be written to" in refused(path)
+def test_streams_and_devices_may_be_written_to_by_several(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    outputs = [("--output-path", "-"), ("--trace", None), ("--stats-json", os.devnull)]
+    outputs += [("--json", tmp_path / "fifo")]  # type: ignore[list-item]
+    check_paths([*outputs, *outputs], [])
+    with reserved(outputs), reserved(outputs):
+        assert not os.path.exists(lock_path(os.devnull))
+
+
+def test_a_folder_is_no_output_and_an_unwritable_one_has_none(tmp_path: Path) -> None:
+    assert "is a folder" in refused(tmp_path)
+    assert "cannot be written to" in refused(tmp_path / "none" / "out.txt")
+
+
+@pytest.mark.parametrize("kind", ["same", "link", "hard link", "folder"])
+def test_two_names_of_a_file(tmp_path: Path, kind: str) -> None:
+    path = other = tmp_path / "file"
+    path.touch()
+    if kind == "link":
+        (other := tmp_path / "link").symlink_to("file")
+    elif kind == "hard link":
+        os.link(path, other := tmp_path / "hard link")
+    elif kind == "folder":
+        (tmp_path / "folder").symlink_to(tmp_path)
+        other = tmp_path / "folder" / "file"
+    for outputs, inputs in ([("a", path), ("b", other)], []), ([("a", path)], [("b", other)]):
+        with pytest.raises(InferenceError, match="is the same file as"):
+            check_paths(outputs, inputs)
+    check_paths([("a", tmp_path / "new")], [("b", path), ("c", other)])
+
+
+@pytest.mark.parametrize(
+    ("redirections", "outputs", "inputs", "fault"),
+    [
+        ("<in >out", "['-']", "['-']", ""),
+        ("<in >out", "['out']", "[]", "out: is the same file as standard output"),
+        ("<in 2>err", "['err']", "[]", "err: is the same file as standard error"),
+        ("<in >out", "[]", "['out']", "standard output: is the same file as"),
+        ("<in", "['in']", "['-']", "in: is the same file as"),
+        ("<in >>in", "['-']", "['-']", "standard output: is the same file as"),
+        ("<in >out 2>&1", "['-']", "[]", ""),
+    ],
+)
+def test_standard_streams(
+    tmp_path: Path, redirections: str, outputs: str, inputs: str, fault: str
+) -> None:
+    """They are known by their descriptors, wherever a shell has sent them."""
+    code = (
+        "from specdec_plugins.files.lock import check_paths\n"
+        "try:\n"
+        f"    check_paths([('--json', p) for p in {outputs}], [('--in', p) for p in {inputs}])\n"
+        "except RuntimeError as error:\n"
+        "    open('fault', 'w').write(str(error))\n"
+    )
+    (tmp_path / "in").touch()
+    (tmp_path / "fault").touch()
+    subprocess.run(
+        ["sh", "-c", f'"$0" -c "$1" {redirections}', sys.executable, code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+        check=True,
+    )
+    assert fault in (found := (tmp_path / "fault").read_text())
+    assert bool(fault) == bool(found)
+
+
+def test_a_folder_of_ours_is_gone_on_with_and_another_is_left_alone(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    mark = output / "work" / "job.json"
+    with (
+        work_folder(output, mark, {"a": 1}),
+        pytest.raises(InferenceError, match="at work"),
+        work_folder(output, mark, {"a": 1}),
+    ):
+        pass
+    with work_folder(output, mark, {"a": 2}):  # nothing was made yet
+        (output / "result").touch()
+    with work_folder(output, mark, {"a": 2}):
+        pass
+    with pytest.raises(InferenceError, match="begun with other a;"), work_folder(output, mark, {}):
+        pass
+    mark.unlink()
+    with (
+        pytest.raises(InferenceError, match="holds something else"),
+        work_folder(output, mark, {"a": 2}),
+    ):
+        pass
+    assert sorted(path.name for path in output.iterdir()) == ["result", "work"]

@@ -13,55 +13,26 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import make_task, make_verifier
-from drafters import save_checkpoint
-from models.test_acceptance_head import make_head
 
-from specdec_plugins.checkpoints.encoder_init import write_initial_checkpoint
-from specdec_plugins.checkpoints.export import export_checkpoint
-from specdec_plugins.checkpoints.head_file import save_head
 from specdec_plugins.checkpoints.loading import save_state
-from specdec_plugins.evaluation.calibration import Predictions, plot_reliability
 from specdec_plugins.files.errors import CheckpointError, InferenceError
-from specdec_plugins.files.output import write_json, write_whole
-from specdec_plugins.files.whole_file import whole_file
+from specdec_plugins.files.output import write_whole
 
 Write = Callable[[Path], object]
 
 
-@pytest.fixture(scope="module")
-def verifier(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("model") / "verifier.pt"
-    return str(save_checkpoint(path, make_verifier(make_task()).float()))
+@pytest.fixture
+def write() -> Write:
+    return lambda path: write_whole(path, [b"w1\n"] * 9000)
 
 
 every_way = pytest.mark.parametrize(
     "write",
-    ["export", "initial checkpoint", "head", "whole", "report", "plot", "state"],
-    indirect=True,
+    [
+        lambda path: write_whole(path, [b"w1\n"] * 9000),
+        lambda path: save_state({"a": torch.zeros(9000)}, path),
+    ],
 )
-"""All of them go through ``whole_file``: what is true of one is true of the others."""
-
-
-def draw(path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    cases = torch.ones(3, 2, dtype=torch.bool)
-    plot_reliability(Predictions(torch.zeros(3, 2), cases, cases, cases), path, "a plot")
-
-
-@pytest.fixture
-def write(request: pytest.FixtureRequest, verifier: str) -> Write:
-    """Every way in which the package writes a file as a whole."""
-    ways: dict[str, Write] = {
-        "export": lambda path: export_checkpoint(verifier, str(path)),
-        "initial checkpoint": lambda path: write_initial_checkpoint(verifier, str(path)),
-        "head": lambda path: save_head(path, make_head()),
-        "whole": lambda path: write_whole(path, [b"w1\n"] * 9000),
-        "report": lambda path: write_json(path, {"a": list(range(9000))}),
-        "plot": draw,
-        "state": lambda path: save_state({"a": torch.zeros(9000)}, path),
-    }
-    return ways[getattr(request, "param", "whole")]
 
 
 @contextmanager
@@ -186,27 +157,3 @@ def test_whatever_stops_it_nothing_is_left(tmp_path: Path) -> None:
         write_whole(path, chunks())
     assert [*tmp_path.iterdir()] == [path]
     assert path.read_text() == "precious"
-
-
-def test_it_may_grow_in_another_folder(tmp_path: Path) -> None:
-    path, other = tmp_path / "folder" / "file", tmp_path / "other"
-
-    def chunks() -> Iterator[bytes]:
-        yield b"half"
-        assert [*path.parent.iterdir()] == []
-        assert len([*other.iterdir()]) == 1
-        yield b"whole"
-
-    write_whole(path, chunks(), partial=other)
-    assert path.read_text() == "halfwhole"
-    assert [*other.iterdir()] == []
-
-
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root")
-def test_a_file_of_another_user_stays_theirs(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.touch()
-    os.chown(path, 1234, 1234)
-    with whole_file(path) as file:
-        file.write(b"new")
-    assert (path.stat().st_uid, path.stat().st_gid) == (1234, 1234)

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from specdec_plugins.host.autocast import SHORT, autocast
 from specdec_plugins.host.fairseq_types import Sample
+from specdec_plugins.host.training import SHORT, autocast
 
 
 def batch(source: int, target: int) -> Sample:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from fairseq.criterions.sentence_prediction import acc_and_f1
 
-from specdec_plugins.host import deferred
-from specdec_plugins.host.deferred import deferred_imports
+from specdec_plugins.host import fairseq_import as deferred
+from specdec_plugins.host.fairseq_import import deferred_imports
 
 
 def test_what_is_imported_loads_when_it_is_called(

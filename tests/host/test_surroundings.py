@@ -6,7 +6,7 @@ import locale
 
 import pytest
 
-from specdec_plugins.host.surroundings import warn_of_locale
+from specdec_plugins.host.subword_codes import warn_of_locale
 
 
 @pytest.mark.parametrize(("encoding", "warned"), [("ISO-8859-1", True), ("utf8", False)])

@@ -15,7 +15,7 @@ from specdec_plugins.evaluation.ctranslate2_system import CTranslate2Job
 from specdec_plugins.evaluation.processes import SystemProcess
 from specdec_plugins.evaluation.texts import NamedText, Sentences
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.input import Line
+from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, Translator, load_translator
 from specdec_plugins.inference.ctranslate2_model import convert_verifier
 

@@ -18,7 +18,7 @@ from fairseq.data import Dictionary, encoders
 from specdec_plugins.cli import inference, make_pair
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.input import Line
+from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.flags import make_settings
 from specdec_plugins.inference.pair_folder import segmentation_beside, verifier_settings

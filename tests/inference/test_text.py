@@ -20,8 +20,7 @@ from odd_lines import CONTROLS, SPACES
 
 from specdec_plugins.checkpoints.multilingual import LanguageTokens
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.input import InputLines, Line
-from specdec_plugins.files.output import OutputLines
+from specdec_plugins.files.lines import InputLines, Line, OutputLines
 from specdec_plugins.inference.text import Segmenters, TextCodec
 
 

@@ -18,7 +18,7 @@ from specdec_plugins.decoding.acceptance import RelaxedRule, StrictRule
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.controllers.simple import AcceptanceHeadController, Auto
 from specdec_plugins.files.errors import CheckpointError
-from specdec_plugins.files.input import Line
+from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.loading import LARGE_BATCH
 from specdec_plugins.inference.translator import Translator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,19 @@ from jobs import Numberer
 
 from specdec_plugins.decoding.controllers.simple import AcceptanceHeadController
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.json_object import differences
-from specdec_plugins.files.work_folder import LOCK
+from specdec_plugins.files.lock import LOCK, work_folder
+from specdec_plugins.files.output import JsonObject, differences
 from specdec_plugins.inference import Settings
-from specdec_plugins.jobs.corpus import CorpusFile, find_files, read_corpus, translate_shard
-from specdec_plugins.jobs.corpus_job import FOLDER, Job, describe_job
+from specdec_plugins.jobs.corpus import (
+    FOLDER,
+    CorpusFile,
+    describe_job,
+    find_files,
+    finish,
+    pending,
+    read_corpus,
+    translate_shard,
+)
 
 NOTHING: dict[str, Any] = {}
 
@@ -52,15 +60,19 @@ def make_settings(model: Path, **more: Any) -> Settings:
 
 
 def read(source: Path, output: Path, shard_lines: int = 2) -> list[CorpusFile]:
-    return read_corpus(find_files(source).files, output, shard_lines)
+    return read_corpus(find_files(source)[0], output, shard_lines)
 
 
-def run(job: Job, most: int = 99) -> int:
-    """Translate up to ``most`` shards; returns how many were left before."""
-    pending = job.pending()
-    for shard in pending[:most]:
+def job(output: Path, about: JsonObject = NOTHING) -> AbstractContextManager[None]:
+    return work_folder(output, output / FOLDER / "job.json", about)
+
+
+def run(corpus: list[CorpusFile], output: Path, max_: int = 99) -> int:
+    """Translate up to ``max_`` shards; returns how many were left before."""
+    left = pending(corpus, output)
+    for shard in left[:max_]:
         translate_shard(Numberer(), shard, seed=1)  # type: ignore[arg-type]
-    return len(pending)
+    return len(left)
 
 
 def check(output: Path) -> None:
@@ -73,20 +85,17 @@ def check(output: Path) -> None:
 
 
 def test_a_job_from_beginning_to_end(source: Path, tmp_path: Path) -> None:
+    """And once more: nothing is left to do, and nothing is done."""
     output = tmp_path / "out"
     corpus = read(source, output)
-    with Job(output, corpus, NOTHING) as job:
-        assert run(job) == 5
-        assert job.pending() == []
-        job.finish()
-    check(output)
-    # And once more: nothing is left to do, and nothing is done.
-    times = [path.stat().st_mtime_ns for path in sorted(output.glob("*.txt"))]
-    with Job(output, corpus, NOTHING) as job:
-        assert job.pending() == []
-        job.finish()
-    assert [path.stat().st_mtime_ns for path in sorted(output.glob("*.txt"))] == times
-    check(output)
+    times = []
+    for left in (5, 0):
+        with job(output):
+            assert run(corpus, output) == left
+            finish(corpus, output)
+        check(output)
+        times.append([path.stat().st_mtime_ns for path in sorted(output.glob("*.txt"))])
+    assert times[0] == times[1]
 
 
 @given(stops=st.lists(st.integers(0, 3), max_size=6), lost=st.integers(0, 4))
@@ -101,120 +110,38 @@ def test_a_job_goes_on_wherever_it_was_stopped(
     for name, text in texts.items():
         (source / name).write_text(text)
     left = 5
-    for most in stops:
-        with Job(output, read(source, output), NOTHING) as job:
-            assert run(job, most) == left
-            left = max(0, left - most)
-        # What a writer that is killed leaves, in a shard and in putting together.
+    for max_ in stops:
+        with job(output):
+            assert run(read(source, output), output, max_) == left
+            left = max(0, left - max_)
+        # Left by a writer that is killed.
         debris = output / FOLDER / f"{lost % 3:06d}"
         debris.mkdir(exist_ok=True)
-        (debris / f".00000000{lost}.txt.0123").write_text("hal")
         (debris / f".0123{lost}.part").write_text("half a fi")
-    with Job(output, read(source, output), NOTHING) as job:
-        assert run(job) == left
-        job.finish()
+    with job(output):
+        assert run(read(source, output), output) == left
+        finish(read(source, output), output)
     for name, text in texts.items():
         expected = [f"{number}:{line}\n" for number, line in enumerate(text.splitlines(), 1)]
         assert (output / name).read_text() == "".join(expected)
     assert sorted(path.name for path in output.iterdir()) == [FOLDER, "a", "b", "c"]
 
 
-def test_a_job_killed_while_its_files_are_put_together(source: Path, tmp_path: Path) -> None:
-    output = tmp_path / "out"
-    corpus = read(source, output)
-    with Job(output, corpus, NOTHING) as job:
-        run(job)
-        # One of them is there already, and its shards are gone.
-        job.finish()
-        (output / "a.txt").unlink()
-        shutil.rmtree(output / "more")
-        for shard in corpus[0].shards:
-            translate_shard(Numberer(), shard, seed=1)  # type: ignore[arg-type]
-    with Job(output, corpus, NOTHING) as job:
-        assert [shard.source for shard in job.pending()] == [str(source / "more" / "b.txt")] * 2
-        run(job)
-        job.finish()
-    check(output)
-
-
 def test_a_damaged_shard_is_not_put_together(source: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
-    with Job(output, read(source, output), NOTHING) as job:
-        run(job)
-        damaged = Path(job.corpus[0].shards[1].output)
+    corpus = read(source, output)
+    with job(output):
+        run(corpus, output)
+        damaged = Path(corpus[0].shards[1].output)
         for text in ("", "one\n", "one\ntwo\nthree\n", "one\n\ntwo"):
             damaged.write_text(text)
             with pytest.raises(InferenceError, match=rf"{damaged.name}: is damaged .* 2 lines"):
-                job.finish()
+                finish(corpus, output)
         assert not (output / "a.txt").exists()
         damaged.unlink()
-        assert run(job) == 1
-        job.finish()
+        assert run(corpus, output) == 1
+        finish(corpus, output)
     check(output)
-
-
-def test_one_run_at_a_time(source: Path, tmp_path: Path) -> None:
-    output = tmp_path / "out"
-    corpus = read(source, output)
-    with (
-        Job(output, corpus, NOTHING),
-        pytest.raises(InferenceError, match="another run is at work"),
-        Job(output, corpus, NOTHING),
-    ):
-        pass
-    with Job(output, corpus, NOTHING):
-        pass
-
-
-def test_nothing_is_overwritten(source: Path, tmp_path: Path) -> None:
-    output = tmp_path / "out"
-    (output / "more").mkdir(parents=True)
-    (output / "more" / "b.txt").write_text("mine")
-    job = Job(output, read(source, output), NOTHING)
-    with pytest.raises(InferenceError, match=r"more/b.txt is there already; name another"), job:
-        pass
-    assert (output / "more" / "b.txt").read_text() == "mine"
-
-
-def test_a_folder_that_cannot_be_written_to(source: Path, tmp_path: Path) -> None:
-    output = tmp_path / "file"
-    output.write_text("")
-    job = Job(output, read(source, output), NOTHING)
-    with pytest.raises(InferenceError, match=r"--output-path .*file: cannot be written to"), job:
-        pass
-
-
-@pytest.mark.parametrize("text", ['{"input": {"a.tx', "", "[]"])
-def test_a_job_that_nothing_describes_begins_anew(source: Path, tmp_path: Path, text: str) -> None:
-    output = tmp_path / "out"
-    (output / FOLDER).mkdir(parents=True)
-    (output / FOLDER / "job.json").write_text(text)
-    with Job(output, read(source, output), {"shard_lines": 2}):
-        pass
-    assert json.loads((output / FOLDER / "job.json").read_text()) == {"shard_lines": 2}
-
-
-def test_shards_that_nothing_describes_are_left_alone(source: Path, tmp_path: Path) -> None:
-    output = tmp_path / "out"
-    with Job(output, read(source, output), {"seed": 1}) as job:
-        shards = run(job, most=1)
-    (output / FOLDER / "job.json").write_text("{")
-    job = Job(output, read(source, output), {"seed": 2})
-    with (
-        pytest.raises(InferenceError, match=r"\.job holds shards, and no job\.json that says"),
-        job,
-    ):
-        pass
-    assert len(job.pending()) == shards - 1
-
-
-def test_a_description_that_cannot_be_read(source: Path, tmp_path: Path) -> None:
-    """Whether it is the same job is not known, so that its shards are left alone."""
-    output = tmp_path / "out"
-    (output / FOLDER / "job.json").mkdir(parents=True)
-    job = Job(output, read(source, output), NOTHING)
-    with pytest.raises(InferenceError, match=r"job.json: cannot be read \(Is a directory\)"), job:
-        pass
 
 
 class TestAnotherJobIsRefused:
@@ -223,39 +150,41 @@ class TestAnotherJobIsRefused:
     @pytest.fixture
     def begun(self, source: Path, model: Path, tmp_path: Path) -> Path:
         output = tmp_path / "out"
-        with self.job(source, model, output) as job:
-            run(job, 2)
+        with job(output, self.about(source, model, output)):
+            run(read(source, output), output, 2)
         return output
 
     @staticmethod
-    def job(source: Path, model: Path, output: Path, lines: int = 2, **settings: Any) -> Job:
-        corpus = read(source, output, lines)
+    def about(
+        source: Path, model: Path, output: Path, lines: int = 2, **settings: Any
+    ) -> JsonObject:
         seed = settings.pop("seed", 1)
-        described = describe_job(corpus, make_settings(model, **settings), seed, lines)
-        return Job(output, corpus, described)
+        corpus = read(source, output, lines)
+        return describe_job(corpus, make_settings(model, **settings), seed, lines)
 
-    def refused(self, job: Job) -> str:
-        before = (job.output / FOLDER / "job.json").read_text()
-        with pytest.raises(InferenceError, match=r"was begun with other ") as caught, job:
-            pass
-        assert (job.output / FOLDER / "job.json").read_text() == before
+    def refused(self, source: Path, model: Path, output: Path, **changes: Any) -> str:
+        about = self.about(source, model, output, **changes)
+        before = (output / FOLDER / "job.json").read_text()
+        with pytest.raises(InferenceError, match=r"was begun with other ") as caught:
+            job(output, about).__enter__()
+        assert (output / FOLDER / "job.json").read_text() == before
         return str(caught.value).split("with other ")[1].split(";")[0]
 
     def test_changed_input(self, source: Path, model: Path, begun: Path) -> None:
         (source / "a.txt").write_text("w1\n\nw2\nw3\nw5")
-        assert self.refused(self.job(source, model, begun)) == "input.a.txt.sha256"
+        assert self.refused(source, model, begun) == "input.a.txt.sha256"
         (source / "a.txt").unlink()
-        assert self.refused(self.job(source, model, begun)) == "input.a.txt"
+        assert self.refused(source, model, begun) == "input.a.txt"
         for number in range(5):
             (source / f"{number}").write_text("w1\n")
-        found = self.refused(self.job(source, model, begun))
+        found = self.refused(source, model, begun)
         assert found == "input.a.txt, input.0, input.1 and 3 more"
 
     @pytest.mark.parametrize("name", ["verifier", "drafter", "dict.de.txt", "codes"])
     def test_other_models(self, source: Path, model: Path, begun: Path, name: str) -> None:
         path = model / name if "." in name or name == "codes" else model / f"{name}.pt"
         path.write_text("another")
-        assert self.refused(self.job(source, model, begun)) == f"models.{name}"
+        assert self.refused(source, model, begun) == f"models.{name}"
 
     @pytest.mark.parametrize(
         ("name", "value"), [("batch", 3), ("precision", "bfloat16"), ("block_size", 2), ("seed", 2)]
@@ -263,11 +192,11 @@ class TestAnotherJobIsRefused:
     def test_other_settings(
         self, source: Path, model: Path, begun: Path, name: str, value: Any
     ) -> None:
-        job = self.job(source, model, begun, **{name: value})
-        assert self.refused(job) == f"settings.{name}"
+        changes = {name: value}
+        assert self.refused(source, model, begun, **changes) == f"settings.{name}"
 
     def test_other_shards(self, source: Path, model: Path, begun: Path) -> None:
-        assert self.refused(self.job(source, model, begun, lines=3)) == "shard_lines"
+        assert self.refused(source, model, begun, lines=3) == "shard_lines"
 
     def test_the_same_elsewhere_is_the_same(
         self, source: Path, model: Path, begun: Path, tmp_path: Path
@@ -276,9 +205,9 @@ class TestAnotherJobIsRefused:
         source = source.rename(tmp_path / "moved")
         model = model.rename(tmp_path / "moved model")
         begun = begun.rename(tmp_path / "moved out")
-        with self.job(source, model, begun) as job:
-            assert run(job) == 3
-            job.finish()
+        with job(begun, self.about(source, model, begun)):
+            assert run(read(source, begun), begun) == 3
+            finish(read(source, begun), begun)
         check(begun)
 
     def test_a_drafter_that_is_not_used_does_not_matter(self, source: Path, model: Path) -> None:

@@ -21,7 +21,7 @@ from specdec_plugins.jobs.pool import MOST_TRIES, ShardTranslator, _reason, coun
 @pytest.fixture
 def shard(tmp_path: Path) -> Shard:
     (tmp_path / "in.txt").write_text("w1\nw2\nw3\n")
-    (file,) = read_corpus(find_files(tmp_path / "in.txt").files, tmp_path / "out", 2)
+    (file,) = read_corpus(find_files(tmp_path / "in.txt")[0], tmp_path / "out", 2)
     return file.shards[1]
 
 

@@ -8,9 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from specdec_plugins.evaluation.plots import new_figure, save_figure
-from specdec_plugins.files.json_object import JsonObject
-from specdec_plugins.files.output import write_whole
-from specdec_plugins.files.wording import counted
+from specdec_plugins.files.errors import counted
+from specdec_plugins.files.output import JsonObject, write_whole
 from specdec_plugins.jobs.make_pair.job import PairJob
 
 Facts = dict[str, JsonObject]

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from specdec_plugins.files.help import command_of
-
 PREPROCESS = "fairseq-preprocess"
 
 
@@ -22,7 +20,8 @@ class Command:
     arguments: tuple[str, ...]
 
     def __str__(self) -> str:
-        name = self.script if self.script == PREPROCESS else command_of(self.script)
+        module = "export" if self.script == "export_checkpoint" else self.script
+        name = module if module == PREPROCESS else f"specdec-{module.replace('_', '-')}"
         return shlex.join([name, *self.arguments])
 
 

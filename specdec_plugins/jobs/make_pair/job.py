@@ -10,8 +10,7 @@ from pathlib import Path
 import specdec_plugins
 from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
 from specdec_plugins.decoding.options import Value
-from specdec_plugins.files.json_object import JsonObject
-from specdec_plugins.files.paths import file_digest
+from specdec_plugins.files.output import JsonObject, file_digest
 from specdec_plugins.inference.pair_folder import VERIFIER, files_in_folder
 
 

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.json_object import JsonObject
-from specdec_plugins.files.output import write_json
-from specdec_plugins.files.paths import file_digest
-from specdec_plugins.files.work_folder import WorkFolder
+from specdec_plugins.files.lock import work_folder
+from specdec_plugins.files.output import JsonObject, file_digest, write_json
 from specdec_plugins.inference.pair_folder import DRAFTER
 from specdec_plugins.jobs.make_pair.card import write_card
 from specdec_plugins.jobs.make_pair.commands import Runner
@@ -63,7 +61,7 @@ class Making:
         """
         check_room(self.job)
         stopped = False
-        with WorkFolder(self.job.out, self.layout.work, "job.json", self.job.describe(), "OUT"):
+        with work_folder(self.job.out, self.layout.work / "job.json", self.job.describe(), "OUT"):
             for stage in self._order():
                 made_of = {path.name: file_digest(path) for path in stage.reads}
                 if self.record(stage.name).get("made_of") == made_of:

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from tqdm import tqdm
 
-from specdec_plugins.files.streams import tell
+from specdec_plugins.files.command import tell
 from specdec_plugins.jobs.make_pair.training_log import TrainingLog
 
 

@@ -8,8 +8,7 @@ import yaml
 from fairseq.models.transformer import TransformerModelBase
 from fairseq.modules import LearnedPositionalEmbedding
 
-from specdec_plugins.files.json_object import JsonObject
-from specdec_plugins.files.output import write_whole
+from specdec_plugins.files.output import JsonObject, write_whole
 from specdec_plugins.inference.pair_folder import DRAFTER
 from specdec_plugins.jobs.make_pair.job import PairJob
 from specdec_plugins.machine import processor_name

@@ -9,8 +9,8 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
+from specdec_plugins.files.errors import counted
 from specdec_plugins.files.output import write_whole
-from specdec_plugins.files.wording import counted
 from specdec_plugins.jobs.make_pair.commands import Runner
 from specdec_plugins.jobs.make_pair.job import PairJob
 from specdec_plugins.jobs.make_pair.make import FINISH, OF_HEADS, Making

@@ -16,10 +16,8 @@ from fairseq.models.transformer import TransformerModelBase
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.evaluation.differences import decode
 from specdec_plugins.evaluation.texts import read_text
-from specdec_plugins.files.json_object import JsonObject
-from specdec_plugins.files.output import write_json, write_whole
-from specdec_plugins.files.paths import file_digest
-from specdec_plugins.files.wording import counted
+from specdec_plugins.files.errors import counted
+from specdec_plugins.files.output import JsonObject, file_digest, write_json, write_whole
 from specdec_plugins.inference import Settings, Translator, load_translator
 from specdec_plugins.inference.ctranslate2_ar import obstacle
 from specdec_plugins.inference.ctranslate2_model import is_installed

@@ -13,10 +13,8 @@ from random import Random
 
 from specdec_plugins.decoding.limits import LARGEST, GenerationLimits
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.input import InputLines
-from specdec_plugins.files.json_object import JsonObject
-from specdec_plugins.files.output import write_whole
-from specdec_plugins.files.whole_file import whole_file
+from specdec_plugins.files.lines import InputLines
+from specdec_plugins.files.output import JsonObject, whole_file, write_whole
 from specdec_plugins.inference.translator import Translator
 from specdec_plugins.jobs.make_pair.job import PairJob
 

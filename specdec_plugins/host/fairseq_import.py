@@ -1,19 +1,21 @@
-"""Importing fairseq without libraries that only tasks and criterions of others need."""
+"""Import fairseq without its side effects."""
 
 from __future__ import annotations
 
+import logging
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 
 LIBRARIES = "sklearn", "sklearn.metrics", "scipy.stats"
-"""What two of fairseq's modules import to classify sentences and sounds: a second and 140 MiB."""
+"""Imported by two of fairseq's modules to classify sentences and sounds: a second and 140 MiB."""
 
 
 class _Deferred(ModuleType):
-    """Stands for a module; what is taken from it imports the module when it is called."""
+    """Stand for a module; its functions import it when they are called."""
 
     def __getattr__(self, name: str) -> Callable[..., object]:
         if name.startswith("__"):
@@ -27,10 +29,9 @@ class _Deferred(ModuleType):
 
 @contextmanager
 def deferred_imports() -> Iterator[None]:
-    """Defer, within it, what is imported from :data:`LIBRARIES`: it is not loaded before it is
-    called.
+    """Defer imports of :data:`LIBRARIES` within the block until something of them is called.
 
-    What is loaded already stays as it is; whoever imports one of them later has the real one.
+    A module that is loaded already stays as it is; whoever imports one later has the real one.
     """
     missing = [name for name in LIBRARIES if name not in sys.modules]
     modules = {name: _Deferred(name) for name in missing}
@@ -44,3 +45,18 @@ def deferred_imports() -> Iterator[None]:
     finally:
         for name in missing:
             del sys.modules[name]
+
+
+@contextmanager
+def quiet_import() -> Iterator[None]:
+    """Keep modules that are imported within the block from setting up the root logger, and from
+    showing warnings. Python leaves a root logger alone that has a handler."""
+    root, handler = logging.getLogger(), logging.NullHandler()
+    root.addHandler(handler)
+    try:
+        with warnings.catch_warnings():
+            if not sys.warnoptions:
+                warnings.simplefilter("ignore")
+            yield
+    finally:
+        root.removeHandler(handler)

@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""Bring a public corpus: {train,valid,test}.{SRC,TGT}, raw and cased.
+
+    scripts/get_data.py multi30k runs/raw
+    scripts/get_data.py wmt14 runs/raw --direction de-en
+
+multi30k: English-German captions, for non-commercial research (https://github.com/multi30k/dataset).
+wmt14: English-German, 4.5 million pairs (5 GB of disk), newstest2013 and newstest2014. wmt16:
+English-Romanian, 0.6 million pairs, newsdev2016 and newstest2016. WMT's training pairs are cleaned:
+no empty sides, no bytes that are not UTF-8, at most 250 words, and neither side more than 1.5 times
+as long as the other. --mirror names a folder or URL that has the same files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import shutil
+import subprocess
+import sys
+import tarfile
+import urllib.request
+import zipfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import zip_longest
+from pathlib import Path
+from typing import IO
+
+MULTI30K = (
+    "https://raw.githubusercontent.com/multi30k/dataset/"
+    "a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw/"
+)
+SPLITS = {"train": ("train", 29000), "valid": ("val", 1014), "test": ("test_2016_flickr", 1000)}
+STATMT = "https://www.statmt.org/"
+WMT = {
+    "wmt14": {
+        f"{STATMT}wmt13/training-parallel-europarl-v7.tgz": "europarl-v7.de-en",
+        f"{STATMT}wmt13/training-parallel-commoncrawl.tgz": "commoncrawl.de-en",
+        f"{STATMT}wmt14/training-parallel-nc-v9.tgz": "news-commentary-v9.de-en",
+    },
+    "wmt16": {
+        "https://data.statmt.org/wmt16/translation-task/training-parallel-ep-v8.tgz": (
+            "europarl-v8.ro-en"
+        ),
+        "https://object.pouta.csc.fi/OPUS-SETIMES/v2/moses/en-ro.txt.zip": "SETIMES.en-ro",
+    },
+}
+TESTS = {"wmt14": ("wmt13", "wmt14/full"), "wmt16": ("wmt16/dev", "wmt16")}
+LANGUAGES = {"wmt14": ["en", "de"], "wmt16": ["en", "ro"]}
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[IO[bytes]]:
+    """A file that gets its name when the block has ended well."""
+    part = path.with_name(f"{path.name}.part")
+    with open(part, "wb") as file:
+        yield file
+    part.rename(path)
+
+
+def fetch(url: str, out: Path, mirror: str | None) -> Path:
+    """Download a file to ``out/download``, unless it is there."""
+    path = out / "download" / url.rpartition("/")[2]
+    if not path.exists():
+        url = f"{mirror}/{path.name}" if mirror else url
+        print(f"downloading {url}", file=sys.stderr)
+        with urllib.request.urlopen(url) as response, whole(path) as file:
+            shutil.copyfileobj(response, file)
+    return path
+
+
+def members(archive: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
+    """The files of a tar or zip archive, by their names without folders."""
+    if archive.suffix == ".zip":
+        with zipfile.ZipFile(archive) as zipped:
+            for name in zipped.namelist():
+                yield name.rpartition("/")[2], zipped.open(name)
+    else:
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                yield member.name.rpartition("/")[2], tar.extractfile(member)
+
+
+def is_clean(source: str, target: str) -> bool:
+    """Return whether a pair is long and short enough, and UTF-8."""
+    shorter, longer = sorted((len(source.split()), len(target.split())))
+    return "\ufffd" not in source + target and shorter > 0 and longer <= min(250, 1.5 * shorter)
+
+
+def get_multi30k(out: Path, mirror: str | None) -> None:
+    """Download Multi30k."""
+    for split, (name, count) in SPLITS.items():
+        for lang in ("en", "de"):
+            with gzip.open(fetch(f"{MULTI30K}{name}.{lang}.gz", out, mirror)) as packed:
+                lines = [line.rstrip(b"\r\n") + b"\n" for line in packed]
+            if len(lines) != count:
+                sys.exit(f"get_data.py: {name}.{lang}.gz has {len(lines)} lines, not {count}")
+            with whole(out / f"{split}.{lang}") as file:
+                file.writelines(lines)
+
+
+def get_wmt(corpus: str, out: Path, direction: str, mirror: str | None) -> None:
+    """Download a WMT corpus and its test sets, and clean its training pairs."""
+    for split, name in zip(("valid", "test"), TESTS[corpus]):
+        for lang, side in zip(direction.split("-"), ("src", "ref")):
+            with whole(out / f"{split}.{lang}") as file:
+                command = ["sacrebleu", "-t", name, "-l", direction, "--echo", side]
+                subprocess.run(command, stdout=file, check=True)
+    with ExitStack() as stack:
+        languages = LANGUAGES[corpus]
+        texts = [stack.enter_context(whole(out / f"train.{lang}")) for lang in languages]
+        for url, name in WMT[corpus].items():
+            archive = fetch(url, out, mirror)
+            sides = [archive.with_name(f"{name}.{lang}") for lang in languages]
+            for member, stream in members(archive):
+                if stream is not None and archive.with_name(member) in sides:
+                    with whole(archive.with_name(member)) as file:
+                        shutil.copyfileobj(stream, file)
+            # A line ends at a line feed and nowhere else.
+            how = {"encoding": "utf-8", "errors": "replace", "newline": "\n"}
+            files = [stack.enter_context(side.open(**how)) for side in sides]
+            for pair in zip_longest(*files):
+                if None in pair:
+                    sys.exit(f"get_data.py: the sides of {name} differ in number of lines")
+                if is_clean(*pair):
+                    for text, line in zip(texts, pair):
+                        text.write(f"{' '.join(line.split())}\n".encode())
+
+
+def main() -> None:
+    """Bring the corpus that the command line names."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("corpus", choices=["multi30k", *WMT])
+    parser.add_argument("out", type=Path, metavar="OUT_DIR")
+    parser.add_argument("--direction", help="of WMT's test sets (en-de or en-ro)")
+    parser.add_argument("--mirror", metavar="URL")
+    args = parser.parse_args()
+    (args.out / "download").mkdir(parents=True, exist_ok=True)
+    if args.corpus == "multi30k":
+        get_multi30k(args.out, args.mirror)
+    else:
+        direction = args.direction or "-".join(LANGUAGES[args.corpus])
+        get_wmt(args.corpus, args.out, direction, args.mirror)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""Commands: their parsers, their streams, and the wrapper that turns errors into one line."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import logging
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import wraps
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from specdec_plugins.files.errors import InferenceError, SpecdecError
+
+logger = logging.getLogger(__name__)
+
+Main = Callable[[list[str]], int | None]
+
+
+class Parser(argparse.ArgumentParser):
+    """A command's parser, which shows its module's text. Errors are one line."""
+
+    def __init__(self, prog: str, text: str | None, usage: str | None = None) -> None:
+        formatter = argparse.RawDescriptionHelpFormatter
+        super().__init__(prog, usage, text, formatter_class=formatter, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with status 2 and one line."""
+        self.exit(2, f"{self.prog}: {' '.join(message.split())}\n")
+
+
+def program(script: str) -> str:
+    """Return a command's name in messages: its own if it was called by that, or its script's."""
+    called = Path(sys.argv[0]).name
+    return called if called.startswith("specdec-") else script
+
+
+def command(
+    prog: str,
+    interrupted: str = "interrupted",
+    failed: int | None = None,
+    logs: bool = True,
+) -> Callable[[Main], Callable[..., int]]:
+    """Make a command of its main function; without arguments it takes the program's.
+
+    What a user can mend ends in one line on standard error; with ``LOGLEVEL=DEBUG`` the traceback
+    stands before it. SIGTERM and SIGHUP clean up as Ctrl-C does.
+
+    Args:
+        interrupted: the line after an interruption, whose status is 128 and the signal's number.
+        failed: the status after an error; by default 2 for a ``ValueError``, which is about the
+            command line, and 1 otherwise.
+        logs: whether the terminal is prepared; fairseq's trainer sets up its own logging.
+    """
+
+    def decorate(main: Main) -> Callable[..., int]:
+        @wraps(main)
+        def run(argv: Sequence[str] | None = None) -> int:
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                is_main = threading.current_thread() is threading.main_thread()
+                if is_main and signal.getsignal(number) is signal.SIG_DFL:
+                    signal.signal(number, _stop)
+            try:
+                if logs:
+                    _prepare_terminal(prog)
+                return main(list(sys.argv[1:] if argv is None else argv)) or 0
+            except BrokenPipeError:
+                return 0
+            except KeyboardInterrupt as stop:
+                return _fail(prog, 128 + (stop.args or (signal.SIGINT,))[0], interrupted)
+            except (SpecdecError, OSError, ValueError) as error:
+                if not logs and not isinstance(error, SpecdecError):
+                    raise  # from fairseq: its traceback is of use
+                return _fail(prog, failed or 1 + isinstance(error, ValueError), str(error))
+            except RuntimeError as error:
+                if type(error).__name__ != "OutOfMemoryError":
+                    raise
+                return _fail(prog, 1, "the GPU's memory does not suffice; give a smaller --batch")
+
+        return run
+
+    return decorate
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt(number)
+
+
+def _prepare_terminal(prog: str) -> None:
+    """Log under the command's name, and read and print UTF-8 in every locale."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:  # closed: without this a file would be opened in its place
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stderr is None or sys.stderr.closed:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (to the very end)
+    for stream in (sys.stdin, sys.stdout):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="surrogateescape")
+    level = os.environ.get("LOGLEVEL", "WARNING").upper()
+    logging.basicConfig(stream=sys.stderr, level=level, format=f"{prog}: %(message)s")
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
+
+
+def tell(text: str) -> None:
+    """Write a line to standard error, if anybody can read it."""
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def put(text: str) -> None:
+    """Write to standard output, at once.
+
+    Raises:
+        BrokenPipeError: nobody reads it any more.
+        InferenceError: it cannot be written to.
+    """
+    try:
+        print(text, end="", flush=True)
+    except OSError as error:
+        # Or Python would try again when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise InferenceError(f"standard output: cannot be written to ({error.strerror})") from error
+
+
+def _fail(prog: str, status: int, message: str) -> int:
+    logger.debug("traceback:", exc_info=True)
+    tell(f"{prog}: {' '.join(message.split())}")
+    return status

@@ -1,0 +1,186 @@
+"""Lines: of a file or standard input, and of an output that a later run can go on with."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import IO, BinaryIO
+
+from specdec_plugins.files.errors import InferenceError, explained
+
+STANDARD = "-"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the input, numbered from 1."""
+
+    number: int
+    text: str
+    target_prefix: str | None = None
+    """The beginning of its translation; None is that of the settings."""
+
+
+class InputLines:
+    """The lines of a binary stream, read one by one, so that typed lines are seen at once.
+
+    Iteration stops at the first fault, which :meth:`check` then raises: the lines before it can be
+    translated first.
+    """
+
+    def __init__(self, stream: BinaryIO, path: str | None = None) -> None:
+        self.path = path
+        self.name = path or "standard input"
+        self.number = 0
+        """Lines read so far."""
+        self._stream = stream
+        self._fault: InferenceError | None = None
+
+    @classmethod
+    def open(cls, path: str, flag: str = "--input-path") -> InputLines:
+        """Return the lines of a file, or of standard input for ``-``; ``flag`` is what named it.
+
+        Raises:
+            InferenceError: it cannot be opened.
+        """
+        if path == STANDARD:
+            if sys.stdin is None:
+                raise InferenceError(f"{flag} -: standard input is closed")
+            return cls(sys.stdin.buffer)
+        with explained(f"{flag} {path}: cannot be read", "check the path"):
+            return cls(open(path, "rb"), path)
+
+    def __enter__(self) -> InputLines:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.path is not None:
+            self._stream.close()
+
+    @property
+    def typed(self) -> bool:
+        """Whether somebody sits at the other end."""
+        return self._stream.isatty()
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it can be read again."""
+        return self.path is not None and os.path.isfile(self.path)
+
+    def total(self) -> int | None:
+        """Return the number of all lines of a file; None where that cannot be known."""
+        if self.path is None or not self.is_file:
+            return None
+        lines, end = complete_lines(self.path)
+        return lines + (end < os.path.getsize(self.path))
+
+    def __iter__(self) -> Iterator[Line]:
+        try:
+            while self._fault is None:
+                with explained(f"{self.name}: cannot be read"):
+                    line = self._stream.readline()
+                if not line:
+                    return
+                self.number += 1
+                text = line.decode("utf-8-sig" if self.number == 1 else "utf-8")
+                yield Line(self.number, text.removesuffix("\n").removesuffix("\r"))
+        except UnicodeDecodeError:
+            fault = f"{self.name}: line {self.number} is not UTF-8; convert the file (iconv)"
+            self._fault = InferenceError(fault)
+        except InferenceError as error:
+            self._fault = error
+
+    def check(self, remedy: str = "") -> None:
+        """Raise the fault that ended the input early, if there was one; ``remedy`` is added.
+
+        Raises:
+            InferenceError: there was.
+        """
+        if self._fault is not None:
+            raise InferenceError(f"{self._fault}{remedy}") from self._fault
+
+
+class OutputLines:
+    """Lines written at once: after an interruption at most the last one is unfinished.
+
+    Nothing is changed until it is entered as a context.
+    """
+
+    def __init__(self, path: str, resume: bool = False, flag: str = "--output-path") -> None:
+        """Look at what is there; ``-`` is standard output.
+
+        Raises:
+            InferenceError: it cannot be read, or not be resumed.
+        """
+        self.path, self._flag = path, flag
+        self.done = 0
+        """Complete lines that are there and stay."""
+        self._file: IO[bytes] | None = None
+        if path == STANDARD and sys.stdout is None:
+            raise InferenceError(f"{flag} -: standard output is closed")
+        if resume and not self.resumable:
+            raise InferenceError(f"--resume: needs an ordinary file to go on with; give {flag}")
+        if resume and os.path.exists(path):
+            with explained(f"--resume: {path}: cannot be read"):
+                self.done = complete_lines(path)[0]
+
+    @property
+    def resumable(self) -> bool:
+        """Whether it is, or will be, an ordinary file."""
+        there = os.path.exists(self.path)
+        return self.path != STANDARD and (os.path.isfile(self.path) or not there)
+
+    def __enter__(self) -> OutputLines:
+        """Begin to write: after the lines that stay, and over everything else.
+
+        Raises:
+            InferenceError: the file cannot be opened.
+        """
+        with explained(f"{self._flag} {self.path}: cannot be written to"):
+            if self.path == STANDARD:
+                self._file = open(sys.stdout.fileno(), "wb", buffering=0, closefd=False)
+            elif self.done:
+                self._file = open(self.path, "r+b", buffering=0)
+                self._file.truncate(self._file.seek(complete_lines(self.path, self.done)[1]))
+            else:
+                self._file = open(self.path, "wb", buffering=0)
+        return self
+
+    def write(self, text: str) -> None:
+        """Write a line through to the system.
+
+        Raises:
+            BrokenPipeError: nobody reads standard output any more.
+            InferenceError: it cannot be written.
+        """
+        assert self._file is not None
+        line = rest = memoryview(f"{text}\n".encode())
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            if isinstance(error, BrokenPipeError) and self.path == STANDARD:
+                raise
+            fault = f"{self._flag} {self.path}: cannot be written to ({error.strerror})"
+            if self.resumable:
+                self._file.truncate(self._file.tell() - (len(line) - len(rest)))
+                fault += "; lines before are kept, go on with --resume"
+            raise InferenceError(fault) from error
+
+    def __exit__(self, *exception: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def complete_lines(path: str, max_: int | None = None) -> tuple[int, int]:
+    """Return how many lines of a file end in a line feed, up to ``max_``, and where they end."""
+    lines = end = 0
+    with open(path, "rb") as file:
+        for line in islice(file, max_):
+            if line.endswith(b"\n"):
+                lines += 1
+                end += len(line)
+    return lines, end

@@ -1,0 +1,73 @@
+"""Models that are built without memory, and fairseq's checkpoints written whole."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from fairseq.file_io import PathManager
+from fairseq.modules import SinusoidalPositionalEmbedding
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from specdec_plugins.files.output import whole_file
+
+_copy = PathManager.copy
+
+
+def copy_checkpoints_whole() -> None:
+    """Let fairseq copy checkpoints whole or not at all.
+
+    It writes one checkpoint whole, and copies it over ``checkpoint_best.pt`` and
+    ``checkpoint_last.pt``: a training that is killed meanwhile could not be resumed.
+    """
+    PathManager.copy = staticmethod(copy_whole)
+
+
+def copy_whole(src_path: str, dst_path: str, overwrite: bool = False) -> bool:
+    """Copy a file as fairseq does, and whole or not at all if both are ordinary files."""
+    if not os.path.isfile(src_path) or not os.path.isdir(os.path.dirname(dst_path) or "."):
+        return bool(_copy(src_path, dst_path, overwrite))
+    with open(src_path, "rb") as source, whole_file(dst_path) as target:
+        shutil.copyfileobj(source, target)
+    return True
+
+
+@contextmanager
+def without_memory() -> Iterator[None]:
+    """Build models within the block without memory, to learn the shapes of their weights.
+
+    Values are not worked out either: for some of them torch would import its compiler, which takes
+    seconds and 60 MiB.
+    """
+    stock = SinusoidalPositionalEmbedding.get_embedding
+    SinusoidalPositionalEmbedding.get_embedding = staticmethod(_empty_table)
+    try:
+        with torch.device("meta"), _Undrawn():
+            yield
+    finally:
+        SinusoidalPositionalEmbedding.get_embedding = staticmethod(stock)
+
+
+def _empty_table(entries: int, channels: int, padding: int | None = None) -> Tensor:
+    return torch.empty(entries, channels)
+
+
+class _Undrawn(TorchFunctionMode):
+    """Leave normally distributed weights undrawn."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        options = kwargs or {}
+        if func in (nn.init.normal_, Tensor.normal_):
+            return args[0] if args else options["tensor"]
+        return func(*args, **options)

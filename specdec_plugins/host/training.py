@@ -1,0 +1,113 @@
+"""Training with fairseq: precisions that the machine has, and batches of all sentences."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Protocol
+
+import numpy as np
+import torch
+from fairseq.data import LanguagePairDataset
+from fairseq.models import BaseFairseqModel
+from numpy.typing import NDArray
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from specdec_plugins.host.fairseq_types import Sample
+
+SHORT = 128
+"""Tokens up to which plain matrix products attend faster: torch's fused CPU kernel takes 1.15 to 6
+times as long in bfloat16 (100 to 10 tokens, torch 2.13, AVX-512), and is faster at 250 tokens."""
+
+
+@contextmanager
+def autocast(name: str, model: BaseFairseqModel, sample: Sample) -> Iterator[None]:
+    """Run forward and backward pass of a batch as ``--autocast`` asks; parameters stay float32.
+
+    Raises:
+        ValueError: the model does not have float32 parameters on the CPU.
+    """
+    parameter = next(model.parameters())
+    if parameter.device.type != "cpu" or parameter.dtype != torch.float32:
+        raise ValueError(
+            f"--autocast {name}: is for training on the CPU in float32 (--cpu, without "
+            "--fp16 and --bf16); on a GPU use --fp16 or --amp"
+        )
+    longest = max(sample["net_input"]["src_tokens"].size(1), sample["target"].size(1))
+    kernels = [SDPBackend.MATH]
+    if longest > SHORT:
+        kernels = [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
+    with torch.autocast("cpu", dtype=getattr(torch, name)), sdpa_kernel(kernels):
+        yield
+
+
+class TrainingPrecision(Protocol):
+    """fairseq's options of a device and a precision."""
+
+    cpu: bool
+    tpu: bool
+    fp16: bool
+    memory_efficient_fp16: bool
+    amp: bool
+
+
+def refuse_precision(cfg: TrainingPrecision) -> None:
+    """End a training whose precision this machine does not have.
+
+    The program ends with one line: fairseq would show a traceback, or train in float32.
+    """
+    # Without a parsed command line the values are names of fairseq's options, not bools.
+    if cfg.tpu is True and find_spec("torch_xla") is None:
+        sys.exit(
+            "fairseq-train: --bf16, --tpu: both are for a TPU in fairseq-train, and torch_xla is "
+            "not installed; give --fp16 on a GPU, --autocast bfloat16 on a CPU, or train by "
+            "fairseq-hydra-train with common.bf16=true"
+        )
+    if torch.cuda.is_available() and cfg.cpu is not True:
+        return
+    for flag, given in (
+        ("--fp16", cfg.fp16 is True and cfg.memory_efficient_fp16 is not True),
+        ("--amp", cfg.amp is True),
+    ):
+        if given:
+            sys.exit(
+                f"fairseq-train: {flag}: needs a GPU; on a CPU leave it out, or turn off a "
+                f"recipe's by --no-{flag[2:]}, and give --autocast bfloat16"
+            )
+
+
+class WholePairs(LanguagePairDataset):
+    """fairseq's dataset, without its loss of sentences.
+
+    fairseq 0.12.3 leaves out a last batch whose size is no multiple of
+    ``--required-batch-size-multiple``, which is 8 by default.
+    """
+
+    slots = 0
+    """Masked slots that are computed with each sentence; ``--max-tokens`` counts them too."""
+
+    def num_tokens(self, index: int) -> int:
+        """Return the tokens of a sentence, of its longer side, as ``--max-tokens`` counts them."""
+        return int(self.num_tokens_vec(np.array([index]))[0])
+
+    def num_tokens_vec(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the same of n sentences, ``(n,)``."""
+        sources, targets = self.src_sizes[indices], self.tgt_sizes
+        if targets is None:
+            return sources
+        return np.maximum(sources, targets[indices] + self.slots)
+
+    def get_batch_shapes(self) -> list[tuple[int | None, int]] | None:
+        """Return fairseq's shapes of ``--num-batch-buckets``, with the slots."""
+        shapes = super().get_batch_shapes()
+        return shapes and [(rows, tokens + self.slots) for rows, tokens in shapes]
+
+    def batch_by_size(
+        self, indices: NDArray[np.int64], **kwargs: object
+    ) -> list[NDArray[np.int64]]:
+        """Return fairseq's batches, and the sentences that it left out as a last one."""
+        batches = super().batch_by_size(indices, **kwargs)
+        kept = sum(len(batch) for batch in batches)
+        return batches if kept == len(indices) else [*batches, indices[kept:]]

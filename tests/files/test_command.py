@@ -1,0 +1,105 @@
+"""The wrapper of commands: streams that are closed or full, signals, errors as one line."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from scripts_here import SCRIPTS, run
+
+from specdec_plugins.files.command import command
+from specdec_plugins.files.errors import InferenceError
+
+PACKAGE = SCRIPTS.parent / "specdec_plugins"
+PROGRAM = """
+import os, sys, types
+
+# The room alone: importing all of the package takes seconds.
+sys.modules["specdec_plugins"] = types.ModuleType("specdec_plugins")
+sys.modules["specdec_plugins"].__path__ = [sys.argv[1]]
+
+from specdec_plugins.files.command import command, put, tell
+
+@command("name.py")
+def main(argv):
+    file = os.open(os.devnull, os.O_RDONLY)
+    tell("progress")
+    put("result\\n")
+    return 0 if file > 2 else 9
+
+sys.exit(main([]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("redirections", "status", "out", "err"),
+    [
+        ("<&- >&- 2>&-", 0, "", ""),
+        ("2>/dev/full", 0, "result\n", ""),
+        (">/dev/full", 1, "", "progress\nname.py: standard output: cannot be written to"),
+        ("| true", 0, "", "progress\n"),
+    ],
+)
+def test_streams(redirections: str, status: int, out: str, err: str) -> None:
+    if "/dev/full" in redirections and not os.path.exists("/dev/full"):
+        pytest.skip("needs /dev/full")
+    line = ["sh", "-c", f'"$0" -c "$1" "$2" {redirections}', sys.executable, PROGRAM, str(PACKAGE)]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (status, out)
+    assert done.stderr.startswith(err)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_clean_up(number: signal.Signals, tmp_path: Path) -> None:
+    @command("name.py", "interrupted; lines are kept")
+    def main(argv: list[str]) -> None:
+        (tmp_path / "work").touch()
+        try:
+            os.kill(os.getpid(), number)
+            signal.pause()
+        finally:
+            (tmp_path / "work").unlink()
+
+    before = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP)}
+    for other in before:
+        signal.signal(other, signal.SIG_DFL)
+    try:
+        assert main([]) == 128 + number
+    finally:
+        for other, handler in before.items():
+            signal.signal(other, handler)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(InferenceError("a\nb"), 1), (OSError("a b"), 1), (ValueError("a b"), 2)]
+)
+def test_errors_are_one_line(
+    error: Exception, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @command("name.py")
+    def main(argv: list[str]) -> None:
+        raise error
+
+    assert main([]) == status
+    assert capsys.readouterr().err == "name.py: a b\n"
+
+
+def test_importing_the_package_leaves_logging_alone() -> None:
+    code = "import specdec_plugins, logging; assert not logging.getLogger().handlers"
+    done = run(sys.executable, "-c", code, folder=SCRIPTS.parent, LOGLEVEL="bogus")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_scripts_open_their_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(SCRIPTS)
+    for name in ("inference", "encoder_initial", "calibrate_head"):
+        monkeypatch.setattr(sys, "argv", [str(SCRIPTS / f"{name}.py"), "--help"])
+        with pytest.raises(SystemExit) as stopped:
+            runpy.run_path(sys.argv[0], run_name="__main__")
+        assert stopped.value.code == 0

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import logging
 import os
-import resource
 import subprocess
 import sys
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -25,7 +25,6 @@ from specdec_plugins.machine import python_path, python_program
 logger = logging.getLogger(__name__)
 
 CODE = "from specdec_plugins.evaluation.worker import main; main()"
-STATUS = Path("/proc/self/status")
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 # Idle threads must not take the core of the system that is measured. But PyTorch's spin for some
 # milliseconds from one operation to the next: to be woken by the kernel takes three times as long.
@@ -86,15 +85,12 @@ def main() -> None:
         connection.send(Failure(str(error) or type(error).__name__, traceback.format_exc()))
 
 
-def peak_memory() -> int:
-    """Return the most bytes of memory that this process has had."""
-    try:
-        status = dict(line.split(":", 1) for line in STATUS.read_text("utf-8").splitlines())
-        return int(status["VmHWM"].split()[0]) * 1024
-    except (OSError, KeyError):
-        # On Linux this would begin with the figure of the parent process.
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024
+def peak_memory() -> int | None:
+    """Return the most bytes of memory that this process has had, where the system tells it."""
+    with suppress(OSError, KeyError):
+        status = Path("/proc/self/status").read_text("utf-8").splitlines()
+        return int(dict(line.split(":", 1) for line in status)["VmHWM"].split()[0]) * 1024
+    return None
 
 
 class SystemProcess:
@@ -117,7 +113,8 @@ class SystemProcess:
                 # Ctrl-C is for this process, which then ends the others.
                 start_new_session=True,
             )
-        self._send(job)
+        with suppress(OSError):  # if it has ended, load() says so
+            self._connection.send(job)
 
     def __enter__(self) -> SystemProcess:
         return self
@@ -136,7 +133,7 @@ class SystemProcess:
         Raises:
             InferenceError: it failed.
         """
-        self._receive()
+        self._answer()
 
     def decode(self, batches: int, seed: int) -> Decoded:
         """Have batches decoded, as by :meth:`Job.decode`.
@@ -144,31 +141,23 @@ class SystemProcess:
         Raises:
             InferenceError: it failed.
         """
-        self._send((batches, seed))
-        return self._receive()
+        with suppress(OSError):
+            self._connection.send((batches, seed))
+        return self._answer()
 
-    def _receive(self) -> Decoded:
+    def _answer(self) -> Decoded:
         try:
             answer = self._connection.recv()
         except (EOFError, OSError) as error:
-            raise self._ended() from error
+            raise InferenceError(
+                f"{self.name}: its process ended (status {self._process.wait()}); if memory does "
+                "not suffice for all systems at once, compare fewer"
+            ) from error
         if isinstance(answer, Failure):
             logger.debug("%s: %s", self.name, answer.traceback)
             raise InferenceError(f"{self.name}: {answer.message}")
         assert isinstance(answer, Decoded)
         return answer
-
-    def _send(self, message: object) -> None:
-        try:
-            self._connection.send(message)
-        except OSError as error:
-            raise self._ended() from error
-
-    def _ended(self) -> InferenceError:
-        return InferenceError(
-            f"{self.name}: its process ended (status {self._process.wait()}); if memory does not "
-            "suffice for all systems at once, compare fewer"
-        )
 
 
 def environment(threads: int) -> dict[str, str]:

@@ -17,7 +17,7 @@ from specdec_plugins.evaluation.own_system import TranslatorJob
 from specdec_plugins.evaluation.runs import Run, read_runs
 from specdec_plugins.evaluation.systems import System
 from specdec_plugins.evaluation.texts import Sentences
-from specdec_plugins.evaluation.worker import Job, SystemProcess
+from specdec_plugins.evaluation.worker import SystemProcess
 from specdec_plugins.files.errors import explained
 from specdec_plugins.files.json_object import JsonObject
 from specdec_plugins.files.work_folder import WorkFolder
@@ -85,7 +85,7 @@ class Experiment:
                 if missing := [system for system in turn if (system.name, *here) not in done]:
                     yield place, number, missing
 
-    def job(self, system: System, place: Place) -> Job:
+    def job(self, system: System, place: Place) -> TranslatorJob | CTranslate2Job:
         """Return what a system loads and decodes at a place."""
         text, batches = place.text, place.text.batches(place.batch)
         if system.compute_type is None:

@@ -16,7 +16,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.json_object import JsonObject
@@ -47,24 +47,6 @@ class Decoded:
     """Fields of a :class:`Run` that this kind of system knows."""
 
 
-class Job(Protocol):
-    """A system, and the batches that it is to decode; sent to its process before it is loaded."""
-
-    def load(self) -> None: ...
-
-    def decode(self, batches: int, seed: int) -> Decoded:
-        """Decode the first ``batches``; ``seed`` decides drawn output."""
-        ...
-
-
-@dataclass(frozen=True)
-class Failure:
-    """The reason why a process ends."""
-
-    message: str
-    traceback: str
-
-
 def main() -> None:
     """Serve at the end of a pipe, whose descriptor is the first argument, until it is closed."""
     # Before fairseq does so, which logs all that it imports.
@@ -72,7 +54,7 @@ def main() -> None:
     logging.basicConfig(level=level, format="%(message)s")
     connection = Connection(int(sys.argv[1]))
     try:
-        job: Job = connection.recv()
+        job = connection.recv()
         job.load()
         connection.send(Decoded())
         while True:
@@ -82,7 +64,7 @@ def main() -> None:
     except (EOFError, BrokenPipeError):
         pass  # the experiment has ended
     except Exception as error:  # any error of a library must reach the experiment
-        connection.send(Failure(str(error) or type(error).__name__, traceback.format_exc()))
+        connection.send((str(error) or type(error).__name__, traceback.format_exc()))
 
 
 def peak_memory() -> int | None:
@@ -99,8 +81,8 @@ class SystemProcess:
     As a context it is ended when that is left.
     """
 
-    def __init__(self, name: str, job: Job, threads: int) -> None:
-        """Start the process, and let it load."""
+    def __init__(self, name: str, job: object, threads: int) -> None:
+        """Start the process, and let ``job`` load, which has ``load()`` and ``decode()``."""
         self.name = name
         self._connection, theirs = Pipe()
         with theirs:
@@ -136,7 +118,7 @@ class SystemProcess:
         self._answer()
 
     def decode(self, batches: int, seed: int) -> Decoded:
-        """Have batches decoded, as by :meth:`Job.decode`.
+        """Have the first ``batches`` decoded; ``seed`` decides drawn output.
 
         Raises:
             InferenceError: it failed.
@@ -153,11 +135,11 @@ class SystemProcess:
                 f"{self.name}: its process ended (status {self._process.wait()}); if memory does "
                 "not suffice for all systems at once, compare fewer"
             ) from error
-        if isinstance(answer, Failure):
-            logger.debug("%s: %s", self.name, answer.traceback)
-            raise InferenceError(f"{self.name}: {answer.message}")
-        assert isinstance(answer, Decoded)
-        return answer
+        if isinstance(answer, Decoded):
+            return answer
+        message, where = answer
+        logger.debug("%s: %s", self.name, where)
+        raise InferenceError(f"{self.name}: {message}")
 
 
 def environment(threads: int) -> dict[str, str]:

@@ -36,7 +36,7 @@ CEILINGS = {
     "data": 313,
     "decoding": 6398,
     "engines": 1446,
-    "evaluation": 1737,
+    "evaluation": 1719,
     "files": 1151,
     "host": 423,
     "inference": 2922,

@@ -31,17 +31,20 @@ from pathlib import Path
 from tqdm import tqdm
 
 from specdec_plugins.decoding.generator import SpeculativeGenerator
-from specdec_plugins.evaluation.ctranslate2_system import check_compute_type
 from specdec_plugins.evaluation.experiment import Experiment, measure
 from specdec_plugins.evaluation.plots import check_plotting, draw, save_figure
 from specdec_plugins.evaluation.records import sentence_records
-from specdec_plugins.evaluation.systems import AR, System, choose_baseline, parse_system
+from specdec_plugins.evaluation.systems import AR, System, parse_system
 from specdec_plugins.evaluation.table import results, table
 from specdec_plugins.evaluation.texts import Sentences
 from specdec_plugins.files.command import command, program, put
 from specdec_plugins.files.output import write_whole
 from specdec_plugins.inference import Translator, load_translator
-from specdec_plugins.inference.ctranslate2_model import convert_verifier, refuse_languages
+from specdec_plugins.inference.ctranslate2_model import (
+    convert_verifier,
+    is_installed,
+    refuse_languages,
+)
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.settings import PLAIN
 
@@ -90,10 +93,9 @@ def main(argv: Sequence[str]) -> None:
     base = make_settings(argparse.Namespace(**{**vars(args), **single}))
     names = dict.fromkeys(args.systems)
     systems = [parse_system(name, base, vars(args)) for name in names]
-    baseline = choose_baseline(systems, args.baseline)
-    for system in systems:
-        if system.compute_type is not None:
-            check_compute_type(system.compute_type)
+    baseline = args.baseline or (AR if AR in names else args.systems[0])
+    if baseline not in names:
+        raise ValueError(f"--baseline {baseline}: must be one of {', '.join(names)}")
     drafts = any(system.settings.drafts for system in systems)
     # Models that cannot be used are refused before anything is written.
     checked = base if drafts else parse_system(AR, base).settings
@@ -106,7 +108,6 @@ def main(argv: Sequence[str]) -> None:
                 Sentences.read(path, reference, args.lines, translator)
                 for path, reference in zip(args.input_path, references)
             ],
-            base=base,
             rounds=args.rounds,
             batches=tuple(dict.fromkeys(args.batch)),
             threads=tuple(dict.fromkeys(args.threads)),
@@ -139,9 +140,12 @@ def _converted(translator: Translator, systems: Sequence[System], folder: Path) 
 
     Raises:
         ConversionError: CTranslate2 has no such model.
+        ValueError: it is not installed.
     """
     if all(system.compute_type is None for system in systems):
         return None
+    if not is_installed():
+        raise ValueError("--systems ctranslate2: pip install 'specdec-plugins[ctranslate2]'")
     generator, codec = translator.generator, translator.codec
     assert isinstance(generator, SpeculativeGenerator)
     assert generator.model is not None

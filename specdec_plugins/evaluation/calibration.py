@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import brier_score_loss, roc_auc_score
+from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from specdec_plugins.decoding.arrays import Floats
@@ -42,27 +42,20 @@ class Predictions:
 def expected_calibration_error(predicted: Tensor, happened: Tensor, bins: int = BINS) -> float:
     """Return the mean distance of prediction and observed rate over bins of equal width.
 
-    ECE of Guo et al., *On Calibration of Modern Neural Networks*, ICML 2017, section 2; NaN of
-    nothing.
+    ECE of Guo et al., *On Calibration of Modern Neural Networks*, ICML 2017, section 2.
     """
-    if not len(predicted):
-        return math.nan
     count, mean, rate = _binned(predicted, happened, bins)
-    return float(np.average(np.abs(mean - rate), weights=count))
+    return float(np.average(np.abs(mean - rate), weights=count)) if len(count) else math.nan
 
 
 def brier_score(predicted: Tensor, happened: Tensor) -> float:
     """Return the mean squared error of the probabilities (Brier 1950); NaN of nothing."""
-    if not len(predicted):
-        return math.nan
-    return float(brier_score_loss(happened.long().numpy(), predicted.double().numpy()))
+    return float((predicted.double() - happened.double()).square().mean())
 
 
 def auroc(predicted: Tensor, happened: Tensor) -> float:
-    """Return the probability that a case that happened was given more than one that did not.
-
-    Ties count half. NaN where all or nothing happened.
-    """
+    """Return the probability that a case that happened was given more than one that did not; NaN
+    where all or nothing happened."""
     if happened.all() or not happened.any():
         return math.nan
     return float(roc_auc_score(happened.long().numpy(), predicted.double().numpy()))
@@ -71,8 +64,7 @@ def auroc(predicted: Tensor, happened: Tensor) -> float:
 def fit_calibration(predictions: Predictions) -> tuple[float, float]:
     """Return the temperature and bias with the least cross entropy on decided slots.
 
-    Platt scaling (Platt 1999); Guo et al. 2017, section 4.2, keep the temperature alone. The bias
-    corrects a head that was trained on text that is easier for its drafter than other text.
+    Platt scaling (Platt 1999). The bias corrects a head that was trained on easier text.
 
     Raises:
         ValueError: there are no decided slots, or all or none of them were accepted.
@@ -86,8 +78,7 @@ def fit_calibration(predictions: Predictions) -> tuple[float, float]:
     model.fit(logits[:, None].numpy(), happened.numpy())
     slope, bias = float(model.coef_[0, 0]), float(model.intercept_[0])
     if slope < 1 / HOTTEST:
-        # Slots with higher logits were accepted less. A temperature cannot turn that round; the
-        # best that it can do is to tell nothing apart, and then the rate's logit fits.
+        # Slots with higher logits were accepted less, which a temperature cannot turn round.
         return HOTTEST, float(happened.double().mean().logit())
     return 1 / slope, bias
 
@@ -102,10 +93,8 @@ def report(predictions: Predictions) -> JsonObject:
     for name, (predicted, where) in _predicted(predictions).items():
         happened = predictions.survived
         result[name] = _metrics(predicted[where], happened[where])
-        result[f"{name}_by_slot"] = [
-            _metrics(predicted[where[:, slot], slot], happened[where[:, slot], slot])
-            for slot in range(predicted.size(1))
-        ]
+        by_slot = zip(predicted.T, happened.T, where.T)
+        result[f"{name}_by_slot"] = [_metrics(p[open_], h[open_]) for p, h, open_ in by_slot]
     return result
 
 

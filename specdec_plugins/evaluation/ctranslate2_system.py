@@ -9,7 +9,6 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from specdec_plugins.evaluation.worker import Decoded, Tokens
@@ -25,27 +24,6 @@ KERNELS = {
 }
 """Kernels that follow a precision and a colon, as in ``int8:mkl``; by itself it runs AVX2 kernels,
 MKL on Intel's processors only, and there with packed weights."""
-
-
-def check_compute_type(name: str) -> None:
-    """
-    Raises:
-        ValueError: CTranslate2 is not installed, or does not know the precision or the kernels.
-    """
-    if find_spec("ctranslate2") is None:
-        raise ValueError(
-            "--systems ctranslate2: is not installed; pip install 'specdec-plugins[bench]'"
-        )
-    import ctranslate2
-
-    precision, _, kernels = name.partition(":")
-    for part, known in (
-        (precision, ctranslate2.get_supported_compute_types("cpu")),
-        (kernels, KERNELS),
-    ):
-        if part not in known:
-            names = ", ".join(sorted(known))
-            raise ValueError(f"--systems ctranslate2@{name}: {part} must be one of {names}")
 
 
 @dataclass
@@ -70,6 +48,8 @@ class CTranslate2Job:
             ValueError, RuntimeError: it cannot be opened in this precision.
         """
         precision, _, kernels = self.compute_type.partition(":")
+        if kernels not in KERNELS:
+            raise ValueError(f"{kernels} must be one of {', '.join(filter(None, KERNELS))}")
         # Before the import, which reads them.
         os.environ.update(KERNELS[kernels])
         import ctranslate2

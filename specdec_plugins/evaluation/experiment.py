@@ -15,53 +15,19 @@ import msgspec
 from specdec_plugins.evaluation.ctranslate2_system import CTranslate2Job
 from specdec_plugins.evaluation.own_system import TranslatorJob
 from specdec_plugins.evaluation.runs import Run, read_runs
-from specdec_plugins.evaluation.systems import System, describe_system
+from specdec_plugins.evaluation.systems import System
 from specdec_plugins.evaluation.texts import Sentences
-from specdec_plugins.evaluation.worker import Job, SystemProcess
+from specdec_plugins.evaluation.worker import SystemProcess
 from specdec_plugins.files.errors import explained
 from specdec_plugins.files.lock import work_folder
-from specdec_plugins.files.output import JsonObject, file_digest
+from specdec_plugins.files.output import JsonObject
 from specdec_plugins.inference.report import versions
-from specdec_plugins.inference.run_files import acceptance_head, model_files
-from specdec_plugins.inference.settings import Settings
+from specdec_plugins.inference.run_files import describe_settings
 from specdec_plugins.machine import cores, processor_name
 
 DESCRIPTION, RUNS = "experiment.json", "runs.jsonl"
 Note = Callable[[str], object]
 """Is told what is being done."""
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """Every system in every round, on every text, at every batch size and number of threads."""
-
-    systems: Sequence[System]
-    texts: Sequence[Sentences]
-    base: Settings
-    """Settings that all systems share."""
-    rounds: int = 5
-    batches: Sequence[int] = (1,)
-    threads: Sequence[int] = (1,)
-    warmup: int = 16
-    """Lines that a system decodes before its first run; at least one batch."""
-    model: Path | None = None
-    """The folder of the verifier as CTranslate2 has it, if that is a system."""
-
-    def describe(self) -> JsonObject:
-        """Return all that decides a run and is not part of its record; files by their content."""
-        files = model_files(self.base)
-        for system in self.systems:
-            if (head := acceptance_head(system.settings)) is not None:
-                files[Path(head).stem] = str(head)
-        return {
-            "versions": versions(),
-            "processor": processor_name(),
-            "cores": cores(),
-            "models": {name: file_digest(path) for name, path in files.items()},
-            "texts": {text.name: text.describe() for text in self.texts},
-            "systems": {system.name: describe_system(system) for system in self.systems},
-            "warmup": self.warmup,
-        }
 
 
 @dataclass(frozen=True)
@@ -76,6 +42,63 @@ class Place:
         """Return whether a run was made under these conditions."""
         here = self.text.name, self.batch, self.threads
         return (run.text, run.batch, run.threads) == here
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Every system in every round, on every text, at every batch size and number of threads."""
+
+    systems: Sequence[System]
+    texts: Sequence[Sentences]
+    rounds: int = 5
+    batches: Sequence[int] = (1,)
+    threads: Sequence[int] = (1,)
+    warmup: int = 16
+    """Lines that a system decodes before its first run; at least one batch."""
+    model: Path | None = None
+    """The folder of the verifier as CTranslate2 has it, if that is a system."""
+
+    def describe(self) -> JsonObject:
+        """Return all that decides a run and is not part of its record; files by their content."""
+        systems = {s.name: (s.compute_type, describe_settings(s.settings)) for s in self.systems}
+        return {
+            "versions": versions(),
+            "processor": processor_name(),
+            "cores": cores(),
+            "texts": {text.name: text.describe() for text in self.texts},
+            "systems": systems,
+            "warmup": self.warmup,
+        }
+
+    def pending(self, runs: Iterable[Run]) -> Iterator[tuple[Place, int, list[System]]]:
+        """Yield the systems that are missing in each round, in the order in which they are to run.
+
+        The order differs from round to round, so that no system always comes after the same other
+        or has the machine when it is busy.
+        """
+        done = {(run.system, run.text, run.batch, run.threads, run.round) for run in runs}
+        for batch, threads, text in product(self.batches, self.threads, self.texts):
+            place = Place(text, batch, threads)
+            for number in range(1, self.rounds + 1):
+                turn = Random(number).sample(self.systems, len(self.systems))
+                here = text.name, batch, threads, number
+                if missing := [system for system in turn if (system.name, *here) not in done]:
+                    yield place, number, missing
+
+    def job(self, system: System, place: Place) -> TranslatorJob | CTranslate2Job:
+        """Return what a system loads and decodes at a place."""
+        text, batches = place.text, place.text.batches(place.batch)
+        if system.compute_type is None:
+            settings = replace(system.settings, batch=place.batch)
+            return TranslatorJob(settings, [[text.lines[i] for i in batch] for batch in batches])
+        return CTranslate2Job(
+            str(self.model),
+            system.compute_type,
+            place.threads,
+            [[text.tokens[i] for i in batch] for batch in batches],
+            [[text.longest[i] for i in batch] for batch in batches],
+            system.settings.limits.min_len,
+        )
 
 
 def measure(experiment: Experiment, out: Path, note: Note) -> Iterator[Run]:
@@ -93,42 +116,22 @@ def measure(experiment: Experiment, out: Path, note: Note) -> Iterator[Run]:
         with explained(fault, "runs that are there are kept"), open(out / RUNS, "ab") as file:
             # A killed process may have left a piece of a line.
             file.truncate(sum(len(msgspec.json.encode(run)) + 1 for run in runs))
-            for place, missing in groupby(pending(experiment, runs), key=lambda item: item[0]):
+            for place, missing in groupby(experiment.pending(runs), key=lambda item: item[0]):
                 for run in _run_rounds(experiment, place, [item[1:] for item in missing], note):
                     file.write(msgspec.json.encode(run) + b"\n")
                     file.flush()
                     yield run
 
 
-def pending(
-    experiment: Experiment, runs: Iterable[Run]
-) -> Iterator[tuple[Place, int, list[System]]]:
-    """Yield the systems that are missing in each round, in the order in which they are to run.
-
-    The order differs from round to round, so that no system always comes after the same other or
-    has the machine when it is busy.
-    """
-    done = {(run.system, run.text, run.batch, run.threads, run.round) for run in runs}
-    for batch, threads, text in product(experiment.batches, experiment.threads, experiment.texts):
-        place = Place(text, batch, threads)
-        for number in range(1, experiment.rounds + 1):
-            turn = Random(number).sample(experiment.systems, len(experiment.systems))
-            here = text.name, batch, threads, number
-            if missing := [system for system in turn if (system.name, *here) not in done]:
-                yield place, number, missing
-
-
 def _run_rounds(
     experiment: Experiment, place: Place, rounds: Sequence[tuple[int, list[System]]], note: Note
 ) -> Iterator[Run]:
     """Load all systems for a place, warm them up, then make the rounds."""
-    systems = {system.name: system for _, missing in rounds for system in missing}
+    jobs = {s.name: experiment.job(s, place) for _, missing in rounds for s in missing}
     with ExitStack() as stack:
         workers = {
-            name: stack.enter_context(
-                SystemProcess(name, make_job(experiment, system, place), place.threads)
-            )
-            for name, system in systems.items()
+            name: stack.enter_context(SystemProcess(name, job, place.threads))
+            for name, job in jobs.items()
         }
         for name, worker in workers.items():
             note(f"loading {name}")
@@ -140,23 +143,6 @@ def _run_rounds(
             for system in missing:
                 note(f"{place.text.name}, batch {place.batch}, round {number}: {system.name}")
                 yield timed_run(system, workers[system.name], place, number)
-
-
-def make_job(experiment: Experiment, system: System, place: Place) -> Job:
-    """Return what a system loads and decodes at a place."""
-    text, batches = place.text, place.text.batches(place.batch)
-    if system.compute_type is None:
-        settings = replace(system.settings, batch=place.batch)
-        return TranslatorJob(settings, [[text.lines[i] for i in batch] for batch in batches])
-    assert experiment.model is not None
-    return CTranslate2Job(
-        str(experiment.model),
-        system.compute_type,
-        place.threads,
-        [[text.tokens[i] for i in batch] for batch in batches],
-        [[text.longest[i] for i in batch] for batch in batches],
-        system.settings.limits.min_len,
-    )
 
 
 def timed_run(system: System, worker: SystemProcess, place: Place, number: int) -> Run:

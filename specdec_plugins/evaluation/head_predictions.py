@@ -58,8 +58,7 @@ class TrainedHead:
             if not file.is_file():
                 raise InferenceError(f"{file}: no such file; say where it is now with {flag}")
         self.task = TranslationSpecdecTask.setup_task(config)
-        drafter = self.task.load_drafter(drafter_path)
-        settings = self.head.settings
+        drafter, settings = self.task.load_drafter(drafter_path), self.head.settings
         if fingerprint(drafter) != settings.drafter:
             raise CheckpointError(
                 f"{drafter_path}: not the drafter that {path} was trained for; name that one "

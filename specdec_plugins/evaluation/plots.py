@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +14,7 @@ from specdec_plugins.evaluation.table import Result
 from specdec_plugins.files.output import write_whole
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 FORMATS = ("png", "svg")
@@ -32,81 +32,67 @@ def check_plotting(instead: str = "or give --no-plots") -> None:
 
 
 def draw(groups: Sequence[Sequence[Result]]) -> Iterator[tuple[str, Figure]]:
-    """Yield the plots by name: ``speed``, and if something drafts ``pareto`` and ``oracle``."""
-    yield "speed", draw_speed(groups)
-    if any(result.middle("discard_rate") for group in groups for result in group):
-        yield "pareto", draw_pareto(groups)
-    oracles = [result for group in groups for result in group if result.system.policy == "oracle"]
-    if oracles:
-        yield "oracle", draw_oracle(oracles[0])
+    """Yield the plots by name, with a panel for each text, batch size and number of threads."""
+    drafting = [[r for r in group if r.middle("discard_rate")] for group in groups]
+    oracles = [[r for r in group if r.system.policy == "oracle"] for group in groups]
+    for name, panel, shown in (
+        ("speed", _speed, groups),
+        ("pareto", _pareto, drafting),
+        ("oracle", _oracle, oracles),
+    ):
+        filled = [group for group in shown if group]
+        if not filled:
+            continue
+        figure = new_figure((7 * len(filled), 2 + 0.35 * max(12, *map(len, filled))))
+        for axes, group in zip(figure.subplots(1, len(filled), squeeze=False)[0], filled):
+            panel(axes, group)
+            place = group[0].place
+            axes.set_title(f"{place.text.name}, batch {place.batch}, threads {place.threads}")
+        yield name, figure
 
 
-def draw_speed(groups: Sequence[Sequence[Result]]) -> Figure:
-    """Draw milliseconds a sentence: a panel for each text, batch size and number of threads."""
-    names = list(dict.fromkeys(result.system.name for group in groups for result in group))
-    figure = new_figure((4 + 4.5 * len(groups), 1.4 + 0.3 * len(names)))
-    panels = figure.subplots(1, len(groups), sharey=True, squeeze=False)[0]
-    for axes, group in zip(panels, groups):
-        for result in group:
-            times = result.values("milliseconds")
-            middle = median(times)
-            index = names.index(result.system.name)
-            error = [[middle - min(times)], [max(times) - middle]]
-            axes.barh(index, middle, xerr=error, color=_color(result), capsize=2)
-            axes.text(max(times), index, f" {middle:.3g}", va="center", fontsize=8)
-        axes.set(title=_title(group), xlabel="milliseconds a sentence (less is better)")
-        axes.margins(x=0.15)
-    panels[0].set_yticks(range(len(names)), names)
-    panels[0].invert_yaxis()
-    return figure
+def _speed(axes: Axes, group: Sequence[Result]) -> None:
+    """Draw milliseconds a sentence, median and range."""
+    for index, result in enumerate(group):
+        times, middle = result.values("milliseconds"), result.middle("milliseconds") or 0.0
+        error = [[middle - min(times)], [max(times) - middle]]
+        axes.barh(index, middle, xerr=error, color=_color(result), capsize=2)
+        axes.text(max(times), index, f" {middle:.3g}", va="center", fontsize=8)
+    axes.set_yticks(range(len(group)), [result.system.name for result in group])
+    axes.invert_yaxis()
+    axes.margins(x=0.15)
+    axes.set_xlabel("milliseconds a sentence (less is better)")
 
 
-def draw_pareto(groups: Sequence[Sequence[Result]]) -> Figure:
-    """Draw the verification rate against the discard rate, a point for each drafting system."""
-    figure = new_figure((7 * len(groups), 6))
-    panels = figure.subplots(1, len(groups), sharey=True, squeeze=False)[0]
-    for axes, group in zip(panels, groups):
-        for policy in dict.fromkeys(result.system.policy for result in group):
-            points = sorted(
-                (result.middle("discard_rate"), result.middle("verification_rate"), result)
-                for result in group
-                if result.system.policy == policy and result.middle("discard_rate")
-            )
-            if points:
-                x, y, drawn = zip(*points)
-                axes.plot(x, y, marker="o", color=_color(drawn[0]), label=policy)
-                for point in points:
-                    axes.annotate(point[2].system.name.partition("@")[2], point[:2], fontsize=7)
-        axes.set(
-            title=_title(group),
-            xlabel="tokens drafted and not accepted, per committed token",
-            ylabel="verifier calls per committed token",
+def _pareto(axes: Axes, group: Sequence[Result]) -> None:
+    """Draw the verification rate against the discard rate, a curve for each controller."""
+    for policy in dict.fromkeys(result.system.policy for result in group):
+        of_policy = [result for result in group if result.system.policy == policy]
+        of_policy.sort(key=lambda result: result.middle("discard_rate") or 0.0)
+        x, y = (
+            [result.middle(name) or 0.0 for result in of_policy]
+            for name in ("discard_rate", "verification_rate")
         )
-        axes.grid(alpha=0.3)
-        axes.legend()
-    return figure
+        axes.plot(x, y, marker="o", color=_color(of_policy[0]), label=policy)
+        for point in zip([result.system.name.partition("@")[2] for result in of_policy], zip(x, y)):
+            axes.annotate(*point, fontsize=7)
+    axes.set_xlabel("tokens drafted and not accepted, per committed token")
+    axes.set_ylabel("verifier calls per committed token")
+    axes.legend()
 
 
-def draw_oracle(result: Result) -> Figure:
-    """Draw the oracle's verify lengths: of the sentence with the most steps, and means over all.
+def _oracle(axes: Axes, group: Sequence[Result]) -> None:
+    """Draw the oracle's verify lengths, mean and deviation, by position in the sentence.
 
     As in Mamou et al., *Dynamic Speculation Lookahead Accelerates Speculative Decoding of Large
-    Language Models*, 2024, figures 1 and 2. Steps of all sentences are put together by tenths of
-    their sentences.
+    Language Models*, 2024, figure 2.
     """
-    sentences = result.runs[0].sentences
-    lengths = sentences["accepted_by_step"]
-    chosen = max(range(len(lengths)), key=lambda i: len(lengths[i]))
-    figure = new_figure((13, 5.6))
-    left, right = figure.subplots(1, 2, sharey=True)
-    left.plot(range(1, len(lengths[chosen]) + 1), lengths[chosen], "k*-", drawstyle="steps-mid")
-    means, deviations = by_tenths(lengths)
-    right.errorbar(range(5, 100, 10), means, deviations, fmt="k*-", capsize=3)
-    label = "drafted tokens that will be accepted"
-    left.set(title=f"line {sentences['line'][chosen]}", xlabel="step", ylabel=label)
-    right.set(title="all: mean and standard deviation", xlabel="position in the sentence, %")
-    figure.suptitle(f"{_title([result])}: the oracle, the bound of chains, not a real decoder")
-    return figure
+    for result in group:
+        means, deviations = by_tenths(result.runs[0].sentences["accepted_by_step"])
+        axes.errorbar(range(5, 100, 10), means, deviations, capsize=3, label=result.system.name)
+    axes.set_xlabel("position in the sentence, %")
+    axes.set_ylabel("drafted tokens that will be accepted")
+    axes.legend(title="the bound of chains, not a real decoder")
 
 
 def by_tenths(sentences: Sequence[Sequence[int]]) -> tuple[list[float], list[float]]:
@@ -126,11 +112,6 @@ def by_tenths(sentences: Sequence[Sequence[int]]) -> tuple[list[float], list[flo
 
 def _color(result: Result) -> str:
     return COLORS[sum(map(ord, result.system.policy)) % len(COLORS)]
-
-
-def _title(group: Sequence[Result]) -> str:
-    place = group[0].place
-    return f"{place.text.name}, batch {place.batch}, threads {place.threads}"
 
 
 def new_figure(size: tuple[float, float]) -> Figure:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from statistics import median
+from typing import Any
 
 from specdec_plugins.evaluation.systems import AR, DRAFTER
 from specdec_plugins.evaluation.table import Result
 from specdec_plugins.files.output import JsonObject
-
-COLUMNS = (
-    *("steps", "drafted_tokens", "verified_tokens", "accepted_tokens", "committed_tokens"),
-    "output",
-)
 
 
 def sentence_records(group: Sequence[Result]) -> Iterator[JsonObject]:
@@ -24,16 +20,14 @@ def sentence_records(group: Sequence[Result]) -> Iterator[JsonObject]:
     ``generated_length`` of each, EOS included. At a batch size above 1 a time is that of the whole
     batch. Null is what was not measured.
     """
-    target, draft = (
-        next((result for result in group if result.system.policy == policy), None)
-        for policy in (AR, DRAFTER)
-    )
+    by_policy = {result.system.policy: result for result in reversed(group)}
+    target, draft = by_policy.get(AR), by_policy.get(DRAFTER)
     for result in group:
         speculates = result.system.settings.strategy == "specdec"
         columns = result.runs[0].sentences
         for i, line in enumerate(columns["line"]):
-            known = {name: columns[name][i] if name in columns else None for name in COLUMNS}
-            rejected = (known["verified_tokens"] or 0) - (known["accepted_tokens"] or 0)
+            known = {name: column[i] for name, column in columns.items()}
+            rejected = known.get("verified_tokens", 0) - known.get("accepted_tokens", 0)
             yield {
                 "id": line - 1,
                 "spec_time": _seconds(result, i) if speculates else None,
@@ -41,23 +35,21 @@ def sentence_records(group: Sequence[Result]) -> Iterator[JsonObject]:
                 "draft_time": _seconds(draft, i),
                 "num_mismatched_tokens": rejected if speculates else None,
                 "num_LM_call": known["steps"] if speculates else None,
-                "generated_length": known["committed_tokens"],
+                "generated_length": known.get("committed_tokens"),
                 "generated_length_target": _length(target, i),
                 "generated_length_draft": _length(draft, i),
                 "system": result.system.name,
                 "text": result.place.text.name,
                 "batch": result.place.batch,
                 "threads": result.place.threads,
-                "seconds": _seconds(result, i),
                 **known,
+                "seconds": _seconds(result, i),
             }
 
 
-def _seconds(result: Result | None, i: int) -> float | None:
-    if result is None:
-        return None
-    return median(run.sentences["seconds"][i] for run in result.runs)
+def _seconds(result: Result | None, i: int) -> Any:
+    return result and median(run.sentences["seconds"][i] for run in result.runs)
 
 
-def _length(result: Result | None, i: int) -> int | None:
-    return None if result is None else result.runs[0].sentences["committed_tokens"][i]
+def _length(result: Result | None, i: int) -> Any:
+    return result and result.runs[0].sentences["committed_tokens"][i]

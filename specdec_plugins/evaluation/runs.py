@@ -43,55 +43,27 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     verifier_calls: int | None = None
     drafter_calls: int | None = None
 
-    @property
-    def milliseconds(self) -> float:
-        """Milliseconds a sentence."""
-        return 1000 * self.seconds / len(self.sentences["line"])
+    def figures(self) -> dict[str, float]:
+        """Return the time of a sentence and all rates that are known.
 
-    @property
-    def tokens_per_second(self) -> float | None:
-        """Committed tokens a second."""
-        return _ratio(self.committed_tokens, self.seconds)
-
-    @property
-    def acceptance_length(self) -> float | None:
-        """Committed tokens a step, bonus token included."""
-        return None if self.verified_tokens is None else _ratio(self.committed_tokens, self.steps)
-
-    @property
-    def acceptance_rate(self) -> float | None:
-        """Accepted per verified token; 0 where none was verified."""
-        return _ratio(self.accepted_tokens, self.verified_tokens)
-
-    @property
-    def verification_rate(self) -> float | None:
-        """Verifier calls per committed token."""
-        return _ratio(self.verifier_calls, self.committed_tokens)
-
-    @property
-    def discard_rate(self) -> float | None:
-        """Tokens drafted but not accepted, verified or not, per committed token."""
-        return _discarded(self.drafted_tokens, self.accepted_tokens, self.committed_tokens)
-
-    @property
-    def verified_discard_rate(self) -> float | None:
-        """Tokens verified but not accepted, per committed token: SpecDec++'s discard rate."""
-        return _discarded(self.verified_tokens, self.accepted_tokens, self.committed_tokens)
-
-    @property
-    def control_share(self) -> float | None:
-        """The controller's part of the time, 0 to 1."""
-        return _ratio(self.control_seconds, self.seconds)
-
-
-def _ratio(part: float | None, whole: float | None) -> float | None:
-    return None if part is None or whole is None else part / max(whole, 1e-9) if part else 0.0
-
-
-def _discarded(drafted: int | None, accepted: int | None, committed: int | None) -> float | None:
-    if drafted is None or accepted is None:
-        return None
-    return _ratio(drafted - accepted, committed)
+        ``acceptance_length`` has the bonus token included. ``discard_rate`` is of drafted tokens,
+        ``verified_discard_rate`` (SpecDec++'s) of verified ones, each per committed token.
+        """
+        found = {"milliseconds": 1000 * self.seconds / len(self.sentences["line"])}
+        if self.memory is not None:
+            found["memory"] = self.memory
+        if self.committed_tokens:
+            found["tokens_per_second"] = self.committed_tokens / max(self.seconds, 1e-9)
+            found["control_share"] = (self.control_seconds or 0) / max(self.seconds, 1e-9)
+            found["verification_rate"] = (self.verifier_calls or 0) / self.committed_tokens
+        if self.committed_tokens and self.verified_tokens is not None:
+            accepted, drafted = self.accepted_tokens or 0, self.drafted_tokens or 0
+            unwanted = self.verified_tokens - accepted
+            found["acceptance_length"] = self.committed_tokens / (self.steps or 1)
+            found["acceptance_rate"] = accepted / max(self.verified_tokens, 1)
+            found["discard_rate"] = (drafted - accepted) / self.committed_tokens
+            found["verified_discard_rate"] = unwanted / self.committed_tokens
+        return found
 
 
 def read_runs(path: Path) -> list[Run]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, get_type_hints
 
 import msgspec
@@ -13,15 +13,19 @@ from specdec_plugins.decoding.controllers.base import CONTROLLERS, controller_of
 from specdec_plugins.decoding.controllers.simple import Constant
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.options import option_fields
-from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference.settings import Settings
 
 AR, DRAFTER, FAIRSEQ, CTRANSLATE2 = "AR", "drafter", "fairseq", "ctranslate2"
-SETTINGS = (
-    *("batch", "beam", "block_size", "target_prefix"),
-    *("engine", "precision", "drafter_precision"),
-)
+SETTINGS = ("beam", "block_size", "drafter_precision", "engine", "precision", "target_prefix")
 """Settings that a system may have of its own."""
+PLAIN: dict[str, Any] = {
+    "controller": Constant(),
+    "rule": StrictRule(),
+    "block_size": None,
+    "drafter_precision": None,
+    "ar_backend": "ours",
+}
+"""Settings of systems without drafts."""
 
 
 @dataclass(frozen=True)
@@ -58,82 +62,48 @@ def parse_system(text: str, base: Settings, options: Mapping[str, Any] | None = 
 
     Args:
         base: settings that all systems share, such as models and limits.
-        options: values of controllers' and rules' options that all systems share.
+        options: values of controllers' options that all systems share.
 
     Raises:
         ValueError: an unknown name or key, or a value that cannot be.
     """
     name, _, rest = text.partition("@")
-    pairs = [part.partition("=") for part in rest.split(",") if part]
-    values = {key if equals else "precision": value if equals else key
-              for key, equals, value in pairs}  # fmt: skip
-    if name == CTRANSLATE2:
-        limits = _taken(values, get_type_hints(GenerationLimits))
-        system = System(
-            text,
-            _without_drafts(base, limits, strategy=AR, engine="eager", precision="float32"),
-            values.pop("precision", "float32"),
-        )
-    elif name in CONTROLLERS or name in (AR, DRAFTER, FAIRSEQ):
-        settings = _settings(name, values, base, options or {})
-        system = System(text, settings)
+    values = {}
+    for part in filter(None, rest.split(",")):
+        key, equals, value = part.partition("=")
+        values[key if equals else "precision"] = value if equals else key
+    kinds = get_type_hints(Settings)
+    own = _taken(values, {key: kinds[key] for key in SETTINGS})
+    limits = replace(base.limits, **_taken(values, get_type_hints(GenerationLimits)))
+    asked = _taken(values, {option.name: option.kind for option in RULE_OPTIONS.values()})
+    rule = choose_rule({**base.rule.values, **asked}) if asked else base.rule
+    compute_type = None
+    if name == FAIRSEQ:
+        changes = {**PLAIN, "engine": "eager", "precision": "float32", **own}
+    elif name == CTRANSLATE2:
+        compute_type = str(own.pop("precision", "float32"))
+        values |= own
+        changes = {**PLAIN, "engine": "eager", "precision": "float32", "strategy": AR}
+    elif name == AR:
+        changes = {**PLAIN, "rule": rule, **own}
+    elif name == DRAFTER:
+        changes = {"controller": Constant(), "rule": StrictRule(), **own}
+    elif name in CONTROLLERS:
+        kinds = get_type_hints(CONTROLLERS[name])
+        given = _taken(values, {key: kinds[key] for key in option_fields(CONTROLLERS[name])})
+        controller = controller_of({**(options or {}), **given, "controller": name})
+        changes = {"rule": rule, **own, "strategy": "specdec", "controller": controller}
     else:
         known = ", ".join((FAIRSEQ, CTRANSLATE2, AR, DRAFTER, *CONTROLLERS))
         raise ValueError(f"--systems {text}: must begin with one of {known}")
     if values:
         raise ValueError(f"--systems {text}: has no option {', '.join(values)}")
-    return system
+    changes = {"strategy": name, **changes}
+    return System(text, replace(base, limits=limits, **changes), compute_type)
 
 
-def _settings(
-    name: str, values: dict[str, str], base: Settings, options: Mapping[str, Any]
-) -> Settings:
-    """Take a system's settings out of its values."""
-    kinds = get_type_hints(Settings)
-    own = _taken(values, {key: kinds[key] for key in SETTINGS})
-    limits = _taken(values, get_type_hints(GenerationLimits))
-    rule_kinds = {option.name: option.kind for option in RULE_OPTIONS.values()}
-    rule = base.rule
-    if taken := _taken(values, rule_kinds):
-        rule = choose_rule({**base.rule.values, **taken})
-    if name == FAIRSEQ:
-        return _without_drafts(
-            base, limits, **{"engine": "eager", "precision": "float32", **own}, strategy=FAIRSEQ
-        )
-    if name == AR:
-        return _without_drafts(base, limits, **{"rule": rule, **own}, strategy=AR)
-    if name == DRAFTER:
-        plain = {"rule": StrictRule(), "controller": Constant()}
-        return replace(_limited(base, limits), **{**plain, **own}, strategy=DRAFTER)
-    controller = CONTROLLERS[name]
-    kinds = get_type_hints(controller)
-    taken = _taken(values, {key: kinds[key] for key in option_fields(controller)})
-    chosen = controller_of({**options, **taken, "controller": name})
-    return replace(
-        _limited(base, limits), **{"rule": rule, **own}, strategy="specdec", controller=chosen
-    )
-
-
-def _without_drafts(base: Settings, limits: Mapping[str, Any], **changes: Any) -> Settings:
-    plain = {
-        "controller": Constant(),
-        "rule": StrictRule(),
-        "block_size": None,
-        "drafter_precision": None,
-    }
-    return replace(_limited(base, limits), ar_backend="ours", **{**plain, **changes})
-
-
-def _limited(base: Settings, limits: Mapping[str, Any]) -> Settings:
-    return replace(base, limits=replace(base.limits, **limits)) if limits else base
-
-
-def _taken(values: dict[str, str], kinds: Mapping[str, Any]) -> dict[str, Any]:
-    """Take the values of these names out, each as its type.
-
-    Raises:
-        ValueError: a value of another type.
-    """
+def _taken(values: dict[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """Take the values of these names out, each as its type."""
     found = {}
     for name in kinds.keys() & values.keys():
         text = values.pop(name)
@@ -142,26 +112,3 @@ def _taken(values: dict[str, str], kinds: Mapping[str, Any]) -> dict[str, Any]:
         except msgspec.ValidationError as error:
             raise ValueError(f"--systems {name}={text}: {error}") from error
     return found
-
-
-def describe_system(system: System) -> dict[str, Any]:
-    """Return all that sets a system apart from others of its experiment."""
-    described = system.settings.describe()
-    names = {field.name for field in fields(Settings)} - {"data", "path", "ar_path", "trace"}
-    return {
-        **{name: described[name] for name in sorted(names)},
-        "compute_type": system.compute_type,
-    }
-
-
-def choose_baseline(systems: Sequence[System], asked: str | None) -> str:
-    """Return the name of the system that others are compared with: by default AR, or the first.
-
-    Raises:
-        InferenceError: it is not among them.
-    """
-    names = [system.name for system in systems]
-    baseline = asked or (AR if AR in names else names[0])
-    if baseline not in names:
-        raise InferenceError(f"--baseline {asked}: must be one of {', '.join(names)}")
-    return baseline

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from statistics import median
 
+from specdec_plugins import __version__
 from specdec_plugins.evaluation.experiment import Experiment, Place
 from specdec_plugins.evaluation.runs import Run
 from specdec_plugins.evaluation.systems import AR, System
@@ -14,12 +16,12 @@ from specdec_plugins.machine import cores, processor_name
 
 MEANINGS = """\
 ms: milliseconds a sentence, of decoding alone; median over rounds, range in brackets. x: times as
-fast as {baseline}, within a round (of drawn output by the token). Acceptance length: tokens
-committed a step, bonus token included. Acceptance rate: accepted tokens per verified one.
-Verification rate: verifier calls per committed token. Discard rate: drafted tokens that were not
-accepted, per committed token; of verified: only those that were verified. Controller: its part of
-the time. Memory: the peak of the system's process, on a GPU of its tensors. Unlike AR: lines that
-differ from AR's of the same engine and precision.
+fast as {}, within a round (of drawn output by the token). Acceptance length: tokens committed a
+step, bonus token included. Acceptance rate: accepted tokens per verified one. Verification rate:
+verifier calls per committed token. Discard rate: drafted tokens that were not accepted, per
+committed token; of verified: only those that were verified. Controller: its part of the time.
+Memory: the peak of the system's process, on a GPU of its tensors. Unlike AR: lines that differ from
+AR's of the same engine and precision.
 """
 BLEU = "BLEU: sacreBLEU `{}`; tokenised BLEU: of Moses tokens, compounds split, as in SpecDec.\n"
 
@@ -33,13 +35,13 @@ class Result:
     runs: Sequence[Run]
 
     @property
-    def output(self) -> list[str]:
-        """The translations of the first round that has them."""
-        return next((r.sentences["output"] for r in self.runs if "output" in r.sentences), [])
+    def outputs(self) -> list[list[str]]:
+        """The translations: of the first round, or of each seed."""
+        return [run.sentences["output"] for run in self.runs if "output" in run.sentences]
 
     def values(self, name: str) -> list[float]:
         """Return a figure of all rounds in which it is known."""
-        found = (getattr(run, name) for run in self.runs)
+        found = (run.figures().get(name) for run in self.runs)
         return [value for value in found if value is not None]
 
     def middle(self, name: str) -> float | None:
@@ -49,64 +51,43 @@ class Result:
 
     def speed_over(self, other: Result) -> list[float]:
         """Return how many times as fast this is in each round; drawn output by the token."""
-        drawn = self.system.settings.rule.draws
-        theirs = {run.round: run for run in other.runs}
-        found = []
-        for run in self.runs:
-            beside = theirs.get(run.round)
-            if beside is None or not run.seconds:
-                continue
-            tokens, others = run.tokens_per_second, beside.tokens_per_second
-            by_token = tokens / others if drawn and tokens and others else None
-            found.append(by_token or beside.seconds / run.seconds)
-        return found
+        by_round = {run.round: run.figures() for run in other.runs}
+        name = "tokens_per_second" if self.system.settings.rule.draws else "milliseconds"
+        pairs = [(run.figures(), by_round.get(run.round, {})) for run in self.runs]
+        known = [(a[name], b[name]) for a, b in pairs if name in a and name in b]
+        return [b / a if name == "milliseconds" else a / b for a, b in known if a and b]
 
 
 def results(experiment: Experiment, runs: Sequence[Run]) -> list[list[Result]]:
     """Return the results of all systems, a list for each text, batch size and number of threads."""
-    places = [
-        Place(text, batch, threads)
-        for text in experiment.texts
-        for batch in experiment.batches
-        for threads in experiment.threads
-    ]
     groups = []
-    for place in places:
-        here = [run for run in runs if place.is_of(run)]
-        groups.append(
-            [
-                Result(system, place, [run for run in here if run.system == system.name])
-                for system in experiment.systems
-                if any(run.system == system.name for run in here)
-            ]
-        )
-    return [group for group in groups if group]
+    for where in product(experiment.texts, experiment.batches, experiment.threads):
+        place = Place(*where)
+        here = [
+            Result(system, place, found)
+            for system in experiment.systems
+            if (found := [r for r in runs if place.is_of(r) and r.system == system.name])
+        ]
+        groups += [here] if here else []
+    return groups
 
 
 def table(experiment: Experiment, runs: Sequence[Run], baseline: str, command: str) -> str:
     """Return all results in Markdown, with the command and the processor."""
-    parts = [f"    {command}", ""]
     dates = sorted(run.began[:10] for run in runs)
     machine = f"{processor_name()}, {counted(cores(), 'core')}"
-    parts += [f"{machine}; {dates[0]} to {dates[-1]}; specdec {_version(experiment)}.", ""]
+    parts = [f"    {command}", ""]
+    parts += [f"{machine}; {dates[0]} to {dates[-1]}; specdec {__version__}.", ""]
     for group in results(experiment, runs):
         place = group[0].place
+        sentences = counted(len(place.text.lines), "sentence")
         rounds = counted(max(len(result.runs) for result in group), "round")
-        parts += [
-            f"### {place.text.name}, {counted(len(place.text.lines), 'sentence')}, batch "
-            f"{place.batch}, {counted(place.threads, 'thread')}, {rounds}",
-            "",
-            *_rows(group, baseline),
-            "",
-        ]
-    parts.append(MEANINGS.format(baseline=baseline))
+        threads = counted(place.threads, "thread")
+        title = f"{place.text.name}, {sentences}, batch {place.batch}, {threads}, {rounds}"
+        parts += [f"### {title}", "", *_rows(group, baseline), ""]
+    parts.append(MEANINGS.format(baseline))
     references = [text.references for text in experiment.texts if text.references]
-    parts += [BLEU.format(references[0].signature())] if references else []
-    return "\n".join(parts)
-
-
-def _version(experiment: Experiment) -> str:
-    return str(experiment.describe()["versions"]["specdec_plugins"])
+    return "\n".join(parts + [BLEU.format(known.signature()) for known in references[:1]])
 
 
 def _rows(group: Sequence[Result], baseline: str) -> Iterator[str]:
@@ -148,30 +129,25 @@ def number(value: float | None, digits: int, scale: float = 1.0) -> str:
 
 def spread(values: Sequence[float], digits: int = 1) -> str:
     """Return the median, with the range if there are several values."""
-    if not values:
-        return ""
-    middle = f"{median(values):.{digits}f}"
-    if len(values) == 1:
-        return middle
-    return f"{middle} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+    ends = [f"{value:.{digits}f}" for value in (min(values), max(values))] if values else []
+    middle = f"{median(values):.{digits}f}" if values else ""
+    return f"{middle} ({' to '.join(ends)})" if len(values) > 1 else middle
 
 
 def unlike(result: Result, group: Sequence[Result]) -> int | None:
     """Return the number of lines that differ from AR's; None where there is nothing to compare."""
-    run, system = result.runs[0], result.system
-    like = run.engine, run.precision
+    run = result.runs[0]
+    if result.system.settings.rule.draws:
+        return None
     for other in group:
-        known = other.system.policy == AR and other.system != system
-        same = like == (other.runs[0].engine, other.runs[0].precision)
-        if known and same and not system.settings.rule.draws:
-            return sum(a != b for a, b in zip(result.output, other.output, strict=True))
+        like = (run.engine, run.precision) == (other.runs[0].engine, other.runs[0].precision)
+        if like and other.system.policy == AR and other != result:
+            return sum(a != b for a, b in zip(result.outputs[0], other.outputs[0], strict=True))
     return None
 
 
 def _bleu(result: Result, name: str) -> str:
-    """Return one of the two BLEU figures, over seeds of drawn output."""
+    """Return one of the two BLEU figures."""
     references = result.place.text.references
-    if references is None:
-        return ""
-    outputs = [run.sentences["output"] for run in result.runs if "output" in run.sentences]
-    return spread([getattr(references.scores(output), name) for output in outputs])
+    scores = [references.scores(output) for output in result.outputs] if references else []
+    return spread([getattr(score, name) for score in scores])

@@ -79,8 +79,8 @@ class Sentences:
 
     def joined(self, symbols: Tokens) -> str:
         """Return a translation in symbols of the target dictionary as text."""
-        ids = [self.codec.target.index(symbol) for symbol in symbols]
-        return self.codec.decode(torch.tensor(ids).long())
+        ids = torch.tensor([self.codec.target.index(symbol) for symbol in symbols])
+        return self.codec.decode(ids.long())
 
     def describe(self) -> JsonObject:
         """Return facts by which the text is known again."""

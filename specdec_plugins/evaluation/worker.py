@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import logging
 import os
-import resource
 import subprocess
 import sys
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.output import JsonObject
@@ -25,7 +25,6 @@ from specdec_plugins.machine import python_path, python_program
 logger = logging.getLogger(__name__)
 
 CODE = "from specdec_plugins.evaluation.worker import main; main()"
-STATUS = Path("/proc/self/status")
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 # Idle threads must not take the core of the system that is measured. But PyTorch's spin for some
 # milliseconds from one operation to the next: to be woken by the kernel takes three times as long.
@@ -48,24 +47,6 @@ class Decoded:
     """Fields of a :class:`Run` that this kind of system knows."""
 
 
-class Job(Protocol):
-    """A system, and the batches that it is to decode; sent to its process before it is loaded."""
-
-    def load(self) -> None: ...
-
-    def decode(self, batches: int, seed: int) -> Decoded:
-        """Decode the first ``batches``; ``seed`` decides drawn output."""
-        ...
-
-
-@dataclass(frozen=True)
-class Failure:
-    """The reason why a process ends."""
-
-    message: str
-    traceback: str
-
-
 def main() -> None:
     """Serve at the end of a pipe, whose descriptor is the first argument, until it is closed."""
     # Before fairseq does so, which logs all that it imports.
@@ -73,7 +54,7 @@ def main() -> None:
     logging.basicConfig(level=level, format="%(message)s")
     connection = Connection(int(sys.argv[1]))
     try:
-        job: Job = connection.recv()
+        job = connection.recv()
         job.load()
         connection.send(Decoded())
         while True:
@@ -83,18 +64,15 @@ def main() -> None:
     except (EOFError, BrokenPipeError):
         pass  # the experiment has ended
     except Exception as error:  # any error of a library must reach the experiment
-        connection.send(Failure(str(error) or type(error).__name__, traceback.format_exc()))
+        connection.send((str(error) or type(error).__name__, traceback.format_exc()))
 
 
-def peak_memory() -> int:
-    """Return the most bytes of memory that this process has had."""
-    try:
-        status = dict(line.split(":", 1) for line in STATUS.read_text("utf-8").splitlines())
-        return int(status["VmHWM"].split()[0]) * 1024
-    except (OSError, KeyError):
-        # On Linux this would begin with the figure of the parent process.
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024
+def peak_memory() -> int | None:
+    """Return the most bytes of memory that this process has had, where the system tells it."""
+    with suppress(OSError, KeyError):
+        status = Path("/proc/self/status").read_text("utf-8").splitlines()
+        return int(dict(line.split(":", 1) for line in status)["VmHWM"].split()[0]) * 1024
+    return None
 
 
 class SystemProcess:
@@ -103,8 +81,8 @@ class SystemProcess:
     As a context it is ended when that is left.
     """
 
-    def __init__(self, name: str, job: Job, threads: int) -> None:
-        """Start the process, and let it load."""
+    def __init__(self, name: str, job: object, threads: int) -> None:
+        """Start the process, and let ``job`` load, which has ``load()`` and ``decode()``."""
         self.name = name
         self._connection, theirs = Pipe()
         with theirs:
@@ -117,7 +95,8 @@ class SystemProcess:
                 # Ctrl-C is for this process, which then ends the others.
                 start_new_session=True,
             )
-        self._send(job)
+        with suppress(OSError):  # if it has ended, load() says so
+            self._connection.send(job)
 
     def __enter__(self) -> SystemProcess:
         return self
@@ -136,39 +115,31 @@ class SystemProcess:
         Raises:
             InferenceError: it failed.
         """
-        self._receive()
+        self._answer()
 
     def decode(self, batches: int, seed: int) -> Decoded:
-        """Have batches decoded, as by :meth:`Job.decode`.
+        """Have the first ``batches`` decoded; ``seed`` decides drawn output.
 
         Raises:
             InferenceError: it failed.
         """
-        self._send((batches, seed))
-        return self._receive()
+        with suppress(OSError):
+            self._connection.send((batches, seed))
+        return self._answer()
 
-    def _receive(self) -> Decoded:
+    def _answer(self) -> Decoded:
         try:
             answer = self._connection.recv()
         except (EOFError, OSError) as error:
-            raise self._ended() from error
-        if isinstance(answer, Failure):
-            logger.debug("%s: %s", self.name, answer.traceback)
-            raise InferenceError(f"{self.name}: {answer.message}")
-        assert isinstance(answer, Decoded)
-        return answer
-
-    def _send(self, message: object) -> None:
-        try:
-            self._connection.send(message)
-        except OSError as error:
-            raise self._ended() from error
-
-    def _ended(self) -> InferenceError:
-        return InferenceError(
-            f"{self.name}: its process ended (status {self._process.wait()}); if memory does not "
-            "suffice for all systems at once, compare fewer"
-        )
+            raise InferenceError(
+                f"{self.name}: its process ended (status {self._process.wait()}); if memory does "
+                "not suffice for all systems at once, compare fewer"
+            ) from error
+        if isinstance(answer, Decoded):
+            return answer
+        message, where = answer
+        logger.debug("%s: %s", self.name, where)
+        raise InferenceError(f"{self.name}: {message}")
 
 
 def environment(threads: int) -> dict[str, str]:

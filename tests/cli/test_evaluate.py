@@ -59,7 +59,7 @@ def test_systems_are_compared(run: Evaluate, out: Path, capfd: pytest.CaptureFix
     first = {run.system: run for run in runs if run.round == 1}
     outputs = {system: run.sentences["output"] for system, run in first.items()}
     assert {system for system in systems if outputs[system] != outputs["AR"]} <= {"drafter"}
-    assert first["oracle"].verified_discard_rate == 0
+    assert first["oracle"].figures()["verified_discard_rate"] == 0
     records = [json.loads(line) for line in (out / "sentences.jsonl").read_text().splitlines()]
     assert [r["id"] for r in records if r["system"] == "AR"] == [0, 2, 3, 4]
     # The same command makes no run again, and compares with another system.

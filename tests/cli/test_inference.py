@@ -132,7 +132,6 @@ def test_used_flags_are_not_called_useless(
     assert run("--controller", "none", "--block-size=3", "--beta=3") == 0
     assert run("--tau=3") == 0
     assert run("--beta=3") == 0
-    assert run("--min-draft=2") == 0
     assert [r.message for r in caplog.records] == [
         "these flags do nothing here: --bpe-codes --lm-weight",
         "these flags do nothing here: --tau --beta --tree-nodes",
@@ -141,7 +140,6 @@ def test_used_flags_are_not_called_useless(
         "these flags do nothing here: --block-size --beta",
         "these flags do nothing here: --tau",
         "--beta 3: without --tau accepts only what is as probable as the verifier's own token",
-        "these flags do nothing here: --min-draft",
     ]
 
 
@@ -477,14 +475,9 @@ def test_a_line_too_short_for_the_minimum(
         (["--block-size", "5"], 2, "--block-size 5: the drafter was trained for blocks of 1 to 4"),
         (["--block-size", "0"], 2, "--block-size 0: must be at least 1"),
         (["--path", "block.pt", "--block-size", "4"], 2, "blocks of 1 to 3"),
-        (["--controller", "clever"], 2, "--controller clever: must be one of auto, constant"),
+        (["--controller", "clever"], 2, "--controller clever: must be one of constant, heur"),
         (["--controller", "acceptance-head"], 2, "acceptance-head: there is no acceptance head"),
         (["--controller", "heuristic", "--strategy", "AR"], 2, "heuristic: there is nothing to"),
-        (
-            ["--controller", "heuristic", "--initial-draft", "5"],
-            2,
-            "--initial-draft 5: must be between 1 and 4, the fewest and the most slots to draft",
-        ),
         (["--max-draft", "5"], 2, "--max-draft 5: is above the block size, 4"),
         (["--batch", "0"], 2, "--batch 0: must be at least 1"),
         (["--strategy", "fairseq", "--beam", "0"], 2, "--beam 0: must be at least 1"),

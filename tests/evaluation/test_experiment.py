@@ -9,7 +9,7 @@ import pytest
 from experiments import make_experiment, make_run, make_text
 
 from specdec_plugins.evaluation import experiment as module
-from specdec_plugins.evaluation.experiment import Experiment, measure, pending
+from specdec_plugins.evaluation.experiment import Experiment, measure
 from specdec_plugins.evaluation.runs import Run, read_runs
 from specdec_plugins.files.errors import InferenceError
 
@@ -19,7 +19,7 @@ NAMES = ("AR", "tree", "constant")
 def order(experiment: Experiment, runs: list[Run]) -> list[tuple[int, int, str]]:
     return [
         (place.batch, number, system.name)
-        for place, number, systems in pending(experiment, runs)
+        for place, number, systems in experiment.pending(runs)
         for system in systems
     ]
 

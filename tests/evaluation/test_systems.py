@@ -12,8 +12,7 @@ from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule, Stric
 from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.controllers.simple import Tree
-from specdec_plugins.evaluation.systems import choose_baseline, parse_system
-from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.evaluation.systems import parse_system
 
 
 def test_systems_without_drafts() -> None:
@@ -60,11 +59,3 @@ def test_every_controller_is_a_system(name: str) -> None:
 def test_systems_that_cannot_be(text: str) -> None:
     with pytest.raises(ValueError, match="--"):
         parse_system(text, BASE)
-
-
-def test_the_baseline() -> None:
-    systems = [parse_system(name, BASE) for name in ("tree", "AR")]
-    assert choose_baseline(systems, None) == "AR"
-    assert choose_baseline(systems[:1], None) == choose_baseline(systems, "tree") == "tree"
-    with pytest.raises(InferenceError, match="--baseline constant"):
-        choose_baseline(systems, "constant")

@@ -15,6 +15,7 @@ from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule
 from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.controllers.simple import AcceptanceHeadController, Tree
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.options import option_fields
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.files.output import write_json
 from specdec_plugins.inference import Settings
@@ -40,6 +41,7 @@ def settings(tmp_path: Path) -> Settings:
         controller=AcceptanceHeadController(
             min_draft=1,
             max_draft=3,
+            stop_threshold=0.5,
             acceptance_head=str(tmp_path / "head.pt"),
         ),
         limits=GenerationLimits(0.5, 20, 2, 0.1, 1.5, 0.9, False, 1.25),
@@ -99,13 +101,9 @@ def test_every_setting_is_reported(settings: Settings, tmp_path: Path) -> None:
     check(settings, found, ("data", *of_beams, "strategy", "device", "rule", "controller"))
     assert found["rule"] == {"beta": 3, "tau": 1.5}
     controller = settings.controller
-    values = {option.name: controller[option.name] for option in controller.used}
-    assert found["controller"] == {
-        "controller": "acceptance-head",
-        **{name: "inf" if value == float("inf") else value for name, value in values.items()},
-    }
-    for option in controller.used:
-        assert values[option.name] != option.default, f"{option.flag}: give another value here"
+    assert found["controller"] == controller.describe()
+    for option in option_fields(type(controller)).values():
+        assert found["controller"][option.name] != option.default, option.name
     assert (found["data"], found["strategy"], found["device"]) == (str(tmp_path), "specdec", "cpu")
 
 

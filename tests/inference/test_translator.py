@@ -102,7 +102,7 @@ def test_lines_that_are_none(world: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "example"),
     [
-        ("controller", "tree", r'ControllerOptions\("tree"\), or another ControllerOptions'),
+        ("controller", "tree", "Tree.*, or another Controller"),
         ("rule", "strict", "RelaxedRule.*, or another AcceptanceRule"),
         ("limits", 20, "GenerationLimits.*, or another GenerationLimits"),
     ],

@@ -82,7 +82,7 @@ def saved_model(config: object, as_transformer: bool = False) -> Namespace:
     name = architecture(values)
     known = known_fields(name)
     saved = _converted(values, known, "model", LIMITS, min_=0)
-    options = {*known, *LEFT_OUT, *LANGUAGE_TOKENS, *options_of_fairseq(), "_name", "arch"}
+    options = {*known, *LEFT_OUT, *LANGUAGE_TOKENS, *options_of_fairseq(), "_name", "arch", "task"}
     others = sorted(key for key in values if key not in options and _is_set(values[key]))
     network = [key for key in others if NETWORK.search(key)]
     if network and not as_transformer and not is_ours(ARCH_MODEL_REGISTRY.get(name)):

@@ -29,12 +29,10 @@ with open(__file__, encoding="utf-8") as _file:
 '''
 
 COMMANDS = {
-    "specdec-benchmark": "benchmark",
     "specdec-calibrate-head": "calibrate_head",
     "specdec-check": "check",
     "specdec-encoder-initial": "encoder_initial",
     "specdec-evaluate": "evaluate",
-    "specdec-exactness": "exactness",
     "specdec-export": "export_checkpoint",
     "specdec-make-pair": "make_pair",
     "specdec-trace-report": "trace_report",

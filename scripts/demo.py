@@ -64,7 +64,7 @@ with doing("loading fairseq and torch"):
 
     import torch
 
-    from specdec_plugins.decoding.controllers import ControllerOptions, NoDrafts
+    from specdec_plugins.decoding.controllers.simple import NoDrafts, Tree
     from specdec_plugins.decoding.engine_choice import ENGINE, PRECISION
     from specdec_plugins.evaluation.texts import read_text
     from specdec_plugins.files.command import Parser, command, put
@@ -152,7 +152,7 @@ def main(argv: list[str]) -> None:
     sources = read_text(text(args), args.lines, "--source")
     choose_threads()
     with doing("loading the pair; the first time it is compiled for this processor"):
-        ours = load(args, strategy="specdec", controller=ControllerOptions("tree"), trace=True)
+        ours = load(args, strategy="specdec", controller=Tree(), trace=True)
     if not args.table_only:
         put(f"{MARKS}\n")
         for source, translation in zip(sources, ours.translate(sources[:SHOWN])):

@@ -43,7 +43,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from specdec_plugins.decoding.arrays import wait_for  # noqa: E402
 from specdec_plugins.decoding.build import build_generator  # noqa: E402
-from specdec_plugins.decoding.controllers import ControllerOptions  # noqa: E402
+from specdec_plugins.decoding.controllers.simple import Constant, NoDrafts, Tree  # noqa: E402
 from specdec_plugins.decoding.limits import GenerationLimits  # noqa: E402
 from specdec_plugins.decoding.statistics import DecodingStatistics  # noqa: E402
 from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine  # noqa: E402
@@ -57,9 +57,9 @@ from specdec_plugins.models.block_causal import BlockCausalConfig, BlockCausalDr
 
 FAIRSEQ = "fairseq beam 1"
 OURS = {
-    "AR": ControllerOptions("none"),
-    "constant": ControllerOptions("constant"),
-    "tree of 16": ControllerOptions("tree", tree_nodes=16),
+    "AR": NoDrafts(),
+    "constant": Constant(),
+    "tree of 16": Tree(tree_nodes=16),
 }
 ENGINES = {"eager": EagerEngine, "graphs": CudaGraphsEngine}
 Record = dict[str, Any]
@@ -74,7 +74,7 @@ class Models:
     def __init__(self, args: Namespace, precision: str, device: str) -> None:
         self.precision, self.device = precision, device
         given: dict[str, Any] = {"engine": "eager", "precision": precision, "device": device}
-        ours = Settings.of_model(Path(args.pair), controller=ControllerOptions("constant"), **given)
+        ours = Settings.of_model(Path(args.pair), controller=Constant(), **given)
         translator = load_translator(ours)
         generator: Any = translator.generator
         self.pair = generator.model, generator.drafter

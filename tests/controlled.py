@@ -5,14 +5,12 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import numpy as np
 from conftest import make_task, make_verifier
 from drafters import make_block, make_causal
 from scripted import DICTIONARY, ScriptedHead, traced
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule
-from specdec_plugins.decoding.controllers import POLICIES, Controller, ControllerOptions
-from specdec_plugins.decoding.controllers.base import Decoder
+from specdec_plugins.decoding.controllers.base import CONTROLLERS, Controller, controller_of
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
@@ -64,42 +62,15 @@ def make_generator(
     return traced(SpeculativeGenerator(verifier(), cached, DICTIONARY, controller, rule, limits))
 
 
-def priced(controller: Any, slope: float) -> Any:
-    """Let it learn costs without a clock: 1 for a step, and for every slot and row ``slope`` as
-    much."""
-
-    def prepare(decoder: Decoder, sample: Any) -> None:
-        rows, most = len(sample["net_input"]["src_tokens"]), controller.needs.most
-        slots = slope * most * np.arange(rows + 1.0).clip(1)
-        controller.learn_costs(1 + slots / 2, 1 + 1.5 * slots)
-
-    controller.prepare = prepare
+def make_policy(name: str, k: int, seed: int = 0, least: int = 0, **given: Any) -> Controller:
+    """One of ``VARIANTS``."""
+    plain, _, switch = name.partition(", ")
+    switches = {f"{switch}_{'threshold' if switch == 'refit' else 'draft'}": True}
+    controller = controller_of(
+        {"controller": plain, "min_draft": least, **given, **(switches if switch else {})}
+    ).ready(k, HEAD)
+    controller.PERIOD = 2  # type: ignore[attr-defined]
     return controller
 
 
-def make_policy(name: str, k: int, seed: int = 0, least: int = 0, **given: Any) -> Controller:
-    """One of ``VARIANTS``."""
-    slope = (0.0, 0.05, 0.4)[seed % 3]
-    plain, _, switch = name.partition(", ")
-    given |= SWITCHES[switch] if switch else {}
-    options = ControllerOptions(plain, min_draft=least, **given)
-    controller = options.build(k, HEAD)
-    if switch:
-        controller.PERIOD = 2  # type: ignore[attr-defined]
-    return priced(controller, slope) if options.policy.measures else controller
-
-
-SWITCHES: dict[str, dict[str, Any]] = {
-    "refit": {"refit_threshold": True},
-    "remember": {"remember_draft": True},
-    "auto": {"auto_stop_threshold": True},
-}
-VARIANTS = sorted(
-    {
-        *POLICIES,
-        "confidence, refit",
-        "heuristic, remember",
-        "acceptance-head, auto",
-    }
-    - {"none"}
-)
+VARIANTS = sorted({*CONTROLLERS, "confidence, refit", "heuristic, remember"} - {"auto", "none"})

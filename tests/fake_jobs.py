@@ -19,7 +19,7 @@ class EchoJob:
         if self.fault == "loading":
             raise ValueError("--flag: cannot be\nsecond line")
 
-    def decode(self, batches: int, seed: int | None = None) -> Decoded:
+    def decode(self, batches: int, seed: int = 1) -> Decoded:
         if self.fault == "decoding":
             os._exit(3)
         heavy = [name for name in ("torch", "fairseq", "numpy") if name in sys.modules]

@@ -9,8 +9,8 @@ import torch
 from conftest import make_dictionary
 from torch import Tensor
 
-from specdec_plugins.decoding.controllers import Controller
-from specdec_plugins.decoding.controllers.constant import Constant
+from specdec_plugins.decoding.controllers.base import Controller
+from specdec_plugins.decoding.controllers.simple import Constant
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.decoding.steps.prefixes import Prefixes
@@ -94,7 +94,7 @@ def scripted_generator(
         given: other arguments of the generator.
     """
     if isinstance(controller, int):
-        controller = Constant(controller)
+        controller = Constant(max_draft=controller)
     drafter: Any = ScriptedDrafter(script) if isinstance(script, Tensor) else script
     return SpeculativeGenerator(verifier, drafter, DICTIONARY, controller, **given)
 

@@ -50,7 +50,7 @@ def test_translations_and_a_table(
 def test_of_the_greedy_loop_and_of_trees_each_counts_its_own(demo: Any) -> None:
     args = demo.parser().parse_args([*SMALL, "--precision", "float32", "--repeats", "1"])
     sources = demo.read_text(demo.text(args), 2, "--source")
-    ours = demo.load(args, strategy="specdec", controller=demo.ControllerOptions("tree"))
+    ours = demo.load(args, strategy="specdec", controller=demo.Tree())
     found = demo.measure(args, ours, sources)
     assert found[demo.GREEDY].accepted is None
     assert found[demo.STRICT].accepted > 2

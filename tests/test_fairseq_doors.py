@@ -232,7 +232,7 @@ def exported(trained: Trained, tmp_path: Path, **given: str) -> Any:
 
 def test_hub(trained: Trained, tmp_path: Path) -> None:
     hub = exported(trained, tmp_path, controller="tree")
-    assert hub.task.controller.controller == "tree"
+    assert hub.task.controller.name == "tree"
     paths = {"path": str(tmp_path / "drafter.pt"), "ar_path": str(tmp_path / "verifier.pt")}
     expected = trained.translate(**paths)
     assert hub.translate(trained.source, max_len_b=12) == expected

@@ -15,7 +15,7 @@ from specdec_plugins.decoding.acceptance import (
     StrictRule,
 )
 from specdec_plugins.decoding.acceptance.sampling import Sampling
-from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.inference import Settings, Translator, load_translator
 
@@ -40,7 +40,7 @@ def translator(
             batch=batch,
             beam=1,
             rule=rule or StrictRule(),
-            controller=ControllerOptions(controller),
+            controller=CONTROLLERS[controller](),
             precision="float64",
         )
     )

@@ -9,7 +9,7 @@ import pytest
 from conftest import need_bfloat16
 from odd_lines import KINDS, odd_lines
 
-from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.inference import Settings, load_translator
@@ -37,7 +37,7 @@ def decoded(strategy: str, controller: str) -> tuple[list[str], DecodingStatisti
         batch=5,
         beam=1,
         precision="float64",
-        controller=ControllerOptions(controller),
+        controller=CONTROLLERS[controller](),
     )
     pair = load_translator(settings)
     return [t.text for t in pair.translate(SOURCES)], pair.statistics
@@ -59,7 +59,7 @@ def odd_output(strategy: str, controller: str, batch: int) -> list[str]:
         beam=1,
         keep_bpe=True,
         precision="float64",
-        controller=ControllerOptions(controller),
+        controller=CONTROLLERS[controller](),
         limits=GenerationLimits(max_len_a=1.3, max_len_b=12, lenpen=0.4),
     )
     lines = odd_lines(" ".join(SOURCES).split(), len(KINDS), seed=1)

@@ -12,7 +12,7 @@ from specdec_plugins.checkpoints.archive import check_weights, load_archive
 from specdec_plugins.checkpoints.config import saved_fields
 from specdec_plugins.checkpoints.loading import load_state, save_state
 from specdec_plugins.decoding.acceptance import RULE_OPTIONS, AcceptanceRule, Scoring, choose_rule
-from specdec_plugins.decoding.controllers import ControllerOptions, Head
+from specdec_plugins.decoding.controllers.base import Controller, Head
 from specdec_plugins.decoding.limits import REPETITION_PENALTY
 from specdec_plugins.files.errors import CheckpointError, ConfigError
 from specdec_plugins.host.checkpoints import without_memory
@@ -95,7 +95,7 @@ def load_head(
 
 
 def controller_head(
-    options: ControllerOptions,
+    controller: Controller,
     drafter: Drafter,
     scoring: Scoring,
     block_size: int | None,
@@ -111,10 +111,12 @@ def controller_head(
     Raises:
         CheckpointError: as :func:`load_head`.
     """
-    path: Location | None = options["acceptance_head"]
-    if path is None and options.needs_head and drafter_path:
+    if not controller.asks_head:
+        return None
+    path: Location | None = getattr(controller, "acceptance_head", None)
+    if path is None and drafter_path:
         path = find_head(drafter_path, scoring.rule)
-    if path is None or not options.needs_head:
+    if path is None:
         return None
     k = block_size or drafter.block_size
     head = load_head(path, drafter, scoring, k).to(device)

@@ -1,16 +1,18 @@
-"""Try a verifier: whether our greedy search gives the words of stock fairseq's, and how fast.
+"""Try a verifier or a pair: whether our output is stock fairseq's, and how fast it is here.
 
     specdec-check VERIFIER
-    specdec-check VERIFIER --dictionaries DIR --input-path FILE --lines 50
+    specdec-check PAIR --input-path FILE --batch 1 32 --systems constant@float64 tree@int8
 
-VERIFIER is the checkpoint of a Transformer, or the folder of a pair. Without a text lines are made
-of the words of the source dictionary. Lines of a text are segmented by what lies in the folder of
-the dictionaries (codes, a SentencePiece model, segmentation.json), else taken as they are.
+VERIFIER is the checkpoint of a Transformer, PAIR the folder of a pair. Without a text lines are
+made of the words of the source dictionary. Lines of a text are segmented by what lies in the folder
+of the dictionaries (codes, a SentencePiece model, segmentation.json), else taken as they are.
 
-Printed are what the verifier is, the lines in which our AR differs from stock beam 1, in float64
-and float32, and the milliseconds a line on the CPU, without loading. The comparison is that of
-exactness.py, which says how to read gaps. The exit status is 0 if no line differed in float64, 1 if
-one did, 2 for every error.
+Each system, as specdec-evaluate names them, is compared with fairseq's stock search of beam 1 in
+its precision (float32, if that is int8), and with our AR loop if it has a target prefix or a
+repetition penalty, which stock search has not. Of every line that differs the gap is told: by how
+many nats the verifier, asked in float64, prefers one of the two tokens. In float64 rounding is too
+small to matter. The exit status is 0 if no line differed in float64, 1 if one did, 2 for every
+error.
 """
 
 from __future__ import annotations
@@ -19,16 +21,21 @@ import argparse
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
+from functools import cache
+from itertools import chain, product
 from pathlib import Path
 from random import Random
+from statistics import median
 
 import torch
 
 from specdec_plugins.checkpoints.architectures import AS_TRANSFORMER
 from specdec_plugins.decoding.engine_choice import engine_name
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.evaluation import differences
+from specdec_plugins.evaluation.differences import Tokens, decode, gap
+from specdec_plugins.evaluation.systems import parse_system
+from specdec_plugins.evaluation.table import markdown
+from specdec_plugins.evaluation.texts import read_text
 from specdec_plugins.files.command import Parser, command, program, put
 from specdec_plugins.files.errors import counted
 from specdec_plugins.files.lines import Line
@@ -39,6 +46,8 @@ from specdec_plugins.machine import processor_name
 PROG = program("check.py")
 LIMITS = GenerationLimits(max_len_a=1.2, max_len_b=10)
 """Random words may have outputs that end only here."""
+MADE = 20
+"""Lines that are made where there is no text."""
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -51,71 +60,19 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("-t", "--target-lang", metavar="LANG", help="default: the checkpoint's")
     add("--as-transformer", action="store_true", help=AS_TRANSFORMER)
     add("--input-path", metavar="FILE", help="a text (default: lines are made)")
-    add("--lines", metavar="N", type=int, default=20, help="lines to decode")
+    add("--lines", metavar="N", type=int, help=f"lines to decode (all; {MADE} that are made)")
     add("--seed", metavar="N", type=int, default=1, help="of the lines that are made")
+    add("--batch", metavar="N", type=int, nargs="+", default=[1], help="sentences at a time (1)")
+    add("--systems", metavar="SYSTEM", nargs="+", help="default: AR, and of a pair constant, tree")
     args = parser.parse_args(argv)
-    if args.lines < 1:
+    if args.lines is not None and args.lines < 1:
         parser.error(f"--lines {args.lines}: must be at least 1")
     return args
 
 
-def made_lines(words: Sequence[str], longest: int, args: argparse.Namespace) -> list[Line]:
-    """Lines of 3 to 25 random words, as far as ``longest`` lets them."""
-    random = Random(args.seed)
-    sizes = [min(random.randint(3, 25), longest) for _ in range(args.lines)]
-    return [Line(i, " ".join(random.choices(words, k=size))) for i, size in enumerate(sizes, 1)]
-
-
-def decoded(settings: Settings, lines: list[Line]) -> tuple[list[differences.Tokens], str, float]:
-    """Return the outputs, what computed them, and the milliseconds a line."""
-    translator = load_translator(settings)
-    translator.warm_up(lines[:1])
-    outputs = differences.decode(translator, lines)
-    how = f"{translator.engine}, {translator.arithmetic}"
-    return outputs, how, 1000 * translator.statistics.total_seconds / len(lines)
-
-
-def compare(settings: Settings, judge: Translator, lines: list[Line]) -> int:
-    """Tell how AR differs from stock beam 1, and how fast both are. Returns the number of lines
-    that differ in float64."""
-    put(f"{differences.head(counted(len(lines), 'line'))}\n")
-    inexact, times = 0, []
-    for precision in ("float64", "float32"):
-        plain = replace(settings, precision=precision, engine="eager")
-        expected, how, milliseconds = decoded(replace(plain, strategy="fairseq"), lines)
-        times.append(f"stock beam 1, {how}: {milliseconds:.1f}")
-        compiles = engine_name("auto", precision, "cpu") != "eager"
-        for engine in ("eager", "auto") if compiles else ("eager",):
-            found, how, milliseconds = decoded(replace(plain, engine=engine), lines)
-            gaps = differences.gaps_between(judge, lines, found, expected)
-            put(f"{differences.row(f'AR, {how}: stock beam 1', gaps, len(lines))}\n")
-            times.append(f"AR, {how}: {milliseconds:.1f}")
-            inexact += len(gaps) * (precision == "float64")
-    put(f"ms a line ({processor_name()}, {counted(torch.get_num_threads(), 'thread')}):\n")
-    put("".join(f"  {time}\n" for time in times))
-    return inexact
-
-
-def next_steps(settings: Settings, args: argparse.Namespace) -> str:
-    """Return what to type next for a verifier that translates as fairseq does."""
-    data, path = Path(settings.data), Path(str(settings.ar_path))
-    pair = path == data / pair_folder.VERIFIER and (data / pair_folder.DRAFTER).is_file()
-    said = pair_folder.pair_settings(data)
-    whole = pair and (settings.tokenizer, settings.bpe) == (said["tokenizer"], said["bpe"])
-    options: dict[str, object] = {}
-    if not whole:
-        options = {"AR-path": path, "strategy": "AR", "tokenizer": settings.tokenizer}
-        options |= {"bpe": settings.bpe, **settings.encoder_options}
-    options |= {"source-lang": args.source_lang, "target-lang": args.target_lang}
-    flags = [(f"--{name.replace('_', '-')}", str(one)) for name, one in options.items() if one]
-    words = ["specdec-translate", settings.data, *chain.from_iterable(flags)]
-    drafter = "" if pair else "  and a drafter for it, which makes it faster: docs/training.md\n"
-    return f"  {shlex.join(words)} < FILE\n{drafter}"
-
-
 @command(PROG, failed=2)
 def main(argv: Sequence[str]) -> int:
-    """Returns the exit status."""
+    """Return the exit status."""
     args = parse(argv)
     languages = {"source_lang": args.source_lang, "target_lang": args.target_lang}
     languages["as_transformer"] = args.as_transformer
@@ -125,17 +82,104 @@ def main(argv: Sequence[str]) -> int:
     used = settings if args.input_path else replace(settings, tokenizer=None, bpe=None)
     judge = load_translator(replace(used, precision="float64", engine="eager"))
     if args.input_path:
-        lines = differences.lines_with_words(args.input_path, args.lines)
+        lines = [line for line in read_text(args.input_path, args.lines) if line.text.strip()]
     else:
         words = judge.codec.source
         lines = made_lines(words.symbols[words.nspecial :], judge.codec.longest - 1, args)
     put("".join(f"{fact}\n" for fact in describe(judge)))
     encoders = ", ".join(filter(None, (settings.tokenizer, settings.bpe)))
     put(f"segmentation in {settings.data}: {encoders or 'none; text has to be segmented'}\n")
-    inexact = compare(used, judge, lines)
+    drafter = Path(settings.data) / pair_folder.DRAFTER
+    if args.verifier.is_dir() and drafter.is_file():
+        used = replace(used, path=str(drafter))
+    inexact = compare(used, judge, lines, args)
     if inexact:
         put("In float64 lines differ: this verifier is not decoded as by fairseq; report it.\n")
         return 1
     put("In float64 all lines are stock fairseq's. Next:\n")
     put(next_steps(settings, args))
     return 0
+
+
+def made_lines(words: Sequence[str], longest: int, args: argparse.Namespace) -> list[Line]:
+    """Return lines of 3 to 25 random words, but none longer than ``longest``."""
+    random = Random(args.seed)
+    sizes = [min(random.randint(3, 25), longest) for _ in range(args.lines or MADE)]
+    return [Line(i, " ".join(random.choices(words, k=size))) for i, size in enumerate(sizes, 1)]
+
+
+def default_systems(pair: bool) -> list[str]:
+    """Return AR by every engine; of a pair also chains and trees in float64."""
+    names = ["AR@float64,engine=eager", "AR@float32,engine=eager"]
+    if engine_name("auto", "float32", "cpu") != "eager":
+        names.append("AR@float32")
+    return names + ["constant@float64,engine=eager", "tree@float64,engine=eager"] * pair
+
+
+def compare(base: Settings, judge: Translator, lines: list[Line], args: argparse.Namespace) -> int:
+    """Print how each system differs from its reference, and how fast both are.
+
+    Returns:
+        the number of lines that differ in float64.
+    """
+    names = args.systems or default_systems(base.path is not None)
+    systems = [(name, parse_system(name, base).settings) for name in names]
+    rows, inexact = [], 0
+    speeds: dict[str, float] = {}
+
+    @cache
+    def reference(name: str) -> list[Tokens]:
+        """Decode by a reference that is named like a system."""
+        outputs, how, speeds[f"{name.partition('@')[0]}, {how}"] = decoded(
+            parse_system(name, base).settings, lines
+        )
+        return outputs
+
+    for (name, settings), batch in product(systems, args.batch):
+        outputs, how, milliseconds = decoded(replace(settings, batch=batch), lines)
+        precision = "float32" if settings.precision == "int8" else settings.precision
+        penalty, prefix = settings.limits.repetition_penalty, settings.target_prefix
+        beside = f"fairseq@{precision},beam=1"
+        if penalty != 1 or prefix is not None:
+            beside = f"AR@{precision},engine=eager,repetition_penalty={penalty}"
+            beside += "" if prefix is None else f",target_prefix={prefix}"
+        compared = zip(lines, outputs, reference(beside), strict=True)
+        gaps = [gap(judge, line, a, b, penalty) for line, a, b in compared if a != b]
+        inexact += len(gaps) * (settings.precision == "float64" and settings.rule.lossless)
+        close = f"{max(gaps):.2g} | {median(gaps):.2g}" if gaps else " | "
+        differ = f"{len(gaps)} ({100 * len(gaps) / len(lines):.1f} %)"
+        rows.append([name, str(batch), how, differ, *close.split(" | "), f"{milliseconds:.1f}"])
+    threads = counted(torch.get_num_threads(), "thread")
+    put(f"{counted(len(lines), 'line')}; {processor_name()}, {threads}\n")
+    heads = ("system", "batch", "by", "lines unlike", "largest gap", "median", "ms a line")
+    rows += [[name, "1", "", "", "", "", f"{ms:.1f}"] for name, ms in speeds.items()]
+    put("".join(f"{line}\n" for line in markdown(heads, rows)))
+    return inexact
+
+
+def decoded(settings: Settings, lines: list[Line]) -> tuple[list[Tokens], str, float]:
+    """Return the outputs, the engine and precision, and the milliseconds a line."""
+    translator = load_translator(settings)
+    translator.warm_up(lines[:1])
+    outputs = decode(translator, lines)
+    how = f"{translator.engine}, {translator.arithmetic}"
+    return outputs, how, 1000 * translator.statistics.total_seconds / len(lines)
+
+
+def next_steps(settings: Settings, args: argparse.Namespace) -> str:
+    """Return what to type next for a verifier that translates as fairseq does."""
+    data, path = Path(settings.data), Path(str(settings.ar_path))
+    pair = path == data / pair_folder.VERIFIER and (data / pair_folder.DRAFTER).is_file()
+    known = pair_folder.pair_settings(data)
+    whole = pair and (settings.tokenizer, settings.bpe) == (known["tokenizer"], known["bpe"])
+    options: dict[str, object] = {}
+    if not whole:
+        options = {"AR-path": path, "strategy": "AR", "tokenizer": settings.tokenizer}
+        options |= {"bpe": settings.bpe, **settings.encoder_options}
+    options |= {"source-lang": args.source_lang, "target-lang": args.target_lang}
+    flags = [
+        (f"--{name.replace('_', '-')}", str(value)) for name, value in options.items() if value
+    ]
+    words = ["specdec-translate", settings.data, *chain.from_iterable(flags)]
+    drafter = "" if pair else "  and a drafter for it, which makes it faster: docs/training.md\n"
+    return f"  {shlex.join(words)} < FILE\n{drafter}"

@@ -1,185 +1,154 @@
-"""Compare controllers: alternating timed runs over a text, a table, and plots.
+"""Compare systems on texts: alternating timed runs, a table, and plots.
 
-    specdec-evaluate PAIR --input-path FILE ... --output-path FOLDER
+    specdec-evaluate PAIR --input-path FILE --output-path FOLDER --batch 1 32 --systems \
+        fairseq@beam=5 ctranslate2@int8 AR tree tree@tree_nodes={4,16} constant@beta=3,tau=1
 
-AR (the verifier alone, greedy), the drafter alone, and every controller asked for, with every k
-and threshold, on every text, at every batch size. A round is one run of each, in an order of its
-own; ratios are taken within a round, and of the rounds the median. On a machine whose speed drifts,
-fewer lines and more rounds say more than many lines and few rounds. PAIR and the other flags are
-those of inference.py; of --controller, --confidence-threshold, --stop-threshold, --tree-nodes,
---block-size, --batch, --seed and --input-path several values may be given.
+A system is NAME or NAME@KEY=VALUE,... where NAME is fairseq (stock beam search), ctranslate2
+(greedy), AR (our loop without drafts), drafter (alone, unverified) or a controller. Keys are
+options of controllers and of acceptance, limits, and beam, block_size, engine, precision and
+drafter_precision; a value without a key is the precision, of CTranslate2 perhaps with other kernels
+(int8:avx512, int8:mkl, int8:unpacked). Other flags hold for all systems. {4,16} is your shell's.
 
-With --sampling a round is drawn by each --seed, and of the rounds there is the mean. Then the
-drafter alone is left out, which takes its best tokens, and the oracle, which cannot foresee what
-will be drawn.
+Each system has a process of its own, which waits while another is timed. A round is one run of each
+in an order of its own; ratios are taken within a round. Where output is drawn (--sampling), the
+round is the seed. The oracle is not a real decoder: it knows what will be accepted.
 
-FOLDER gets runs.jsonl (a line a run, as soon as it is done), and from that sentences/*.jsonl (a
-line a sentence, with SpecDec++'s names), summary.json, table.md, and for each batch size and text
-pareto-*.{png,svg}, speed-*.{png,svg} and, where there is an oracle, oracle-*.{png,svg}. A sweep
-that was stopped goes on by the same command, and one that is complete writes its outputs anew; with
-other models, texts, settings, systems, processor or threads it is refused. More --repeats and batch
-sizes are added to what is there.
-
-The oracle is not a real decoder: it is told what will be accepted, the bound of all that verify
-chains. Times are those of decoding alone.
+FOLDER gets table.md, which is also printed, plots, sentences.jsonl (SpecDec++'s names and ours) and
+runs.jsonl. The same command goes on where it was stopped, and may add rounds, batch sizes and
+threads.
 """
 
 from __future__ import annotations
 
 import argparse
-import logging
+import json
 import shlex
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from pathlib import Path
 
-import torch
+from tqdm import tqdm
 
-from specdec_plugins.checkpoints.head_file import find_head
-from specdec_plugins.cli.experiment import INTERRUPTED, REPEATS, add_flags, perform, read_texts
-from specdec_plugins.decoding.controllers import POLICIES
-from specdec_plugins.evaluation.controllers import (
-    CONTROLLERS,
-    SWEPT,
-    Controllers,
-    controlled_systems,
-)
-from specdec_plugins.evaluation.experiment import Experiment
-from specdec_plugins.evaluation.outputs import Report
-from specdec_plugins.evaluation.systems import choose_baseline
+from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.evaluation.experiment import Experiment, measure
+from specdec_plugins.evaluation.plots import check_plotting, draw, save_figure
+from specdec_plugins.evaluation.records import sentence_records
+from specdec_plugins.evaluation.systems import AR, System, parse_system
+from specdec_plugins.evaluation.table import results, table
 from specdec_plugins.evaluation.texts import Sentences
-from specdec_plugins.files.command import command, program
-from specdec_plugins.inference import Settings, load_translator
-from specdec_plugins.inference.flag_checks import refuse_flags
+from specdec_plugins.files.command import command, program, put
+from specdec_plugins.files.output import write_whole
+from specdec_plugins.inference import Translator, load_translator
+from specdec_plugins.inference.ctranslate2_model import (
+    convert_verifier,
+    is_installed,
+    refuse_languages,
+)
 from specdec_plugins.inference.flags import TranslationParser, make_settings
-from specdec_plugins.inference.report import versions
 from specdec_plugins.inference.settings import PLAIN
 
 PROG = program("evaluate.py")
-SEEDS = (1, 2, 3, 4, 5)
-# Flags that are not for a sweep, with the value of each that asks for nothing.
-OTHERS = "choose with --controller, or compare by specdec-benchmark"
-REFUSED = (
-    ("--strategy", "specdec", OTHERS),
-    ("--beam", 5, OTHERS),
-    ("--AR-backend", "auto", OTHERS),
-    ("--trace", False, "was taken away; specdec-translate --trace records steps"),
-    ("--device", None, "was taken away; a GPU is used if there is one, unless --cpu is given"),
-)
-logger = logging.getLogger(PROG)
+INTERRUPTED = "interrupted; finished runs are kept, the same command goes on"
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
     parser = TranslationParser(PROG, __doc__, argv)
-    add_flags(parser, batches=[1])
+    # Flags of a single run take several values here.
+    parser.group.conflict_handler = "resolve"
     add = parser.group.add_argument
-    names = ", ".join(CONTROLLERS)
-    add("--controller", nargs="+", choices=CONTROLLERS, metavar="NAME", help=f"of {names} (all)")
-    add(
-        "--constant-k",
-        nargs="+",
-        type=int,
-        metavar="K",
-        help="k of controller constant (1 2 3 4 6 8 10 12 … up to the k trained for)",
-    )
-    add("--block-size", nargs="+", type=int, metavar="K", help="k of the others (as trained)")
-    for option in SWEPT.values():
-        default = " ".join(map(str, option.sweep))
-        several = partial(add, option.flag, nargs="+", type=option.kind, default=option.sweep)
-        several(metavar="VALUE", help=f"{option.help} ({default})")
-    add("--threads", type=int, metavar="N", help="CPU threads (torch's own choice)")
-    seeds = "with --sampling a round is drawn by each (1; with --sampling 1 2 3 4 5)"
-    add("--seed", nargs="+", type=int, metavar="N", help=seeds)
-    add("--trace", action="store_true", help=argparse.SUPPRESS)
-    add("--device", nargs="+", help=argparse.SUPPRESS)
-    return parser.parse(argv)
+    add("--systems", nargs="+", metavar="SYSTEM", default=[AR, "tree"], help="(AR tree)")
+    add("--input-path", nargs="+", metavar="FILE", required=True, help="texts")
+    add("--reference", nargs="+", metavar="FILE", help="translation of each text, to count BLEU")
+    add("--output-path", metavar="FOLDER", type=Path, required=True, help="for runs and results")
+    add("--lines", metavar="N", type=int, help="only the first N lines of each text")
+    add("--batch", nargs="+", type=int, metavar="N", default=[1], help="sentences at a time (1)")
+    add("--threads", nargs="+", type=int, metavar="N", default=[1], help="of each system (1)")
+    add("--rounds", type=int, metavar="N", default=5, help="(5)")
+    add("--warmup", type=int, metavar="N", default=16, help="lines decoded before, untimed (16)")
+    add("--baseline", metavar="SYSTEM", help="compare with this one (AR, else the first)")
+    add("--no-plots", action="store_true", help="do without matplotlib")
+    add("--no-progress-bar", action="store_true", help="no progress bar on a terminal")
+    args = parser.parse(argv)
+    for flag in ("batch", "threads", "rounds", "warmup"):
+        values = getattr(args, flag)
+        for value in values if isinstance(values, list) else [values]:
+            if value < 1:
+                parser.error(f"--{flag} {value}: must be at least 1")
+    if args.reference and len(args.reference) != len(args.input_path):
+        parser.error("--reference: give one for each text")
+    if len({Path(path).name for path in args.input_path}) != len(args.input_path):
+        parser.error("--input-path: give files of different names")
+    return args
 
 
 @command(PROG, INTERRUPTED)
 def main(argv: Sequence[str]) -> None:
-    """Compare the controllers that were asked for."""
+    """Compare the systems that were asked for."""
     args = parse(argv)
-    if args.threads is not None:
-        if args.threads < 1:
-            raise ValueError(f"--threads {args.threads}: must be at least 1")
-        torch.set_num_threads(args.threads)
-    base = make_base(args)
-    head = base.path and find_head(base.path, base.rule)
-    texts = read_texts(args, base, [("the model's acceptance head", head)])
-    rounds = choose_rounds(args)
-    translator = load_translator(replace(base, **PLAIN))
-    assert translator.block_size is not None
-    choice = choose_controllers(args, base)
-    systems = controlled_systems(base, choice, translator.block_size, torch.get_num_threads())
-    baseline = choose_baseline(systems, args.baseline)
-    experiment = Experiment(
-        systems=systems,
-        texts=[Sentences.of(text, translator) for text in texts],
-        base=base,
-        versions=versions(),
-        rounds=rounds,
-        batches=tuple(dict.fromkeys(args.batch)),
-        warmup=args.warmup,
-    )
-    del translator
-    torch.manual_seed((args.seed or SEEDS)[0])
-    typed = shlex.join([PROG, *argv])
-    perform(args, experiment, Report(baseline, typed, {}, pictures=not args.no_plots))
-
-
-def choose_rounds(args: argparse.Namespace) -> tuple[int, ...]:
-    """Return the numbers of the rounds, which are the seeds where tokens are drawn.
-
-    Raises:
-        ValueError: both, or seeds that cannot be.
-    """
-    given = " ".join(map(str, args.seed or ()))
-    if not args.sampling:
-        if len(args.seed or ()) > 1:
-            raise ValueError(f"--seed {given}: several are for --sampling")
-        return tuple(range(1, (args.repeats or REPEATS) + 1))
-    if args.repeats is not None:
-        raise ValueError(
-            f"--repeats {args.repeats}: with --sampling there is a round for each seed; give them "
-            "with --seed"
+    if not args.no_plots:
+        check_plotting()
+    single = {"batch": 1, "controller": "auto", "strategy": "specdec"}
+    base = make_settings(argparse.Namespace(**{**vars(args), **single}))
+    names = dict.fromkeys(args.systems)
+    systems = [parse_system(name, base, vars(args)) for name in names]
+    baseline = args.baseline or (AR if AR in names else args.systems[0])
+    if baseline not in names:
+        raise ValueError(f"--baseline {baseline}: must be one of {', '.join(names)}")
+    drafts = any(system.settings.drafts for system in systems)
+    # Models that cannot be used are refused before anything is written.
+    checked = base if drafts else parse_system(AR, base).settings
+    translator = load_translator(replace(checked, **PLAIN))
+    with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
+        references = args.reference or [None] * len(args.input_path)
+        experiment = Experiment(
+            systems=systems,
+            texts=[
+                Sentences.read(path, reference, args.lines, translator)
+                for path, reference in zip(args.input_path, references)
+            ],
+            rounds=args.rounds,
+            batches=tuple(dict.fromkeys(args.batch)),
+            threads=tuple(dict.fromkeys(args.threads)),
+            warmup=args.warmup,
+            model=_converted(translator, systems, Path(folder) / "model"),
         )
-    if min(args.seed or SEEDS) < 0:
-        raise ValueError(f"--seed {given}: must be 0 or more")
-    return tuple(dict.fromkeys(args.seed or SEEDS))
+        del translator
+        total = len(systems) * len(experiment.texts) * args.rounds
+        total *= len(experiment.batches) * len(experiment.threads)
+        # None hides the bar where there is no terminal.
+        with tqdm(total=total, unit="run", disable=args.no_progress_bar or None) as bar:
+            runs = []
+            for run in measure(experiment, args.output_path, bar.set_description_str):
+                runs.append(run)
+                bar.update()
+    text = table(experiment, runs, baseline, shlex.join([PROG, *argv]))
+    write_whole(args.output_path / "table.md", [text.encode()])
+    groups = results(experiment, runs)
+    records = (json.dumps(record) for group in groups for record in sentence_records(group))
+    lines = (f"{record}\n".encode() for record in records)
+    write_whole(args.output_path / "sentences.jsonl", lines)
+    for name, figure in () if args.no_plots else draw(groups):
+        save_figure(figure, args.output_path / name)
+    if not args.quiet:
+        put(text)
 
 
-def make_base(args: argparse.Namespace) -> Settings:
-    """Return what all systems share.
+def _converted(translator: Translator, systems: Sequence[System], folder: Path) -> Path | None:
+    """Return the verifier's folder as CTranslate2 has it, if that is a system.
 
     Raises:
-        ValueError: a flag that cannot be.
+        ConversionError: CTranslate2 has no such model.
+        ValueError: it is not installed.
     """
-    refuse_flags(args, REFUSED)
-    # Whatever has several values is not for the settings of all; each value is checked here.
-    for option in SWEPT.values():
-        for value in getattr(args, option.name):
-            option.check(value)
-    own = {"batch": 1, "block_size": None, "controller": "heuristic", "AR_backend": "ours"}
-    swept = {name: max(getattr(args, name)) for name in SWEPT}
-    return make_settings(argparse.Namespace(**{**vars(args), **own, **swept}))
-
-
-def choose_controllers(args: argparse.Namespace, base: Settings) -> Controllers:
-    """Return the controllers that were asked for.
-
-    ``acceptance-head`` is left out, with a warning, if no head is there and nobody asked for it.
-    """
-    real = tuple(name for name in CONTROLLERS if POLICIES[name].real)
-    names = tuple(args.controller or (real if base.rule.draws else CONTROLLERS))
-    assert base.path is not None
-    found = base.controller["acceptance_head"] or find_head(base.path, base.rule)
-    if not args.controller and not found:
-        logger.warning("no acceptance head beside the drafter: controller acceptance-head left out")
-        names = tuple(name for name in names if name != "acceptance-head")
-    return Controllers(
-        names,
-        tuple(args.constant_k) if args.constant_k else None,
-        tuple(args.block_size) if args.block_size else None,
-        {name: tuple(getattr(args, name)) for name in SWEPT},
-    )
+    if all(system.compute_type is None for system in systems):
+        return None
+    if not is_installed():
+        raise ValueError("--systems ctranslate2: pip install 'specdec-plugins[ctranslate2]'")
+    generator, codec = translator.generator, translator.codec
+    assert isinstance(generator, SpeculativeGenerator)
+    assert generator.model is not None
+    refuse_languages(codec.tokens)
+    convert_verifier(generator.model, codec.source, codec.target, folder)
+    return folder

@@ -11,7 +11,8 @@ converted, is timed apart.
 The table is kept for this pair, machine, number of threads, precision, acceptance rule and these
 versions. With strict acceptance `--controller auto`, the default, takes the fastest way of the
 batch size from then on, and `--strategy AR` the faster backend. Relaxed and sampled output never
-follow it: they would depend on timings. The other flags are those of inference.py.
+follow it: they would depend on timings. --check FILE times all ways on other texts, in seven
+rounds, beside the way that was found. The other flags are those of specdec-translate.
 """
 
 from __future__ import annotations
@@ -20,30 +21,35 @@ import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
+from itertools import chain, product
 from pathlib import Path
+from random import Random
 
 import torch
 from tqdm import tqdm
 
-from specdec_plugins.decoding.controllers.registry import AUTO
+from specdec_plugins.evaluation.table import markdown, spread
 from specdec_plugins.evaluation.texts import read_text
 from specdec_plugins.evaluation.tuning import GREEDY, Trial, example, lines_to_try, list_ways
 from specdec_plugins.files.command import command, program, put
 from specdec_plugins.files.errors import counted
+from specdec_plugins.files.lines import Line
 from specdec_plugins.inference.flag_checks import refuse_flags
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.settings import Settings
 from specdec_plugins.inference.threads import choose_threads
-from specdec_plugins.inference.ways import Table, Timed, describe, save_table
+from specdec_plugins.inference.ways import Table, Timed, Way, describe, save_table
 from specdec_plugins.machine import processor_name
 
 PROG = program("tune.py")
+CTRANSLATED = Way(ar_backend="ctranslate2")
+CHECK_ROUNDS = 7
 
 
 WHY = "is what is to be found out; leave it out"
 FOUND_OUT = [
     ("--strategy", "specdec", WHY),
-    ("--controller", AUTO, WHY),
+    ("--controller", "auto", WHY),
     ("--AR-backend", "auto", WHY),
 ]
 
@@ -56,6 +62,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add = parser.group.add_argument
     add("--batch", metavar="N", type=int, nargs="+", default=[1], help="sentences at a time (1)")
     add("--input-path", metavar="FILE", help="text to try (the example.LANG of the pair's folder)")
+    add("--check", metavar="FILE", nargs="+", default=[], help="texts to try what was found on")
     add("--no-progress-bar", action="store_true", help="no progress bar on a terminal")
     return parser.parse(argv)
 
@@ -86,10 +93,24 @@ def main(argv: Sequence[str]) -> None:
         lines = read_text(args.input_path or example(settings.data), None)
         trial.load()
         found = {size: trial.run(size, lines_to_try(lines, size)) for size in sizes}
+        checked = []
+        for text, size, lines in _drawn(args.check, sizes, args.seed):
+            way = found[size][0].way
+            timed = trial.run(size, lines, CHECK_ROUNDS, (GREEDY, CTRANSLATED, way))
+            checked.append(_table(f"{Path(text).name}, batch {size}", way, timed))
     made = datetime.now(timezone.utc).isoformat(timespec="seconds")
     path = save_table(Table(key, made, found))
     if not args.quiet:
-        put("\n".join(_tell(settings, trial, found, path)) + "\n")
+        put("\n".join([*_tell(settings, trial, found, path), *chain(*checked)]) + "\n")
+
+
+def _drawn(
+    paths: Sequence[str], sizes: Sequence[int], seed: int
+) -> Iterator[tuple[str, int, list[Line]]]:
+    """Yield each text with lines that a seed draws from it: two batches, and at least 24."""
+    for path, size in product(paths, sizes):
+        lines = [line for line in read_text(path, None) if line.text.strip()]
+        yield path, size, Random(seed).sample(lines, min(max(24, 2 * size), len(lines)))
 
 
 def _tell(
@@ -98,17 +119,20 @@ def _tell(
     threads = counted(torch.get_num_threads(), "thread")
     yield f"{processor_name()}, {threads}, {settings.precision}, {settings.rule}"
     for size, timed in found.items():
-        base = next(one for one in timed if one.way == GREEDY).milliseconds
-        yield f"\n| batch {size} | ms a sentence | x {GREEDY} | rounds |\n|---|---|---|---|"
-        for one in timed:
-            took = one.milliseconds
-            ratios = sorted(a / b for a, b in zip(base, took))
-            yield (
-                f"| {one.way} | {one.middle:.1f} ({min(took):.1f} to {max(took):.1f}) | "
-                f"{ratios[len(ratios) // 2]:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}) | "
-                f"{len(took)} |"
-            )
+        yield from _table(f"batch {size}", GREEDY, timed)
         yield f"\nBatch {size}: {timed[0].way}."
     loaded = ", ".join(f"{name} {seconds:.1f}" for name, seconds in trial.seconds.items())
     yield f"\nSeconds to load, compile and convert: {loaded}."
     yield f"Kept for --controller auto in {path}."
+
+
+def _table(title: str, beside: Way, timed: Sequence[Timed]) -> Iterator[str]:
+    """Yield a table of all ways; ``x`` is over one of them, within each round."""
+    base = next(item for item in timed if item.way == beside).milliseconds
+    yield ""
+    rows = []
+    for item in timed:
+        ratios = [a / b for a, b in zip(base, item.milliseconds)]
+        rounds = str(len(item.milliseconds))
+        rows.append([str(item.way), spread(item.milliseconds), spread(ratios, 2), rounds])
+    yield from markdown((title, "ms a sentence", f"x {beside}", "rounds"), rows)

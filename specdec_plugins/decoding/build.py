@@ -6,9 +6,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from specdec_plugins.decoding.acceptance import AcceptAll, AcceptanceRule, StrictRule
-from specdec_plugins.decoding.controllers import ControllerOptions, Head
-from specdec_plugins.decoding.controllers.constant import Constant
-from specdec_plugins.decoding.controllers.registry import AUTO
+from specdec_plugins.decoding.controllers.base import Controller, Head
+from specdec_plugins.decoding.controllers.simple import Auto, Constant
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
@@ -38,9 +37,9 @@ def checked_block_size(drafter: Drafter, block_size: int | None) -> int:
 
 
 def recommended(
-    options: ControllerOptions, drafter: Drafter, rule: AcceptanceRule, engine: Engine
-) -> ControllerOptions:
-    """Return the same, with what the manual recommends in place of ``auto``.
+    controller: Controller, drafter: Drafter, rule: AcceptanceRule, engine: Engine
+) -> Controller:
+    """Return the controller, or the recommended one in place of ``auto``.
 
     On a CPU drafts pay for few rows only (docs/benchmarks.md, "Batches"): by OpenVINO for one. With
     two they cost time in int8; by PyTorch, whose steps have more that does not depend on their
@@ -50,12 +49,12 @@ def recommended(
     Args:
         engine: the verifier's.
     """
-    if options.controller != AUTO:
-        return options
+    if not isinstance(controller, Auto):
+        return controller
     max_rows = None
     if rule.lossless and next(drafter.parameters()).device.type == "cpu":
         max_rows = 2 if engine.sizes.exact else 1
-    return options.resolved(drafter.decoder.causal, max_rows)
+    return controller.resolved(drafter.decoder.causal, max_rows)
 
 
 def build_generator(
@@ -66,7 +65,7 @@ def build_generator(
     block_size: int | None = None,
     rule: AcceptanceRule | None = None,
     limits: GenerationLimits | None = None,
-    options: ControllerOptions | None = None,
+    controller: Controller | None = None,
     head: Head | None = None,
     engines: Engines | None = None,
 ) -> SpeculativeGenerator:
@@ -75,33 +74,33 @@ def build_generator(
     Args:
         drafter: None for plain AR.
         block_size: that of the drafter, if not given.
-        options: of the controller; the default drafts and verifies whole blocks.
+        controller: by default drafts and verifies whole blocks.
         head: the acceptance head of the controllers that use one.
         engines: run the models' steps; None is PyTorch as it is.
 
     Raises:
-        ValueError: a block size that the drafter was not trained for, or options that do not go
-            together.
+        ValueError: a block size that the drafter was not trained for, or a controller that does not
+            fit it.
         UnsupportedModelError: a verifier that cannot be run exactly.
     """
-    options = options or ControllerOptions()
+    controller = controller or Constant()
     engines = engines or Engines.both(EagerEngine())
-    if drafter is None or not options.drafts:
+    if drafter is None or not controller.drafts:
         return SpeculativeGenerator(
             verifier, None, tgt_dict, rule=rule, limits=limits, engine=engines.verifier
         )
     block_size = checked_block_size(drafter, block_size)
-    if options.controller == AUTO:
-        options = recommended(options, drafter, rule or StrictRule(), engines.verifier)
-        limit = options.given.get("max_rows")
+    if isinstance(controller, Auto):
+        controller = recommended(controller, drafter, rule or StrictRule(), engines.verifier)
+        limit = getattr(controller, "max_rows", None)
         limited = "" if limit is None else f" --max-rows {limit}"
-        logger.info("--controller %s: %s%s", AUTO, options.controller, limited)
+        logger.info("--controller auto: %s%s", controller.name, limited)
     drafter.attach_verifier(verifier)
     return SpeculativeGenerator(
         verifier,
         CachedDrafter(drafter, engines.drafter),
         tgt_dict,
-        options.build(block_size, head),
+        controller.ready(block_size, head),
         rule,
         limits,
         engines.verifier,
@@ -130,7 +129,7 @@ def build_drafter_alone(
         ValueError: a block size that the drafter was not trained for, or a drafter that needs its
             verifier and has none.
     """
-    controller = Constant(checked_block_size(drafter, block_size))
+    controller = Constant(max_draft=checked_block_size(drafter, block_size))
     engines = engines or Engines.both(EagerEngine())
     if verifier is not None:
         drafter.attach_verifier(verifier)

@@ -17,7 +17,8 @@ from specdec_plugins.decoding.acceptance import (
     StrictRule,
 )
 from specdec_plugins.decoding.batch import Batch
-from specdec_plugins.decoding.controllers import Controller, NoDrafts
+from specdec_plugins.decoding.controllers.base import Controller
+from specdec_plugins.decoding.controllers.simple import NoDrafts
 from specdec_plugins.decoding.drafting import (
     ChainDrafting,
     Drafting,
@@ -103,7 +104,7 @@ class SpeculativeGenerator:
             # As a statement: of a model that fairseq has prepared for inference, eval() returns
             # None.
             verifier.eval()
-        if self.rule.draws and self.controller.needs.whole_draft:
+        if self.rule.draws and self.controller.reads_whole_draft:
             raise ValueError(
                 f"--controller {self.controller.name}: looks at drafted tokens that are then not "
                 "verified, which --sampling must not depend on; use tree, constant or "
@@ -115,8 +116,9 @@ class SpeculativeGenerator:
         self.limits.check_positions(self.positions)
         self._cached = drafter
         self._draftings: dict[object, Drafting] = {}
-        self._drafting_for(self.controller)
         self._resident = self._build_resident()
+        if self._resident is None:
+            self._drafting_for(self.controller)
 
     @property
     def models(self) -> list[nn.Module]:
@@ -173,9 +175,8 @@ class SpeculativeGenerator:
 
     def _drafting_for(self, controller: Controller, observers: Sequence[Observer] = ()) -> Drafting:
         """What makes the drafts that a controller and observers want; kept for the next batch."""
-        needs = controller.needs
-        confidences = needs.confidences or any(one.asks_chances for one in observers)
-        key = (needs.most > 0, needs.depth, confidences)
+        confidences = controller.needs_confidences or any(one.asks_chances for one in observers)
+        key = (controller.max_length > 0, controller.depth, confidences)
         if key not in self._draftings:
             self._draftings[key] = self._new_drafting(*key)
         return self._draftings[key]
@@ -213,7 +214,9 @@ class SpeculativeGenerator:
         if constraints is not None:
             raise ValueError("constraints: not supported by speculative decoding")
         sample = with_prefix(sample, prefix_tokens, bos_token)
-        self.controller.prepare(self, sample)
+        self.controller.prepare(
+            lambda controller: self.decode(sample, controller, DecodingStatistics())
+        )
         return self.decode(sample, self.controller, self.statistics, self.observers)
 
     @torch.inference_mode()
@@ -291,7 +294,7 @@ class SpeculativeGenerator:
         dtype = next(self.models[0].parameters()).dtype
         # Scores are float32, as in fairseq, and float64 of a float64 verifier.
         precision = torch.promote_types(dtype, torch.float32)
-        most = controller.needs.most
+        most = controller.max_length
         batch = Batch(net_input, encoder_out, prefix, max_lengths, most, precision)
         batch.plan(lengths)
         with statistics.stopwatch("encode", source.device):

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
-from functools import cache
-from types import NoneType
-from typing import Any, Generic, TypeVar, get_args, get_type_hints
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, Generic, TypeVar
 
-T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 Value = bool | int | float | str | None
 Values = Mapping[str, Any]
@@ -35,16 +32,8 @@ class Option(Generic[T_co]):
     least: float = -math.inf
     most: float = math.inf
     """The largest value; what is no number is refused by ``least``."""
-    sweep: tuple[T_co, ...] = ()
-    """What a sweep compares if nothing is said; options that have this are swept."""
-    axis: str = ""
-    """The axis that a plot has for the values of a swept option: ``threshold`` (0 to 1) or
-    ``nodes``."""
     remedy: str = ""
     """What to do instead of a value that is too small."""
-    gone: str = ""
-    """The reason why an option was taken away, and what to use instead. For one version every value
-    of it is refused by this."""
 
     @property
     def flag(self) -> str:
@@ -59,8 +48,6 @@ class Option(Generic[T_co]):
         """
         if value is None and self.optional:
             return self.default
-        if self.gone:
-            raise ValueError(f"{self.flag}: was taken away; {self.gone}")
         if self.choices and str(value) not in self.choices:
             raise ValueError(f"{self.flag} {value}: must be one of {', '.join(self.choices)}")
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -76,32 +63,39 @@ class Option(Generic[T_co]):
         return value  # type: ignore[return-value]
 
 
-def option(default: T, help: str, **about: object) -> T:
-    """Return a field of a dataclass of options, as fairseq writes them: its help is in the
-    metadata.
+def option(
+    default: Any,
+    help: str,
+    minimum: float = -math.inf,
+    maximum: float = math.inf,
+    choices: tuple[str, ...] = (),
+) -> Any:
+    """Declare a field of a dataclass that is an option: its help, bounds and choices."""
+    bounds = {"minimum": minimum, "maximum": maximum, "choices": choices}
+    return field(default=default, metadata={"help": help, **bounds})
 
-    Args:
-        about: other members of an :class:`Option`; name, kind and whether None is a value, too, are
-            those of the field.
+
+def option_fields(owner: type) -> dict[str, Field[Any]]:
+    """Return the fields of a dataclass that are options, by name."""
+    return {field.name: field for field in fields(owner) if "help" in field.metadata}
+
+
+def check_options(options: Any) -> None:
     """
-    declared: T = field(default=default, metadata={"help": help, **about})
-    return declared
-
-
-def declared_options(owner: type) -> tuple[Option[Any], ...]:
-    """Return the options that a dataclass declares."""
-    return _declared(owner)
-
-
-@cache
-def _declared(owner: type) -> tuple[Option[Any], ...]:
-    hints, found = get_type_hints(owner), []
-    for one in fields(owner):
-        kinds = get_args(hints[one.name]) or (hints[one.name],)
-        kind = next(kind for kind in kinds if kind is not NoneType)
-        optional = NoneType in kinds
-        found.append(Option(one.name, one.default, kind=kind, optional=optional, **one.metadata))
-    return tuple(found)
+    Raises:
+        ValueError: a value out of its bounds, by its flag.
+    """
+    for name, declared in option_fields(type(options)).items():
+        value, bounds = getattr(options, name), declared.metadata
+        minimum, maximum, choices = bounds["minimum"], bounds["maximum"], bounds["choices"]
+        allowed = None
+        if choices and value is not None and value not in choices:
+            allowed = f"one of {', '.join(choices)}"
+        elif isinstance(value, (int, float)) and not minimum <= value <= maximum:
+            between = f"between {minimum:.10g} and {maximum:.10g}"
+            allowed = f"at least {minimum:.10g}" if math.isinf(maximum) else between
+        if allowed:
+            raise ValueError(f"--{name.replace('_', '-')} {value}: must be {allowed}")
 
 
 def by_name(options: Iterable[Option[T_co]]) -> dict[str, Option[T_co]]:

@@ -44,7 +44,7 @@ class Results(Observer):
         self._statistics.sentences += 1
         # What was launched is not yet done.
         wait_for(tokens.device)
-        self._statistics.latencies.add(time.perf_counter() - self._start)
+        self._statistics.latencies.append(time.perf_counter() - self._start)
 
     def end(self, hypotheses: list[list[Hypothesis]]) -> None:
         self._statistics.total_seconds += time.perf_counter() - self._start

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,111 +15,44 @@ from specdec_plugins.decoding.observers import Observer
 from specdec_plugins.decoding.step_result import StepResult
 
 PHASES = ("encode", "draft", "control", "verify")
-"""Of a run's time; what is left is reported as "other". On a GPU they are the device's seconds, but
-for "control", the controller's answers, which is always the host's: to answer, it launches work and
-does not wait for it. The two kinds may overlap."""
+"""Parts of a run's time; the rest is reported as "other"."""
 COUNTS = (
     *("committed_tokens", "steps", "drafted_tokens", "verified_tokens", "accepted_tokens"),
     *("verifier_calls", "drafter_calls"),
 )
 RATES = ("acceptance_length", "acceptance_rate", "verification_rate", "discard_rate")
-"""What is worked out of the counts."""
+"""Derived from the counts."""
 
 
 class Stopwatch:
-    """Seconds per phase, without stalling an accelerator.
+    """Seconds per phase, by the host's clock.
 
-    On the CPU it reads the clock. On CUDA it records events, which are read when asked for, or when
-    there are many: the seconds are then those that the device spent.
+    A GPU's phases are measured only if the stopwatch ``waits`` for the device at both ends of each,
+    which slows the run down.
     """
 
-    MOST = 4096
-    """Measurements with events that are kept, at most: those of two thousand steps."""
-
     def __init__(self, waits: bool = False) -> None:
-        """``waits``: it waits for a device, too, and reads the clock: seconds of the one clock,
-        that others are to be taken from."""
         self._waits = waits
         self._seconds: dict[str, float] = {}
-        self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
 
     def __call__(self, phase: str, device: torch.device) -> AbstractContextManager[None]:
         if device.type == "cuda" and not self._waits:
-            return self._on_cuda(phase, device)
-        return _OnHost(self._add, phase, device)
-
-    @contextmanager
-    def _on_cuda(self, phase: str, device: torch.device) -> Iterator[None]:
-        event: Callable[..., torch.cuda.Event] = torch.cuda.Event
-        begin, end = event(enable_timing=True), event(enable_timing=True)
-        # Of this device, which need not be the current one.
-        stream = torch.cuda.current_stream(device)
-        begin.record(stream)
-        yield
-        end.record(stream)
-        self._events.append((phase, begin, end))
-        if len(self._events) >= self.MOST:
-            # The device has long been through the older half: nothing is waited for.
-            self._read(self.MOST // 2)
-
-    def _add(self, phase: str, seconds: float) -> None:
-        self._seconds[phase] = self._seconds.get(phase, 0.0) + seconds
+            return UNMEASURED
+        return _Measurement(self._seconds, phase, device)
 
     def seconds(self) -> dict[str, float]:
-        """Seconds of every phase so far; waits for the device."""
-        self._read(len(self._events))
+        """Return the seconds of every phase so far."""
         return dict(self._seconds)
 
-    def _read(self, count: int) -> None:
-        """Add up the oldest events; waits until the device has been through them."""
-        read, self._events = self._events[:count], self._events[count:]
-        for phase, begin, end in read:
-            end.synchronize()
-            self._add(phase, begin.elapsed_time(end) / 1000)
+
+UNMEASURED = nullcontext()
 
 
-class Durations:
-    """Seconds, summed up, and a sample of them for quantiles.
+class _Measurement:
+    """A context manager as a class: a generator would take twice as long."""
 
-    The sample is all of them, as long as they are few. Each time that it is full, every second one
-    goes, and of those that come later one of 2, of 4, of 8 … is kept.
-    """
-
-    MOST = 65536
-    """Durations that are kept, at most: half a megabyte."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.sum = 0.0
-        self._sample = array("d")
-        self._every = 1
-
-    def add(self, seconds: float) -> None:
-        """Count one more."""
-        if self.count % self._every == 0:
-            if len(self._sample) == self.MOST:
-                self._sample, self._every = self._sample[::2], 2 * self._every
-            if self.count % self._every == 0:
-                self._sample.append(seconds)
-        self.count += 1
-        self.sum += seconds
-
-    @property
-    def mean(self) -> float:
-        """0 of nothing."""
-        return self.sum / max(self.count, 1)
-
-    def quantile(self, part: float) -> float:
-        """Return the nearest-rank quantile of the sample; 0 of nothing."""
-        sample = np.frombuffer(self._sample)
-        return float(np.quantile(sample, part, method="inverted_cdf")) if len(sample) else 0.0
-
-
-class _OnHost:
-    """A measurement by the clock: a generator as context manager would take twice as long."""
-
-    def __init__(self, add: Callable[[str, float], None], phase: str, device: torch.device) -> None:
-        self._add, self._phase, self._device = add, phase, device
+    def __init__(self, seconds: dict[str, float], phase: str, device: torch.device) -> None:
+        self._seconds, self._phase, self._device = seconds, phase, device
 
     def __enter__(self) -> None:
         wait_for(self._device)
@@ -128,7 +60,8 @@ class _OnHost:
 
     def __exit__(self, *_: object) -> None:
         wait_for(self._device)
-        self._add(self._phase, time.perf_counter() - self._start)
+        elapsed = time.perf_counter() - self._start
+        self._seconds[self._phase] = self._seconds.get(self._phase, 0.0) + elapsed
 
 
 @dataclass
@@ -158,7 +91,7 @@ class DecodingStatistics(Observer):
     """Drafter passes: fewer where steps draft nothing, or what was left of the draft before."""
     acceptance_histogram: list[int] = field(default_factory=list)
     """How many steps committed 0, 1, 2, … drafted tokens."""
-    latencies: Durations = field(default_factory=Durations)
+    latencies: array[float] = field(default_factory=lambda: array("d"))
     """Seconds from the start of a sentence's batch until the sentence was finished."""
     total_seconds: float = 0.0
     """Wall seconds of decoding, without what is prepared before a batch."""
@@ -224,8 +157,14 @@ class DecodingStatistics(Observer):
             "seconds": phases,
             "tokens_per_second": self.tokens_per_second,
             "latency_ms": {
-                "p50": 1000 * self.latencies.quantile(0.5),
-                "p90": 1000 * self.latencies.quantile(0.9),
-                "mean": 1000 * self.latencies.mean,
+                "p50": 1000 * self._latency_quantile(0.5),
+                "p90": 1000 * self._latency_quantile(0.9),
+                "mean": 1000 * sum(self.latencies) / max(len(self.latencies), 1),
             },
         }
+
+    def _latency_quantile(self, part: float) -> float:
+        """Nearest-rank quantile in seconds; 0 of nothing."""
+        if not self.latencies:
+            return 0.0
+        return float(np.quantile(self.latencies, part, method="inverted_cdf"))

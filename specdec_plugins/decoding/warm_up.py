@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 LONGEST = 32
 """Source tokens of the longest made-up sentence: most real ones have no more."""
+RECORDED = (32, 64, 128)
+"""Source tokens of made-up sentences where each size is recorded."""
 
 
 def warm_up(
@@ -42,32 +44,30 @@ def warm_up(
     """
     sizes, limits = generator.engines.verifier.sizes, generator.limits
     device = next(generator.models[0].parameters()).device
-    if sizes.exact and is_host(device):
-        return 0.0
-    rehearsals = generator.controller.rehearsals(_lengths(generator, sizes))
-    if not rehearsals:
+    if (sizes.exact and is_host(device)) or not generator.controller.real:
         return 0.0
     begin = time.perf_counter()
     try:
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            lengths = [LONGEST] if sizes.exact else range(1, LONGEST + 1)
-            for size in sorted({sizes.source(tokens) for tokens in lengths}):
-                length = min(size, positions)
-                most = max(length, limits.min_len)
+            for count, length, most in _batches(sizes, rows):
+                length, most = min(length, positions), max(min(most, positions), limits.min_len)
                 generator.limits = replace(limits, max_len_a=0, max_len_b=most)
-                batch = made_up(source, rows, length, device)
-                for controller in rehearsals:
-                    generator.decode(batch, deepcopy(controller), DecodingStatistics())
+                batch = made_up(source, count, length, device)
+                generator.decode(batch, deepcopy(generator.controller), DecodingStatistics())
     finally:
         generator.limits = limits
     wait_for(device)
     return time.perf_counter() - begin
 
 
-def _lengths(generator: SpeculativeGenerator, sizes: Sizes) -> list[int]:
-    """Draft lengths, one for each size that the engine is handed."""
-    most = generator.controller.needs.most
-    return list({sizes.slots(length + 1): length for length in range(most + 1)}.values())
+def _batches(sizes: Sizes, rows: int) -> list[tuple[int, int, int]]:
+    """Return rows, source tokens and most target tokens of the made-up batches."""
+    if not sizes.exact:
+        padded = sorted({sizes.source(tokens) for tokens in range(1, LONGEST + 1)})
+        return [(rows, length, length) for length in padded]
+    # A step is recorded for each number of rows to which a batch shrinks.
+    halves = [rows >> n for n in range(rows.bit_length())]
+    return [(count, length, 1) for length in RECORDED for count in halves]
 
 
 def made_up(

@@ -71,6 +71,8 @@ class CudaGraphsEngine(EagerEngine):
         self.buckets = buckets or Buckets()
         self._record = record
         self._pool: Any = None
+        self._aside: Any = None
+        """The stream of warm-ups: each new one would have a workspace of its own."""
         self._runners: set[str] = set()
         """What the steps so far were run by, which :attr:`name` says."""
 
@@ -95,8 +97,9 @@ class CudaGraphsEngine(EagerEngine):
             return self._captured(part)
 
     def _captured(self, part: Replay) -> Replay:
-        stream: Any = torch.cuda.Stream
-        aside, ours = stream(), torch.cuda.current_stream()
+        if self._aside is None:
+            self._aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        aside, ours = self._aside, torch.cuda.current_stream()
         aside.wait_stream(ours)
         with torch.cuda.stream(aside):
             for _ in range(self.WARM_UP):

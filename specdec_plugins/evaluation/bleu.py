@@ -1,8 +1,4 @@
-"""BLEU of a translation in two ways: sacreBLEU's, and that of the SpecDec paper.
-
-The paper's is tokenised, case-sensitive, compound-split BLEU-4: words joined by a hyphen are cut in
-two on both sides, then 1- to 4-grams of Moses tokens are counted, without smoothing.
-"""
+"""BLEU of a translation: sacreBLEU's, and tokenised, compound-split BLEU as in SpecDec's paper."""
 
 from __future__ import annotations
 
@@ -35,10 +31,10 @@ class References:
     language: str
     """The language whose rules Moses splits by."""
     tokenised: bool = False
-    """Whether it is Moses-tokenised already, and so is the output."""
+    """True if it is Moses-tokenised already, and so is the output."""
 
     def scores(self, output: Sequence[str]) -> Scores:
-        """BLEU of ``output``, line by line."""
+        """Return the BLEU figures of an output, given line by line."""
         sacre = BLEU().corpus_score(output, [self.lines]).score
         tokenised = compound_split_bleu(self._tokens(output), self._own_tokens).score
         return Scores(float(sacre), float(tokenised))
@@ -52,20 +48,20 @@ class References:
         return convert(lines, self.language)
 
     def signature(self) -> str:
-        """sacreBLEU's, which says how it counts."""
+        """Return sacreBLEU's signature, which says how it counts."""
         metric = BLEU()
         metric.corpus_score(self.lines, [self.lines])
         return str(metric.get_signature())
 
 
 def moses_tokens(lines: Sequence[str], language: str) -> list[str]:
-    """Ordinary text as Moses tokens that keep "a-b" whole and hold plain characters."""
+    """Return ordinary text as Moses tokens, in which "a-b" is whole and characters are plain."""
     tokenizer = MosesTokenizer(lang=language)
     return [str(tokenizer.tokenize(line, return_str=True, escape=False)) for line in lines]
 
 
 def plain_tokens(lines: Sequence[str], language: str) -> list[str]:
-    """Moses tokens without HTML escapes and dash splits: `a @-@ b &apos;s` becomes `a-b 's`."""
+    """Return Moses tokens without escapes and dash splits: `a @-@ b &apos;s` is `a-b 's`."""
     detokenizer = MosesDetokenizer(lang=language)
     return [DASH_SPLIT.sub("-", detokenizer.unescape_xml(line)) for line in lines]
 
@@ -81,8 +77,8 @@ def split_compounds(line: str) -> str:
 
 
 def compound_split_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> BLEUScore:
-    """BLEU-4 of tokenised text as fairseq-score counts it: no smoothing, an unknown word in the
-    reference matches nothing."""
+    """Return BLEU-4 of tokenised text as fairseq-score counts it: without smoothing, and an unknown
+    word in the reference matches nothing."""
     unmatchable = [re.sub(r"(?<!\S)<unk>(?!\S)", "<<unk>>", line) for line in references]
     metric = BLEU(tokenize="none", smooth_method="none", force=True)
     score: BLEUScore = metric.corpus_score(

@@ -1,4 +1,4 @@
-"""Whether predicted probabilities of acceptance come true: metrics, correction, diagram."""
+"""Calibration of predicted acceptance: metrics, correction, diagram."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import brier_score_loss, roc_auc_score
+from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from specdec_plugins.decoding.arrays import Floats
@@ -22,7 +22,7 @@ HOTTEST = 1e9
 
 @dataclass(frozen=True)
 class Predictions:
-    """What an acceptance head said of the slots of blocks, and what came of them."""
+    """An acceptance head's predictions for the slots of blocks, and the outcome of each slot."""
 
     logits: Tensor
     """``(blocks, slots)`` log-odds that a slot is accepted if all before it are."""
@@ -40,28 +40,22 @@ class Predictions:
 
 
 def expected_calibration_error(predicted: Tensor, happened: Tensor, bins: int = BINS) -> float:
-    """Mean distance of predicted probability and observed rate over bins of equal width.
+    """Return the mean distance of prediction and observed rate over bins of equal width.
 
-    ECE of Guo et al., *On Calibration of Modern Neural Networks*, ICML 2017, §2; NaN of nothing.
+    ECE of Guo et al., *On Calibration of Modern Neural Networks*, ICML 2017, section 2.
     """
-    if not len(predicted):
-        return math.nan
     count, mean, rate = _binned(predicted, happened, bins)
-    return float(np.average(np.abs(mean - rate), weights=count))
+    return float(np.average(np.abs(mean - rate), weights=count)) if len(count) else math.nan
 
 
 def brier_score(predicted: Tensor, happened: Tensor) -> float:
-    """Mean squared error of the probabilities (Brier 1950); NaN of nothing."""
-    if not len(predicted):
-        return math.nan
-    return float(brier_score_loss(happened.long().numpy(), predicted.double().numpy()))
+    """Return the mean squared error of the probabilities (Brier 1950); NaN of nothing."""
+    return float((predicted.double() - happened.double()).square().mean())
 
 
 def auroc(predicted: Tensor, happened: Tensor) -> float:
-    """Probability that a random case that happened was given more than one that did not.
-
-    Ties count half. NaN where all or nothing happened.
-    """
+    """Return the probability that a case that happened was given more than one that did not; NaN
+    where all or nothing happened."""
     if happened.all() or not happened.any():
         return math.nan
     return float(roc_auc_score(happened.long().numpy(), predicted.double().numpy()))
@@ -70,8 +64,7 @@ def auroc(predicted: Tensor, happened: Tensor) -> float:
 def fit_calibration(predictions: Predictions) -> tuple[float, float]:
     """Return the temperature and bias with the least cross entropy on decided slots.
 
-    Platt scaling (Platt 1999); Guo et al. 2017, §4.2, keep the temperature alone. The bias is what
-    corrects a head that learned on text that is easier for its drafter than other text.
+    Platt scaling (Platt 1999). The bias corrects a head that was trained on easier text.
 
     Raises:
         ValueError: there are no decided slots, or all or none of them were accepted.
@@ -85,34 +78,33 @@ def fit_calibration(predictions: Predictions) -> tuple[float, float]:
     model.fit(logits[:, None].numpy(), happened.numpy())
     slope, bias = float(model.coef_[0, 0]), float(model.intercept_[0])
     if slope < 1 / HOTTEST:
-        # What was given more happened less. A temperature cannot turn that round: the least that
-        # it can do is to tell nothing apart, and then the bias that fits is the rate's.
+        # Slots with higher logits were accepted less, which a temperature cannot turn round.
         return HOTTEST, float(happened.double().mean().logit())
     return 1 / slope, bias
 
 
 def report(predictions: Predictions) -> JsonObject:
-    """All metrics: of all slots, and by slot.
+    """Return all metrics, of all slots and by slot.
 
-    ``token`` is about the probability of a token given that all before it are accepted, over
-    decided slots; ``survival`` about the running product, over slots before the sentence's end.
+    ``token`` is about the probability of a token if all before it are accepted, over decided slots;
+    ``survival`` about the running product, over slots before the sentence's end.
     """
     result: JsonObject = {}
     for name, (predicted, where) in _predicted(predictions).items():
         happened = predictions.survived
         result[name] = _metrics(predicted[where], happened[where])
-        result[f"{name}_by_slot"] = [
-            _metrics(predicted[where[:, slot], slot], happened[where[:, slot], slot])
-            for slot in range(predicted.size(1))
-        ]
+        by_slot = zip(predicted.T, happened.T, where.T)
+        result[f"{name}_by_slot"] = [_metrics(p[open_], h[open_]) for p, h, open_ in by_slot]
     return result
 
 
 def _predicted(predictions: Predictions) -> dict[str, tuple[Tensor, Tensor]]:
     """``(blocks, slots)`` probabilities of tokens and of survival, and which of them count."""
     token = predictions.logits.float().sigmoid()
-    survival = token.cumprod(-1)
-    return {"token": (token, predictions.decided), "survival": (survival, predictions.open)}
+    return {
+        "token": (token, predictions.decided),
+        "survival": (token.cumprod(-1), predictions.open),
+    }
 
 
 def _metrics(predicted: Tensor, happened: Tensor) -> dict[str, float]:
@@ -127,7 +119,7 @@ def _metrics(predicted: Tensor, happened: Tensor) -> dict[str, float]:
 
 
 def _binned(predicted: Tensor, happened: Tensor, bins: int) -> tuple[Floats, Floats, Floats]:
-    """Cases, mean prediction and observed rate of the bins that hold any."""
+    """Return cases, mean prediction and observed rate of the bins that hold any."""
     values = predicted.double().numpy()
     count, predictions, events = (
         np.histogram(values, bins, (0, 1), weights=weights)[0]
@@ -138,29 +130,21 @@ def _binned(predicted: Tensor, happened: Tensor, bins: int) -> tuple[Floats, Flo
 
 
 def plot_reliability(predictions: Predictions, path: str | os.PathLike[str], title: str) -> None:
-    """Write a PNG: the reliability diagrams of tokens and of survival, and survival by slot.
+    """Write a PNG of the reliability diagrams of tokens and of survival.
 
     Raises:
         ImportError: matplotlib is not installed.
         OSError: the file cannot be written.
     """
-    figure = new_figure((14, 4.6))
-    left, middle, right = figure.subplots(1, 3)
+    figure = new_figure((10, 4.6))
     found = _predicted(predictions).items()
-    for axes, (name, (predicted, where)) in zip((left, middle), found):
+    for axes, (name, (predicted, where)) in zip(figure.subplots(1, 2), found):
         count, mean, rate = _binned(predicted[where], predictions.survived[where], BINS)
         axes.plot([0, 1], [0, 1], color="0.6", linewidth=1)
         axes.bar(mean, count / count.sum(), width=0.03, color="0.85", label="share of slots")
         axes.plot(mean, rate, color="#0072B2", marker="o", label="observed rate")
-        title = "token, given all before it" if name == "token" else name
-        axes.set(xlabel="predicted probability", ylabel="observed rate", title=title)
+        axes.set(xlabel="predicted probability", ylabel="observed rate", title=name)
         axes.legend(loc="upper left")
-    by_slot = report(predictions)["survival_by_slot"]
-    for name, color, marker in (("observed", "#0072B2", "o"), ("predicted", "#D55E00", "x")):
-        rates = [metrics[name] for metrics in by_slot]
-        right.plot(range(1, len(rates) + 1), rates, color=color, marker=marker, label=name)
-    right.set(xlabel="slot", ylabel="probability", ylim=(0, 1), title="mean survival by slot")
-    right.legend()
     figure.suptitle(title)
     with whole_file(path) as file:
         figure.savefig(file, format="png", dpi=120)

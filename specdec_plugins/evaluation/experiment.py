@@ -1,8 +1,8 @@
-"""An experiment: alternating timed runs of every system, those that are there already left out."""
+"""An experiment: alternating timed runs of every system, each in a process of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -10,190 +10,167 @@ from itertools import groupby, product
 from pathlib import Path
 from random import Random
 
+import msgspec
+
 from specdec_plugins.evaluation.ctranslate2_system import CTranslate2Job
-from specdec_plugins.evaluation.folder import RunFolder
-from specdec_plugins.evaluation.processes import SystemProcess, waiting
-from specdec_plugins.evaluation.runs import Run, in_order
-from specdec_plugins.evaluation.systems import CTRANSLATE2, System
+from specdec_plugins.evaluation.own_system import TranslatorJob
+from specdec_plugins.evaluation.runs import Run, read_runs
+from specdec_plugins.evaluation.systems import System
 from specdec_plugins.evaluation.texts import Sentences
-from specdec_plugins.evaluation.timing import TranslatorJob
-from specdec_plugins.evaluation.worker import Job
-from specdec_plugins.files.output import JsonObject, file_digest
-from specdec_plugins.inference.report import device_name
-from specdec_plugins.inference.run_files import acceptance_head, describe_settings
-from specdec_plugins.inference.settings import Settings
+from specdec_plugins.evaluation.worker import SystemProcess
+from specdec_plugins.files.errors import explained
+from specdec_plugins.files.lock import work_folder
+from specdec_plugins.files.output import JsonObject
+from specdec_plugins.inference.report import versions
+from specdec_plugins.inference.run_files import describe_settings
 from specdec_plugins.machine import cores, processor_name
 
-DECIDED_BY_SYSTEM = (
-    *("batch", "device", "controller", "block_size", "strategy", "beam"),
-    *("rule", "engine", "precision", "drafter_precision"),
-)
-"""Settings that a system or a run tells, or that do nothing here."""
+DESCRIPTION, RUNS = "experiment.json", "runs.jsonl"
 Note = Callable[[str], object]
+"""Is told what is being done."""
 
 
 @dataclass(frozen=True)
-class Round:
-    """One run of every system, as far as it is still to be made."""
+class Place:
+    """Conditions that the systems of a round share."""
 
-    batch: int
     text: Sentences
-    number: int
-    systems: Sequence[System]
+    batch: int
+    threads: int
+
+    def is_of(self, run: Run) -> bool:
+        """Return whether a run was made under these conditions."""
+        here = self.text.name, self.batch, self.threads
+        return (run.text, run.batch, run.threads) == here
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """What is to be run: every system, in every round, on every text, at every batch size."""
+    """Every system in every round, on every text, at every batch size and number of threads."""
 
     systems: Sequence[System]
     texts: Sequence[Sentences]
-    base: Settings
-    """What all of ours share."""
-    versions: Mapping[str, str]
-    """Versions of what decodes."""
-    rounds: Sequence[int] = (1, 2, 3, 4, 5)
-    """The numbers of the rounds, which are seeds where tokens are drawn."""
+    rounds: int = 5
     batches: Sequence[int] = (1,)
+    threads: Sequence[int] = (1,)
     warmup: int = 16
-    """Lines that a system decodes before its first run here; at least one batch."""
-    apart: bool = False
-    """Whether each system has a process of its own."""
+    """Lines that a system decodes before its first run; at least one batch."""
     model: Path | None = None
-    """The folder of the verifier as CTranslate2 has it; None where that is not compared."""
+    """The folder of the verifier as CTranslate2 has it, if that is a system."""
 
     def describe(self) -> JsonObject:
-        """All that decides a run and is not told by its own record; files by their content."""
-        described = describe_settings(self.base)
-        for system in self.systems:
-            head = acceptance_head(system.settings)
-            if head is not None:
-                described["models"][Path(head).stem] = file_digest(head)
-        for name in DECIDED_BY_SYSTEM:
-            del described["settings"][name]
+        """Return all that decides a run and is not part of its record; files by their content."""
+        systems = {s.name: (s.compute_type, describe_settings(s.settings)) for s in self.systems}
         return {
-            "versions": dict(self.versions),
+            "versions": versions(),
             "processor": processor_name(),
             "cores": cores(),
-            **({"waiting": waiting()} if self.apart else {}),
             "texts": {text.name: text.describe() for text in self.texts},
-            **described,
-            "systems": {system.label: system.describe() for system in self.systems},
+            "systems": systems,
             "warmup": self.warmup,
         }
 
-    def pending(self, runs: Iterable[Run]) -> list[Round]:
-        """Return the rounds that are not complete, in the order in which they are to be run.
+    def pending(self, runs: Iterable[Run]) -> Iterator[tuple[Place, int, list[System]]]:
+        """Yield the systems that are missing in each round, in the order in which they are to run.
 
-        Args:
-            runs: those that there are.
+        The order differs from round to round, so that no system always comes after the same other
+        or has the machine when it is busy.
         """
-        done = {(run.system, run.device, run.batch, run.text, run.round) for run in runs}
-        device, rounds = device_name(self.base.device), []
-        for batch, text, number in product(self.batches, self.texts, self.rounds):
-            # Another order each time, and the same when resumed: so that no system always has the
-            # machine when it is busy, or comes after the same one.
-            turn = Random(number).sample(self.systems, len(self.systems))
-            here = device, batch, text.name, number
-            if missing := [s for s in turn if (s.label, *here) not in done]:
-                rounds.append(Round(batch, text, number, missing))
-        return rounds
+        done = {(run.system, run.text, run.batch, run.threads, run.round) for run in runs}
+        for batch, threads, text in product(self.batches, self.threads, self.texts):
+            place = Place(text, batch, threads)
+            for number in range(1, self.rounds + 1):
+                turn = Random(number).sample(self.systems, len(self.systems))
+                here = text.name, batch, threads, number
+                if missing := [system for system in turn if (system.name, *here) not in done]:
+                    yield place, number, missing
 
-    def job(self, system: System, one: Round) -> Job:
-        """Return what a system loads and decodes in a round."""
-        text, batches = one.text, one.text.batches(one.batch)
-        if system.strategy != CTRANSLATE2:
-            settings = replace(system.settings, batch=one.batch)
+    def job(self, system: System, place: Place) -> TranslatorJob | CTranslate2Job:
+        """Return what a system loads and decodes at a place."""
+        text, batches = place.text, place.text.batches(place.batch)
+        if system.compute_type is None:
+            settings = replace(system.settings, batch=place.batch)
             return TranslatorJob(settings, [[text.lines[i] for i in batch] for batch in batches])
-        assert self.model is not None
         return CTranslate2Job(
             str(self.model),
-            system.precision,
-            system.threads,
+            system.compute_type,
+            place.threads,
             [[text.tokens[i] for i in batch] for batch in batches],
-            [[text.most[i] for i in batch] for batch in batches],
-            self.base.limits.min_len,
+            [[text.longest[i] for i in batch] for batch in batches],
+            system.settings.limits.min_len,
         )
 
 
-def run_experiment(experiment: Experiment, folder: RunFolder, note: Note) -> Iterator[Run]:
-    """Make the runs that are missing, each when it is asked for; it is on the disk when it comes.
-
-    Systems are loaded for one batch size and text at a time, all before the first of them runs:
-    what a controller learns of one text, it does not know on another.
-
-    Args:
-        folder: entered.
-        note: is told what is being done.
+def measure(experiment: Experiment, out: Path, note: Note) -> Iterator[Run]:
+    """Yield all runs: those of an earlier, interrupted command, then new ones, each on the disk.
 
     Raises:
         CheckpointError, InferenceError: models that cannot be used, a system that failed, a folder
-            that cannot be written to.
+            that holds another experiment or cannot be written to.
         ValueError: settings that do not fit the models.
     """
-    rounds = experiment.pending(folder.runs)
-    for _, here in groupby(rounds, key=lambda one: (one.batch, one.text.name)):
-        for run in _run_rounds(experiment, list(here), note):
-            folder.add(run)
-            yield run
+    with work_folder(out, out / DESCRIPTION, experiment.describe()):
+        runs = read_runs(out / RUNS)
+        yield from runs
+        fault = f"--output-path {out}: cannot be written to"
+        with explained(fault, "runs that are there are kept"), open(out / RUNS, "ab") as file:
+            # A killed process may have left a piece of a line.
+            file.truncate(sum(len(msgspec.json.encode(run)) + 1 for run in runs))
+            for place, missing in groupby(experiment.pending(runs), key=lambda item: item[0]):
+                for run in _run_rounds(experiment, place, [item[1:] for item in missing], note):
+                    file.write(msgspec.json.encode(run) + b"\n")
+                    file.flush()
+                    yield run
 
 
-def _run_rounds(experiment: Experiment, rounds: Sequence[Round], note: Note) -> Iterator[Run]:
-    """Runs of rounds that differ in nothing but their numbers."""
-    first = rounds[0]
-    systems = {system.label: system for one in rounds for system in one.systems}
-    jobs = {label: experiment.job(system, first) for label, system in systems.items()}
-    if not experiment.apart:
-        note("loading")
-        # Once for nothing: libraries that are loaded with the first system are nobody's.
-        drafts = max(systems.values(), key=lambda system: system.settings.drafts)
-        experiment.job(drafts, first).load()
+def _run_rounds(
+    experiment: Experiment, place: Place, rounds: Sequence[tuple[int, list[System]]], note: Note
+) -> Iterator[Run]:
+    """Load all systems for a place, warm them up, then make the rounds."""
+    jobs = {s.name: experiment.job(s, place) for _, missing in rounds for s in missing}
     with ExitStack() as stack:
-        workers: dict[str, Job] = {}
-        for label, job in jobs.items():
-            if experiment.apart:
-                job = stack.enter_context(SystemProcess(label, job, systems[label].threads))
-            workers[label] = job
-        for label, worker in workers.items():
-            note(f"loading {label}")
+        workers = {
+            name: stack.enter_context(SystemProcess(name, job, place.threads))
+            for name, job in jobs.items()
+        }
+        for name, worker in workers.items():
+            note(f"loading {name}")
             worker.load()
-        # One at a time, since some measure what a step takes.
-        for label, worker in workers.items():
-            note(f"warming up {label}")
-            worker.decode(-(-experiment.warmup // first.batch))
-        for one in rounds:
-            where = [one.text.name] * bool(one.text.name) + [f"batch {one.batch}"]
-            for system in one.systems:
-                note(f"{', '.join(where)}, round {one.number}: {system.label}")
-                yield timed_run(system, workers[system.label], one)
+        for name, worker in workers.items():
+            note(f"warming up {name}")
+            worker.decode(-(-experiment.warmup // place.batch), 1)
+        for number, missing in rounds:
+            for system in missing:
+                note(f"{place.text.name}, batch {place.batch}, round {number}: {system.name}")
+                yield timed_run(system, workers[system.name], place, number)
 
 
-def timed_run(system: System, worker: Job, one: Round) -> Run:
+def timed_run(system: System, worker: SystemProcess, place: Place, number: int) -> Run:
     """Have all batches decoded once."""
-    text, batches = one.text, one.text.batches(one.batch)
+    batches = place.text.batches(place.batch)
     order = [i for batch in batches for i in batch]
-    seed = one.number if system.draws else None
     began = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    decoded = worker.decode(len(batches), seed)
+    decoded = worker.decode(len(batches), number)
     columns = dict(decoded.columns)
     pairs = zip(decoded.seconds, batches, strict=True)
     columns["seconds"] = [round(seconds, 6) for seconds, batch in pairs for _ in batch]
-    if one.number == 1 or system.draws:
+    if number == 1 or system.settings.rule.draws:
         columns["output"] = [
-            said if isinstance(said, str) else text.joined(said) for said in decoded.outputs
+            output if isinstance(output, str) else place.text.joined(output)
+            for output in decoded.outputs
         ]
     else:
         columns.pop("accepted_by_step", None)
+    columns["line"] = [place.text.lines[i].number for i in order]
+    in_text = sorted(range(len(order)), key=order.__getitem__)
     return Run(
-        system=system.label,
-        text=text.name,
-        device=device_name(system.settings.device),
-        batch=one.batch,
-        round=one.number,
+        system=system.name,
+        text=place.text.name,
+        threads=place.threads,
+        batch=place.batch,
+        round=number,
         began=began,
-        sentences=len(text.lines),
         seconds=sum(decoded.seconds),
-        by_sentence=in_order(columns, [text.lines[i].number for i in order]),
-        memory=decoded.memory,
-        **{"engine": system.engine, "precision": system.precision, **decoded.figures},
+        sentences={name: [column[i] for i in in_text] for name, column in columns.items()},
+        **decoded.figures,
     )

@@ -1,4 +1,4 @@
-"""What a trained acceptance head predicts of a data set, and what comes of it."""
+"""Predictions of a trained acceptance head on a data set, and their outcomes."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class TrainedHead:
     """A checkpoint of ``fairseq-train --arch acceptance_head``, with the pair that it is for."""
 
     def __init__(self, path: str, **overrides: str | None) -> None:
-        """Load the head, and what it was trained with from where it was then.
+        """Load the head, and the models and data that it was trained with.
 
         Args:
-            overrides: ``data``, ``AR_path`` and ``drafter`` where they are elsewhere now.
+            overrides: ``data``, ``AR_path`` and ``drafter`` if they have moved since.
 
         Raises:
             CheckpointError: a checkpoint cannot be used, or the drafter is another one.
-            InferenceError: a model or the data are not where they were in training.
+            InferenceError: a model or the data are not there.
         """
         self.head, cfg = load_trained_head(path)
         given = {name: value for name, value in overrides.items() if value is not None}
@@ -51,15 +51,14 @@ class TrainedHead:
             ("--AR-path", Path(config.AR_path)),
             *(("--data", path) for folder in folders for path in folder.glob("*")),
         ]
-        """All that is read, after the flags that can name it."""
+        """All files that are read, each with the flag that can name it."""
         if not folders[0].is_dir():
             raise InferenceError(f"{folders[0]}: no such folder; name binarised text with --data")
         for flag, file in self.files[:2]:
             if not file.is_file():
                 raise InferenceError(f"{file}: no such file; say where it is now with {flag}")
         self.task = TranslationSpecdecTask.setup_task(config)
-        drafter = self.task.load_drafter(drafter_path)
-        settings = self.head.settings
+        drafter, settings = self.task.load_drafter(drafter_path), self.head.settings
         if fingerprint(drafter) != settings.drafter:
             raise CheckpointError(
                 f"{drafter_path}: not the drafter that {path} was trained for; name that one "
@@ -74,7 +73,7 @@ class TrainedHead:
         )
 
     def calibrated(self, temperature: float, bias: float) -> AcceptanceHead:
-        """The head, its logits divided by ``temperature``, then ``bias`` added."""
+        """Return the head with logits divided by ``temperature``, then ``bias`` added."""
         settings = replace(self.head.settings, temperature=temperature, bias=bias)
         head = AcceptanceHead(settings)
         weights = {**self.head.state_dict(), "_extra_state": head.get_extra_state()}
@@ -83,13 +82,13 @@ class TrainedHead:
 
     @torch.no_grad()
     def predict(self, subset: str, max_tokens: int = 2000, bar: bool = False) -> Predictions:
-        """Predictions for the blocks that are drafted where ``subset``'s targets are decoded.
+        """Return predictions for the blocks that decoding ``subset``'s targets would draft.
 
-        Those are the first block of each sentence and then, always, the one after the tokens that
-        the last one committed.
+        Those are the first block of each sentence and then always the block after the tokens that
+        the last block committed.
 
         Args:
-            bar: show on standard error how far it is.
+            bar: show progress on standard error.
 
         Raises:
             FileNotFoundError: the data directory has no such subset.
@@ -116,14 +115,15 @@ class TrainedHead:
 
 
 def _reached(blocks: LabelledBlocks, last: Tensor, first: int) -> Tensor:
-    """``(batch, blocks)`` True for blocks that decoding drafts, of one block after every cut.
+    """Return ``(batch, blocks)`` True for blocks that decoding drafts; there is a block after
+    every cut.
 
     Args:
         last: ``(batch,)`` each sentence's largest cut.
-        first: the smallest, after what is forced.
+        first: the smallest cut, after the forced tokens.
     """
     count = blocks.cuts.size(1)
-    # By cut, the shortest first, and one more for all that is past a sentence's end.
+    # By cut, in ascending order, and one more for all positions past a sentence's end.
     following = (blocks.cuts + blocks.accepted + 1).flip(1).clamp(max=count)
     at = last.new_zeros(len(last), count + 1)
     at[:, first] = 1

@@ -1,21 +1,31 @@
-"""A system: a decoder, and how it computes."""
+"""Systems of an experiment: decoders, each written as a string such as ``tree@tree_nodes=16``."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, get_type_hints
 
-from specdec_plugins.decoding.acceptance import AcceptanceRule
-from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
-from specdec_plugins.engines.engine import described
-from specdec_plugins.files.errors import InferenceError, counted
-from specdec_plugins.files.output import JsonObject
+import msgspec
+
+from specdec_plugins.decoding.acceptance import RULE_OPTIONS, StrictRule, choose_rule
+from specdec_plugins.decoding.controllers.base import CONTROLLERS, controller_of
+from specdec_plugins.decoding.controllers.simple import Constant
+from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.options import option_fields
 from specdec_plugins.inference.settings import Settings
 
-AR = "AR"
-DRAFTER = "drafter"
-FAIRSEQ = "fairseq"
-CTRANSLATE2 = "CTranslate2"
+AR, DRAFTER, FAIRSEQ, CTRANSLATE2 = "AR", "drafter", "fairseq", "ctranslate2"
+SETTINGS = ("beam", "block_size", "drafter_precision", "engine", "precision", "target_prefix")
+"""Settings that a system may have of its own."""
+PLAIN: dict[str, Any] = {
+    "controller": Constant(),
+    "rule": StrictRule(),
+    "block_size": None,
+    "drafter_precision": None,
+    "ar_backend": "ours",
+}
+"""Settings of systems without drafts."""
 
 
 @dataclass(frozen=True)
@@ -23,106 +33,82 @@ class System:
     """Stock fairseq, CTranslate2, our AR, the drafter alone, or a controller."""
 
     name: str
-    """Unique among systems of as many threads, and part of file names."""
+    """The string that it was made from."""
     settings: Settings
-    """All but the device and the batch size; of CTranslate2 only limits count."""
-    threads: int
+    """Settings of a run; of CTranslate2 only the limits count."""
     compute_type: str | None = None
-    """What CTranslate2 calls its precision; None for any other system."""
-
-    @property
-    def label(self) -> str:
-        """Its name, with the threads."""
-        return f"{self.name}, {counted(self.threads, 'thread')}"
-
-    @property
-    def strategy(self) -> str:
-        """The strategy of the settings, or ``CTranslate2``."""
-        return self.settings.strategy if self.compute_type is None else CTRANSLATE2
+    """CTranslate2's precision, perhaps with kernels; None for other systems."""
 
     @property
     def policy(self) -> str:
         """The controller's name, or the strategy where nothing is controlled."""
-        return self.options.controller if self.options is not None else self.strategy
+        if self.compute_type is not None:
+            return CTRANSLATE2
+        speculates = self.settings.strategy == "specdec"
+        return self.settings.controller.name if speculates else self.settings.strategy
 
     @property
     def real(self) -> bool:
-        """False of what knows more than a decoder can."""
-        return self.policy not in POLICIES or POLICIES[self.policy].real
-
-    @property
-    def engine(self) -> str:
-        """The engine that was asked for; stock search is PyTorch's."""
-        if self.compute_type is not None:
-            return CTRANSLATE2
-        return "eager" if self.strategy == FAIRSEQ else self.settings.engine
-
-    @property
-    def precision(self) -> str:
-        """The precision that was asked for."""
-        own = self.settings.precision
-        return self.compute_type or described(own, self.settings.drafter_precision or own)
-
-    @property
-    def rule(self) -> AcceptanceRule | None:
-        """The acceptance rule, by which AR too draws; None where none is asked."""
-        return self.settings.rule if self.options or self.draws else None
-
-    @property
-    def draws(self) -> bool:
-        """Whether its tokens are drawn: output then differs from round to round."""
-        return self.settings.rule.draws
-
-    @property
-    def beam(self) -> int:
-        """1 of all but stock fairseq."""
-        return self.settings.beam if self.strategy == FAIRSEQ else 1
-
-    @property
-    def options(self) -> ControllerOptions | None:
-        """The options of its controller, if it has one."""
-        return self.settings.controller if self.strategy == "specdec" else None
-
-    @property
-    def threshold(self) -> float | None:
-        """The threshold of a policy that has one."""
-        return self.options.swept("threshold") if self.options else None
-
-    @property
-    def tree_nodes(self) -> int | None:
-        """The most nodes of the trees that are verified; None where chains are."""
-        return self.options.swept("nodes") if self.options else None
-
-    def describe(self) -> JsonObject:
-        """Return what sets it apart from other systems of its experiment."""
-        options = self.options.describe() if self.options else None
-        if options:
-            # A head is known by its content.
-            options.pop("acceptance_head", None)
-        return {
-            "strategy": self.strategy,
-            "k": self.settings.block_size,
-            "options": options,
-            "rule": self.rule.values if self.rule else None,
-            "beam": self.beam,
-            "engine": self.engine,
-            "precision": self.precision,
-            "drafter_precision": self.settings.drafter_precision,
-            "threads": self.threads,
-        }
+        """False if it knows more than a decoder can."""
+        return self.policy not in CONTROLLERS or CONTROLLERS[self.policy].real
 
 
-def choose_baseline(systems: Sequence[System], asked: str | None) -> str:
-    """Return the name of the system with which others are compared: what was asked for, CTranslate2
-    in float32, or the first.
+def parse_system(text: str, base: Settings, options: Mapping[str, Any] | None = None) -> System:
+    """Return the system of ``NAME[@KEY=VALUE,...]``.
+
+    NAME is ``fairseq``, ``ctranslate2``, ``AR``, ``drafter`` or a controller. Keys are those of
+    ``SETTINGS``, of limits, and options of the controller and of acceptance rules. A value without
+    a key is the precision.
+
+    Args:
+        base: settings that all systems share, such as models and limits.
+        options: values of controllers' options that all systems share.
 
     Raises:
-        InferenceError: it is not among them.
+        ValueError: an unknown name or key, or a value that cannot be.
     """
-    names = list(dict.fromkeys(system.name for system in systems))
-    if asked is None:
-        usual = f"{CTRANSLATE2} float32"
-        return usual if usual in names else names[0]
-    if asked not in names:
-        raise InferenceError(f"--baseline '{asked}': is not one of the systems: {', '.join(names)}")
-    return asked
+    name, _, rest = text.partition("@")
+    values = {}
+    for part in filter(None, rest.split(",")):
+        key, equals, value = part.partition("=")
+        values[key if equals else "precision"] = value if equals else key
+    kinds = get_type_hints(Settings)
+    own = _taken(values, {key: kinds[key] for key in SETTINGS})
+    limits = replace(base.limits, **_taken(values, get_type_hints(GenerationLimits)))
+    asked = _taken(values, {option.name: option.kind for option in RULE_OPTIONS.values()})
+    rule = choose_rule({**base.rule.values, **asked}) if asked else base.rule
+    compute_type = None
+    if name == FAIRSEQ:
+        changes = {**PLAIN, "engine": "eager", "precision": "float32", **own}
+    elif name == CTRANSLATE2:
+        compute_type = str(own.pop("precision", "float32"))
+        values |= own
+        changes = {**PLAIN, "engine": "eager", "precision": "float32", "strategy": AR}
+    elif name == AR:
+        changes = {**PLAIN, "rule": rule, **own}
+    elif name == DRAFTER:
+        changes = {"controller": Constant(), "rule": StrictRule(), **own}
+    elif name in CONTROLLERS:
+        kinds = get_type_hints(CONTROLLERS[name])
+        given = _taken(values, {key: kinds[key] for key in option_fields(CONTROLLERS[name])})
+        controller = controller_of({**(options or {}), **given, "controller": name})
+        changes = {"rule": rule, **own, "strategy": "specdec", "controller": controller}
+    else:
+        known = ", ".join((FAIRSEQ, CTRANSLATE2, AR, DRAFTER, *CONTROLLERS))
+        raise ValueError(f"--systems {text}: must begin with one of {known}")
+    if values:
+        raise ValueError(f"--systems {text}: has no option {', '.join(values)}")
+    changes = {"strategy": name, **changes}
+    return System(text, replace(base, limits=limits, **changes), compute_type)
+
+
+def _taken(values: dict[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """Take the values of these names out, each as its type."""
+    found = {}
+    for name in kinds.keys() & values.keys():
+        text = values.pop(name)
+        try:
+            found[name] = msgspec.convert(text, kinds[name], strict=False)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"--systems {name}={text}: {error}") from error
+    return found

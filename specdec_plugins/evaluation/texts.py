@@ -1,9 +1,8 @@
-"""The texts that systems are compared on, each with a name and perhaps a translation."""
+"""The texts that systems are compared on, each perhaps with its translation."""
 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -20,17 +19,6 @@ from specdec_plugins.inference.text import TextCodec
 from specdec_plugins.inference.translator import Translator
 
 
-@dataclass
-class NamedText:
-    """A text as it was read."""
-
-    name: str
-    """The name, of files too; empty of a text that is alone."""
-    lines: Sequence[Line]
-    references: Sequence[str] | None = None
-    """Its translation, line by line."""
-
-
 @dataclass(frozen=True)
 class Sentences:
     """The lines with words of a text, segmented, in the order of the text."""
@@ -39,37 +27,51 @@ class Sentences:
     lines: Sequence[Line]
     tokens: Sequence[Tokens]
     """Symbols of the source dictionary of each line."""
-    most: Sequence[int]
-    """The most target tokens of each line, EOS not counted."""
+    longest: Sequence[int]
+    """The maximum number of target tokens of each line, without EOS."""
     references: References | None
-    """The translation of each line, by which BLEU is counted."""
     codec: TextCodec
 
     @classmethod
-    def of(cls, text: NamedText, translator: Translator) -> Sentences:
-        """Segment a text as the translator does, whose limits are those of all systems."""
+    def read(
+        cls, path: str, reference: str | None, max_lines: int | None, translator: Translator
+    ) -> Sentences:
+        """Read a text, segmented as by the translator, whose limits are those of all systems.
+
+        Raises:
+            InferenceError: a file cannot be read, or the translation has other lines.
+            ValueError: no such number of lines.
+        """
         settings, codec = translator.settings, translator.codec
-        positions = translator.generator.positions
-        encoded = [(place, codec.encode(line)) for place, line in enumerate(text.lines)]
-        worded = [(place, ids) for place, ids in encoded if ids is not None]
+        lines = read_text(path, max_lines)
+        encoded = [(index, codec.encode(line)) for index, line in enumerate(lines)]
+        worded = [(index, ids) for index, ids in encoded if ids is not None]
         references = None
-        if text.references is not None:
-            wanted = [text.references[place] for place, _ in worded]
-            # Untokenised text has no tokenizer given, and its translation is tokenised, too.
-            tokenised = settings.tokenizer is None
-            references = References(wanted, settings.target_lang or "", tokenised)
+        if reference is not None:
+            wanted = [line.text for line in read_text(reference, max_lines, "--reference")]
+            if len(wanted) != len(lines):
+                raise InferenceError(
+                    f"--reference {reference}: has {len(wanted)} lines, and {path} {len(lines)}"
+                )
+            # Without a tokenizer the text is tokenised already, and so is its translation.
+            references = References(
+                [wanted[index] for index, _ in worded],
+                settings.target_lang or "",
+                settings.tokenizer is None,
+            )
+        positions = translator.generator.positions
         return cls(
-            name=text.name,
-            lines=[text.lines[place] for place, _ in worded],
+            name=Path(path).name,
+            lines=[lines[index] for index, _ in worded],
             tokens=[[codec.source[i] for i in ids[:-1]] for _, ids in worded],
-            most=[settings.limits.most(len(ids), positions) for _, ids in worded],
+            longest=[settings.limits.most(len(ids), positions) for _, ids in worded],
             references=references,
             codec=codec,
         )
 
     def batches(self, size: int) -> list[list[int]]:
-        """Indices of the sentences in batches, the longest sentences first: a batch that is too
-        large fails at once. At batch 1 they are in the order of the text."""
+        """Return indices of sentences in batches, the longest first, so that too large ones fail
+        at once. At batch 1 they are in the order of the text."""
         order = list(range(len(self.tokens)))
         if size > 1:
             order.sort(key=lambda i: -len(self.tokens[i]))
@@ -77,71 +79,26 @@ class Sentences:
 
     def joined(self, symbols: Tokens) -> str:
         """Return a translation in symbols of the target dictionary as text."""
-        ids = [self.codec.target.index(symbol) for symbol in symbols]
-        return self.codec.decode(torch.tensor(ids).long())
+        ids = torch.tensor([self.codec.target.index(symbol) for symbol in symbols])
+        return self.codec.decode(ids.long())
 
     def describe(self) -> JsonObject:
-        """Return the facts by which the text is known again."""
+        """Return facts by which the text is known again."""
         text = "\n".join(line.text for line in self.lines).encode("utf-8")
         return {"lines": len(self.lines), "sha256": hashlib.sha256(text).hexdigest()}
 
 
-def open_texts(
-    paths: Sequence[str],
-    names: Sequence[str] | None,
-    references: Sequence[str] | None,
-    most: int | None,
-) -> list[NamedText]:
-    """Return the texts that ``--input-path``, ``--text-name`` and ``--reference`` name.
-
-    Args:
-        names: None is the files' own names, and no name where there is only one file.
-        most: lines of each.
+def read_text(path: str, max_lines: int | None, flag: str = "--input-path") -> list[Line]:
+    """Return the lines of a text that ``flag`` names.
 
     Raises:
-        InferenceError: a file cannot be read, holds no sentence, or not as many as its text.
-        ValueError: not as many names or references as texts, a name that cannot be or is there
-            twice, or no such number of lines.
-    """
-    given = (("--text-name", names), ("--reference", references))
-    for flag, values in given:
-        if values is not None and len(values) != len(paths):
-            raise ValueError(
-                f"{flag}: {len(values)} for {len(paths)} files of --input-path; give one for each"
-            )
-    alone = len(paths) == 1
-    called = names or ([""] if alone else [Path(path).stem for path in paths])
-    for name in called:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) and not (alone and names is None):
-            raise ValueError(
-                f"--text-name {name!r}: must be of letters, digits, points and hyphens, since "
-                "files are named after it"
-            )
-        if called.count(name) > 1:
-            raise ValueError(f"--text-name {name}: is of several texts; give each its own")
-    texts = [NamedText(name, read_text(path, most)) for name, path in zip(called, paths)]
-    for reference, text, path in zip(references or (), texts, paths):
-        lines = [line.text for line in read_text(reference, most, "--reference")]
-        if len(lines) != len(text.lines):
-            raise InferenceError(
-                f"--reference {reference}: has {len(lines)} lines, and --input-path {path} "
-                f"{len(text.lines)}; give files that match line by line"
-            )
-        text.references = lines
-    return texts
-
-
-def read_text(path: str, most: int | None, flag: str = "--input-path") -> list[Line]:
-    """Return the text that ``flag`` names.
-
-    Raises:
-        InferenceError: it cannot be read, or there is none.
+        InferenceError: it cannot be read, or holds no sentence.
         ValueError: no such number of lines.
     """
-    if most is not None and most < 1:
-        raise ValueError(f"--lines {most}: must be at least 1")
+    if max_lines is not None and max_lines < 1:
+        raise ValueError(f"--lines {max_lines}: must be at least 1")
     with InputLines.open(path, flag) as source:
-        lines = list(islice(source, most))
+        lines = list(islice(source, max_lines))
         source.check()
     if not any(line.text.strip() for line in lines):
         raise InferenceError(f"{flag} {path}: holds no sentence; name a text")

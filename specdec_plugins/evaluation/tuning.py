@@ -22,15 +22,17 @@ from specdec_plugins.inference.translator import Translator
 from specdec_plugins.inference.ways import Timed, Way
 
 TREES = (4, 6, 8, 12, 16)
-LEAST_LINES, BATCHES = 8, 2
+MIN_LINES, BATCHES = 8, 2
 """A pass of a trial decodes so many lines, or so many batches if that is more."""
 ROUNDS, FINALISTS = 5, 3
 GREEDY = Way()
 
 
 def list_ways(settings: Settings) -> list[Way]:
-    """Those there are here: AR first. Drafts in int8 are for strict acceptance, whose output does
-    not depend on them."""
+    """Return the modes that can be tried here, AR first.
+
+    Drafts in int8 are for strict acceptance, whose output does not depend on them.
+    """
     ways = [GREEDY]
     if is_installed() and obstacle(settings) is None:
         ways.append(Way(ar_backend="ctranslate2"))
@@ -43,7 +45,7 @@ def list_ways(settings: Settings) -> list[Way]:
 
 
 def example(folder: str) -> str:
-    """The text of a pair's folder that ways are tried on.
+    """Return the text of a pair's folder that modes are tried on.
 
     Raises:
         ValueError: it has none, or several.
@@ -55,32 +57,29 @@ def example(folder: str) -> str:
 
 
 def lines_to_try(lines: Sequence[Line], batch: int) -> list[Line]:
-    """What a pass decodes at a batch size: lines of the text that a seed draws, since its first
-    ones need not be like the rest; of a short text all, repeatedly."""
+    """Return the lines of a pass: drawn from the text, since its first ones need not be like the
+    rest; of a short text all, repeatedly."""
     mixed = Random(1).sample(lines, len(lines))
-    return list(islice(cycle(mixed), max(LEAST_LINES, BATCHES * batch)))
+    return list(islice(cycle(mixed), max(MIN_LINES, BATCHES * batch)))
 
 
 @dataclass
 class Trial:
-    """Ways that are ready to be timed. Trees that draft in one precision share their models, and
-    AR by our loop is the first of them without drafts."""
+    """Modes that are ready to be timed.
+
+    Trees that draft in one precision share their models, and so does AR by our loop.
+    """
 
     settings: Settings
     ways: list[Way]
     note: Callable[[str], object]
     """Is told what is being done."""
-    rounds: int = ROUNDS
-    finalists: int = FINALISTS
-    """So many ways are left in the end, and those that are never dropped."""
-    kept: Sequence[Way] = (GREEDY,)
-    """Ways that are never dropped."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """What it took to load each kind: compilation, conversion."""
+    """Seconds to load each kind: compilation, conversion."""
     _translators: dict[Way, Translator] = field(default_factory=dict)
 
     def load(self) -> None:
-        """Load all of them; what cannot be had here is left out.
+        """Load all modes, and leave out those that cannot be loaded here.
 
         Raises:
             CheckpointError, InferenceError, ValueError: as ``load_translator``.
@@ -100,20 +99,28 @@ class Trial:
             self.seconds[name] = time.perf_counter() - begin
 
     def _kind(self, way: Way) -> Way:
-        """The first of the ways that have the same models."""
+        """Return the first of the modes that have the same models."""
         if way.ar_backend == CTRANSLATE2:
             return way
-        drafting = [one for one in self.ways if one.tree]
+        drafting = [other for other in self.ways if other.tree]
         if way.tree:
-            drafting = [one for one in drafting if one.drafter_precision == way.drafter_precision]
+            drafting = [o for o in drafting if o.drafter_precision == way.drafter_precision]
         return next(iter(drafting), way)
 
-    def run(self, batch: int, text: Sequence[Line]) -> list[Timed]:
-        """Time all ways on a text in rounds: after each the slower half is dropped, as long as more
-        than ``finalists`` are left, but none that is to be kept.
+    def run(
+        self,
+        batch: int,
+        text: Sequence[Line],
+        rounds: int = ROUNDS,
+        keep: Sequence[Way] = (GREEDY,),
+    ) -> list[Timed]:
+        """Time all modes on a text in rounds, after each of which the slower half is dropped.
+
+        Args:
+            keep: modes that are never dropped.
 
         Returns:
-            all of them, the fastest first.
+            all modes, the fastest first.
         """
         taken: dict[Way, list[float]] = {way: [] for way in self.ways}
         left = list(self.ways)
@@ -124,25 +131,24 @@ class Trial:
                 here = replace(self.settings, batch=batch)
                 self._translators[way] = load_translator(way.applied(here))
             self._pass(way, batch, text)
-        for number in range(1, self.rounds + 1):
+        for number in range(1, rounds + 1):
             for way in Random(number).sample(left, len(left)):
                 self.note(f"batch {batch}, round {number}: {way}")
                 taken[way].append(self._pass(way, batch, text))
-            timed = sorted((Timed(way, taken[way]) for way in left), key=lambda one: one.middle)
-            count = max(self.finalists, (len(left) + 1) // 2)
-            left = [one.way for one in timed[:count]]
-            left += [way for way in self.kept if way in taken and way not in left]
-        # Those that were dropped come after those that were not.
+            timed = sorted((Timed(way, taken[way]) for way in left), key=lambda t: t.middle)
+            left = [t.way for t in timed[: max(FINALISTS, (len(left) + 1) // 2)]]
+            left += [way for way in keep if way in taken and way not in left]
+        # Modes that were dropped come last.
         found = [Timed(way, milliseconds) for way, milliseconds in taken.items()]
-        return sorted(found, key=lambda one: (-len(one.milliseconds), one.middle))
+        return sorted(found, key=lambda t: (-len(t.milliseconds), t.middle))
 
     def _pass(self, way: Way, batch: int, lines: Sequence[Line]) -> float:
-        """Decode all lines in a way; milliseconds a sentence, of decoding alone."""
+        """Decode all lines in a mode; return milliseconds a sentence, of decoding alone."""
         translator = self._translators[self._kind(way)]
         translator.settings = replace(translator.settings, batch=batch)
         generator, k = translator.generator, translator.block_size
         if isinstance(generator, SpeculativeGenerator) and k is not None:
-            generator.controller = way.applied(self.settings).controller.build(k)
+            generator.controller = way.applied(self.settings).controller.ready(k)
         before = translator.statistics.total_seconds
         for _ in translator.translate(lines):
             pass

@@ -1,100 +1,150 @@
 """The process of one system: it loads, then decodes whenever it is asked to.
 
-Nothing is imported here that a system may do without: of CTranslate2's process torch is no part.
+Nothing is imported here that a system may do without: CTranslate2's process has no torch in it.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import resource
+import subprocess
 import sys
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any
 
+from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.output import JsonObject
+from specdec_plugins.machine import python_path, python_program
 
-STATUS = Path("/proc/self/status")
+logger = logging.getLogger(__name__)
+
+CODE = "from specdec_plugins.evaluation.worker import main; main()"
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+# Idle threads must not take the core of the system that is measured. But PyTorch's spin for some
+# milliseconds from one operation to the next: to be woken by the kernel takes three times as long.
+PASSIVE = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "5", "GOMP_SPINCOUNT": "1000000"}
 Tokens = list[str]
 """A sentence: symbols of its language's dictionary, without EOS."""
 
 
 @dataclass
 class Decoded:
-    """What a system made of the batches that it was asked for; lists are in the order of them."""
+    """Results of decoding some batches; lists are in the order of the batches."""
 
     seconds: list[float] = field(default_factory=list)
     """Seconds of decoding each batch, and nothing else."""
     outputs: list[str] | list[Tokens] = field(default_factory=list)
     """The translation of each sentence: text, or symbols where a system knows nothing else."""
     columns: dict[str, list[Any]] = field(default_factory=dict)
-    """The values of each sentence, by the names of :class:`SentenceColumns`."""
+    """Columns of ``Run.sentences``."""
     figures: JsonObject = field(default_factory=dict)
     """Fields of a :class:`Run` that this kind of system knows."""
-    memory: int | None = None
-    """Bytes: see :class:`Run`."""
-
-
-class Job(Protocol):
-    """A system, and the batches that it is to decode; sent to its process before it is loaded."""
-
-    def load(self) -> None: ...
-
-    def decode(self, batches: int, seed: int | None = None) -> Decoded:
-        """Decode so many batches, the first ones.
-
-        Args:
-            seed: what is drawn depends on it.
-        """
-        ...
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Why a process ends."""
-
-    message: str
-    traceback: str
 
 
 def main() -> None:
-    """Serve at the end of a pipe whose descriptor is the first argument, until it is closed."""
+    """Serve at the end of a pipe, whose descriptor is the first argument, until it is closed."""
     # Before fairseq does so, which logs all that it imports.
     level = os.environ.get("LOGLEVEL", "WARNING").upper()
     logging.basicConfig(level=level, format="%(message)s")
     connection = Connection(int(sys.argv[1]))
     try:
-        serve(connection)
+        job = connection.recv()
+        job.load()
+        connection.send(Decoded())
+        while True:
+            decoded = job.decode(*connection.recv())
+            decoded.figures.setdefault("memory", peak_memory())
+            connection.send(decoded)
     except (EOFError, BrokenPipeError):
-        pass  # nobody asks any more
-    except Exception as error:  # whatever it is, the other end has to know
-        connection.send(Failure(str(error) or type(error).__name__, traceback.format_exc()))
+        pass  # the experiment has ended
+    except Exception as error:  # any error of a library must reach the experiment
+        connection.send((str(error) or type(error).__name__, traceback.format_exc()))
 
 
-def serve(connection: Connection) -> None:
-    """Load the job that comes first, then decode as each message, the arguments, says.
+def peak_memory() -> int | None:
+    """Return the most bytes of memory that this process has had, where the system tells it."""
+    with suppress(OSError, KeyError):
+        status = Path("/proc/self/status").read_text("utf-8").splitlines()
+        return int(dict(line.split(":", 1) for line in status)["VmHWM"].split()[0]) * 1024
+    return None
 
-    Raises:
-        EOFError: the other end was closed.
+
+class SystemProcess:
+    """A system in a process of its own, which waits at a pipe while it has nothing to do.
+
+    As a context it is ended when that is left.
     """
-    job: Job = connection.recv()
-    job.load()
-    connection.send(Decoded())
-    while True:
-        decoded = job.decode(*connection.recv())
-        decoded.memory = peak_memory()
-        connection.send(decoded)
+
+    def __init__(self, name: str, job: object, threads: int) -> None:
+        """Start the process, and let ``job`` load, which has ``load()`` and ``decode()``."""
+        self.name = name
+        self._connection, theirs = Pipe()
+        with theirs:
+            self._process = subprocess.Popen(
+                python_program(CODE, theirs.fileno()),
+                pass_fds=[theirs.fileno()],
+                env=environment(threads),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                # Ctrl-C is for this process, which then ends the others.
+                start_new_session=True,
+            )
+        with suppress(OSError):  # if it has ended, load() says so
+            self._connection.send(job)
+
+    def __enter__(self) -> SystemProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: object, trace: TracebackType | None
+    ) -> None:
+        self._connection.close()
+        if kind is not None:
+            self._process.kill()  # it may be in the middle of something
+        self._process.wait()
+
+    def load(self) -> None:
+        """Wait until it has loaded.
+
+        Raises:
+            InferenceError: it failed.
+        """
+        self._answer()
+
+    def decode(self, batches: int, seed: int) -> Decoded:
+        """Have the first ``batches`` decoded; ``seed`` decides drawn output.
+
+        Raises:
+            InferenceError: it failed.
+        """
+        with suppress(OSError):
+            self._connection.send((batches, seed))
+        return self._answer()
+
+    def _answer(self) -> Decoded:
+        try:
+            answer = self._connection.recv()
+        except (EOFError, OSError) as error:
+            raise InferenceError(
+                f"{self.name}: its process ended (status {self._process.wait()}); if memory does "
+                "not suffice for all systems at once, compare fewer"
+            ) from error
+        if isinstance(answer, Decoded):
+            return answer
+        message, where = answer
+        logger.debug("%s: %s", self.name, where)
+        raise InferenceError(f"{self.name}: {message}")
 
 
-def peak_memory() -> int:
-    """Return the most bytes of memory that this process has had."""
-    try:
-        status = dict(line.split(":", 1) for line in STATUS.read_text("utf-8").splitlines())
-        return int(status["VmHWM"].split()[0]) * 1024
-    except (OSError, KeyError):
-        # On Linux this one begins with that of the process that started this one.
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return most if sys.platform == "darwin" else most * 1024
+def environment(threads: int) -> dict[str, str]:
+    """Return the variables of a system's process; those of ``PASSIVE`` may be set by the user."""
+    own = {"PYTHONPATH": python_path(), **dict.fromkeys(THREADS, str(threads))}
+    if not sys.warnoptions:
+        own["PYTHONWARNINGS"] = "ignore"
+    return {**PASSIVE, **os.environ, **own}

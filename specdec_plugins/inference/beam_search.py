@@ -47,7 +47,7 @@ class BeamSearchGenerator:
         statistics.total_seconds += elapsed
         statistics.sentences += len(hypotheses)
         for _ in hypotheses:
-            statistics.latencies.add(elapsed)
+            statistics.latencies.append(elapsed)
         tokens = sum(len(best[0]["tokens"]) for best in hypotheses)
         if prefix_tokens is not None:
             lengths = prefix_tokens.ne(self.generator.pad).sum(1).tolist()

@@ -123,7 +123,7 @@ class CTranslate2Generator:
         log.sentences += len(hypotheses)
         log.total_seconds += seconds
         for _ in hypotheses:
-            log.latencies.add(seconds)
+            log.latencies.append(seconds)
         log.committed_tokens += tokens
         log.steps += tokens  # a step is a token, as in our AR
         log.verifier_calls += tokens

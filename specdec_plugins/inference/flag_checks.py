@@ -6,10 +6,10 @@ from argparse import Namespace
 from collections.abc import Iterable
 
 from specdec_plugins.decoding.acceptance import RULE_OPTIONS, SamplingRule
-from specdec_plugins.decoding.controllers import ControllerOptions
-from specdec_plugins.decoding.controllers.registry import AUTO
+from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.engine_choice import OF_DRAFTER
 from specdec_plugins.decoding.limits import REFUSED
+from specdec_plugins.decoding.options import option_fields
 
 SAMPLING = tuple(option.name for option in SamplingRule.options)
 NOT_OF_TEXT = (
@@ -24,7 +24,8 @@ nothing, remedy."""
 def idle_flags(args: Namespace) -> set[str]:
     """Our own flags that do nothing beside the others, and are not refused."""
     judging = {name for name in RULE_OPTIONS if name not in SAMPLING}
-    uncontrolled = judging | ControllerOptions("none").idle
+    options = {name for kind in CONTROLLERS.values() for name in option_fields(kind)}
+    uncontrolled = judging | options
     # Only stock search has one; a script that compares systems has several, and runs that too.
     idle = set() if args.strategy == "fairseq" or isinstance(args.beam, list) else {"beam"}
     if args.strategy in ("drafter", "fairseq"):
@@ -41,12 +42,11 @@ def idle_flags(args: Namespace) -> set[str]:
         idle |= judging
     if args.controller is None or isinstance(args.controller, list):
         return idle
-    if args.controller != AUTO:
+    if args.controller != "auto":
         idle.add("AR_backend")
-    try:
-        return idle | ControllerOptions.from_config(args).idle
-    except ValueError:
-        return set()  # which is said when the settings are made
+    if args.controller not in CONTROLLERS:
+        return set()  # which is refused when the settings are made
+    return idle | (options - option_fields(CONTROLLERS[args.controller]).keys())
 
 
 def refuse_flags(args: Namespace, refused: Iterable[tuple[str, object, str]]) -> None:

@@ -17,7 +17,7 @@ from fairseq.registry import REGISTRIES
 from specdec_plugins.checkpoints.architectures import AS_TRANSFORMER
 from specdec_plugins.checkpoints.pair import split_pair
 from specdec_plugins.decoding.acceptance import RULE_OPTIONS, StrictRule, choose_rule
-from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.controllers.base import controller_of
 from specdec_plugins.decoding.engine_choice import ENGINE, OF_DRAFTER, PRECISION
 from specdec_plugins.decoding.limits import LARGEST, REFUSED, REPETITION_PENALTY, GenerationLimits
 from specdec_plugins.files.command import Parser
@@ -303,7 +303,7 @@ def make_settings(args: Namespace) -> Settings:
         ar_backend=args.AR_backend,
         # Beam search accepts nothing; Settings refuses that it draws.
         rule=StrictRule() if args.strategy == "fairseq" and not rule.draws else rule,
-        controller=ControllerOptions.from_config(args),
+        controller=controller_of(vars(args)),
         limits=GenerationLimits.from_config(Namespace(**limits)),
         device="cuda" if torch.cuda.is_available() and not args.cpu else "cpu",
         precision=_precision(args),

@@ -23,8 +23,7 @@ from specdec_plugins.decoding.build import (
     checked_block_size,
     recommended,
 )
-from specdec_plugins.decoding.controllers import ControllerOptions, Head
-from specdec_plugins.decoding.controllers.registry import AUTO
+from specdec_plugins.decoding.controllers.base import Controller, Head
 from specdec_plugins.decoding.engine_choice import choose_engines
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.trace import TraceRecorder
@@ -108,11 +107,11 @@ def _by_our_loop(settings: Settings, reason: str) -> Translator:
     return translator
 
 
-def _warn_of_batches(settings: Settings, taken: ControllerOptions) -> None:
+def _warn_of_batches(settings: Settings, taken: Controller) -> None:
     """Warn where ``auto`` has ``taken`` what drafts in large batches, too, so that output can be
     repeated: relaxed output, or the published drafter's."""
     large = settings.batch >= LARGE_BATCH and torch.device(settings.device).type == "cpu"
-    if settings.controller.controller == AUTO and large and not taken.policy.looks_around:
+    if settings.controller.name == "auto" and large and not taken.depends_on_batch:
         logger.warning(
             "--batch %d: on a CPU speculation mostly takes longer than it saves in such batches; "
             "run specdec-tune, which measures it here, or give --controller none (this is auto)",
@@ -233,7 +232,7 @@ def _build_generator(
         block_size=k,
         rule=settings.rule,
         limits=settings.limits,
-        options=settings.controller,
+        controller=settings.controller,
         head=head,
         engines=engines,
     )

@@ -13,7 +13,7 @@ import torch
 
 import specdec_plugins
 from specdec_plugins.decoding.acceptance import choose_rule
-from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
+from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.statistics import RATES
 from specdec_plugins.files.errors import counted
 from specdec_plugins.files.output import JsonObject, file_digest
@@ -100,7 +100,7 @@ def _settings(settings: Settings) -> JsonObject:
         described["drafter_precision"] = None
     if settings.strategy not in TRACED:
         described["ar_backend"] = None
-    depends = not settings.rule.lossless and settings.controller.policy.looks_around
+    depends = not settings.rule.lossless and settings.controller.depends_on_batch
     # In exact arithmetic too, by which drafts a row is given.
     return {**described, "output_depends_on_batch": depends if judges else None}
 
@@ -126,7 +126,7 @@ def _title(settings: JsonObject) -> str:
         parts.append(f"{controller['tree_nodes']} nodes")
     if most := controller.get("max_rows"):
         parts.append(f"no drafts in batches of more than {most}")
-    real = POLICIES[controller["controller"]].real
+    real = CONTROLLERS[controller["controller"]].real
     return ", ".join(parts) + ("" if real else " (told by a first pass: not a real decoder)")
 
 
@@ -149,10 +149,8 @@ def format_report(report: JsonObject) -> str:
     if reason := report["not_by_ctranslate2"]:
         rows.append(f"  by our own loop, not by CTranslate2: {reason}")
     if settings["output_depends_on_batch"]:
-        timed = ControllerOptions(**settings["controller"]).policy.measures
         rows.append(
             "  relaxed output depends here on what else is in the batch, and on what came before"
-            + (", and on timings" if timed else "")
         )
     return "\n".join(rows)
 

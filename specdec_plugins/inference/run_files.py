@@ -22,7 +22,7 @@ def check_run(settings: Settings, outputs: NamedPaths, inputs: NamedPaths) -> No
     given = {
         "--path": settings.path,
         "--AR-path": settings.ar_path,
-        "--acceptance-head": settings.controller["acceptance_head"],
+        "--acceptance-head": getattr(settings.controller, "acceptance_head", None),
         "PAIR": Path(settings.data) / SEGMENTATION,
     }
     named = [(f"the model's {name}", path) for name, path in model_files(settings).items()]
@@ -50,11 +50,11 @@ def model_files(settings: Settings) -> dict[str, str]:
 
 def acceptance_head(settings: Settings) -> Location | None:
     """Return the file of the head that a run asks: the one given, or the one beside the drafter."""
-    options = settings.controller
-    if settings.strategy != "specdec" or not options.needs_head:
+    if settings.strategy != "specdec" or not settings.controller.asks_head:
         return None
-    if options["acceptance_head"] is not None or settings.path is None:
-        return options["acceptance_head"]
+    path: Location | None = getattr(settings.controller, "acceptance_head", None)
+    if path is not None or settings.path is None:
+        return path
     return find_head(settings.path, settings.rule)
 
 

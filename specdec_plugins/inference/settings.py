@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
-from specdec_plugins.decoding.controllers import ControllerOptions
-from specdec_plugins.decoding.controllers.registry import AUTO
+from specdec_plugins.decoding.controllers.base import Controller
+from specdec_plugins.decoding.controllers.simple import Auto
 from specdec_plugins.decoding.engine_choice import (
     ENGINE,
     OF_DRAFTER,
@@ -37,7 +36,7 @@ PLAIN: JsonObject = {
 """Settings by which models are loaded quickly, to look at them."""
 
 TYPED: tuple[tuple[str, type, str], ...] = (
-    ("controller", ControllerOptions, 'ControllerOptions("tree")'),
+    ("controller", Controller, "Tree(tree_nodes=8)"),
     ("rule", AcceptanceRule, "RelaxedRule(beta=3, tau=1.0)"),
     ("limits", GenerationLimits, "GenerationLimits(max_len_b=100)"),
 )
@@ -68,7 +67,7 @@ class Settings:
     block_size: int | None = None
     """k; None is what the drafter was trained for."""
     rule: AcceptanceRule = field(default_factory=StrictRule)
-    controller: ControllerOptions = field(default_factory=partial(ControllerOptions, AUTO))
+    controller: Controller = field(default_factory=Auto)
     limits: GenerationLimits = field(default_factory=GenerationLimits)
     source_lang: str | None = None
     """The source language; None is the verifier checkpoint's, as for the target."""
@@ -136,8 +135,8 @@ class Settings:
             raise ValueError(
                 f"--AR-backend {self.ar_backend}: must be one of {', '.join(AR_BACKENDS)}"
             )
-        name = self.controller.controller
-        if self.strategy != "specdec" and name not in (AUTO, "constant"):
+        name = self.controller.name
+        if self.strategy != "specdec" and name not in ("auto", "constant"):
             raise ValueError(
                 f"--controller {name}: there is nothing to control with --strategy "
                 f"{self.strategy}; use --strategy specdec"

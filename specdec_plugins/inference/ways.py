@@ -16,8 +16,7 @@ import msgspec
 import torch
 
 from specdec_plugins.decoding.acceptance import StrictRule
-from specdec_plugins.decoding.controllers import ControllerOptions
-from specdec_plugins.decoding.controllers.registry import AUTO
+from specdec_plugins.decoding.controllers.simple import Auto, NoDrafts, Tree
 from specdec_plugins.decoding.engine_choice import engine_name
 from specdec_plugins.files.output import JsonObject, as_read, differing, file_digest, write_json
 from specdec_plugins.inference.ctranslate2_ar import obstacle
@@ -48,14 +47,12 @@ class Way(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def applied(self, settings: Settings) -> Settings:
         """The settings of a run that decodes in this way."""
         if self.tree:
-            controller = ControllerOptions("tree", tree_nodes=self.tree)
+            controller = Tree(tree_nodes=self.tree)
             return replace(
                 settings, controller=controller, drafter_precision=self.drafter_precision
             )
         if settings.strategy == "specdec":
-            settings = replace(
-                settings, controller=ControllerOptions("none"), drafter_precision=None
-            )
+            settings = replace(settings, controller=NoDrafts(), drafter_precision=None)
         return replace(settings, ar_backend=self.ar_backend)
 
     def suits(self, settings: Settings) -> bool:
@@ -182,7 +179,7 @@ def as_tuned(settings: Settings, threads: int | None = None) -> Settings:
     Raises:
         InferenceError: a model cannot be read.
     """
-    auto = settings.strategy == "specdec" and settings.controller == ControllerOptions(AUTO)
+    auto = settings.strategy == "specdec" and settings.controller == Auto()
     greedy = settings.strategy == "AR" and settings.ar_backend == "auto"
     strict = settings.rule == StrictRule() and torch.device(settings.device).type == "cpu"
     models = [path for path in (settings.path, settings.ar_path) if path and os.path.isfile(path)]

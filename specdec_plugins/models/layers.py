@@ -53,6 +53,10 @@ class Projection:
         if self._run is not None:
             return self._run(x)
         assert self.weight is not None
+        if self.relu and self.bias is not None and x.is_cuda:
+            # On a GPU the product's kernel applies the ReLU.
+            y = torch._addmm_activation(self.bias, x.flatten(0, -2), self.weight.t())
+            return y.view(*x.shape[:-1], -1)
         y = F.linear(x, self.weight, self.bias)
         return F.relu(y) if self.relu else y
 

@@ -81,15 +81,15 @@ class TokenChain:
         before = self._unknown.expand(rows, slots - 1, dim)
         before = torch.cat([F.embedding(last[:, None], self._after), before], dim=1)
         logits = self._logits(x + self._correct(torch.relu(state + before)))
-        # In float32: on a CPU, bfloat16 is several times slower to search.
-        best, places = logits.float().topk(self.candidates)
+        # A CPU searches bfloat16 several times slower than float32, a GPU twice as fast.
+        best, places = (logits if logits.is_cuda else logits.float()).topk(self.candidates)
         candidates = in_vocabulary(places, self._vocabulary)
         # Lookups as embeddings: on a CPU, three times as fast as indexing.
         after = F.embedding(candidates[:, :-1], self._after)
         pairs = x[:, 1:, None] + self._correct(torch.relu(state[:, 1:, None] + after))
         following = F.embedding(candidates[:, 1:], self._output)
         scores = (pairs @ following.transpose(-1, -2)).float()
-        return candidates, best[:, 0], scores
+        return candidates, best[:, 0].float(), scores
 
     def read(self, *parts: Tensor) -> Lattice:
         """Return what a call has returned."""

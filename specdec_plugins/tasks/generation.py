@@ -18,8 +18,8 @@ from omegaconf import DictConfig
 from specdec_plugins.checkpoints.head_file import controller_head
 from specdec_plugins.decoding.acceptance import Scoring, choose_rule
 from specdec_plugins.decoding.build import build_generator
-from specdec_plugins.decoding.controllers import ControllerOptions
-from specdec_plugins.decoding.controllers.registry import AUTO, PUBLISHED
+from specdec_plugins.decoding.controllers.base import Controller, controller_of
+from specdec_plugins.decoding.controllers.simple import Auto, Constant
 from specdec_plugins.decoding.engine_choice import choose_engines
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import SHORTEST, GenerationLimits
@@ -42,8 +42,7 @@ logger = logging.getLogger(__name__)
 def generation_options(
     args: FairseqDataclass | Namespace | None, cfg: TranslationSpecdecConfig
 ) -> Namespace:
-    """fairseq's generation options, and the task's own where there are none of that name:
-    ``--eval-bleu-args`` are few, and may be missing; the hub interface takes the task's, too."""
+    """Return fairseq's generation options, completed by the task's (for ``--eval-bleu-args``)."""
     configs = (ControllerConfig, RuleConfig, LimitsConfig, EngineConfig)
     names = {field.name for config in configs for field in fields(config)} - {"_name"}
     names |= {"temperature", "block_size"}
@@ -69,10 +68,12 @@ def speculative_generator(
         ValueError: options, an engine or a precision that do not fit the models.
     """
     rule, limits = choose_rule(given), GenerationLimits.from_config(given)
-    options = ControllerOptions.from_config(given)
-    if trains and options.controller == AUTO:
+    controller = controller_of(vars(given))
+    if trains and isinstance(controller, Auto):
         # Drafters are compared by what of whole blocks is accepted.
-        options = options.having(PUBLISHED)
+        controller = Constant(min_draft=controller.min_draft, max_draft=controller.max_draft)
+    scoring, device = Scoring.of(rule, limits), next(drafter.parameters()).device
+    head = controller_head(controller, drafter, scoring, given.block_size, device)
     return build_generator(
         verifier,
         drafter,
@@ -80,15 +81,9 @@ def speculative_generator(
         block_size=given.block_size,
         rule=rule,
         limits=limits,
-        options=options,
-        head=controller_head(
-            options,
-            drafter,
-            Scoring.of(rule, limits),
-            given.block_size,
-            next(drafter.parameters()).device,
-        ),
-        engines=_engines(drafter, given, trains, options.drafts),
+        controller=controller,
+        head=head,
+        engines=_engines(drafter, given, trains, controller.drafts),
     )
 
 
@@ -128,16 +123,14 @@ def check_sources(
                 raise ValueError(f"sentence {sentence} of {split}: {fault}")
 
 
-def refuse_controller(options: ControllerOptions) -> None:
+def refuse_controller(controller: Controller) -> None:
     """
     Raises:
         ValueError: something is to be controlled, and there is no drafter.
     """
-    name = options.controller
-    flag = f"--controller {name}" if name not in (AUTO, "constant", "none") else ""
-    if flag or options["acceptance_head"]:
+    if controller.name not in ("auto", "constant", "none"):
         raise ValueError(
-            f"{flag or '--acceptance-head'}: there is no drafter; give both checkpoints, "
+            f"--controller {controller.name}: there is no drafter; give both checkpoints, "
             "--path drafter.pt:verifier.pt"
         )
 
@@ -159,6 +152,4 @@ def refuse_overrides(cfg: TranslationSpecdecConfig) -> None:
 def warn_of_beam(beam: int) -> None:
     """Warns once of a beam."""
     if beam != 1:
-        logger.warning(
-            "--beam %d: speculative decoding puts out one hypothesis, that of --beam 1", beam
-        )
+        logger.warning("--beam %d: speculative decoding gives the hypothesis of --beam 1", beam)

@@ -38,7 +38,7 @@ from specdec_plugins.data.block_mask import (
     sentence_uniforms,
 )
 from specdec_plugins.decoding.acceptance import RULE_OPTIONS, choose_rule
-from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.controllers.base import controller_of
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.hypothesis import Hypothesis
 from specdec_plugins.decoding.limits import GenerationLimits
@@ -95,7 +95,7 @@ class TranslationSpecdecTask(TranslationTask):
             raise ValueError("--left-pad-target: blocks are cut from right-padded targets")
         self.rule = choose_rule({name: getattr(cfg, name) for name in RULE_OPTIONS})
         self.limits = GenerationLimits.from_config(cfg)
-        self.controller = ControllerOptions.from_config(cfg)
+        self.controller = controller_of(vars(generation_options(None, cfg)))
         self.multilingual: Multilingual | None = None
         """The languages of the models, which they say when they are loaded."""
         self.language_tokens = LanguageTokens()

@@ -13,9 +13,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
-from experiments import make_groups, make_run
+from experiments import make_run
 from kills import load
 from models.test_acceptance_head import make_head
 from mutations import ODD, mutations, texts
@@ -25,7 +26,7 @@ from test_loading import make_model_args, make_state, make_task
 from specdec_plugins.checkpoints.head_file import load_head, save_head
 from specdec_plugins.decoding.acceptance import Scoring
 from specdec_plugins.decoding.step_result import StepTrace
-from specdec_plugins.evaluation.folder import RunFolder, read_runs
+from specdec_plugins.evaluation.runs import read_runs
 from specdec_plugins.files.errors import CheckpointError, InferenceError
 from specdec_plugins.inference.trace_file import SentenceTrace, read_trace
 from specdec_plugins.inference.trace_report import build_report
@@ -55,26 +56,10 @@ def check(path: Path, contents: list[str], action: Callable[[], Any], *refusals:
     assert None in found
 
 
-def test_runs_of_a_sweep(tmp_path: Path) -> None:
+def test_runs_of_an_experiment(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
-
-    def summarized() -> None:
-        make_groups(read_runs(path))
-
-    good = json.loads(make_run().to_json())
-    check(path, texts(good, COUNT), summarized, InferenceError)
-
-
-def test_what_a_sweep_was_of(tmp_path: Path) -> None:
-    (tmp_path / "runs.jsonl").write_text(make_run().to_json().decode() + "\n", "utf-8")
-    description = {"text": "0f3a", "settings": {"batch": [1, 2]}}
-
-    def opened() -> None:
-        with RunFolder(tmp_path, description):
-            pass
-
-    contents = [*texts(description, COUNT), '{"text": "0f3a", "settings": {"batch": [1, 2]}}']
-    check(tmp_path / "experiment.json", contents, opened, InferenceError)
+    good = json.loads(msgspec.json.encode(make_run("tree")))
+    check(path, texts(good, COUNT), lambda: read_runs(path), InferenceError)
 
 
 def test_traces(tmp_path: Path) -> None:
@@ -189,7 +174,17 @@ class TestCommands:
             "inference drafter": [folder, "--path", bad, "--AR-path", good, *texts],
             "inference pair": [folder, "--path", f"{bad}:{good}", *texts],
             "inference fairseq": [folder, "--strategy", "fairseq", "--AR-path", bad, *texts],
-            "evaluate": [folder, "--path", bad, "--AR-path", good, "--no-plots", *texts],
+            "evaluate": [
+                folder,
+                "--path",
+                bad,
+                "--AR-path",
+                good,
+                "--no-plots",
+                *texts[:3],
+                folder / "ev",
+                *texts[4:],
+            ],
             "export_checkpoint": [bad, folder / "new.pt"],
             "encoder_initial": [bad, folder / "new.pt"],
             "calibrate_head": [bad, folder / "new.pt"],

@@ -19,7 +19,7 @@ from specdec_plugins.decoding.acceptance import (
     StrictRule,
 )
 from specdec_plugins.decoding.acceptance.sampling import Sampling
-from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.controllers.simple import AcceptanceHeadController
 from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.models.acceptance_head import AcceptanceHead, fingerprint
 
@@ -69,7 +69,7 @@ def test_the_head_beside_a_drafter_is_found(saved: Path) -> None:
 
 
 def test_a_controllers_head_is_for_its_device(saved: Path) -> None:
-    given = (ControllerOptions("acceptance-head"), DRAFTER, Scoring(RULE), 4)
+    given = (AcceptanceHeadController(), DRAFTER, Scoring(RULE), 4)
     for device in ("cpu", "meta"):
         head = controller_head(*given, device, saved.parent / "drafter.pt")
         assert isinstance(head, AcceptanceHead)

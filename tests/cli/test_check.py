@@ -11,11 +11,11 @@ from drafters import save_pair
 from stand_ins import STAND_INS, StandIn
 
 from specdec_plugins.cli import check, inference
-from specdec_plugins.evaluation import differences
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Translator
 
 FEW = ("--lines", "2")
+PAIR = Path(__file__).resolve().parents[2] / "checkpoints" / "multi30k.en-de"
 
 
 @pytest.fixture
@@ -25,9 +25,9 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def compared(output: str) -> dict[str, str]:
-    """The lines that differ, by what was compared."""
-    rows = [line.split("|") for line in output.splitlines() if ": stock beam 1" in line]
-    return {title.split(":")[0]: rate.split()[0] for title, rate, *_ in rows}
+    """The number of lines that differ, by system, batch size and what it was decoded by."""
+    rows = [line.strip("| ").split(" | ") for line in output.splitlines() if " %)" in line]
+    return {", ".join(row[:3]): row[3].split()[0] for row in rows}
 
 
 def test_a_pair_and_the_command_that_comes_next(
@@ -38,12 +38,13 @@ def test_a_pair_and_the_command_that_comes_next(
     folder = save_pair(tmp_path)
     assert check.main([str(folder), *FEW]) == 0
     output = capfd.readouterr().out
-    engines = [("eager", "float64"), ("eager", "float32")]
-    engines += [("openvino", "float32")] * (check.engine_name("auto", "float32", "cpu") != "eager")
-    assert list(compared(output)) == [f"AR, {', '.join(how)}" for how in engines]
-    assert compared(output)["AR, eager, float64"] == "0"
-    times = output.partition("ms a line")[2].splitlines()
-    assert len([line for line in times if line[:2] == "  " and line[-2] == "."]) == 2 + len(engines)
+    names = ["AR@float64,engine=eager", "AR@float32,engine=eager"]
+    names += ["AR@float32"] * (check.engine_name("auto", "float32", "cpu") != "eager")
+    names += ["constant@float64,engine=eager", "tree@float64,engine=eager"]
+    assert [name.rpartition(", 1, ")[0] for name in compared(output)] == names
+    exact = [differ for name, differ in compared(output).items() if name.endswith("eager, float64")]
+    assert exact == ["0"] * 3
+    assert "| fairseq, eager, float32 |" in output
     (line,) = [line for line in output.splitlines() if line.startswith("  specdec-translate ")]
     (text := tmp_path / "in.en").write_text("w1 w2\n")
     words = shlex.split(line.partition(" < FILE")[0])[1:]
@@ -61,7 +62,7 @@ def test_a_text_and_dictionaries_elsewhere(
         (tmp_path / f"dict.{language}.txt").rename(folder / f"dict.{language}.txt")
     flags = ["--dictionaries", str(folder), "--input-path", str(text), "--lines", "3"]
     assert check.main([str(path), *flags]) == 0
-    assert "\n2 lines " in capfd.readouterr().out
+    assert "\n2 lines; " in capfd.readouterr().out
 
 
 @pytest.mark.usefixtures("eager")
@@ -126,13 +127,31 @@ def test_a_difference(
             outputs[0] = [*outputs[0], "w1"]
         return outputs
 
-    decode = differences.decode
-    monkeypatch.setattr(differences, "decode", wrong)
+    decode = check.decode
+    monkeypatch.setattr(check, "decode", wrong)
     path = StandIn().save(tmp_path / "model.pt")
     assert check.main([str(path), *FEW]) == status
     output = capfd.readouterr().out
-    assert compared(output)[f"AR, eager, {precision}"] == "1"
+    assert compared(output)[f"AR@{precision},engine=eager, 1, eager, {precision}"] == "1"
     assert ("specdec-translate" in output) == (status == 0)
+
+
+def test_systems_and_batches(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Prefixes and penalties, which stock search has not, are compared with our AR loop."""
+    (text := tmp_path / "in.en").write_text("A dog runs.\n\nTwo men are talking.\n")
+    names = ("heuristic@float64", "tree@float64,repetition_penalty=3", "AR@float64")
+    names += ("constant@float64,target_prefix=Ein", "constant@float32,max_len_b=2")
+    flags = ["--batch", "1", "2", "--input-path", str(text), "--systems", *names]
+    assert check.main([str(PAIR), *flags]) == 0
+    output = capfd.readouterr().out
+    assert list(compared(output).values()) == ["0"] * 10
+    assert [line.split(",")[0] for line in output.splitlines() if line.startswith("| AR, ")]
+
+
+@pytest.mark.parametrize("name", ["beam", "tree@nodes=3"])
+def test_a_system_that_cannot_be(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert check.main([str(PAIR), *FEW, "--systems", name]) == 2
+    assert f"check.py: --systems {name}: " in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -16,16 +16,11 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_dictionary, need_bfloat16
-from inference_runs import SENTENCES, RunScript, lines_of, make_settings, one_error
-from models.test_acceptance_head import make_head
+from inference_runs import SENTENCES, RunScript, lines_of, one_error
 
-from specdec_plugins.checkpoints.head_file import save_head
 from specdec_plugins.cli import inference as script
-from specdec_plugins.decoding.acceptance import AcceptanceRule, RelaxedRule, StrictRule
 from specdec_plugins.decoding.statistics import PHASES
-from specdec_plugins.inference import load_translator
 from specdec_plugins.inference.report import versions
-from specdec_plugins.models.acceptance_head import fingerprint
 
 pytest_plugins = ["inference_runs"]
 
@@ -41,17 +36,6 @@ def test_both_checkpoints_as_fairseq_takes_them(
     for path in (f"{drafter}:{verifier}", f"{verifier}:{drafter}"):
         assert run(path=path, AR_path=None) == 0
         assert (tmp_path / "out.txt").read_text().splitlines() == greedy
-
-
-BY_COSTS = ("--controller", "acceptance-head", "--auto-stop-threshold")
-
-
-def save_random_head(world: Path, path: Path, rule: AcceptanceRule) -> Path:
-    """Save a head of the world's drafter for the rule."""
-    generator: Any = load_translator(make_settings(world)).generator
-    head = make_head(drafter=fingerprint(generator.drafter), rule=rule.values, bias=-1.0)
-    save_head(path, head)
-    return path
 
 
 @pytest.mark.parametrize(
@@ -148,7 +132,6 @@ def test_used_flags_are_not_called_useless(
     assert run("--controller", "none", "--block-size=3", "--beta=3") == 0
     assert run("--tau=3") == 0
     assert run("--beta=3") == 0
-    assert run("--min-draft=2") == 0
     assert [r.message for r in caplog.records] == [
         "these flags do nothing here: --bpe-codes --lm-weight",
         "these flags do nothing here: --tau --beta --tree-nodes",
@@ -157,7 +140,6 @@ def test_used_flags_are_not_called_useless(
         "these flags do nothing here: --block-size --beta",
         "these flags do nothing here: --tau",
         "--beta 3: without --tau accepts only what is as probable as the verifier's own token",
-        "these flags do nothing here: --min-draft",
     ]
 
 
@@ -271,8 +253,6 @@ def test_stats_of_trees(run: RunScript, tmp_path: Path, below: str, drafts_anew:
     [
         ((), ""),
         (("--beta", "3", "--tau", "1"), ""),
-        (BY_COSTS, ""),
-        (("--beta", "3", "--tau", "1", *BY_COSTS), "and on timings"),
         (("--beta", "3", "--controller", "confidence", "--refit-threshold"), "what came before"),
     ],
 )
@@ -280,12 +260,7 @@ def test_where_relaxed_output_depends_on_the_batch(
     run: RunScript, world: Path, tmp_path: Path, flags: tuple[str, ...], told: str, capfd: Any
 ) -> None:
     stats = tmp_path / "stats.json"
-    rule = RelaxedRule(3, 1.0) if "--tau" in flags else StrictRule()
-    named = ()
-    if "--auto-stop-threshold" in flags:
-        head = save_random_head(world, tmp_path / "head.pt", rule)
-        named = ("--acceptance-head", str(head))
-    assert run("--stats-json", str(stats), *flags, *named) == 0
+    assert run("--stats-json", str(stats), *flags) == 0
     depends = json.loads(stats.read_text())["settings"]["output_depends_on_batch"]
     assert depends == bool(told)
     said = "relaxed output depends here on what else is in the batch" in (
@@ -439,21 +414,6 @@ def test_what_is_recommended_is_taken_and_reported(
     assert (", tree, " in capfd.readouterr().err) == (taken == "tree")
 
 
-def test_a_threshold_by_what_steps_cost(
-    run: RunScript, world: Path, tmp_path: Path, greedy: list[str]
-) -> None:
-    """It measures, and translates as ever."""
-    stats = tmp_path / "stats.json"
-    head = save_random_head(world, tmp_path / "head.pt", StrictRule())
-    flags = [*BY_COSTS, "--fp64", "--acceptance-head", str(head)]
-    for batch in ("1", "2"):
-        assert run(*flags, "--stats-json", str(stats), batch=batch) == 0
-        assert lines_of(tmp_path / "out.txt") == greedy
-        report = json.loads(stats.read_text())
-        assert report["settings"]["controller"]["auto_stop_threshold"] is True
-        assert report["sentences"] == len(SENTENCES)
-
-
 def test_an_oracle_is_called_one(run: RunScript, capfd: pytest.CaptureFixture[str]) -> None:
     assert run("--controller", "oracle") == 0
     assert "not a real decoder" in capfd.readouterr().err
@@ -515,14 +475,9 @@ def test_a_line_too_short_for_the_minimum(
         (["--block-size", "5"], 2, "--block-size 5: the drafter was trained for blocks of 1 to 4"),
         (["--block-size", "0"], 2, "--block-size 0: must be at least 1"),
         (["--path", "block.pt", "--block-size", "4"], 2, "blocks of 1 to 3"),
-        (["--controller", "clever"], 2, "--controller clever: must be one of auto, constant"),
+        (["--controller", "clever"], 2, "--controller clever: must be one of constant, heur"),
         (["--controller", "acceptance-head"], 2, "acceptance-head: there is no acceptance head"),
         (["--controller", "heuristic", "--strategy", "AR"], 2, "heuristic: there is nothing to"),
-        (
-            ["--controller", "heuristic", "--initial-draft", "5"],
-            2,
-            "--initial-draft 5: must be between 1 and 4, the fewest and the most slots to draft",
-        ),
         (["--max-draft", "5"], 2, "--max-draft 5: is above the block size, 4"),
         (["--batch", "0"], 2, "--batch 0: must be at least 1"),
         (["--strategy", "fairseq", "--beam", "0"], 2, "--beam 0: must be at least 1"),

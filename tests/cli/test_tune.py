@@ -16,8 +16,7 @@ from drafters import save_pair
 
 from specdec_plugins.cli import inference, tune
 from specdec_plugins.decoding.acceptance import RelaxedRule
-from specdec_plugins.decoding.controllers import ControllerOptions
-from specdec_plugins.decoding.controllers.registry import AUTO
+from specdec_plugins.decoding.controllers.simple import Auto, NoDrafts, Tree
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.evaluation import tuning
 from specdec_plugins.evaluation.tuning import FINALISTS, ROUNDS, TREES
@@ -70,7 +69,7 @@ def keep(settings: Settings) -> Keep:
 def test_the_fastest_way_is_found_and_taken(
     pair: Path, settings: Settings, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert tune.main(flags(pair, "--batch", "1", "3")) == 0
+    assert tune.main(flags(pair, "--batch", "1", "3", "--check", str(pair / "example.en"))) == 0
     told = capfd.readouterr().out
     path = table_path(describe(settings, 1))
     assert str(path) in told
@@ -82,6 +81,7 @@ def test_the_fastest_way_is_found_and_taken(
         best = timed[0]
         assert best.middle == min(one.middle for one in timed if len(one.milliseconds) == ROUNDS)
     assert f"Batch 3: {table.batches[3][0].way}." in told
+    assert told.count("\n| example.en, batch ") == 2
     # Whoever leaves the way open goes it, and says so.
     stats = tmp_path / "stats.json"
     output = ["--input-path", str(pair / "example.en"), "--stats-json", str(stats), "--quiet"]
@@ -98,14 +98,14 @@ def test_the_fastest_way_is_found_and_taken(
 
 def test_what_is_left_open_follows_the_table(settings: Settings, keep: Keep) -> None:
     keep(Way(6), Way())
-    assert as_tuned(settings).controller == ControllerOptions("tree", tree_nodes=6)
+    assert as_tuned(settings).controller == Tree(tree_nodes=6)
     keep(Way(), Way(6))
-    assert as_tuned(settings).controller == ControllerOptions("none")
+    assert as_tuned(settings).controller == NoDrafts()
     assert as_tuned(replace(settings, strategy="AR")).ar_backend == "ours"
     # What is said, or would depend on what took how long, stays.
     for said in (
-        replace(settings, controller=ControllerOptions("tree")),
-        replace(settings, controller=ControllerOptions(AUTO, tree_nodes=12)),
+        replace(settings, controller=Tree()),
+        replace(settings, controller=Auto(tree_nodes=12)),
         replace(settings, rule=RelaxedRule(3, 1.0)),
         replace(settings, strategy="fairseq"),
         replace(settings, strategy="AR", ar_backend="ours"),
@@ -118,7 +118,7 @@ def test_what_is_left_open_follows_the_table(settings: Settings, keep: Keep) -> 
 def test_a_way_that_was_dropped_is_not_taken_for_one_lucky_round(settings: Settings) -> None:
     kept, dropped = Timed(Way(6), [3.0, 4.0, 5.0]), Timed(Way(), [3.5])
     save_table(Table(describe(settings, 1), "now", {1: [kept, dropped]}))
-    assert as_tuned(settings, 1).controller == ControllerOptions("tree", tree_nodes=6)
+    assert as_tuned(settings, 1).controller == Tree(tree_nodes=6)
 
 
 def test_ctranslate2_is_loaded_for_each_batch_size(
@@ -136,10 +136,10 @@ def test_ctranslate2_is_loaded_for_each_batch_size(
     monkeypatch.setattr(tuning, "load_translator", load)
     limited = replace(settings, limits=GenerationLimits(max_len_b=4), batch=1)
     ways = [Way(), Way(ar_backend="ctranslate2")]
-    trial = tuning.Trial(limited, ways, lambda _: None, rounds=1)
+    trial = tuning.Trial(limited, ways, lambda _: None)
     trial.load()
     for batch in (1, 3):
-        assert {one.way for one in trial.run(batch, [Line(1, "w3 w4")] * 3)} == set(ways)
+        assert {one.way for one in trial.run(batch, [Line(1, "w3 w4")] * 3, rounds=1)} == set(ways)
     assert loaded == [1, 3]
 
 
@@ -163,9 +163,9 @@ def test_ar_and_trees_of_a_trial_have_the_same_models(
         calls[noted[-1][0]] = count - noted[-1][1]
         noted.append((what, count))
 
-    trial = tuning.Trial(limited, [Way(), Way(4)], note, rounds=1)
+    trial = tuning.Trial(limited, [Way(), Way(4)], note)
     trial.load()
-    trial.run(1, [Line(1, "w3 w4")])
+    trial.run(1, [Line(1, "w3 w4")], rounds=1)
     note("the end")
     assert len(loaded) == 1
     assert calls["batch 1, round 1: AR by our loop"] == 0
@@ -176,8 +176,8 @@ def test_a_target_prefix_has_a_table_of_its_own(settings: Settings, keep: Keep) 
     prefixed = replace(settings, target_prefix="w1")
     keep(Way(6))
     keep(Way(ar_backend="ctranslate2"), Way(4), **describe(prefixed, 1))
-    assert as_tuned(settings).controller == ControllerOptions("tree", tree_nodes=6)
-    assert as_tuned(prefixed).controller == ControllerOptions("tree", tree_nodes=4)
+    assert as_tuned(settings).controller == Tree(tree_nodes=6)
+    assert as_tuned(prefixed).controller == Tree(tree_nodes=4)
 
 
 def test_a_backend_that_is_ruled_out_or_absent_is_passed_over(
@@ -186,7 +186,7 @@ def test_a_backend_that_is_ruled_out_or_absent_is_passed_over(
     monkeypatch.setattr("specdec_plugins.inference.ways.is_installed", lambda: False)
     keep(Way(ar_backend="ctranslate2"), Way(4))
     for ruled_out in (settings, replace(settings, ar_backend="ours")):
-        assert as_tuned(ruled_out).controller == ControllerOptions("tree", tree_nodes=4)
+        assert as_tuned(ruled_out).controller == Tree(tree_nodes=4)
 
 
 def test_a_batch_size_that_was_not_tried_is_as_the_next_smaller(

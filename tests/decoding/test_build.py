@@ -123,7 +123,7 @@ def test_statistics(kind: str) -> None:
     generator = alone(make_drafter(kind), 3, max_len_b=20)
     hypotheses = [h for (h,) in generator.generate([], make_batch([4, 2, 6, 3]))]
     statistics = generator.statistics
-    assert statistics.sentences == statistics.latencies.count == 4
+    assert statistics.sentences == len(statistics.latencies) == 4
     assert statistics.committed_tokens == sum(len(h["tokens"]) for h in hypotheses)
     assert statistics.accepted_tokens == statistics.committed_tokens
     assert statistics.bonus_tokens == 0
@@ -169,7 +169,7 @@ def test_a_drafter_that_reads_its_verifier_needs_it(kind: str) -> None:
     drafter = DRAFTERS[kind]()
     with pytest.raises(ValueError, match="--AR-path"):
         build_drafter_alone(drafter, None, DICTIONARY)
-    assert build_drafter_alone(drafter, VERIFIER, DICTIONARY).controller.needs.most == 4
+    assert build_drafter_alone(drafter, VERIFIER, DICTIONARY).controller.max_length == 4
     assert drafter.verifier is VERIFIER
 
 

@@ -26,7 +26,8 @@ from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule
 from specdec_plugins.decoding.build import build_drafter_alone
-from specdec_plugins.decoding.controllers import Controller, NoDrafts
+from specdec_plugins.decoding.controllers.base import Controller
+from specdec_plugins.decoding.controllers.simple import NoDrafts
 from specdec_plugins.decoding.limits import GenerationLimits
 
 pytestmark = pytest.mark.usefixtures("exact_softmax")

@@ -27,7 +27,7 @@ from strict import (
 from torch import Tensor
 
 from specdec_plugins.decoding.build import build_generator
-from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits, penalised
 
@@ -133,9 +133,9 @@ def test_what_a_drafter_drafts(
     name: str, controller: str, lengths: list[int], seed: int, penalty: float
 ) -> None:
     limits = GenerationLimits(max_len_b=MOST, repetition_penalty=penalty)
-    batch, options = make_batch(lengths, seed=seed), ControllerOptions(controller)
+    batch, options = make_batch(lengths, seed=seed), CONTROLLERS[controller]()
     generator = build_generator(
-        verifier(), make_drafter(name), DICTIONARY, block_size=K, limits=limits, options=options
+        verifier(), make_drafter(name), DICTIONARY, block_size=K, limits=limits, controller=options
     )
     assert_greedy(generator, batch, all_greedy(batch, limits))
 

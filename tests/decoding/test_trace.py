@@ -17,7 +17,12 @@ from hypothesis import strategies as st
 from scripted import ScriptedDrafter, corrupted, scripted_generator
 
 from specdec_plugins.decoding.acceptance import SamplingRule, StrictRule, choose_rule
-from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.controllers.simple import (
+    AcceptanceHeadController,
+    Confidence,
+    Constant,
+    Tree,
+)
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.step_result import StepTrace
@@ -91,10 +96,10 @@ def test_a_trace_tells_what_was_committed(
 
 
 TRACED = {
-    "constant": ControllerOptions(),
-    "confidence": ControllerOptions("confidence", confidence_threshold=0.3),
-    "acceptance-head": ControllerOptions("acceptance-head", stop_threshold=0.6),
-    "tree": ControllerOptions("tree", tree_nodes=9),
+    "constant": Constant(),
+    "confidence": Confidence(confidence_threshold=0.3),
+    "acceptance-head": AcceptanceHeadController(stop_threshold=0.6),
+    "tree": Tree(tree_nodes=9),
 }
 
 
@@ -113,7 +118,7 @@ def traced_steps(name: str, kind: str, sampled: bool) -> Iterator[tuple[int, lis
 def traced_hypotheses(name: str, kind: str, sampled: bool, seed: int) -> list[Any]:
     """Of a real pair; each is the only hypothesis of a row."""
     rule = SamplingRule() if sampled else StrictRule()
-    generator = make_controlled(kind, TRACED[name].build(K, HEAD), 12, rule=rule)
+    generator = make_controlled(kind, TRACED[name].ready(K, HEAD), 12, rule=rule)
     torch.manual_seed(seed)
     return [found for (found,) in generator.generate([], make_batch(LENGTHS, seed=seed))]
 
@@ -204,7 +209,7 @@ def test_nothing_is_computed_for_a_trace_that_nobody_wants(
 ) -> None:
     for owner, name in ((StrictRule, "probabilities_of"), (Lattice, "choose_with_confidence")):
         monkeypatch.setattr(owner, name, None)
-    generator = make_controlled("causal, all shared", TRACED["constant"].build(K), 12)
+    generator = make_controlled("causal, all shared", TRACED["constant"].ready(K), 12)
     generator.observers = []
     generator.generate([], make_batch([7, 3]))
     assert generator.statistics.steps > 1

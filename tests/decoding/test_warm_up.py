@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from scripted import DICTIONARY
 
 from specdec_plugins.decoding.build import build_generator
-from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
+from specdec_plugins.decoding.controllers.base import CONTROLLERS
+from specdec_plugins.decoding.controllers.simple import Heuristic
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.warm_up import LONGEST, warm_up
@@ -56,7 +57,7 @@ def make(
         limits=GenerationLimits(**{"max_len_b": 20, **limits}),
         head=HEAD,
         engines=Engines.both(engine),
-        options=ControllerOptions(controller, **(given or {})),
+        controller=CONTROLLERS[controller](**(given or {})),
     )
 
 
@@ -65,9 +66,7 @@ def outputs(generator: SpeculativeGenerator) -> Any:
     return [(one["tokens"].tolist(), one["accepted"]) for (one,) in found]
 
 
-UNPREPARED = sorted(
-    name for name, policy in POLICIES.items() if policy.real and not policy().measures
-)
+UNPREPARED = sorted(name for name, kind in CONTROLLERS.items() if kind.real)
 
 
 @examples(20)
@@ -95,7 +94,7 @@ def test_what_was_learnt_stays_as_it_was() -> None:
         block_size=K,
         limits=GenerationLimits(max_len_b=20),
         engines=Engines.both(Noting()),
-        options=ControllerOptions("heuristic", remember_draft=True),
+        controller=Heuristic(remember_draft=True),
     )
     before = generator.controller.start(1)
     warm_up(generator, DICTIONARY, 1, 1024)
@@ -122,17 +121,6 @@ def test_no_longer_than_the_encoder_takes(positions: int) -> None:
     warm_up(make("constant", engine), DICTIONARY, 1, positions)
     longest = max(shapes[1][1] for shapes in engine.met if shapes[0] == "EncoderStep")
     assert longest <= engine.sizes.source(positions)
-
-
-def test_sizes_of_one_that_is_yet_to_measure_costs() -> None:
-    """Which lengths it will choose, it does not know yet."""
-    engine = Noting()
-    generator = make("acceptance-head", engine, {"auto_stop_threshold": True})
-    assert warm_up(generator, DICTIONARY, 1, 1024) > 0
-    widths = {shapes[3][1] for shapes in engine.met if shapes[0] == "VerifierStep"}
-    most = generator.controller.needs.most
-    sizes = {engine.sizes.slots(length + 1) for length in range(most + 1)}
-    assert widths == sizes
 
 
 def test_nothing_to_do() -> None:

@@ -39,12 +39,12 @@ for package in ("acceptance", "controllers", "drafts"):
         importlib.import_module(f"{found.__name__}.{module.name}")
 
 from specdec_plugins.decoding.acceptance import Verification, choose_rule
-from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.controllers.simple import Confidence
 from specdec_plugins.decoding.drafts import ChainDraft, LatticeTrees
 from specdec_plugins.models.lattice import Lattice
 
 # A step of a chain and one of a tree, by a controller.
-controller = ControllerOptions("confidence", confidence_threshold=0.5).build(2)
+controller = Confidence(confidence_threshold=0.5).ready(2)
 tokens, states = torch.tensor([[3, 4]]), torch.zeros(1, 2, 1)
 likely = torch.tensor([[0.9, 0.1]])
 draft = ChainDraft(tokens, controller.start(1), torch.tensor([2]), states, likely)

@@ -21,7 +21,7 @@ from scripted import DICTIONARY
 from scripts_here import run as run_program
 
 from specdec_plugins.decoding.build import build_generator
-from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.steps.drafter import DrafterStep
 from specdec_plugins.decoding.steps.encoder import EncoderStep, MemoryStep
@@ -94,7 +94,7 @@ def decode(name: str, engine: Engine, controller: str, *batches: list[int]) -> A
         DICTIONARY,
         block_size=K,
         limits=GenerationLimits(max_len_b=20),
-        options=ControllerOptions(controller),
+        controller=CONTROLLERS[controller](),
         head=HEAD,
         engines=Engines.both(engine),
     )

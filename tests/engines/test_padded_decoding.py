@@ -16,7 +16,8 @@ from scripted import DICTIONARY
 
 from specdec_plugins.decoding.acceptance import RelaxedRule, StrictRule
 from specdec_plugins.decoding.build import build_drafter_alone, build_generator
-from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
+from specdec_plugins.decoding.controllers.base import CONTROLLERS
+from specdec_plugins.decoding.controllers.simple import Constant
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engines
@@ -61,7 +62,7 @@ def assert_same(found: Any, expected: Any) -> None:
 @examples(30)
 @given(
     name=st.sampled_from(sorted(DRAFTERS)),
-    controller=st.sampled_from(sorted(POLICIES)),
+    controller=st.sampled_from(sorted(CONTROLLERS)),
     relaxed=st.booleans(),
     limited=st.sampled_from(sorted(LIMITS)),
     lengths=st.lists(st.integers(1, 20), min_size=1, max_size=5),
@@ -71,7 +72,7 @@ def test_decoding(
     name: str, controller: str, relaxed: bool, limited: str, lengths: list[int], seed: int
 ) -> None:
     given: dict[str, Any] = {
-        "options": ControllerOptions(controller),
+        "controller": CONTROLLERS[controller](),
         "rule": RelaxedRule(3, 2.0) if relaxed else StrictRule(),
     }
     expected = decode(EXACT, name, lengths, seed, limited, **given)
@@ -82,10 +83,10 @@ def test_decoding(
 def test_rows_that_end_one_by_one(name: str) -> None:
     """11 rows are padded to 12, and so are the 9 and 10 that go on; but not by the encoder of the
     published drafter, which runs as it is."""
-    lengths, options = [3 + row for row in range(11)], ControllerOptions("constant")
-    expected = decode(EXACT, name, lengths, 1, "none", options=options)
+    lengths, options = [3 + row for row in range(11)], Constant()
+    expected = decode(EXACT, name, lengths, 1, "none", controller=options)
     assert len({len(one["tokens"]) for (one,) in expected}) > 1
-    assert_same(decode(PADDED, name, lengths, 1, "none", options=options), expected)
+    assert_same(decode(PADDED, name, lengths, 1, "none", controller=options), expected)
 
 
 @pytest.mark.parametrize("name", DRAFTERS)

@@ -6,24 +6,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from specdec_plugins.cli.exactness import settings_of
-from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.evaluation.differences import gap
 from specdec_plugins.files.lines import Line
-from specdec_plugins.inference import load_translator
+from specdec_plugins.inference import Settings, load_translator
 
 MODEL = Path(__file__).resolve().parents[2] / "checkpoints" / "multi30k.en-de"
 
 
-def greedy(**given: Any) -> Any:
-    return load_translator(
-        settings_of(MODEL, strategy="AR", engine="eager", precision="float64", **given)
-    )
-
-
 @cache
 def judge() -> Any:
-    return greedy()
+    given = {"strategy": "AR", "engine": "eager", "precision": "float64", "keep_bpe": True}
+    return load_translator(Settings.of_model(MODEL, **given))
 
 
 def test_the_gap_is_the_verifiers_at_the_first_difference() -> None:
@@ -42,7 +35,6 @@ def test_the_gap_is_the_verifiers_at_the_first_difference() -> None:
 def test_a_penalised_gap() -> None:
     """A token that the output has already is further behind."""
     line = Line(1, "A dog runs through the snow.")
-    penalised = greedy(limits=GenerationLimits(repetition_penalty=2.0))
     own = next(iter(judge().translate([line]))).text.split()
     repeated = [*own[:2], own[0]]
-    assert gap(penalised, line, own, repeated) > gap(judge(), line, own, repeated)
+    assert gap(judge(), line, own, repeated, 2.0) > gap(judge(), line, own, repeated)

@@ -12,8 +12,8 @@ from drafters import save_checkpoint
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.evaluation.ctranslate2_system import CTranslate2Job
-from specdec_plugins.evaluation.processes import SystemProcess
-from specdec_plugins.evaluation.texts import NamedText, Sentences
+from specdec_plugins.evaluation.texts import Sentences
+from specdec_plugins.evaluation.worker import SystemProcess
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, Translator, load_translator
@@ -61,19 +61,19 @@ def decode(translator: Translator, lines: list[Line], folder: Path) -> list[str]
     assert generator.model is not None
     convert_verifier(generator.model, codec.source, codec.target, folder / "model")
     limits = translator.settings.limits
-    sentences = Sentences.of(NamedText("", lines), translator)
+    (text := folder / "in.txt").write_text("".join(f"{line.text}\n" for line in lines))
+    sentences = Sentences.read(str(text), None, None, translator)
     places = sentences.batches(2)
     tokens, most = (
         [[column[i] for i in batch] for batch in places]
-        for column in (sentences.tokens, sentences.most)
+        for column in (sentences.tokens, sentences.longest)
     )
     job = CTranslate2Job(str(folder / "model"), "float32", 1, tokens, most, limits.min_len)
     with SystemProcess("CTranslate2", job, threads=1) as process:
         process.load()
-        decoded = process.decode(len(places))
+        decoded = process.decode(len(places), 1)
     assert min(decoded.seconds) > 0
-    assert decoded.memory is not None
-    assert decoded.memory < 150 * 2**20, "torch is no part of it"
+    assert decoded.figures["memory"] < 150 * 2**20, "torch is no part of it"
     order = [i for batch in places for i in batch]
     said = dict(zip(order, decoded.outputs, strict=True))
     return [sentences.joined(said[i]) for i in range(len(order))]  # type: ignore[arg-type]

@@ -13,8 +13,9 @@ import pytest
 
 from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule
 from specdec_plugins.decoding.acceptance.sampling import Sampling
-from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.controllers.simple import AcceptanceHeadController, Tree
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.options import option_fields
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.files.output import write_json
 from specdec_plugins.inference import Settings
@@ -37,15 +38,10 @@ def settings(tmp_path: Path) -> Settings:
         beam=7,
         block_size=4,
         rule=RelaxedRule(3, 1.5),
-        controller=ControllerOptions(
-            "acceptance-head",
+        controller=AcceptanceHeadController(
             min_draft=1,
             max_draft=3,
-            confidence_threshold=0.25,
-            refit_threshold=True,
-            auto_stop_threshold=True,
-            tree_nodes=9,
-            redraft_below=float("inf"),
+            stop_threshold=0.5,
             acceptance_head=str(tmp_path / "head.pt"),
         ),
         limits=GenerationLimits(0.5, 20, 2, 0.1, 1.5, 0.9, False, 1.25),
@@ -105,13 +101,9 @@ def test_every_setting_is_reported(settings: Settings, tmp_path: Path) -> None:
     check(settings, found, ("data", *of_beams, "strategy", "device", "rule", "controller"))
     assert found["rule"] == {"beta": 3, "tau": 1.5}
     controller = settings.controller
-    values = {option.name: controller[option.name] for option in controller.used}
-    assert found["controller"] == {
-        "controller": "acceptance-head",
-        **{name: "inf" if value == float("inf") else value for name, value in values.items()},
-    }
-    for option in controller.used:
-        assert values[option.name] != option.default, f"{option.flag}: give another value here"
+    assert found["controller"] == controller.describe()
+    for option in option_fields(type(controller)).values():
+        assert found["controller"][option.name] != option.default, option.name
     assert (found["data"], found["strategy"], found["device"]) == (str(tmp_path), "specdec", "cpu")
 
 
@@ -128,7 +120,7 @@ def test_sampling_is_reported(tmp_path: Path, settings: Settings) -> None:
         settings.ar_path,
         settings.path,
         rule=SamplingRule(Sampling(7)),
-        controller=ControllerOptions("tree"),
+        controller=Tree(),
     )
     rule = report_of(sampling, tmp_path)["settings"]["rule"]
     assert rule == {"sampling": True, "sampling_topk": 7}

@@ -11,7 +11,8 @@ import torch
 from inference_runs import SENTENCES, make_settings
 from strict import beam1
 
-from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.controllers.oracle import Oracle
+from specdec_plugins.decoding.controllers.simple import Confidence, Constant, Heuristic, Tree
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference import Translator, load_translator
 
@@ -60,11 +61,11 @@ def texts(translator: Translator, **given: Any) -> list[str]:
     ("given", "batch"),
     [
         ({"strategy": "AR"}, 4),
-        ({"controller": ControllerOptions("constant")}, 1),
-        ({"controller": ControllerOptions("tree")}, 4),
-        ({"controller": ControllerOptions("heuristic")}, 3),
-        ({"controller": ControllerOptions("confidence"), "path": "shared.pt"}, 4),
-        ({"controller": ControllerOptions("oracle"), "path": "block.pt"}, 9),
+        ({"controller": Constant()}, 1),
+        ({"controller": Tree()}, 4),
+        ({"controller": Heuristic()}, 3),
+        ({"controller": Confidence(), "path": "shared.pt"}, 4),
+        ({"controller": Oracle(), "path": "block.pt"}, 9),
         ({"strategy": "fairseq", "beam": 1}, 4),
     ],
     ids=str,

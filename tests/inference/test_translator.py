@@ -15,7 +15,8 @@ from models.test_acceptance_head import make_head
 
 from specdec_plugins.checkpoints.head_file import save_head
 from specdec_plugins.decoding.acceptance import RelaxedRule, StrictRule
-from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.controllers.base import CONTROLLERS
+from specdec_plugins.decoding.controllers.simple import AcceptanceHeadController, Auto
 from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, load_translator
@@ -35,7 +36,7 @@ def test_the_head_beside_the_drafter_is_used(world: Path, tmp_path: Path) -> Non
     expected = [result.text for result in plain.translate(SENTENCES)]
     head = make_head(drafter=fingerprint(plain.generator.drafter), bias=-1.0)
     save_head(tmp_path / "acceptance_head.pt", head)
-    options = ControllerOptions("acceptance-head", stop_threshold=0.9)
+    options = AcceptanceHeadController(stop_threshold=0.9)
     found = load_translator(make_settings(world, controller=options, **files))
     assert [result.text for result in found.translate(SENTENCES)] == expected
     assert found.statistics.verified_tokens < found.statistics.drafted_tokens
@@ -101,7 +102,7 @@ def test_lines_that_are_none(world: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "example"),
     [
-        ("controller", "tree", r'ControllerOptions\("tree"\), or another ControllerOptions'),
+        ("controller", "tree", "Tree.*, or another Controller"),
         ("rule", "strict", "RelaxedRule.*, or another AcceptanceRule"),
         ("limits", 20, "GenerationLimits.*, or another GenerationLimits"),
     ],
@@ -121,10 +122,10 @@ def test_a_large_batch_on_a_cpu_is_warned_of(world: Path, caplog: pytest.LogCapt
         (LARGE_BATCH, "tree", relaxed),
         (LARGE_BATCH, "auto", StrictRule()),
     ):
-        options = ControllerOptions(controller)
+        options = CONTROLLERS[controller]()
         load_translator(make_settings(world, batch=batch, controller=options, rule=rule))
     assert not caplog.records
-    options = ControllerOptions("auto")
+    options = Auto()
     load_translator(make_settings(world, batch=LARGE_BATCH, controller=options, rule=relaxed))
     (warning,) = [record.message for record in caplog.records]
     assert warning.startswith(f"--batch {LARGE_BATCH}: on a CPU speculation mostly takes longer")

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jobs import Numberer
 
-from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.controllers.simple import AcceptanceHeadController
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lock import LOCK, work_folder
 from specdec_plugins.files.output import JsonObject, differences
@@ -233,7 +233,7 @@ class TestAnotherJobIsRefused:
         described = []
         for place, text in (("one", "head"), ("two", "head"), ("three", "another")):
             (tmp_path / place).write_text(text)
-            options = ControllerOptions("acceptance-head", acceptance_head=str(tmp_path / place))
+            options = AcceptanceHeadController(acceptance_head=str(tmp_path / place))
             described.append(describe_job([], make_settings(model, controller=options), 1, 2))
         assert described[0] == described[1]
         assert list(differences(described[0], described[2])) == ["models.acceptance_head"]

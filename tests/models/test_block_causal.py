@@ -14,7 +14,7 @@ from drafters import every_slots_logits, make_block, make_causal, make_targets, 
 from scripted import traced
 
 from specdec_plugins.data.block_mask import sample_cuts
-from specdec_plugins.decoding.controllers.constant import Constant
+from specdec_plugins.decoding.controllers.simple import Constant
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.step_result import StepResult
@@ -103,7 +103,7 @@ def decode(
             verifier,
             CachedDrafter(model, EagerEngine()),
             dictionary,
-            Pausing(k) if pauses else Constant(k),
+            Pausing(max_draft=k) if pauses else Constant(max_draft=k),
             limits=GenerationLimits(max_len_b=14),
         )
     )

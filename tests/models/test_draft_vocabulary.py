@@ -16,7 +16,7 @@ from scripted import traced
 from specdec_plugins.checkpoints.pair import load_drafter
 from specdec_plugins.decoding.acceptance import AcceptanceRule, SamplingRule, StrictRule
 from specdec_plugins.decoding.build import build_drafter_alone, build_generator
-from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.engines.openvino import OpenVinoEngine
 from specdec_plugins.files.errors import CheckpointError
@@ -103,8 +103,8 @@ def test_drafts_are_of_the_list(
     verifier, dictionary = make_verifier(), make_dictionary()
     given: dict[str, Any] = {"rule": rule, "limits": GenerationLimits(max_len_b=14)}
     batch = make_batch([5, 3, 9, 1], seed=3)
-    model, options = make(kind, tokens), ControllerOptions(controller)
-    speculates = traced(build_generator(verifier, model, dictionary, options=options, **given))
+    model, options = make(kind, tokens), CONTROLLERS[controller]()
+    speculates = traced(build_generator(verifier, model, dictionary, controller=options, **given))
     found = [hypothesis for (hypothesis,) in speculates.generate([], batch)]
     drafted = {symbol for row in found for step in row["trace"] for symbol in step.drafted}
     assert drafted

@@ -17,7 +17,7 @@ from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.checkpoints.pair import load_drafter
 from specdec_plugins.criterions.glat_loss import GlatLoss
 from specdec_plugins.decoding.build import build_generator
-from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.controllers.simple import Constant
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.evaluation.head_predictions import TrainedHead
 from specdec_plugins.inference import Settings, load_translator
@@ -79,9 +79,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def test_validation_decodes_as_inference_does(world: World) -> None:
-    translator = world.translator(
-        path=str(world.drafter), controller=ControllerOptions("constant"), engine="eager"
-    )
+    translator = world.translator(path=str(world.drafter), controller=Constant(), engine="eager")
     found = [one.text for one in translator.translate(world.sources)]
     assert found == [one.text for one in world.translator(strategy="AR").translate(world.sources)]
     statistics = translator.statistics

@@ -453,7 +453,10 @@ class TestOptions:
             ({"beta": 0}, "--beta 0: must be between 1"),
             ({"tau": -1.0}, r"--tau -1\.0: must be 0 or more"),
             ({"total_up": 0}, "--total-up 0: must be at least 1"),
-            ({"confidence_threshold": 1.5}, r"--confidence-threshold 1\.5: must be between 0"),
+            (
+                {"controller": "confidence", "confidence_threshold": 1.5},
+                r"--confidence-threshold 1\.5: must be between 0",
+            ),
             (
                 {"min_draft": 3, "max_draft": 2, "controller": "constant"},
                 "--min-draft 3: is above --max-draft 2",
@@ -524,7 +527,7 @@ class TestRoles:
                 assert isinstance(generator, SpeculativeGenerator)
                 assert generator.model is verifier
                 assert generator.drafter is drafter
-                assert generator.controller.needs.most == (4 if make is make_block else 8)
+                assert generator.controller.max_length == (4 if make is make_block else 8)
 
     @pytest.mark.parametrize(
         ("make", "args", "name"),
@@ -596,7 +599,6 @@ class TestRoles:
         [
             ({"controller": "tree"}, "--controller tree: there is no drafter"),
             ({"controller": "acceptance-head"}, "--controller acceptance-head: there is no"),
-            ({"acceptance_head": "head.pt"}, "--acceptance-head: there is no drafter; give both"),
         ],
     )
     def test_without_a_drafter_there_is_nothing_to_control(

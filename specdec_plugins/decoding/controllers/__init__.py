@@ -1,35 +1,11 @@
-"""How much to draft and how much of it to verify: one file a policy. No fairseq.
+"""Controllers: how much to draft, and how much of a draft to verify. No fairseq in here.
 
-A module of this folder that registers a :class:`Policy` is found by itself: its options are flags
-of every door, and it appears in sweeps, tables and plots.
+Each is a class whose fields are its options. A module in this folder registers its own, whose
+options become flags.
 """
 
-from specdec_plugins.decoding.controllers.base import Bounds, Controller, Needs, NoDrafts
-from specdec_plugins.decoding.controllers.policy import (
-    POLICIES,
-    Head,
-    Parts,
-    Policy,
-    register_policy,
-)
-from specdec_plugins.decoding.controllers.registry import (
-    ControllerOptions,
-    controller_options,
-    load_policies,
-)
+import importlib
+import pkgutil
 
-load_policies()
-
-__all__ = [
-    "POLICIES",
-    "Bounds",
-    "Controller",
-    "ControllerOptions",
-    "Head",
-    "Needs",
-    "NoDrafts",
-    "Parts",
-    "Policy",
-    "controller_options",
-    "register_policy",
-]
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")

@@ -1,110 +1,156 @@
-"""What a controller is asked and told. No fairseq in this package."""
+"""The base class of controllers, and their registry."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from copy import deepcopy
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from torch import Tensor
 
 from specdec_plugins.decoding.drafts import Draft
 from specdec_plugins.decoding.hypothesis import Hypothesis
-from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.decoding.options import check_options, option, option_fields
 from specdec_plugins.decoding.step_result import StepResult
-from specdec_plugins.host.fairseq_types import Sample
+
+CONTROLLERS: dict[str, type[Controller]] = {}
+"""All controllers, by name."""
+ControllerType = TypeVar("ControllerType", bound="type[Controller]")
 
 
-@dataclass(frozen=True)
-class Needs:
-    """What drafts a controller wants."""
-
-    most: int
-    """The most slots of a draft; of trees, nodes. 0: it never drafts."""
-    depth: int = 0
-    """The depth of trees in tokens; 0: drafts are chains."""
-    confidences: bool = False
-    """Whether drafts are to come with the drafter's probability of each token."""
-    whole_draft: bool = False
-    """Whether verify lengths depend on more of the draft than the tokens that are then verified and
-    the one after them."""
+def register(controller: ControllerType) -> ControllerType:
+    """Make a controller known to flags, configurations and experiments."""
+    CONTROLLERS[controller.name] = controller
+    return controller
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """The least and the most slots of a draft and of what is verified of it; of trees, nodes."""
+class Head(Protocol):
+    """An acceptance head."""
 
-    least: int
-    most: int
+    def __call__(self, states: Tensor, confidences: Tensor) -> Tensor:
+        """Return ``(rows, slots)`` probabilities that a slot is accepted if all before it are.
 
-    def clamp(self, length: int) -> int:
-        """The nearest length within the bounds."""
-        return min(max(length, self.least), self.most)
-
-
-class Decoder(Protocol):
-    """What a controller may try something on before a batch: a generator."""
-
-    def decode(
-        self, sample: Sample, controller: Controller, statistics: DecodingStatistics
-    ) -> list[list[Hypothesis]]:
-        """Translate a batch under a controller; what it takes is counted in ``statistics``."""
+        Args:
+            states: ``(rows, slots, channels)`` states of the drafter.
+            confidences: ``(rows, slots)`` the drafter's probability of each drafted token.
+        """
         ...
 
 
+@dataclass(kw_only=True)
 class Controller:
-    """Decides how much to draft and how much of the draft to verify.
+    """Drafts whole blocks and verifies all of them, unless a subclass knows better.
 
-    It is told what steps did, as data, and answers on the host; only verify lengths are tensors,
-    since they depend on the draft. If a policy knows no better, every step drafts the most and
-    verifies all of it.
+    The fields are options. What a controller learns of a batch begins in :meth:`start`. It answers
+    on the host; only verify lengths are tensors.
     """
 
-    name: str
-    """Its policy's."""
-    needs: Needs
-    steady: bool = False
-    """Whether every step of a batch drafts as much as the first, and verifies all of it: such a
-    step can be recorded."""
-    reuse_above: float = math.inf
-    """The number of tokens from which a row's rest of a tree, expected to have so many accepted, is
-    verified once more instead of a new draft."""
-    predicted: Tensor | None = None
-    """``(rows, slots)`` of the last draft: how likely each of its tokens is to be accepted if those
-    before it are, as an acceptance head said; None where none was asked."""
+    name: ClassVar[str]
+    help: ClassVar[str]
+    drafts: ClassVar[bool] = True
+    """False if no drafter is needed."""
+    asks_head: ClassVar[bool] = False
+    """True if it asks an acceptance head."""
+    needs_confidences: ClassVar[bool] = False
+    """True if drafts come with the drafter's probability of each token."""
+    reads_whole_draft: ClassVar[bool] = False
+    """True if verify lengths depend on tokens beyond the first that is not verified. Sampling does
+    not allow it."""
+    steady: ClassVar[bool] = False
+    """True if all steps of a batch draft and verify the same number of tokens, so that a step can
+    be recorded."""
+    real: ClassVar[bool] = True
+    """False if it knows more than a decoder can."""
 
-    def prepare(self, decoder: Decoder, sample: Sample) -> None:
-        """A batch is about to be decoded and timed: what has to be tried on it first, is."""
+    min_draft: int = option(0, "the fewest slots to draft and, of those, to verify", minimum=0)
+    max_draft: int | None = option(
+        None, "the most slots to draft, or how deep a tree; by default the block size", minimum=1
+    )
 
-    def rehearsals(self, lengths: Iterable[int]) -> list[Controller]:
-        """Controllers under which made-up sentences are decoded before the first real one, so that
-        an engine meets the sizes that this one asks for.
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.max_draft is not None and self.min_draft > self.max_draft:
+            raise ValueError(f"--min-draft {self.min_draft}: is above --max-draft {self.max_draft}")
+        self.predicted: Tensor | None = None
+        """``(rows, slots)`` what an acceptance head said of the last draft."""
+
+    def ready(self, block_size: int, head: Head | None = None) -> Controller:
+        """Return a copy for blocks of at most ``block_size`` slots, which has learnt nothing yet.
+
+        Raises:
+            ValueError: a bound above the block size, or no head where one is needed.
+        """
+        for name in ("max_draft", "min_draft"):
+            if (getattr(self, name) or 0) > block_size:
+                flag = f"--{name.replace('_', '-')} {getattr(self, name)}"
+                raise ValueError(f"{flag}: is above the block size, {block_size}")
+        return replace(self, max_draft=self.max_draft or block_size)
+
+    @property
+    def depends_on_batch(self) -> bool:
+        """True if a row's drafts depend on other rows or on earlier sentences.
+
+        Relaxed output then depends on them too, even in float64.
+        """
+        return False
+
+    @property
+    def max_length(self) -> int:
+        """The largest number of tokens of a draft."""
+        assert self.max_draft is not None
+        return self.max_draft
+
+    @property
+    def depth(self) -> int:
+        """The largest depth of trees in tokens; 0: drafts are chains."""
+        return 0
+
+    @property
+    def reuse_above(self) -> float:
+        """Re-verify what is left of a tree if its expected accepted length is at least this."""
+        return math.inf
+
+    def clamp(self, length: int) -> int:
+        """Return the nearest length within the bounds."""
+        return min(max(length, self.min_draft), self.max_length)
+
+    def prepare(self, decode: Callable[[Controller], list[list[Hypothesis]]]) -> None:
+        """Try something on a batch before it is decoded; ``decode`` is neither timed nor counted.
 
         Args:
-            lengths: of drafts, one for each size that the engine pads to.
+            decode: decodes the batch under another controller.
         """
-        return [deepcopy(self)]
 
     def start(self, rows: int) -> list[int]:
-        """Draft lengths of the first step of a batch of so many rows, at most ``needs.most``."""
-        return [self.needs.most] * rows
-
-    def observe(self, result: StepResult) -> list[int]:
-        """Draft lengths of the next step, for all rows of this one: a batch is drafted as wide as
-        its longest row. Those of finished rows are not used; the others change places, as
-        ``result.kept`` says."""
-        return [self.needs.most] * len(result.rows)
+        """Return the draft length of every row's first step."""
+        return [self.max_length] * rows
 
     def verify_lengths(self, draft: Draft) -> Tensor | None:
-        """``(rows,)`` how many drafted tokens to verify; None: all."""
+        """Return ``(rows,)`` how many drafted tokens to verify; None for all."""
         return None
 
+    def observe(self, result: StepResult) -> list[int]:
+        """Return the draft length of every row's next step.
 
-class NoDrafts(Controller):
-    """``none``: nothing is drafted; the null object."""
+        Lengths of finished rows are not used; the others move as ``result.kept`` says.
+        """
+        return [self.max_length] * len(result.rows)
 
-    name = "none"
-    needs = Needs(0)
-    steady = True
+    def describe(self) -> dict[str, Any]:
+        """Return the name and all options, for records."""
+        options = {name: getattr(self, name) for name in option_fields(type(self))}
+        return {"controller": self.name, **options}
+
+
+def controller_of(values: Mapping[str, Any]) -> Controller:
+    """Return the controller that options ask for; those of other controllers are ignored.
+
+    Raises:
+        ValueError: an unknown name, or a value out of bounds.
+    """
+    name = str(values["controller"])
+    if name not in CONTROLLERS:
+        raise ValueError(f"--controller {name}: must be one of {', '.join(CONTROLLERS)}")
+    known = option_fields(CONTROLLERS[name]).keys() & values.keys()
+    return CONTROLLERS[name](**{option: values[option] for option in known})

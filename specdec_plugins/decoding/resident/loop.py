@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import Scoring
@@ -135,7 +133,7 @@ class ResidentLoop:
 
 
 def _kind(controller: Controller, rows: int) -> Kind:
-    most, depth = max(controller.start(rows)), controller.needs.depth
+    most, depth = max(controller.start(rows)), controller.depth
     return Kind(min(most, depth), most) if most and depth else Kind(most)
 
 
@@ -155,9 +153,10 @@ class ResidentBatch:
         self.rows = list(range(rows))
         """Where each stands in the batch as it began."""
         self._places = list(self.rows)
-        self._limits, self._lengths = limits, [0] * rows
-        self._tokens: list[list[NDArray[np.int64]]] = [[] for _ in self.rows]
-        self._scores: list[list[NDArray[np.floating]]] = [[] for _ in self.rows]
+        self._limits = limits
+        self._tokens: list[list[int]] = [[] for _ in self.rows]
+        self._scores: list[list[float]] = [[] for _ in self.rows]
+        self._slots = kind.slots - 1
         width = self._sizes.positions(2 * kind.slots)
         self._shape = Shape(self._sizes.rows(rows), width, self._sizes.sources(source))
         self._recorded = loop.recorded(kind, self._shape)
@@ -178,50 +177,54 @@ class ResidentBatch:
         return self._result(committed)
 
     def _result(self, committed: Committed) -> StepResult:
-        """What became of the rows, whose tokens are kept."""
-        eos = self._eos
-        before = [self._lengths[row] for row in self.rows]
-        counts = committed.counts[self._places].tolist()
-        last = []
-        for row, place, count in zip(self.rows, self._places, counts):
-            self._tokens[row].append(committed.tokens[place, :count].astype(np.int64))
-            self._scores[row].append(committed.scores[place, :count].copy())
-            self._lengths[row] += count
-            last.append(int(committed.tokens[place, count - 1]))
-        room = [self._limits[row] - length for row, length in zip(self.rows, before)]
-        accepted = committed.accepted[self._places].tolist()
-        lengths = [self._lengths[row] for row in self.rows]
-        drafted = [self._kind.slots - 1] * len(self.rows)
-        return StepResult(
+        """Append what was committed, and return the step's result."""
+        places, count = self._places, len(self.rows)
+        counts, accepted = committed.counts.tolist(), committed.accepted.tolist()
+        tokens, scores = committed.tokens.tolist(), committed.scores.tolist()
+        result = StepResult(
             rows=self.rows,
-            drafted=drafted,
-            called=[self._kind.block > 0] * len(self.rows),
-            verified=drafted,
-            # An EOS that the length limit forces was not drafted.
-            accepted=[min(pair) for pair in zip(accepted, room)],
-            committed=counts,
-            finished=[token == eos for token in last],
-            last=last,
-            lengths=lengths,
-            limited=[n > self._limits[row] for n, row in zip(lengths, self.rows)],
+            drafted=[self._slots] * count,
+            called=[self._kind.block > 0] * count,
+            verified=[self._slots] * count,
+            accepted=[],
+            committed=[],
+            finished=[],
+            last=[],
+            lengths=[],
+            limited=[],
             verifier_called=True,
-            sources=torch.from_numpy(committed.sources[self._places].astype(np.int64)),
+            sources=torch.from_numpy(committed.sources[places]),
         )
+        for row, place in zip(self.rows, places):
+            new, length, limit = counts[place], len(self._tokens[row]), self._limits[row]
+            self._tokens[row] += tokens[place][:new]
+            self._scores[row] += scores[place][:new]
+            last = tokens[place][new - 1]
+            # An EOS that the length limit forces was not drafted.
+            result.accepted.append(min(accepted[place], limit - length))
+            result.committed.append(new)
+            result.finished.append(last == self._eos)
+            result.last.append(last)
+            result.lengths.append(length + new)
+            result.limited.append(length + new > limit)
+        return result
 
     def finish(self, result: StepResult, results: Results) -> None:
         """Hand out the finished rows, and go on with the others, by another step if there are few
         enough or they are too long."""
-        for row, finished in zip(self.rows, result.finished):
-            if finished:
-                pieces = self._tokens[row], self._scores[row]
-                results.finish(row, *(torch.from_numpy(np.concatenate(part)) for part in pieces))
-        self.rows = [self.rows[i] for i in result.kept]
-        self._places = [self._places[i] for i in result.kept]
+        if any(result.finished):
+            precision = self._recorded.step.outcome.precision
+            for row, finished in zip(self.rows, result.finished):
+                if finished:
+                    scores = torch.tensor(self._scores[row], dtype=precision)
+                    results.finish(row, torch.tensor(self._tokens[row]), scores)
+            self.rows = [self.rows[i] for i in result.kept]
+            self._places = [self._places[i] for i in result.kept]
         if self.rows:
             self._move()
 
     def _move(self) -> None:
-        longest, shape = max(self._lengths[row] for row in self.rows), self._shape
+        longest, shape = max(len(self._tokens[row]) for row in self.rows), self._shape
         rows = self._sizes.rows(len(self.rows))
         width = max(shape.width, self._sizes.positions(longest + self._kind.slots))
         fitting = Shape(rows, width, shape.source)

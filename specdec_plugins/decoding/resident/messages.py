@@ -52,6 +52,7 @@ class Outcome:
         width = sum(map(math.prod, self._shapes))
         self._numbers = torch.zeros(rows, width, dtype=precision, device=device)
         self._parts = self._split(self._numbers)
+        self.precision = precision
         pin = device.type == "cuda"
         self._host = torch.zeros(rows, width, dtype=precision, pin_memory=pin)
         self._arrays = [part.numpy() for part in self._split(self._host)]

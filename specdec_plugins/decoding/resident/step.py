@@ -85,7 +85,9 @@ class ResidentStep:
     def grow(self, lattice: HostLattice, rows: list[int]) -> None:
         """Make the trees of some rows to verify next."""
         assert self.tree is not None
-        some = lattice[0][rows], lattice[1][rows], lattice[2][rows]
+        some = lattice
+        if rows != list(range(len(lattice[0]))):
+            some = lattice[0][rows], lattice[1][rows], lattice[2][rows]
         places, bans = np.zeros((3, len(rows)), np.int64), self._models.bans
         places[2] = self.kind.block
         trees = grow_all(some, places, self.kind.nodes, bans.eos, bans.pad)

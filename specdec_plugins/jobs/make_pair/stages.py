@@ -14,7 +14,8 @@ from pathlib import Path
 from fairseq.models.transformer import TransformerModelBase
 
 from specdec_plugins.decoding.generator import SpeculativeGenerator
-from specdec_plugins.evaluation.differences import decode, lines_with_words
+from specdec_plugins.evaluation.differences import decode
+from specdec_plugins.evaluation.texts import read_text
 from specdec_plugins.files.errors import counted
 from specdec_plugins.files.output import JsonObject, file_digest, write_json, write_whole
 from specdec_plugins.inference import Settings, Translator, load_translator
@@ -311,7 +312,8 @@ class Stages:
 
     def _compare(self) -> str:
         """Compare the pair with stock fairseq on the checkpoint that was given, in float64."""
-        lines = lines_with_words(str(self.layout.valid_text), COMPARED)
+        text = read_text(str(self.layout.valid_text), COMPARED)
+        lines = [line for line in text if line.text.strip()]
         plain = {**PLAIN, "precision": "float64", "batch": 16, "keep_bpe": True}
         pair = Settings.of_model(self.layout.pair, **plain)
         source, target = self.job.languages

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from conftest import thinned
@@ -28,8 +27,15 @@ from specdec_plugins.decoding import generator as generator_module
 from specdec_plugins.decoding.acceptance import SamplingRule, rules, sampling
 from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.build import build_generator
-from specdec_plugins.decoding.controllers import Controller, ControllerOptions
-from specdec_plugins.decoding.controllers.acceptance_head import CostStopping
+from specdec_plugins.decoding.controllers.base import Controller
+from specdec_plugins.decoding.controllers.simple import (
+    AcceptanceHeadController,
+    Confidence,
+    Constant,
+    Heuristic,
+    NoDrafts,
+    Tree,
+)
 from specdec_plugins.decoding.drafting import ChainDrafting
 from specdec_plugins.decoding.drafts import ChainDraft, Draft, DrawnDraft
 from specdec_plugins.decoding.limits import GenerationLimits
@@ -44,7 +50,6 @@ Path = tuple[int, ...]
 Coin = Callable[[float, float], float]
 
 HEAD = ScriptedHead(lambda states, probabilities: torch.where(probabilities > 0.3, 0.95, 0.4))
-COSTS = np.ones(2), np.full(2, 2.0)
 """Two slots take as long as a step that verifies nothing: those that survive with less than half
 are not verified."""
 LATTICE = SlotLogits.lattice
@@ -138,8 +143,13 @@ class Chance:
 class Watched(Controller):
     """Does what another controller does; chance learns from it what there is to decide."""
 
+    max_length = depth = reuse_above = 0
+
     def __init__(self, controller: Controller, chance: Chance) -> None:
-        self.needs, self.reuse_above = controller.needs, controller.reuse_above
+        super().__init__(max_draft=controller.max_draft)
+        self.needs_confidences = controller.needs_confidences
+        self.max_length, self.depth = controller.max_length, controller.depth
+        self.reuse_above = controller.reuse_above
         self._controller, self._chance = controller, chance
 
     def start(self, rows: int) -> list[int]:
@@ -164,7 +174,7 @@ def leviathan(p: float, q: float) -> float:
 
 
 def enumerate_outputs(
-    options: ControllerOptions,
+    options: Controller,
     how: Sampling = ALL,
     temperature: float = 1.0,
     *,
@@ -174,22 +184,20 @@ def enumerate_outputs(
     chosen: bool = False,
     coin: Coin = leviathan,
     penalty: float = 1.0,
-    singly: bool = False,
 ) -> tuple[dict[Output, float], DecodingStatistics]:
     """The probability of each output, and how all ways to them together went.
 
     Args:
         chosen: chains are not drawn, as they are for sampling, but the drafter's best tokens.
-        singly: one row at a time, where rows are not decided each by itself.
     """
     limits, rule = (
         GenerationLimits(max_len_b=length, temperature=temperature, repetition_penalty=penalty),
         SamplingRule(how),
     )
-    head, statistics = HEAD if options.needs_head else None, DecodingStatistics()
+    head, statistics = HEAD if options.asks_head else None, DecodingStatistics()
     found: dict[Output, float] = defaultdict(float)
     with pytest.MonkeyPatch.context() as patches:
-        if not options.trees:
+        if not isinstance(options, Tree):
             for kind in (SlotLogits, Lattice):
                 patches.setattr(kind, "lattice", lambda self: three_in_double(lattice_of(self)))
         if chosen:
@@ -203,26 +211,21 @@ def enumerate_outputs(
             block_size=k,
             rule=rule,
             limits=limits,
-            options=options,
+            controller=options,
             head=head,
         )
         paths: list[Path] = [()]
         while paths:
-            now = 1 if singly else len(paths)
-            paths, later = paths[:now], paths[now:]
             chance = Chance(paths, coin)
             patches.setattr(drafting, "draw", chance.draw_lattice)
             patches.setattr(rules, "draw", chance.draw_own)
             patches.setattr(sampling, "draw", chance.draw_one)
             patches.setattr(sampling, "accepts", chance.accepts)
-            policy = options.build(k, head)
-            if isinstance(policy, CostStopping):
-                policy.learn_costs(*COSTS)
-            controller = Watched(policy, chance)
+            controller = Watched(options.ready(k, head), chance)
             hypotheses = generator.decode(sample_of(len(paths)), controller, statistics)
             for (hypothesis,), weight in zip(hypotheses, chance.weights):
                 found[tuple(hypothesis["tokens"].tolist())] += weight
-            paths = chance.others + later
+            paths = chance.others
     return found, statistics
 
 
@@ -244,13 +247,12 @@ def furthest(found: dict[Output, float], expected: dict[Output, float]) -> float
     return max(abs(found.get(output, 0.0) - expected.get(output, 0.0)) for output in outputs)
 
 
-NONE, WHOLE, HEURISTIC = (ControllerOptions(name) for name in ("none", "constant", "heuristic"))
-CONFIDENCE = ControllerOptions("confidence", confidence_threshold=0.3)
-SURER = CONFIDENCE.having(confidence_threshold=0.5)
-HEADED = ControllerOptions("acceptance-head", stop_threshold=0.4)
-PAYING = ControllerOptions("acceptance-head", auto_stop_threshold=True)
-TREE = ControllerOptions("tree", tree_nodes=5)
-ANEW = TREE.having(redraft_below=math.inf)
+NONE, WHOLE, HEURISTIC = NoDrafts(), Constant(), Heuristic()
+CONFIDENCE = Confidence(confidence_threshold=0.3)
+SURER = Confidence(confidence_threshold=0.5)
+HEADED = AcceptanceHeadController(stop_threshold=0.4)
+TREE = Tree(tree_nodes=5)
+ANEW = Tree(tree_nodes=5, redraft_below=math.inf)
 
 
 @pytest.mark.parametrize(
@@ -262,7 +264,6 @@ ANEW = TREE.having(redraft_below=math.inf)
         (WHOLE, {"k": 1}),
         (CONFIDENCE, {"length": 2}),
         (HEADED, {"length": 2}),
-        (PAYING, {"length": 2, "how": TOP_P, "singly": True}),
         (HEURISTIC, {"how": TOP_P}),
         (WHOLE, {"chosen": True}),
         (SURER, {"chosen": True}),
@@ -272,14 +273,14 @@ ANEW = TREE.having(redraft_below=math.inf)
     ],
 )
 def test_every_output_has_the_verifiers_probability(
-    options: ControllerOptions, given: dict[str, Any]
+    options: Controller, given: dict[str, Any]
 ) -> None:
     found, statistics = enumerate_outputs(options, **given)
     expected = distribution(given.get("length", 3), 1.0, given.get("how", ALL))
     assert furthest(found, expected) < 1e-9
     if options is not NONE:
         assert statistics.accepted_tokens > 0
-    if options in (CONFIDENCE, SURER, HEADED, PAYING):
+    if options in (CONFIDENCE, SURER, HEADED):
         assert statistics.verified_tokens < statistics.drafted_tokens
 
 
@@ -288,7 +289,7 @@ def test_every_output_has_the_verifiers_probability(
     draws=[(TOP_K, 1.3), (TOP_P, 0.8), (BOTH, 0.9)],
 )
 def test_temperature_top_k_and_top_p(
-    drafts: tuple[ControllerOptions, bool], draws: tuple[Sampling, float]
+    drafts: tuple[Controller, bool], draws: tuple[Sampling, float]
 ) -> None:
     """Every controller has both at once in :func:`test_with_a_repetition_penalty`, too."""
     (options, chosen), (how, temperature) = drafts, draws
@@ -308,7 +309,7 @@ def test_temperature_top_k_and_top_p(
         (ANEW, {"how": TOP_K}),
     ],
 )
-def test_with_a_repetition_penalty(options: ControllerOptions, given: dict[str, Any]) -> None:
+def test_with_a_repetition_penalty(options: Controller, given: dict[str, Any]) -> None:
     given = {"length": 3, "how": BOTH, **given}
     found, _ = enumerate_outputs(options, temperature=0.9, penalty=1.7, **given)
     of = given["length"], 0.9, given["how"]
@@ -325,12 +326,11 @@ def test_wrong_acceptance_is_found_out(coin: Coin) -> None:
     assert furthest(found, distribution(2, 1.0, TOP_P)) > 1e-3
 
 
-@pytest.mark.parametrize("options", [CONFIDENCE, PAYING])
 def test_to_leave_out_unlikely_tokens_unseen_would_skew_it(
-    options: ControllerOptions, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """That is why one token more than a controller says is verified of what was drawn."""
     monkeypatch.setattr(DrawnDraft, "cut", ChainDraft.cut)
-    found, _ = enumerate_outputs(options, TOP_P, length=2, singly=options is PAYING)
+    found, _ = enumerate_outputs(CONFIDENCE, TOP_P, length=2)
     assert sum(found.values()) == pytest.approx(1)
     assert furthest(found, distribution(2, 1.0, TOP_P)) > 1e-3

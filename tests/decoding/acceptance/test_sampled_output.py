@@ -22,7 +22,9 @@ from tiny_vocabulary import DICTIONARY, DRAFTERS, VERIFIER, Output, distribution
 from specdec_plugins.decoding.acceptance import SamplingRule
 from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.build import build_generator
-from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.controllers.base import CONTROLLERS, Controller
+from specdec_plugins.decoding.controllers.oracle import Oracle
+from specdec_plugins.decoding.controllers.simple import Confidence, Constant, Tree
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.inference import Settings, load_translator
@@ -34,10 +36,10 @@ LIMITS = GenerationLimits(max_len_b=LENGTH)
 HEAD = ScriptedHead(lambda states, probabilities: probabilities)
 
 
-def sampled(options: ControllerOptions) -> SpeculativeGenerator:
+def sampled(options: Controller) -> SpeculativeGenerator:
     rule, drafter = SamplingRule(Sampling()), DRAFTERS["causal"]
     return build_generator(
-        VERIFIER, drafter, DICTIONARY, rule=rule, limits=LIMITS, options=options, head=HEAD
+        VERIFIER, drafter, DICTIONARY, rule=rule, limits=LIMITS, controller=options, head=HEAD
     )
 
 
@@ -73,12 +75,12 @@ def test_the_distribution_is_stock_samplings(sampling: Sampling) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        ControllerOptions(),
-        ControllerOptions("confidence", refit_threshold=True),
-        ControllerOptions("tree", tree_nodes=5),
+        Constant(),
+        Confidence(refit_threshold=True),
+        Tree(tree_nodes=5),
     ],
 )
-def test_output_is_distributed_as_the_verifiers(options: ControllerOptions) -> None:
+def test_output_is_distributed_as_the_verifiers(options: Controller) -> None:
     torch.manual_seed(5)
     generator = sampled(options)
     assert fit(outputs_of(generator), Sampling()) > 1e-3
@@ -87,14 +89,14 @@ def test_output_is_distributed_as_the_verifiers(options: ControllerOptions) -> N
 
 def test_what_looks_at_tokens_that_it_leaves_out_is_refused() -> None:
     with pytest.raises(ValueError, match="--controller oracle: looks at"):
-        sampled(ControllerOptions("oracle"))
+        sampled(Oracle())
 
 
 def test_seeds_decide() -> None:
     outputs = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        outputs.append(outputs_of(sampled(ControllerOptions()), 50, 50))
+        outputs.append(outputs_of(sampled(Constant()), 50, 50))
     assert outputs[0] == outputs[1] != outputs[2]
 
 
@@ -122,6 +124,6 @@ def test_speculation_draws_as_ar_does(pair: Settings, source: str) -> None:
     """By seeds of its own: with the same ones both would draw much alike."""
     alone = drawn(replace(pair, strategy="AR"), source, range(12))
     for controller in ("constant", "confidence", "tree"):
-        speculative = replace(pair, controller=ControllerOptions(controller))
+        speculative = replace(pair, controller=CONTROLLERS[controller]())
         found = drawn(speculative, source, range(100, 112))
         assert same_p_value(alone, found) > 1e-3, controller

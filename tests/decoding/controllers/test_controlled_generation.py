@@ -26,9 +26,8 @@ from strict import beam1
 
 from specdec_plugins.decoding.acceptance import RelaxedRule
 from specdec_plugins.decoding.build import build_generator
-from specdec_plugins.decoding.controllers import Bounds, Controller, ControllerOptions, Needs
-from specdec_plugins.decoding.controllers.constant import Constant
-from specdec_plugins.decoding.controllers.tree import Tree
+from specdec_plugins.decoding.controllers.base import Controller
+from specdec_plugins.decoding.controllers.simple import Constant, NoDrafts, Tree
 from specdec_plugins.decoding.drafts import Draft
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
@@ -45,15 +44,16 @@ class RandomController(Controller):
 
     name = "random"
 
-    def __init__(self, bounds: Bounds, seed: int, depth: int = 0) -> None:
-        self.needs = Needs(bounds.most, depth)
-        self.bounds = bounds
+    max_length = depth = reuse_above = 0
+
+    def __init__(self, least: int, most: int, seed: int, depth: int = 0) -> None:
+        super().__init__(max_draft=most)
+        self.max_length, self.depth, self.least = most, depth, least
         self._random = torch.Generator().manual_seed(seed)
 
     def _draw(self, rows: int) -> list[int]:
-        least, most = self.bounds.least, self.bounds.most
-        lengths = torch.randint(least, most + 1, (rows,), generator=self._random)
-        if not least and torch.rand((), generator=self._random) < 0.3:
+        lengths = torch.randint(self.least, self.max_length + 1, (rows,), generator=self._random)
+        if not self.least and torch.rand((), generator=self._random) < 0.3:
             lengths = torch.zeros_like(lengths)  # of all rows: no drafter's pass
         self.reuse_above = 4 * float(torch.rand((), generator=self._random))
         drawn: list[int] = lengths.tolist()
@@ -67,10 +67,10 @@ class RandomController(Controller):
     def verify_lengths(self, draft: Draft) -> torch.Tensor | None:
         assert draft.tokens.shape == (len(self._drafted), max(self._drafted))
         assert draft.drafted == self._drafted
-        if self.needs.depth:
+        if self.depth:
             return None
         lengths = torch.randint(0, K + 1, (len(self._drafted),), generator=self._random)
-        return lengths.clamp(self.bounds.least, self.bounds.most)
+        return lengths.clamp(self.least, self.max_length)
 
     def observe(self, result: StepResult) -> list[int]:
         assert result.rows == self._rows
@@ -79,7 +79,7 @@ class RandomController(Controller):
         for row in rows:
             drafted, accepted = result.drafted[row], result.accepted[row]
             assert 0 <= accepted <= result.verified[row] <= drafted
-            assert result.verified[row] >= min(drafted, self.bounds.least)
+            assert result.verified[row] >= min(drafted, self.least)
             assert not (result.rejected[row] and accepted == result.verified[row])
             assert result.committed[row] - accepted == (not result.ended[row])
             assert result.lengths[row] == self._committed[row] + result.committed[row]
@@ -87,7 +87,7 @@ class RandomController(Controller):
             way = result.nodes[row]
             assert way == sorted(set(way))
             assert all(0 < node <= drafted for node in way)
-            assert self.needs.depth or way == list(range(1, accepted + 1))
+            assert self.depth or way == list(range(1, accepted + 1))
         if not any(self._drafted):
             assert not any(result.called)
         kept = result.kept
@@ -100,13 +100,13 @@ class RandomController(Controller):
 
 def make(name: str, k: int, seed: int, least: int = 0) -> Controller:
     if name == "random":
-        return RandomController(Bounds(least, k), seed)
+        return RandomController(least, k, seed)
     if name == "random tree":
-        return RandomController(Bounds(least, 3 * k), seed, depth=k)
+        return RandomController(least, 3 * k, seed, depth=k)
     return make_policy(name, k, seed, least)
 
 
-CONTROLLERS = [*VARIANTS, "random", "random tree"]
+NAMES = [*VARIANTS, "random", "random tree"]
 BATCHES = st.sampled_from([[6], [1], [6, 2, 9, 1, 4, 7, 3, 5]])
 
 
@@ -128,7 +128,7 @@ def assert_exact(generator: SpeculativeGenerator, batch: Any, least: int = 0) ->
     assert told.drafted_tokens == sum(len(step.drafted) for step in steps)
     assert told.verified_tokens == sum(step.verify_length for step in steps)
     assert told.accepted_tokens == sum(step.accepted for step in steps)
-    most = generator.controller.needs.most
+    most = generator.controller.max_length
     for step in steps:
         assert 0 <= step.accepted <= step.verify_length <= len(step.drafted) <= most
         assert step.verify_length >= least
@@ -150,7 +150,7 @@ def _committed(step: Any) -> list[str]:
 
 @examples(60)
 @given(
-    name=st.sampled_from(CONTROLLERS),
+    name=st.sampled_from(NAMES),
     lengths=BATCHES,
     seed=st.integers(0, 99),
     k=st.integers(1, 6),
@@ -184,7 +184,7 @@ def test_scripted(
 
 @examples(60)
 @given(
-    name=st.sampled_from(CONTROLLERS),
+    name=st.sampled_from(NAMES),
     kind=st.sampled_from(sorted(DRAFTERS)),
     lengths=BATCHES,
     seed=st.integers(0, 99),
@@ -245,7 +245,9 @@ def test_rows_reuse_drafts_each_by_itself() -> None:
             called.append(set(result.called))
             return super().observe(result)
 
-    generator = make_generator("causal, all shared", Noted(12, K, redraft_below=0.5), 12)
+    generator = make_generator(
+        "causal, all shared", Noted(tree_nodes=12, max_draft=K, redraft_below=0.5), 12
+    )
     assert_exact(generator, make_batch([6, 2, 9, 1, 4, 7, 3, 5], seed=3))
     assert {True} in called
     assert {True, False} in called
@@ -254,7 +256,9 @@ def test_rows_reuse_drafts_each_by_itself() -> None:
 @pytest.mark.parametrize("nodes", [1, 5, 12])
 def test_features_are_those_of_the_committed_tokens(nodes: int) -> None:
     """Whatever way through the trees was accepted, and wherever its nodes stood."""
-    generator = make_generator("causal, all shared", Tree(nodes, K, redraft_below=0.2), 12)
+    generator = make_generator(
+        "causal, all shared", Tree(tree_nodes=nodes, max_draft=K, redraft_below=0.2), 12
+    )
     given: list[Prefixes] = []
     draft = CachedDrafter.draft
 
@@ -286,19 +290,11 @@ def test_features_are_those_of_the_committed_tokens(nodes: int) -> None:
     assert compared > 12
 
 
-def test_batches_that_grow() -> None:
-    """What was told and learned of smaller ones says nothing of a larger one."""
-    controller = make_policy("acceptance-head, auto", K, seed=1)
-    generator = make_generator("causal, all shared", controller, 12)
-    for size in (2, 2, 2, 2, 8, 8, 3):
-        assert_exact(generator, make_batch(list(range(2, 2 + size)), seed=size))
-
-
 class Twice(Constant):
     """Drafts in the first step and in one after it."""
 
     def __init__(self, second: int) -> None:
-        super().__init__(K)
+        super().__init__(max_draft=K)
         self.second = second
 
     def start(self, rows: int) -> list[int]:
@@ -347,9 +343,9 @@ def fresh_draft(kind: str, batch: Any, row: int, prefix: torch.Tensor) -> list[s
 def test_none_makes_no_pass_of_the_drafter(monkeypatch: pytest.MonkeyPatch) -> None:
     model = drafter("causal")
     monkeypatch.setattr(type(model), "encode", None)
-    limits, options = GenerationLimits(max_len_b=12), ControllerOptions("none")
+    limits, options = GenerationLimits(max_len_b=12), NoDrafts()
     generator = traced(
-        build_generator(verifier(), model, DICTIONARY, limits=limits, options=options)
+        build_generator(verifier(), model, DICTIONARY, limits=limits, controller=options)
     )
     assert generator.drafter is None
     assert_exact(generator, make_batch([6, 2, 9]))
@@ -376,7 +372,7 @@ def test_the_oracle_verifies_what_is_accepted_and_nothing_else() -> None:
 @pytest.mark.parametrize("question", ["start", "verify_lengths", "observe"])
 def test_what_a_controller_takes_is_timed(question: str) -> None:
     """As a phase of its own, whichever of its questions it is slow to answer."""
-    controller = Constant(3)
+    controller = Constant(max_draft=3)
     answer = getattr(controller, question)
     asked = 0
 

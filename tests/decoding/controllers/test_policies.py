@@ -1,4 +1,4 @@
-"""Each policy's rule, on drafts and results made by hand."""
+"""Each controller's rule, on drafts and results made by hand."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import ScriptedHead, make_result
 
-from specdec_plugins.decoding.controllers import Bounds, NoDrafts
-from specdec_plugins.decoding.controllers.acceptance_head import AcceptanceHead
-from specdec_plugins.decoding.controllers.base import Needs
-from specdec_plugins.decoding.controllers.confidence import Confidence, best_threshold
-from specdec_plugins.decoding.controllers.constant import Constant
-from specdec_plugins.decoding.controllers.heuristic import Heuristic
+from specdec_plugins.decoding.controllers.base import Controller
 from specdec_plugins.decoding.controllers.oracle import Oracle
-from specdec_plugins.decoding.controllers.tree import Tree
+from specdec_plugins.decoding.controllers.simple import (
+    AcceptanceHeadController,
+    Confidence,
+    Constant,
+    Heuristic,
+    NoDrafts,
+    Tree,
+    best_threshold,
+)
 from specdec_plugins.decoding.drafts import ChainDraft
 
 
@@ -29,25 +32,19 @@ def draft(confidences: list[list[float]]) -> ChainDraft:
 
 
 @pytest.mark.parametrize(
-    ("controller", "length"), [(Constant(3), 3), (Tree(9, 4, 1.5), 9), (NoDrafts(), 0)]
+    ("controller", "length"), [(Constant(max_draft=3), 3), (Tree(tree_nodes=9), 9), (NoDrafts(), 0)]
 )
-def test_some_have_one_length_and_verify_all(controller: Constant, length: int) -> None:
-    assert controller.needs.most == length
+def test_some_have_one_length_and_verify_all(controller: Controller, length: int) -> None:
+    assert controller.max_length == length
     assert controller.start(2) == [length] * 2
     assert controller.observe(make_result([2, 0], [3, 3])) == [length] * 2
     assert controller.verify_lengths(draft([[0.0] * 3] * 2)) is None
 
 
-def test_a_tree_of_what_is_left() -> None:
-    tree = Tree(9, 4, redraft_below=1.5)
-    assert (tree.needs, tree.reuse_above) == (Needs(9, 4), 1.5)
-    assert Constant(3).reuse_above == math.inf
-
-
 @pytest.mark.parametrize(("rows", "length"), [(1, 9), (2, 9), (3, 0)])
 def test_a_batch_that_is_too_large_for_trees(rows: int, length: int) -> None:
     """It stays without drafts when rows have been finished; the next one is looked at anew."""
-    tree = Tree(9, 4, 1.5, max_rows=2)
+    tree = Tree(tree_nodes=9, max_rows=2)
     assert tree.start(rows) == [length] * rows
     assert tree.observe(make_result([0], [length])) == [length]
     assert tree.start(2) == [9] * 2
@@ -57,7 +54,7 @@ def test_a_batch_that_is_too_large_for_trees(rows: int, length: int) -> None:
     ("bounds", "following"), [((0, 8), [6, 8, 8, 3, 1]), ((4, 6), [6, 6, 6, 4, 4])]
 )
 def test_heuristic(bounds: tuple[int, int], following: list[int]) -> None:
-    controller = Heuristic(Bounds(*bounds))
+    controller = Heuristic(min_draft=bounds[0], max_draft=bounds[1])
     assert controller.start(5) == [bounds[1]] * 5
     assert controller.observe(make_result([4, 7, 8, 3, 0], [4, 7, 8, 4, 1])) == following
 
@@ -72,7 +69,7 @@ def test_one_sentence_after_another_as_in_transformers(
 ) -> None:
     """Its ``update_candidate_strategy``, of ``num_assistant_tokens``, with which every sentence
     begins (``heuristic_transient``), or which stays (``heuristic``); at most 6 here."""
-    controller = Heuristic(Bounds(0, 6), first, remember)
+    controller = Heuristic(max_draft=6, initial_draft=first, remember_draft=remember)
     tokens = first
     for steps in sentences:
         tokens = tokens if remember else first
@@ -87,7 +84,7 @@ def test_one_sentence_after_another_as_in_transformers(
 
 def test_a_batch_begins_with_the_mean_of_the_one_before() -> None:
     """Of each row, when it ended; what came to others afterwards does not count."""
-    controller = Heuristic(Bounds(0, 9), 4, remember=True)
+    controller = Heuristic(max_draft=9, initial_draft=4, remember_draft=True)
     assert controller.start(3) == [4] * 3
     assert controller.observe(make_result([4, 0, 4], [4, 4, 4], finished=(1,))) == [6, 3, 6]
     assert controller.observe(make_result([6, 0], [6, 6], finished=(0, 1))) == [8, 5]
@@ -96,21 +93,13 @@ def test_a_batch_begins_with_the_mean_of_the_one_before() -> None:
     assert controller.start(1) == [4]
 
 
-@pytest.mark.parametrize(("bounds", "initial"), [((0, 4), 5), ((3, 4), 2)])
-def test_an_initial_draft_out_of_bounds(bounds: tuple[int, int], initial: int) -> None:
-    message = f"--initial-draft {initial}: must be between {max(1, bounds[0])} and 4, the fewest"
-    with pytest.raises(ValueError, match=message):
-        Heuristic(Bounds(*bounds), initial)
-
-
 @pytest.mark.parametrize(
     ("bounds", "verified"), [((0, 4), [0, 2, 4, 3, 4]), ((1, 3), [1, 2, 3, 3, 3])]
 )
 def test_confidence(bounds: tuple[int, int], verified: list[int]) -> None:
-    controller = Confidence(Bounds(*bounds), 0.4)
+    controller = Confidence(min_draft=bounds[0], max_draft=bounds[1])
     assert controller.start(5) == controller.observe(make_result([0] * 5, [1] * 5))
     assert controller.start(5) == [bounds[1]] * 5
-    assert controller.needs.confidences
     rows = [[0.3, 0.9, 0.9, 0.9], [0.9, 0.5, 0.3, 0.9], [0.9] * 4, [0.4] * 3 + [0.39], [0.4] * 4]
     assert controller.verify_lengths(draft(rows)).tolist() == verified
 
@@ -142,27 +131,29 @@ class TestThreshold:
 
     def test_a_refit_follows_what_was_judged(self) -> None:
         """Of the slots, the second is likely and wrong, the third is never judged."""
-        controller, fixed = (Confidence(Bounds(0, 3), 0.4, refit) for refit in (True, False))
+        controller, fixed = (
+            Confidence(max_draft=3, refit_threshold=refit) for refit in (True, False)
+        )
         slots = draft([[0.9, 0.8, 0.7]])
         for one in (controller, fixed):
             for _ in range(controller.PERIOD):
                 assert one.verify_lengths(slots).tolist() == [3]
                 assert one.observe(make_result([1], [3])) == [3]
-        assert controller.threshold == pytest.approx(0.9)
+        assert controller._threshold == pytest.approx(0.9)
         assert controller.verify_lengths(slots).tolist() == [1]
         assert fixed.verify_lengths(slots).tolist() == [3]
 
     def test_slots_after_an_accepted_end_are_not_judged(self) -> None:
         """Nor are those before which the length limit, or what was verified, ends."""
-        controller = Confidence(Bounds(0, 3), 0.4, refit=True)
+        controller = Confidence(max_draft=3, refit_threshold=True)
         for _ in range(controller.PERIOD):
             controller.verify_lengths(draft([[0.9, 0.8, 0.7], [0.6, 0.5, 0.7], [0.95, 0.85, 0.7]]))
             controller.observe(make_result([2, 0, 1], [3, 3, 1], ended=(0,), limited=(1,)))
         # All that were judged were accepted.
-        assert controller.threshold == 0.4
+        assert controller._threshold == 0.4
 
     def test_only_recent_slots_count(self) -> None:
-        controller = Confidence(Bounds(0, 2), 0.4, refit=True)
+        controller = Confidence(max_draft=2, refit_threshold=True)
         # At first a slot of 0.8 is wrong; then, for as long as is remembered, one of 0.3.
         for wrong, steps, threshold in ((0.8, 80, 0.9), (0.3, 8, 0.8)):
             for _ in range(steps):
@@ -170,7 +161,7 @@ class TestThreshold:
                 controller.verify_lengths(draft(known))
                 accepted = [1, 0 if wrong == 0.8 else 1] * 32
                 controller.observe(make_result(accepted, [2] * 64))
-            assert controller.threshold == pytest.approx(threshold)
+            assert controller._threshold == pytest.approx(threshold)
 
 
 NAN = math.nan
@@ -190,17 +181,16 @@ NAN = math.nan
 def test_acceptance_head(threshold: float, least: int, verified: list[int]) -> None:
     """What is no number does not survive."""
     head = ScriptedHead(lambda states, confidences: 1 - confidences)
-    controller = AcceptanceHead(Bounds(least, 3), head, threshold)
+    options = AcceptanceHeadController(min_draft=least, stop_threshold=threshold)
+    controller = options.ready(3, head)
     rows = [[0.125, 0.25, 0.5], [0.75, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, NAN, 0.0]]
     assert controller.verify_lengths(draft(rows)).tolist() == verified
     assert controller.start(4) == controller.observe(make_result([0] * 4, [3] * 4)) == [3] * 4
-    assert controller.needs == Needs(3, confidences=True)
 
 
 def test_oracle_goes_by_what_it_was_told() -> None:
     """Committed: 3 + 1, 0 + 1, and 2 with the end among them; 0 + 1 and 1."""
-    controller = Oracle(Bounds(0, 3))
-    assert controller.needs.whole_draft
+    controller = Oracle(max_draft=3)
     for _ in range(2):
         controller.foresee([[3, 0, 2], [0, 1]], [0, 0])
         assert controller.start(2) == [3, 0]
@@ -218,7 +208,7 @@ def test_oracle_goes_by_what_it_was_told() -> None:
 
 
 def test_the_oracle_within_bounds() -> None:
-    controller = Oracle(Bounds(1, 2))
+    controller = Oracle(min_draft=1, max_draft=2)
     controller.foresee([[0, 2], [2]], [0, 0])
     assert controller.start(2) == [1, 2]
     assert controller.verify_lengths(draft([[0.5] * 2] * 2)).tolist() == [1, 2]

@@ -15,10 +15,13 @@ from scripted import DICTIONARY
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule, RelaxedRule, StrictRule
 from specdec_plugins.decoding.build import build_drafter_alone
-from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
+from specdec_plugins.decoding.controllers.base import CONTROLLERS
+from specdec_plugins.decoding.controllers.simple import Confidence, Heuristic, Tree
 from specdec_plugins.decoding.limits import GenerationLimits
 
-CONTROLLERS = sorted(name for name in POLICIES if not ControllerOptions(name).policy.looks_around)
+NAMES = sorted(
+    name for name, kind in CONTROLLERS.items() if name != "auto" and not kind().depends_on_batch
+)
 LENGTHS = st.lists(st.integers(1, 9), min_size=2, max_size=8)
 
 
@@ -48,12 +51,12 @@ def assert_apart(generator: Any, lengths: list[int], seed: int) -> None:
 
 
 def test_who_says_that_rows_matter_to_each_other() -> None:
-    assert {*POLICIES} - {*CONTROLLERS} == set()
-    assert ControllerOptions("confidence", refit_threshold=True).policy.looks_around
-    assert ControllerOptions("acceptance-head", auto_stop_threshold=True).policy.looks_around
+    assert Confidence(refit_threshold=True).depends_on_batch
+    assert Heuristic(remember_draft=True).depends_on_batch
+    assert Tree(max_rows=2).depends_on_batch
 
 
-@pytest.mark.parametrize("controller", CONTROLLERS)
+@pytest.mark.parametrize("controller", NAMES)
 @examples(10)
 @given(
     kind=st.sampled_from(sorted(DRAFTERS)),

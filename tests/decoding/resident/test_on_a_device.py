@@ -21,7 +21,8 @@ from torch.utils._pytree import tree_leaves
 
 from specdec_plugins.decoding.acceptance import RelaxedRule, StrictRule
 from specdec_plugins.decoding.build import build_generator
-from specdec_plugins.decoding.controllers import POLICIES, ControllerOptions
+from specdec_plugins.decoding.controllers.base import CONTROLLERS, Controller
+from specdec_plugins.decoding.controllers.simple import Constant, NoDrafts, Tree
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.resident.state import Kind, Shape
@@ -57,7 +58,7 @@ def make(model: Any, engine: Engine, controller: str, **given: Any) -> Speculati
         block_size=K,
         limits=GenerationLimits(**{"max_len_b": 12, **limits}),
         head=HEAD,
-        options=ControllerOptions(controller, **reuse),
+        controller=CONTROLLERS[controller](**reuse),
         engines=Engines.both(engine),
         **given,
     )
@@ -66,7 +67,7 @@ def make(model: Any, engine: Engine, controller: str, **given: Any) -> Speculati
 RULES = {"strict": StrictRule(), "relaxed": RelaxedRule(3, 2.0)}
 
 
-@thinned(controller=sorted(POLICIES), rule=RULES, resident=[False, True])
+@thinned(controller=sorted(CONTROLLERS), rule=RULES, resident=[False, True])
 def test_every_controller_says_there_what_it_says_here(
     controller: str, rule: str, resident: bool, pair: Any
 ) -> None:
@@ -157,7 +158,7 @@ def test_sizes_are_few_and_bounded(pair: Any) -> None:
 @pytest.fixture(scope="module")
 def wmt() -> Any:
     """The pair of newspapers, there."""
-    settings = Settings.of_model(PAIR, engine="eager", controller=ControllerOptions("constant"))
+    settings = Settings.of_model(PAIR, engine="eager", controller=Constant())
     generator: Any = load_translator(settings).generator
     with emulated():
         on_gpu(generator.model, generator.drafter)
@@ -167,20 +168,20 @@ def wmt() -> Any:
 @pytest.mark.parametrize(
     ("options", "most"),
     [
-        (ControllerOptions("none"), 110),
-        (ControllerOptions("constant"), 220),
-        (ControllerOptions("tree", tree_nodes=16), 260),
+        (NoDrafts(), 110),
+        (Constant(), 220),
+        (Tree(tree_nodes=16), 260),
     ],
     ids=["AR", "chain", "tree"],
 )
-def test_what_a_step_launches(options: ControllerOptions, most: int, wmt: Any) -> None:
+def test_what_a_step_launches(options: Controller, most: int, wmt: Any) -> None:
     """Of the shipped pair, one row, in sizes of their own."""
     engines = Engines.both(recorded(precision="float32", buckets=Buckets()))
     with emulated() as emulation, torch.no_grad():
-        generator = build_generator(*wmt, options=options, engines=engines)
+        generator = build_generator(*wmt, controller=options, engines=engines)
         resident = generator._resident
         assert resident is not None
-        nodes = options["tree_nodes"] if options.trees else 0
+        nodes = getattr(options, "tree_nodes", 0)
         kind = Kind(8, nodes) if options.drafts else Kind()
         step = resident.recorded(kind, Shape(1, 128, 32)).step
         step.run()  # What is made once is made.

@@ -23,7 +23,7 @@ from specdec_plugins.decoding.acceptance import (
 )
 from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.build import build_generator
-from specdec_plugins.decoding.controllers import ControllerOptions
+from specdec_plugins.decoding.controllers.simple import Confidence, Constant, NoDrafts, Tree
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.engines.cuda_graphs import Replay
@@ -32,14 +32,14 @@ from specdec_plugins.engines.engine import Engine, Engines
 
 CAUSAL = [name for name in sorted(DRAFTERS) if name != "block"]
 CONTROLLERS = {
-    "none": ControllerOptions("none"),
-    "confidence": ControllerOptions("confidence"),
-    "constant": ControllerOptions("constant"),
-    "short": ControllerOptions("constant", max_draft=1),
+    "none": NoDrafts(),
+    "confidence": Confidence(),
+    "constant": Constant(),
+    "short": Constant(max_draft=1),
     # Without drafts that are used again, which recorded steps have not.
-    "tree": ControllerOptions("tree", redraft_below=math.inf),
-    "small tree": ControllerOptions("tree", tree_nodes=3, redraft_below=math.inf),
-    "tree of few rows": ControllerOptions("tree", max_rows=2, redraft_below=math.inf),
+    "tree": Tree(redraft_below=math.inf),
+    "small tree": Tree(tree_nodes=3, redraft_below=math.inf),
+    "tree of few rows": Tree(max_rows=2, redraft_below=math.inf),
 }
 RULES: dict[str, AcceptanceRule] = {
     "strict": StrictRule(),
@@ -59,7 +59,7 @@ def make(
         block_size=K,
         rule=rule,
         limits=GenerationLimits(**limits),
-        options=CONTROLLERS[controller],
+        controller=CONTROLLERS[controller],
         engines=Engines.both(engine),
     )
 

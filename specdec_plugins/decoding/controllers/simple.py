@@ -1,0 +1,302 @@
+"""The controllers that a decoder can have, from constant to tree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+from torch import Tensor
+
+from specdec_plugins.decoding.controllers.base import Controller, Head, register
+from specdec_plugins.decoding.drafts import ChainDraft, Draft
+from specdec_plugins.decoding.options import option
+from specdec_plugins.decoding.step_result import StepResult
+
+
+@register
+@dataclass(kw_only=True)
+class Constant(Controller):
+    """Drafts and verifies whole blocks, as published."""
+
+    name = "constant"
+    help = "whole blocks"
+    steady = True
+
+
+@register
+@dataclass(kw_only=True)
+class Heuristic(Controller):
+    """Drafts two slots more after a step that accepted its whole draft, else one less.
+
+    The rule is that of Transformers' assisted generation; ``initial_draft`` is its
+    ``num_assistant_tokens``, and ``remember_draft`` its schedule ``heuristic`` in place of
+    ``heuristic_transient``.
+    """
+
+    name = "heuristic"
+    help = "2 more when all was accepted, else 1 less"
+
+    initial_draft: int | None = option(
+        None, "heuristic: slots of a sentence's first draft; by default the most", minimum=1
+    )
+    remember_draft: bool = option(
+        False,
+        "heuristic: begin a sentence as the one before ended, and only the first by "
+        "--initial-draft: relaxed output then depends on them",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._first = self.initial_draft
+        self._ends: list[int] = []
+
+    @property
+    def depends_on_batch(self) -> bool:
+        return self.remember_draft
+
+    def clamp(self, length: int) -> int:
+        return max(1, super().clamp(length))
+
+    def start(self, rows: int) -> list[int]:
+        if self._ends:
+            # Transformers takes one sentence at a time; of a batch this is the mean.
+            self._first = int(sum(self._ends) / len(self._ends) + 0.5)
+            self._ends = []
+        return [self.clamp(self._first or self.max_length)] * rows
+
+    def observe(self, result: StepResult) -> list[int]:
+        lengths = [
+            self.clamp(drafted + (2 if accepted == drafted else -1))
+            for drafted, accepted in zip(result.drafted, result.accepted)
+        ]
+        if self.remember_draft:
+            self._ends += [length for length, end in zip(lengths, result.finished) if end]
+        return lengths
+
+
+@register
+@dataclass(kw_only=True)
+class Confidence(Controller):
+    """Verifies the slots before the first that the drafter itself finds unlikely.
+
+    With a previous token head the probability is among the slot's candidates.
+    """
+
+    name = "confidence"
+    help = "cut at the first unlikely slot"
+    needs_confidences = True
+    RECENT = 256
+    """Slots that the threshold is fitted to."""
+    PERIOD = 8
+    """Steps between two fits."""
+
+    confidence_threshold: float = option(
+        0.4, "confidence: cut at the first slot less probable than this", minimum=0, maximum=1
+    )
+    refit_threshold: bool = option(
+        False,
+        "confidence: fit the threshold to what was accepted last, of all sentences: relaxed output "
+        "then depends on them",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._threshold = self.confidence_threshold
+        self._confidences: Tensor | None = None
+        self._recent: list[tuple[float, bool]] = []
+        self._steps = 0
+
+    @property
+    def depends_on_batch(self) -> bool:
+        return self.refit_threshold
+
+    def verify_lengths(self, draft: Draft) -> Tensor:
+        assert isinstance(draft, ChainDraft)
+        self._confidences = draft.confidences
+        likely = (draft.confidences >= self._threshold).long().cumprod(-1).sum(-1)
+        return likely.clamp(self.min_draft, self.max_length)
+
+    def observe(self, result: StepResult) -> list[int]:
+        if self.refit_threshold and self._confidences is not None:
+            rows = zip(self._confidences.tolist(), result.accepted, result.rejected)
+            for row, accepted, rejected in rows:
+                self._recent += [(p, True) for p in row[:accepted]]
+                self._recent += [(p, False) for p in row[accepted : accepted + rejected]]
+            self._recent = self._recent[-self.RECENT :]
+            self._steps += 1
+            if self._steps % self.PERIOD == 0 and self._recent:
+                self._threshold = best_threshold(self._recent, self._threshold)
+        return super().observe(result)
+
+
+def best_threshold(judged: list[tuple[float, bool]], default: float, weight: float = 3.0) -> float:
+    """Return the threshold with the least false accepts + ``weight`` * false rejects.
+
+    Both are rates: rejected slots at or above the threshold, and accepted slots below it. This is
+    the point of the ROC curve that Transformers takes for ``assistant_confidence_threshold``.
+
+    Args:
+        judged: probabilities of slots, and whether each was accepted.
+        default: the answer if all slots have the same fate.
+    """
+    probabilities, accepted = (np.array(column) for column in zip(*judged))
+    if accepted.all() or not accepted.any():
+        return default
+    # In descending order: among equals the highest is taken.
+    thresholds = np.unique(probabilities)[::-1]
+    above = probabilities[None] >= thresholds[:, None]
+    false_accepts = above[:, ~accepted].mean(1)
+    false_rejects = 1 - above[:, accepted].mean(1)
+    return float(thresholds[(false_accepts + weight * false_rejects).argmin()])
+
+
+@register
+@dataclass(kw_only=True)
+class AcceptanceHeadController(Controller):
+    """Verifies while the probability of a rejection so far is at most the threshold.
+
+    With the head's conditional probabilities p that is ``1 - p_1 p_2 ... p_i`` (SpecDec++, Huang
+    et al., COLM 2025, section 3).
+    """
+
+    name = "acceptance-head"
+    help = "cut where a rejection becomes likely"
+    asks_head = needs_confidences = True
+
+    stop_threshold: float = option(
+        0.7,
+        "acceptance-head: cut where a rejection is more probable than this",
+        minimum=0,
+        maximum=1,
+    )
+    acceptance_head: str | None = option(
+        None,
+        "acceptance-head: file of the head; by default acceptance_head.pt beside the drafter, or "
+        "acceptance_head.relaxed.pt or .sampling.pt for these rules",
+    )
+
+    def ready(self, block_size: int, head: Head | None = None) -> Controller:
+        if head is None:
+            raise ValueError(
+                f"--controller {self.name}: there is no acceptance head beside the drafter; "
+                "give its file with --acceptance-head"
+            )
+        controller = super().ready(block_size)
+        assert isinstance(controller, AcceptanceHeadController)
+        controller._head = head
+        return controller
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._head: Head | None = None
+
+    def verify_lengths(self, draft: Draft) -> Tensor:
+        assert isinstance(draft, ChainDraft)
+        assert self._head is not None
+        self.predicted = self._head(draft.states, draft.confidences)
+        likely = self.predicted.cumprod(-1) >= 1 - self.stop_threshold
+        return likely.sum(-1).clamp(self.min_draft, self.max_length)
+
+
+@register
+@dataclass(kw_only=True)
+class Tree(Controller):
+    """Drafts the most probable continuations: broad where the drafter is unsure, else deep.
+
+    What is left of a tree after a rejected token is verified once more, after the verifier's own
+    token, while it promises enough: that costs no pass of the drafter. Each row is decided by
+    itself, except for ``max_rows``.
+    """
+
+    name = "tree"
+    help = "the most probable continuations, which branch, or what the last step left of them"
+    steady = True
+
+    tree_nodes: int = option(
+        8, "tree: how many tokens of a tree to verify", minimum=1, maximum=1024
+    )
+    redraft_below: float = option(
+        2.0,
+        "tree: draft anew where what is left of the last draft promises fewer accepted tokens a "
+        "sentence; inf: always",
+        minimum=0,
+    )
+    max_rows: int | None = option(
+        None,
+        "tree: larger batches are decoded without drafts (default: no batch is too large; auto "
+        "sets it where drafts cost time, but not for relaxed output, which would depend on it)",
+        minimum=1,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._nodes = self.tree_nodes
+
+    @property
+    def depends_on_batch(self) -> bool:
+        return self.max_rows is not None
+
+    @property
+    def max_length(self) -> int:
+        return self.tree_nodes
+
+    @property
+    def depth(self) -> int:
+        assert self.max_draft is not None
+        return self.max_draft
+
+    @property
+    def reuse_above(self) -> float:
+        return self.redraft_below
+
+    def start(self, rows: int) -> list[int]:
+        # To begin late, the drafter would have to read all that is there by then.
+        large = self.max_rows is not None and rows > self.max_rows
+        self._nodes = 0 if large else self.tree_nodes
+        return [self._nodes] * rows
+
+    def observe(self, result: StepResult) -> list[int]:
+        return [self._nodes] * len(result.rows)
+
+
+@register
+@dataclass(kw_only=True)
+class Auto(Tree):
+    """Stands for the controller that the manual recommends, until the drafter is known."""
+
+    name = "auto"
+    help = (
+        "tree, but in batches on a CPU nothing unless output is relaxed; constant with a drafter "
+        "of --arch block"
+    )
+
+    def resolved(self, causal: bool, max_rows: int | None = None) -> Controller:
+        """Return trees; for a published drafter, which is not ``causal``, whole blocks.
+
+        With relaxed acceptance the draft changes the output, and whole blocks are as published. A
+        tree's options ask for trees with any drafter.
+
+        Args:
+            max_rows: the largest batch in which drafts pay; None: any size.
+        """
+        is_default = self.tree_nodes == Tree.tree_nodes and self.redraft_below == Tree.redraft_below
+        if not causal and is_default:
+            return Constant(min_draft=self.min_draft, max_draft=self.max_draft)
+        options = {field.name: getattr(self, field.name) for field in fields(Tree)}
+        options["max_rows"] = self.max_rows or max_rows
+        return Tree(**options)
+
+
+@register
+@dataclass(kw_only=True)
+class NoDrafts(Controller):
+    """Plain autoregressive decoding; the null object."""
+
+    name = "none"
+    help = "draft nothing"
+    drafts = False
+    steady = True
+
+    @property
+    def max_length(self) -> int:
+        return 0

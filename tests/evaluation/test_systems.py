@@ -1,0 +1,61 @@
+"""Systems, as they are written and as they decode."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from experiments import BASE
+
+from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule, StrictRule
+from specdec_plugins.decoding.acceptance.sampling import Sampling
+from specdec_plugins.decoding.controllers.base import CONTROLLERS
+from specdec_plugins.decoding.controllers.simple import Tree
+from specdec_plugins.evaluation.systems import parse_system
+
+
+def test_systems_without_drafts() -> None:
+    base = replace(BASE, drafter_precision=None, rule=RelaxedRule(3, 1.0), block_size=4)
+    beam = parse_system("fairseq@beam=4", base).settings
+    assert (beam.strategy, beam.beam, beam.engine, beam.rule) == (
+        *("fairseq", 4, "eager", StrictRule()),
+    )
+    greedy = parse_system("AR@float64,lenpen=0.5", base).settings
+    assert (greedy.strategy, greedy.precision, greedy.limits.lenpen) == ("AR", "float64", 0.5)
+    assert (greedy.block_size, greedy.ar_backend) == (None, "ours")
+    peer = parse_system("ctranslate2@int8:mkl", base)
+    assert (peer.compute_type, peer.policy) == ("int8:mkl", "ctranslate2")
+    assert parse_system("ctranslate2", base).compute_type == "float32"
+
+
+def test_systems_that_draft() -> None:
+    found = parse_system("tree@tree_nodes=16,redraft_below=inf,beta=3,tau=1,block_size=4", BASE)
+    assert found.settings.controller == Tree(tree_nodes=16, redraft_below=math.inf)
+    assert (found.settings.rule, found.settings.block_size) == (RelaxedRule(3, 1.0), 4)
+    drawn = parse_system("constant@sampling=true,sampling_topk=9", BASE)
+    assert drawn.settings.rule == SamplingRule(Sampling(topk=9))
+    # Options that all systems share, unless they have their own.
+    shared = {"tree_nodes": 12, "redraft_below": 1.0, "stop_threshold": 0.5}
+    found = parse_system("tree@tree_nodes=4", BASE, shared)
+    assert found.settings.controller == Tree(tree_nodes=4, redraft_below=1.0)
+    alone = parse_system("drafter", replace(BASE, rule=RelaxedRule(3, 1.0)))
+    assert (alone.settings.strategy, alone.policy) == ("drafter", "drafter")
+
+
+@pytest.mark.parametrize("name", sorted(CONTROLLERS))
+def test_every_controller_is_a_system(name: str) -> None:
+    found = parse_system(name, BASE)
+    assert (found.policy, found.real) == (name, name != "oracle")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("beam", "tree@nodes=4", "tree@tree_nodes=many", "tree@tree_nodes=0", "tree@beta=0"),
+        *("AR@beam", "fairseq@beam=0", "ctranslate2@beam=1", "constant@tree_nodes=4"),
+    ],
+)
+def test_systems_that_cannot_be(text: str) -> None:
+    with pytest.raises(ValueError, match="--"):
+        parse_system(text, BASE)

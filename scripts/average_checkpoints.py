@@ -33,20 +33,9 @@ def last_checkpoints(folder: Path, by: str, count: int) -> list[Path]:
     return sorted(numbers, key=numbers.__getitem__)[-count:]
 
 
-def main() -> None:
-    """Average the checkpoints that the command line names."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--inputs", nargs="+", required=True, type=Path, metavar="PATH")
-    parser.add_argument("--output", required=True, metavar="FILE")
-    counts = parser.add_mutually_exclusive_group()
-    for by in ("epoch", "update"):
-        counts.add_argument(f"--num-{by}-checkpoints", type=int, metavar="N", dest=by)
-    args = parser.parse_args()
-    paths = args.inputs
-    for by in ("epoch", "update"):
-        if count := getattr(args, by):
-            paths = last_checkpoints(args.inputs[0], by, count)
-    first, *others = (load_upgraded(str(path)) for path in paths)
+def average(paths: list[Path], output: Path, as_transformer: bool = False) -> None:
+    """Write the mean of the weights of checkpoints, summed in float32."""
+    first, *others = (load_upgraded(str(path), as_transformer) for path in paths)
     weights = without_copies(first["model"])
     total = {name: w.float() if w.is_floating_point() else w for name, w in weights.items()}
     for path, state in zip(paths[1:], others):
@@ -61,7 +50,24 @@ def main() -> None:
         else w
         for name, w in total.items()
     }
-    save_state(inference_state(first, means), args.output)
+    save_state(inference_state(first, means), output)
+
+
+def main() -> None:
+    """Average the checkpoints that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--inputs", nargs="+", required=True, type=Path, metavar="PATH")
+    parser.add_argument("--output", required=True, type=Path, metavar="FILE")
+    parser.add_argument("--as-transformer", action="store_true")
+    counts = parser.add_mutually_exclusive_group()
+    for by in ("epoch", "update"):
+        counts.add_argument(f"--num-{by}-checkpoints", type=int, metavar="N", dest=by)
+    args = parser.parse_args()
+    paths = args.inputs
+    for by in ("epoch", "update"):
+        if count := getattr(args, by):
+            paths = last_checkpoints(args.inputs[0], by, count)
+    average(paths, args.output, args.as_transformer)
 
 
 if __name__ == "__main__":

@@ -41,12 +41,28 @@ def load_archive(path: str | os.PathLike[str]) -> dict[str, Any]:
             need to run something while it is read. Nothing of it has been run then.
     """
     name = os.fspath(path)
-    _check_file(name)
+    zipped = _check_file(name)
     register_safe_globals()
+    storages: list[Any] = []
+    left = os.path.getsize(name)
+
+    def blank(storage: Any, location: str) -> Any:
+        """Fill a storage of an old pickle before it is read, if the file can hold so much."""
+        nonlocal left
+        left -= storage.nbytes()
+        if left < 0:
+            raise RuntimeError("tensors are larger than the file")
+        storages.append(storage.fill_(255))
+        return storage
+
     try:
-        state = torch.load(name, map_location="cpu", weights_only=True)
+        state = torch.load(name, map_location="cpu" if zipped else blank, weights_only=True)
     except Exception as error:  # a damaged file can raise anything at all
         raise CheckpointError(f"{name}: {_explain(error)}") from error
+    # An old pickle may name tensors whose numbers it does not hold: they would be memory as it was.
+    tensors = (torch.empty(0, dtype=torch.uint8).set_(storage) for storage in storages)
+    if any(len(tensor) and bool((tensor == 255).all()) for tensor in tensors):
+        raise CheckpointError(f"{name}: {DAMAGED}")
     if not isinstance(state, dict):
         raise CheckpointError(
             f"{name}: not a fairseq checkpoint: it holds a {type(state).__name__}; give a "
@@ -87,8 +103,12 @@ def _weight_fault(value: object) -> str | None:
     return None
 
 
-def _check_file(name: str) -> None:
-    """Refuse what is no readable file, what is damaged, and the two formats that can hold code."""
+def _check_file(name: str) -> bool:
+    """Refuse what is no readable file, what is damaged, and the two formats that can hold code.
+
+    Returns:
+        Whether it is a zip archive, as torch writes them from 1.6 on.
+    """
     if os.path.isdir(name):
         raise CheckpointError(f"{name}: is a directory; name a checkpoint file (.pt) in it")
     if os.path.exists(name) and not os.path.isfile(name):
@@ -110,6 +130,7 @@ def _check_file(name: str) -> None:
         ) from error
     if fault:
         raise CheckpointError(f"{name}: {fault}")
+    return zipped
 
 
 HOLDS_CODE = (

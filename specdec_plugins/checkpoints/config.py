@@ -116,7 +116,7 @@ def saved_task(config: object) -> Namespace:
     known = hints_of(TASK_DATACLASS_REGISTRY.get(name, TranslationConfig))
     if isinstance(config, Namespace) or name == multilingual.TASK:
         known = {side: known[side] for side in ("source_lang", "target_lang")}
-    else:
+    elif not registered.__module__.startswith("specdec_plugins."):  # ours: decoding options of 0.2
         _warn_of_dropped(f"task {name}", tuple(sorted(values.keys() - known.keys() - {"_name"})))
     return Namespace(**_converted(values, known, "task", {"": 1 << 62}), _name=name)
 

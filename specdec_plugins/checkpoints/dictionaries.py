@@ -12,16 +12,13 @@ import logging
 import os
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING
 
 from fairseq.data import Dictionary
 from fairseq.tasks import FairseqTask
 
 from specdec_plugins.checkpoints.archive import one_line
+from specdec_plugins.checkpoints.multilingual import Multilingual
 from specdec_plugins.files.errors import CheckpointError
-
-if TYPE_CHECKING:
-    from specdec_plugins.checkpoints.loading import State
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +47,8 @@ def fingerprints(task: FairseqTask) -> dict[str, str]:
 
 
 def noted(
-    state: State,
+    task_state: Mapping[str, object],
+    multilingual: Multilingual | None,
     folder: str,
     languages: tuple[str | None, str | None],
     name: str,
@@ -58,7 +56,7 @@ def noted(
     """Return a checkpoint's ``task_state`` with the fingerprints of a folder's dictionaries.
 
     Args:
-        state: the checkpoint.
+        multilingual: the checkpoint's languages, if it has several.
         languages: source and target.
         name: the checkpoint's file, for messages.
 
@@ -68,10 +66,9 @@ def noted(
     found = {}
     for side, language in zip(SIDES, languages, strict=True):
         dictionary = load_dictionary(folder, language)
-        if state["multilingual"] is not None:
-            state["multilingual"].augment(dictionary)
+        if multilingual is not None:
+            multilingual.augment(dictionary)
         found[side] = dictionary_fingerprint(dictionary)
-    task_state = state["task_state"]
     if task_state.get(KEY, found) != found:
         raise CheckpointError(
             f"{name}: was trained with other dictionaries than those in {folder}; name their folder"

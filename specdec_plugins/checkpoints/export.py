@@ -70,7 +70,9 @@ def export_checkpoint(
             setattr(task, name, language)
     if dictionaries:
         both = (getattr(task, "source_lang", None), getattr(task, "target_lang", None))
-        state["task_state"] = noted(state, dictionaries, both, source)
+        state["task_state"] = noted(
+            state["task_state"], state["multilingual"], dictionaries, both, source
+        )
     if draft_from is not None:
         _choose_drafts(state, draft_from, dictionaries, source)
     return save_state(inference_state(state, _stored(state["model"], half)), target)

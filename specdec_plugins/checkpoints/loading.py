@@ -232,7 +232,7 @@ def first_mismatches(
 
 
 def save_state(state: Mapping[str, object], path: str | os.PathLike[str]) -> int:
-    """Write a checkpoint, whole or not at all.
+    """Write a checkpoint, whole or not at all, after its weights were read again and compared.
 
     Returns:
         The size of the file in bytes.
@@ -243,9 +243,24 @@ def save_state(state: Mapping[str, object], path: str | os.PathLike[str]) -> int
     try:
         with whole_file(path) as file:
             torch.save(state, file)
+            file.flush()
+            if os.path.isfile(file.name):  # no device
+                _compare(state["model"], load_archive(file.name)["model"], os.fspath(path))
     except (OSError, RuntimeError) as error:
+        if isinstance(error, CheckpointError):
+            raise
         # torch only says that places in the file are not what they should be; the system said why.
         cause = error if isinstance(error, OSError) else error.__context__
         fault = getattr(cause, "strerror", None) or one_line(error)
         raise CheckpointError(f"{path}: cannot be written ({fault}); name another file") from error
     return os.path.getsize(path)
+
+
+def _compare(written: object, read: object, name: str) -> None:
+    """Refuse weights that are not finite, or not those that were to be written."""
+    assert isinstance(written, Mapping)
+    assert isinstance(read, Mapping)
+    check_weights(name, read)
+    for key, weight in written.items():
+        if isinstance(weight, torch.Tensor) and not torch.equal(read[key], weight.cpu()):
+            raise CheckpointError(f"{name}: cannot be written: {key} would be another one")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import pickletools
 import random
 import zipfile
 from pathlib import Path
@@ -38,6 +40,20 @@ class TestDamage:
             checkpoint.write_bytes(content)
             message = complaint(checkpoint)
             assert "damaged" in message or "archive" in message
+
+    @pytest.mark.parametrize("padding", [0, 1 << 20])
+    def test_an_old_pickle_without_its_numbers(self, checkpoint: Path, padding: int) -> None:
+        """Else they would be whatever lies in memory."""
+        state = torch.load(checkpoint, weights_only=False)
+        torch.save(state, checkpoint, _use_new_zipfile_serialization=False)
+        assert load_state(checkpoint)["model"].keys() == state["model"].keys()
+        with open(checkpoint, "rb") as file:
+            for _ in ("magic number", "protocol", "system", "checkpoint"):
+                list(pickletools.genops(file))
+            end = file.tell()
+        whole = checkpoint.read_bytes()
+        checkpoint.write_bytes(whole[:end] + pickle.dumps([], protocol=2) + bytes(padding))
+        assert "damaged" in complaint(checkpoint)
 
     def test_any_bytes(self, checkpoint: Path) -> None:
         """Wherever a file is damaged, it is refused, or what is in it is unharmed."""

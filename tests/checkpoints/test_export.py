@@ -64,6 +64,28 @@ def test_weights_keep_their_precision(saved: torch.dtype, trained: Path, tmp_pat
         assert torch.equal(tensor, state["model"][name])
 
 
+def test_views_of_one_storage_stay_what_they_are(trained: Path, tmp_path: Path) -> None:
+    state = torch.load(trained, weights_only=False)
+    attention = "encoder.layers.0.self_attn"
+    query = state["model"][f"{attention}.q_proj.weight"]
+    state["model"][f"{attention}.k_proj.weight"] = query.t()
+    torch.save(state, trained)
+    export_checkpoint(str(trained), str(tmp_path / "small.pt"))
+    found = load_state(tmp_path / "small.pt")["model"]
+    assert torch.equal(found[f"{attention}.k_proj.weight"], query.t())
+
+
+def test_an_overflow_of_float16_is_refused_before_there_is_a_file(
+    trained: Path, tmp_path: Path
+) -> None:
+    state = torch.load(trained, weights_only=False)
+    state["model"]["encoder.layers.0.fc1.weight"][0, 0] = 1e6
+    torch.save(state, trained)
+    with pytest.raises(CheckpointError, match=r"fc1.weight' holds infinite values"):
+        export_checkpoint(str(trained), str(tmp_path / "small.pt"), half=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["trained.pt"]
+
+
 def test_weights_are_halved_and_shared_ones_stored_once(trained: Path, tmp_path: Path) -> None:
     target = tmp_path / "small.pt"
     size = export_checkpoint(str(trained), str(target), half=True)

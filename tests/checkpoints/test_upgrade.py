@@ -12,8 +12,8 @@ import torch
 from conftest import make_batch, make_dictionary, make_task, make_verifier
 from drafters import make_causal, save_checkpoint
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from scripts_here import load_script
 
-from specdec_plugins.checkpoints.average import average_checkpoints
 from specdec_plugins.checkpoints.encoder_init import init_encoder_from, write_initial_checkpoint
 from specdec_plugins.checkpoints.export import export_checkpoint
 from specdec_plugins.checkpoints.loading import load_model, load_state
@@ -78,7 +78,7 @@ def test_all_tools_read_what_the_model_is(kind: str, verifier: Any, tmp_path: Pa
     assert_equal(weights_of(target), wanted, precise)
     export_checkpoint(str(path), target, half=True)
     assert_equal(weights_of(target), wanted, False)
-    average_checkpoints([str(path), str(path)], target)
+    load_script("average_checkpoints").average([path, path], target)
     assert_equal(weights_of(target), wanted, precise)
     write_initial_checkpoint(str(path), target)
     of_encoder = {name: t for name, t in wanted.items() if not name.startswith("decoder")}
@@ -123,8 +123,6 @@ def test_tools_stop_at_weights_that_they_do_not_know(change: str, tmp_path: Path
     for write in (export_checkpoint, write_initial_checkpoint):
         with pytest.raises(CheckpointError, match=f"{name} {fault}; give a checkpoint"):
             write(str(path), str(target))
-    with pytest.raises(CheckpointError, match=f"{name} {fault}"):
-        average_checkpoints([str(path)], str(target))
     with pytest.raises(CheckpointError, match=f"{name} {fault}"):
         init_encoder_from(make_causal().encoder, str(path), make_task())
     assert not target.exists()

@@ -1,0 +1,47 @@
+"""Every ``specdec-…`` command line of the pages parses."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+COMMANDS = {entry.name: entry for entry in entry_points(group="console_scripts")}
+ADDED_BY_THE_READER = "extending.md"
+"""Its flags belong to code that the page adds; test_extending.py runs it."""
+
+
+class ParsedError(BaseException):
+    """Raised in place of a command's work."""
+
+
+def command_lines() -> list[Any]:
+    found = []
+    for page in PAGES:
+        text = re.sub(r" \\\n\s*", " ", page.read_text("utf-8"))
+        for line in re.findall(r"^    (?:OMP_NUM_THREADS=1 )?(specdec-[^|<>\n]*)", text, re.M):
+            if page.name != ADDED_BY_THE_READER and "..." not in line:
+                found.append(pytest.param(line, id=f"{page.name}-{len(found)}"))
+    return found
+
+
+@pytest.mark.parametrize("line", command_lines())
+def test_command_lines_parse(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    parse = argparse.ArgumentParser.parse_args
+
+    def parse_only(self: argparse.ArgumentParser, *given: Any, **options: Any) -> None:
+        parse(self, *given, **options)
+        raise ParsedError
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_only)
+    monkeypatch.chdir(ROOT)
+    name, *argv = shlex.split(re.sub(r"\b[N]\b", "1", line), comments=True)
+    with pytest.raises(ParsedError):
+        COMMANDS[name].load()(argv)

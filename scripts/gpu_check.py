@@ -1,16 +1,14 @@
 #!/usr/bin/env python3
-"""Count what fairseq and each engine here ask a GPU to do, and measure how long yours takes.
+"""Check and time recorded steps on a GPU, in one process of about five minutes.
 
-    scripts/gpu_check.py count      # on an emulated GPU: launches, waits and copies a token
-    scripts/gpu_check.py check      # on yours: every system's output beside that of the CPU
-    scripts/gpu_check.py profile    # launches, copies and waits a token, as torch's profiler says
-    scripts/gpu_check.py eager      # milliseconds a token of fairseq beam 1 and of --engine eager
-    scripts/gpu_check.py graphs     # the same of --engine cuda-graphs
-    scripts/gpu_check.py base       # the same beside CTranslate2; of a Transformer-base, too
+    scripts/gpu_check.py OUT                  # exact, steps, timing, profile
+    scripts/gpu_check.py OUT --parts big      # a Transformer-big of random weights
+    scripts/gpu_check.py OUT --device cpu     # tried without a GPU: recorded steps are called
 
---json FILE keeps the figures. With --device cpu all can be tried without a GPU; recorded steps are
-then called. For a Transformer-base of random weights look at the milliseconds a step: its drafts
-mean nothing.
+exact compares output with stock fairseq's (beam 1, float64), steps times a step by the device's
+clock, timing decodes by all systems in turn (CTranslate2 too, if it is installed), profile lists
+the kernels of a step. OUT gets results.jsonl, a line a figure, on disk as soon as it is known.
+A part that fails or takes too long says so there, and the next one begins.
 """
 
 from __future__ import annotations
@@ -19,18 +17,16 @@ import argparse
 import json
 import logging
 import os
+import signal
 import sys
 import time
-from argparse import Namespace
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
-from importlib import import_module
+from itertools import product
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from fairseq.data import Dictionary
@@ -39,298 +35,327 @@ from fairseq.models.transformer import TransformerModel, base_architecture
 from fairseq.sequence_generator import SequenceGenerator
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path.insert(0, str(ROOT))
 
+from specdec_plugins.decoding.acceptance import StrictRule  # noqa: E402
 from specdec_plugins.decoding.arrays import wait_for  # noqa: E402
 from specdec_plugins.decoding.build import build_generator  # noqa: E402
 from specdec_plugins.decoding.controllers.simple import Constant, NoDrafts, Tree  # noqa: E402
 from specdec_plugins.decoding.limits import GenerationLimits  # noqa: E402
+from specdec_plugins.decoding.resident.state import Kind, Shape  # noqa: E402
+from specdec_plugins.decoding.resident.step import ResidentStep  # noqa: E402
 from specdec_plugins.decoding.statistics import DecodingStatistics  # noqa: E402
-from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine  # noqa: E402
+from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine, Replay  # noqa: E402
 from specdec_plugins.engines.eager import EagerEngine  # noqa: E402
 from specdec_plugins.engines.engine import Engines  # noqa: E402
 from specdec_plugins.files.lines import Line  # noqa: E402
-from specdec_plugins.inference import Settings, ctranslate2_model, load_translator  # noqa: E402
+from specdec_plugins.inference import Settings, load_translator  # noqa: E402
 from specdec_plugins.inference.beam_search import BeamSearchGenerator  # noqa: E402
 from specdec_plugins.inference.ctranslate2_ar import CTranslate2Generator  # noqa: E402
+from specdec_plugins.inference.ctranslate2_model import is_installed  # noqa: E402
 from specdec_plugins.models.block_causal import BlockCausalConfig, BlockCausalDrafter  # noqa: E402
 
-FAIRSEQ = "fairseq beam 1"
-OURS = {
-    "AR": NoDrafts(),
-    "constant": Constant(),
-    "tree of 16": Tree(tree_nodes=16),
+CONTROLLERS = {
+    "AR": (NoDrafts(), Kind()),
+    "chain": (Constant(), Kind(8)),
+    "tree 16": (Tree(tree_nodes=16), Kind(8, 16)),
+    "tree 32": (Tree(tree_nodes=32), Kind(8, 32)),
 }
-ENGINES = {"eager": EagerEngine, "graphs": CudaGraphsEngine}
-Record = dict[str, Any]
+HISTOGRAM = [14, 11, 9, 8, 7, 6, 5, 4, 12]
+"""Steps that accept 0, 1, … 8 drafted tokens, for models of random weights: 3.6 a step."""
+ORDINARY = GenerationLimits()
 
 
-class Models:
-    """A pair, its verifier once more for stock fairseq, and sources, the shortest first."""
+class Bench:
+    """A device, models in several precisions, and the file of results."""
 
-    name = "the pair"
-    limits = GenerationLimits()
-
-    def __init__(self, args: Namespace, precision: str, device: str) -> None:
-        self.precision, self.device = precision, device
-        given: dict[str, Any] = {"engine": "eager", "precision": precision, "device": device}
-        ours = Settings.of_model(Path(args.pair), controller=Constant(), **given)
-        translator = load_translator(ours)
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args, self.device = args, torch.device(args.device)
+        self.cuda = self.device.type == "cuda"
+        args.out.mkdir(parents=True, exist_ok=True)
+        self._file = (args.out / "results.jsonl").open("a", encoding="utf-8")
+        settings = Settings.of_model(args.pair, engine="eager", precision="float32", device="cpu")
+        translator = load_translator(settings)
         generator: Any = translator.generator
-        self.pair = generator.model, generator.drafter
-        self.source, self.target = translator.codec.source, translator.codec.target
-        stock = Settings.of_model(Path(args.pair), strategy="fairseq", beam=1, **given)
-        self.stock: Any = load_translator(stock).generator
-        lines = Path(args.source).read_text("utf-8").splitlines()[: args.lines]
-        encoded = (translator.codec.encode(Line(n, line)) for n, line in enumerate(lines, 1))
+        self._models, self.codec = (generator.model, generator.drafter), translator.codec
+        lines = args.source.read_text("utf-8").splitlines()[: args.lines]
+        encoded = (self.codec.encode(Line(number, line)) for number, line in enumerate(lines, 1))
         self.sources = sorted((ids for ids in encoded if ids is not None), key=len)
 
-    def system(self, name: str, engine: EagerEngine) -> Any:
-        """A generator."""
-        if name == FAIRSEQ:
-            return self.stock
-        return build_generator(
-            *self.pair,
-            self.target,
-            limits=self.limits,
-            options=OURS[name],
-            engines=Engines.both(engine),
-        )
+    def note(self, part: str, **values: Any) -> None:
+        """Write a result at once, and show it."""
+        line = json.dumps({"part": part, **values})
+        self._file.write(f"{line}\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        print(line, flush=True)
 
-    def by_ctranslate2(self) -> Any:
-        """A generator."""
-        # It converts what is on the CPU in float32.
-        verifier = deepcopy(self.pair[0]).to("cpu", torch.float32).requires_grad_(False)
-        words = self.source, self.target
-        device = torch.device(self.device).type
-        return CTranslate2Generator(verifier, words, self.limits, self.precision, device)
-
-    def batches(self, rows: int) -> list[Record]:
-        """Of so many different lines each, or of those that there are."""
-        parts = (self.sources[i : i + rows] for i in range(0, len(self.sources), rows))
-        return [self._batch(part) for part in parts]
-
-    def _batch(self, sources: list[torch.Tensor]) -> Record:
-        tokens = collate_tokens(sources, self.source.pad(), left_pad=True).to(self.device)
-        lengths = torch.tensor([len(ids) for ids in sources], device=self.device)
-        return {"id": lengths, "net_input": {"src_tokens": tokens, "src_lengths": lengths}}
-
-
-class RandomModels(Models):
-    """A Transformer of random weights, as large as Transformer-base, and a drafter for it, which
-    put out a fixed number of tokens."""
-
-    name = "a Transformer-base of random weights"
-
-    def __init__(self, args: Namespace, precision: str, device: str) -> None:
-        self.precision, self.device = precision, device
-        self.source = self.target = words = Dictionary()
-        for number in range(32000):
-            words.add_symbol(f"w{number}")
-        torch.manual_seed(0)
-        task = Namespace(
-            source_dictionary=words, target_dictionary=words, cfg=Namespace(block_size=8)
-        )
-        positions = {"max_source_positions": 256, "max_target_positions": 256}
-        options = Namespace(share_all_embeddings=True, **positions)
-        base_architecture(options)
-        task.verifier = verifier = TransformerModel.build_model(options, task)
-        reads = ("share_verifier_encoder", "verifier_features", "previous_token_head")
-        config = BlockCausalConfig(
-            block_size=8, verifier_feature_layers="1,2", **dict.fromkeys(reads, True), **positions
-        )
-        drafter = BlockCausalDrafter.build_model(config, task)
-        drafter.attach_verifier(verifier)
+    def pair(self, precision: str) -> tuple[Any, Any, Any]:
+        """Return the verifier, its drafter, and the verifier once more for fairseq."""
         dtype = getattr(torch, precision)
-        self.pair = tuple(model.eval().to(device, dtype) for model in (verifier, drafter))
-        stock = deepcopy(self.pair[0])
-        stock.prepare_for_inference_(Namespace(generation=Namespace(beam=1)))
-        limits = {"max_len_a": 0, "max_len_b": args.tokens - 1, "min_len": args.tokens - 1}
-        self.limits = GenerationLimits(**limits)
-        self.stock = BeamSearchGenerator(SequenceGenerator([stock], words, beam_size=1, **limits))
-        self.sources = list(torch.randint(4, len(words), (max(args.batch), 24)))
+        verifier, drafter, stock = (
+            deepcopy(model).eval().to(self.device, dtype)
+            for model in (*self._models, self._models[0])
+        )
+        stock.prepare_for_inference_(SimpleNamespace(generation=SimpleNamespace(beam=1)))
+        return verifier, drafter, stock
 
-    def by_ctranslate2(self) -> Any:
-        # Nobody needs random weights again: they are not kept.
-        with TemporaryDirectory() as folder, patch.dict(os.environ, XDG_CACHE_HOME=folder):
-            return super().by_ctranslate2()
+    def batches(self, sources: Sequence[torch.Tensor], rows: int) -> list[Any]:
+        """Return samples of ``rows`` sentences, in order."""
+        made = []
+        for start in range(0, len(sources), rows):
+            some = sources[start : start + rows]
+            tokens = collate_tokens(some, self.codec.source.pad(), left_pad=True).to(self.device)
+            lengths = torch.tensor([len(ids) for ids in some]).to(self.device)
+            net_input = {"src_tokens": tokens, "src_lengths": lengths}
+            made.append({"id": lengths, "net_input": net_input})
+        return made
 
+    def engine(self, precision: str) -> CudaGraphsEngine:
+        """Return an engine that records, or on a CPU calls, whole steps."""
+        return CudaGraphsEngine(precision, record=None if self.cuda else lambda part: part)
 
-def decode(generator: Any, batches: list[Record]) -> list[list[int]]:
-    """The tokens put out for each source; counted anew."""
-    generator.statistics, outputs = DecodingStatistics(), []
-    for batch in batches:
-        outputs += [best[0]["tokens"].tolist() for best in generator.generate([], batch)]
-    return outputs
+    def system(self, name: str, models: Any, words: Dictionary, precision: str, limits: Any) -> Any:
+        """Return the generator of ``fairseq``, ``ctranslate2``, ``AR eager`` or ``tree 16``."""
+        verifier, drafter, stock, *rule = models
+        if name == "fairseq":
+            lengths = {"max_len_a": limits.max_len_a, "max_len_b": limits.max_len_b}
+            search = SequenceGenerator(
+                [stock], words, beam_size=1, min_len=limits.min_len, **lengths
+            )
+            return BeamSearchGenerator(search)
+        if name == "ctranslate2":
+            plain = deepcopy(verifier).to("cpu", torch.float32).requires_grad_(False)
+            return CTranslate2Generator(plain, (words, words), limits, precision, self.device.type)
+        kind = name.removesuffix(" eager")
+        engine = self.engine(precision) if kind == name else EagerEngine(precision)
+        controller = deepcopy(CONTROLLERS[kind][0])
+        scripted = rule[0] if rule and kind == "chain" else None
+        return build_generator(verifier, drafter, words, limits=limits, controller=controller,
+                               engines=Engines.both(engine), rule=scripted)  # fmt: skip
 
-
-def engine_of(kind: str, precision: str, device: str) -> EagerEngine:
-    if kind == "graphs" and not device.startswith("cuda"):
-        return CudaGraphsEngine(precision, record=lambda part: part)
-    return ENGINES[kind](precision)
-
-
-def runs(args: Namespace, device: str) -> Any:
-    """Every system at every batch size and precision: generator, models, and what it is."""
-    kinds = [args.part] if args.part in ENGINES else list(ENGINES)
-    for precision in args.precision:
-        models = Models(args, precision, device)
-        for rows in args.batch:
-            yield from systems(models, kinds, rows)
-
-
-def systems(models: Models, kinds: list[str], rows: int) -> Any:
-    """fairseq's search, and every system by these engines: generator, models, and what it is."""
-    for name, kind in [(FAIRSEQ, "eager"), *((name, kind) for kind in kinds for name in OURS)]:
-        engine = engine_of(kind, models.precision, models.device)
-        what = {"system": name, "engine": "fairseq" if name == FAIRSEQ else engine.name}
-        what.update(precision=models.precision, batch=rows)
-        yield models.system(name, engine), models, what
-
-
-def count(args: Namespace) -> list[Record]:
-    """Per committed token, after a first round, in which is made what is made once."""
-    from emulated import IS_HERE, LACKING, emulated, on_gpu, to_gpu
-
-    if not IS_HERE:
-        sys.exit(f"gpu_check.py: {LACKING}")
-    found = []
-    with emulated() as emulation:
-        models = Models(args, "float32", "cpu")
-        on_gpu(*models.pair, *models.stock.generator.model.models)
-        for rows in args.batch:
-            batches = to_gpu(models.batches(rows))
-            for generator, _, what in systems(models, list(ENGINES), rows):
-                decode(generator, batches)
-                emulation.clear()
-                decode(generator, batches)
-                tokens, counts = generator.statistics.committed_tokens, emulation.counts
-                each = {key: counts[key] / tokens for key in COUNTED}
-                found.append({**what, "tokens a step": tokens / generator.statistics.steps, **each})
-    return found
+    def seconds(self, call: Callable[[], object]) -> float:
+        """Return the median seconds of a call in five rounds of twenty; on a CPU of one."""
+        times, measured = 20 if self.cuda else 1, []
+        for _ in range(6):
+            wait_for(self.device)
+            start = time.perf_counter()
+            for _ in range(times):
+                call()
+            wait_for(self.device)
+            measured.append((time.perf_counter() - start) / times)
+        return median(measured[1:])
 
 
-COUNTED = ("launches", "waits", "copies to host", "copies to device", "copies in passing")
+def decode(generator: Any, batches: Sequence[Any]) -> list[list[int]]:
+    """Return the tokens of each sentence."""
+    return [best[0]["tokens"].tolist() for b in batches for best in generator.generate([], b)]
 
 
-def check(args: Namespace) -> list[Record]:
-    """Whether outputs are those of stock fairseq on the CPU in float32."""
-    plain = Models(args, "float32", "cpu")
-    expected = decode(plain.stock, plain.batches(1))
-    found = []
-    for generator, models, what in runs(args, args.device):
-        outputs = decode(generator, models.batches(what["batch"]))
-        same = sum(one == other for one, other in zip(outputs, expected, strict=True))
-        found.append({**what, "lines alike": same, "lines": len(expected)})
-    return found
+def exact(bench: Bench) -> None:
+    """Compare the output of every system with stock fairseq's greedy search in float64."""
+    words, limits = bench.codec.target, GenerationLimits()
+    stock = bench.system("fairseq", bench.pair("float64"), words, "float64", limits)
+    expected = decode(stock, bench.batches(bench.sources, 1))
+    for precision in bench.args.exact:
+        models = bench.pair(precision)
+        for rows in bench.args.batch:
+            for name in ("AR", "chain", "tree 32"):
+                generator = bench.system(name, models, words, precision, limits)
+                outputs = decode(generator, bench.batches(bench.sources, rows))
+                differ = sum(a != b for a, b in zip(outputs, expected, strict=True))
+                about = {"system": name, "precision": precision, "batch": rows}
+                engine = generator.engines.name
+                bench.note("exact", **about, differ=differ, lines=len(outputs), engine=engine)
 
 
-def timed(args: Namespace) -> list[Record]:
-    """What each takes, by the pair's real drafts."""
-    return [{**what, **takes(generator, models, what["batch"], args.rounds)}
-            for generator, models, what in runs(args, args.device)]  # fmt: skip
+def step_of(bench: Bench, models: Any, about: Any) -> tuple[Any, Replay]:
+    """Return a resident step with something to decode, and its recording."""
+    name, precision, rows = about["system"], about["precision"], about["batch"]
+    words = bench.codec.target
+    resident = bench.system(name, models, words, precision, ORDINARY)._resident
+    step = ResidentStep(resident.models, CONTROLLERS[name][1], Shape(rows, 128, 64))
+    step.begin(torch.full((rows, 30), 20, device=bench.device), [100] * rows)
+    return step, bench.engine(precision).record(step.run, bench.device)
 
 
-def takes(generator: Any, models: Models, rows: int, rounds: int) -> Record:
-    """Medians over rounds, after one that does not count."""
-    batches, seconds = models.batches(rows), []
-    for _ in range(rounds + 1):
-        wait_for(torch.device(models.device))
-        begin = time.perf_counter()
-        decode(generator, batches)
-        wait_for(torch.device(models.device))
-        seconds.append(time.perf_counter() - begin)
-    statistics, each = generator.statistics, 1000 * median(seconds[1:])
-    return {
-        "ms a token": each / statistics.committed_tokens,
-        "ms a step of a row": each / statistics.steps,
-    }
+@torch.no_grad()
+def steps(bench: Bench) -> None:
+    """Time a step, and the copy of its outcome to the host."""
+    for precision in bench.args.precisions:
+        models = bench.pair(precision)
+        for rows, name in product(bench.args.batch, CONTROLLERS):
+            about = {"system": name, "precision": precision, "batch": rows}
+            step, replay = step_of(bench, models, about)
+            device, read = bench.seconds(replay), bench.seconds(step.outcome.read)
+            bench.note("steps", **about, device_us=1e6 * device, read_us=1e6 * read)
 
 
-def base(args: Namespace) -> list[Record]:
-    """What is there without this package, beside cuda-graphs."""
-    found = []
-    for precision in args.precision:
-        for kind in (Models, RandomModels):
-            models = kind(args, precision, args.device)
-            for rows in args.batch:
-                made = [*systems(models, ["graphs"], rows), *ctranslate2_systems(models, rows)]
-                for generator, _, what in made:
-                    figures = takes(generator, models, rows, args.rounds)
-                    found.append({"models": kind.name, **what, **figures})
-    return found
+def timing(bench: Bench) -> None:
+    """Decode all lines by the systems in turn, round by round; the first round warms up."""
+    names = ["fairseq", "AR eager", *CONTROLLERS, *(["ctranslate2"] if is_installed() else [])]
+    for precision in bench.args.precisions:
+        models = bench.pair(precision)
+        for rows in bench.args.batch:
+            sources = sorted(bench.sources * (1 + 2 * rows // len(bench.sources)), key=len)
+            batches = bench.batches(bench.sources if rows == 1 else sources[: 2 * rows], rows)
+            about = {"part": "timing", "precision": precision, "batch": rows}
+            take_turns(bench, models, names, batches, bench.codec.target, about)
 
 
-def ctranslate2_systems(models: Models, rows: int) -> Any:
-    """The same of CTranslate2, if there is one that can; else a line says why not."""
-    kind, precision = torch.device(models.device).type, models.precision
-    if not ctranslate2_model.is_installed():
-        reason = "is not installed (pip install ctranslate2)"
-    elif kind == "cuda" and not import_module("ctranslate2").get_cuda_device_count():
-        reason = "has no CUDA here (ctranslate2.get_cuda_device_count() is 0)"
-    elif precision not in import_module("ctranslate2").get_supported_compute_types(kind):
-        reason = f"has no {precision} on this device"
-    else:
-        what = {"system": "AR", "engine": "ctranslate2", "precision": precision, "batch": rows}
-        yield models.by_ctranslate2(), models, what
-        return
-    print(f"CTranslate2 {reason}: left out", file=sys.stderr)
-
-
-def profile(args: Namespace) -> list[Record]:
-    """Calls of CUDA's by the host, a committed token."""
-    from torch.profiler import ProfilerActivity
-    from torch.profiler import profile as profiler
-
-    activities = [ProfilerActivity.CPU]
-    if args.device.startswith("cuda"):
-        activities.append(ProfilerActivity.CUDA)
-    found = []
-    for generator, models, what in runs(args, args.device):
-        batches = models.batches(what["batch"])
-        decode(generator, batches)
-        with profiler(activities=activities) as seen:
+def take_turns(
+    bench: Bench, models: Any, names: Sequence[str], batches: Any, words: Dictionary, about: Any
+) -> None:
+    """Write the milliseconds a token of each system: median, lowest, highest."""
+    scripted = len(models) > 3
+    limits = GenerationLimits(max_len_a=0, max_len_b=39, min_len=39) if scripted else ORDINARY
+    made = {n: bench.system(n, models, words, about["precision"], limits) for n in names}
+    seconds: dict[str, list[float]] = {name: [] for name in made}
+    for _ in range(bench.args.rounds + 1):
+        for name, generator in made.items():
+            generator.statistics = DecodingStatistics()
+            begin = time.perf_counter()
             decode(generator, batches)
-        tokens, calls = generator.statistics.committed_tokens, Counter[str]()
-        for event in seen.key_averages():
-            if event.key.startswith(("cuda", "Memcpy")):
-                calls[event.key] += event.count
-        found.append({**what, **{name: number / tokens for name, number in calls.items()}})
-    return found
+            seconds[name].append(time.perf_counter() - begin)
+    base = median(seconds["fairseq"][1:])
+    for name, generator in made.items():
+        counts, timed = generator.statistics, seconds[name][1:]
+        # A scripted rule commits a few tokens beyond the limit.
+        tokens = 40 * counts.sentences if scripted else counts.committed_tokens
+        low, middle, high = (1000 * f(timed) / tokens for f in (min, median, max))
+        speed = {"ms_a_token": middle, "low": low, "high": high, "x_fairseq": base / median(timed)}
+        rate = counts.acceptance_length
+        bench.note(**about, system=name, **speed, tokens=tokens, tokens_a_step=rate)
 
 
-PARTS: dict[str, Callable[[Namespace], list[Record]]] = {
-    "count": count, "check": check, "profile": profile, "eager": timed, "graphs": timed,
-    "base": base,
-}  # fmt: skip
+@torch.no_grad()
+def profile(bench: Bench) -> None:
+    """List the kernels of a step, the slowest first."""
+    activity = torch.profiler.ProfilerActivity
+    activities = [activity.CUDA if bench.cuda else activity.CPU]
+    precision = bench.args.precisions[0]
+    models = bench.pair(precision)
+    for name in ("AR", "chain", "tree 32"):
+        about = {"system": name, "precision": precision, "batch": 1}
+        step, replay = step_of(bench, models, about)
+        with torch.profiler.profile(activities=activities) as seen:
+            for _ in range(5):
+                replay()
+                step.outcome.read()
+        events = seen.key_averages()
+        kernels = [(e.key[:80], e.count / 5, e.self_device_time_total / 5) for e in events]
+        kernels.sort(key=lambda kernel: -kernel[2])
+        count, busy = (sum(kernel[i] for kernel in kernels) for i in (1, 2))
+        bench.note("profile", **about, kernels=count, busy_us=busy, slowest=kernels[:15])
 
 
-def main(given: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("part", choices=PARTS)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
-    parser.add_argument("--device", default="cuda", help="cuda")
-    parser.add_argument("--pair", default=str(ROOT / "checkpoints" / "wmt.en-de"), help="a folder")
-    parser.add_argument("--source", default=str(ROOT / "data" / "example.en"), help="text")
-    parser.add_argument("--lines", type=int, default=32, help="of it (32)")
-    parser.add_argument("--tokens", type=int, default=40, help="of random weights' output (40)")
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 32], help="sizes (1 32)")
-    parser.add_argument("--precision", nargs="+", default=["float32"], help="(float32)")
-    parser.add_argument("--rounds", type=int, default=3, help="that are timed (3)")
-    args = parser.parse_args(given)
+class Scripted(StrictRule):
+    """Accepts as a table says, whatever was drafted: the speed of a pair that accepts so much."""
+
+    def __init__(self, slots: int, device: torch.device) -> None:
+        weights = torch.tensor(HISTOGRAM[: slots + 1], dtype=torch.float)
+        accepted = weights.multinomial(
+            997, replacement=True, generator=torch.Generator().manual_seed(0)
+        )
+        object.__setattr__(self, "table", (torch.arange(slots) < accepted[:, None]).to(device))
+        object.__setattr__(self, "tick", torch.zeros(1, dtype=torch.long, device=device))
+
+    def agrees(self, verification: Any, own: Any, drafted: Any, after: Any) -> torch.Tensor:
+        rows = torch.arange(len(drafted), device=drafted.device) * 61 + self.tick
+        self.tick.add_(1)
+        return self.table.index_select(0, rows % 997)[:, : drafted.size(1)]
+
+
+def big(bench: Bench) -> None:
+    """Time a Transformer-big of random weights, whose chains are accepted as a table says."""
+    for precision in bench.args.precisions:
+        models, words = random_pair(bench, precision)
+        for rows in bench.args.batch:
+            sources = list(torch.randint(4, len(words), (max(rows, 2), 30)))
+            about = {"part": "big", "precision": precision, "batch": rows}
+            names = ["fairseq", "AR", "chain"]
+            take_turns(bench, models, names, bench.batches(sources, rows), words, about)
+
+
+def random_pair(bench: Bench, precision: str) -> tuple[Any, Dictionary]:
+    """Return a Transformer of random weights, a drafter for it, and its dictionary."""
+    dim, layers, count = (64, 2, 300) if bench.args.small else (1024, 6, 42000)
+    words, heads = Dictionary(), dim // 64
+    for number in range(count):
+        words.add_symbol(f"w{number}")
+    torch.manual_seed(0)
+    shared = {"max_source_positions": 256, "max_target_positions": 256, "dropout": 0.0}
+    widths = {
+        "embed_dim": dim,
+        "ffn_embed_dim": 4 * dim,
+        "attention_heads": heads,
+        "layers": layers,
+    }
+    both = {f"{side}_{k}": n for side in ("encoder", "decoder") for k, n in widths.items()}
+    options = argparse.Namespace(share_all_embeddings=True, **shared, **both)
+    base_architecture(options)
+    task: Any = SimpleNamespace(source_dictionary=words, target_dictionary=words)
+    task.cfg = SimpleNamespace(block_size=8)
+    task.verifier = verifier = TransformerModel.build_model(options, task).eval()
+    reads = ("share_verifier_encoder", "verifier_features", "previous_token_head")
+    both |= {"decoder_layers": 2, "decoder_ffn_embed_dim": 2 * dim, "verifier_embed_dim": dim}
+    config = BlockCausalConfig(
+        block_size=8, verifier_feature_layers="1,2", **both, **dict.fromkeys(reads, True), **shared
+    )
+    drafter = BlockCausalDrafter.build_model(config, task).eval()
+    drafter.decoder.draft_vocabulary = torch.arange(4, min(8004, len(words)))
+    drafter.attach_verifier(verifier)
+    stock = deepcopy(verifier)
+    models = [m.to(bench.device, getattr(torch, precision)) for m in (verifier, drafter, stock)]
+    stock.prepare_for_inference_(SimpleNamespace(generation=SimpleNamespace(beam=1)))
+    return (*models, Scripted(8, bench.device)), words
+
+
+PARTS = {"exact": (exact, 90), "steps": (steps, 60), "timing": (timing, 120)}
+PARTS |= {"profile": (profile, 45), "big": (big, 180)}
+"""Each part, and the most seconds that it may take on a GPU."""
+
+
+def stop(*_: Any) -> None:
+    """End a part that takes too long."""
+    raise TimeoutError("took too long")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the parts; the exit status is 1 if one failed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("out", metavar="OUT", type=Path, help="folder of the results")
+    add("--parts", nargs="+", choices=PARTS, default=["exact", "steps", "timing", "profile"])
+    add("--device", default="cuda")
+    add("--pair", type=Path, default=ROOT / "checkpoints" / "wmt.en-de")
+    add("--source", type=Path, default=ROOT / "data" / "example.en", help="raw text")
+    add("--lines", type=int, default=24)
+    add("--batch", type=int, nargs="+", default=[1, 8, 32])
+    add("--precisions", nargs="+", default=["float16", "float32"])
+    add("--exact", nargs="+", default=["float64", "float32", "float16"], help="precisions of exact")
+    add("--rounds", type=int, default=5)
+    add("--small", action="store_true", help="for big: tiny models")
+    args = parser.parse_args(argv)
     logging.disable(logging.INFO)
-    found = PARTS[args.part](args)
-    for record in found:
-        figures = (f"{x:.3g}" if isinstance(x, float) else str(x) for x in record.values())
-        print("  ".join(f"{key} {figure}" for key, figure in zip(record, figures)))
-    if args.json:
-        here = torch.cuda.get_device_name() if args.part != "count" and (
-            args.device.startswith("cuda")) else "cpu"  # fmt: skip
-        key = "counted" if args.part == "count" else "measured"
-        about = {"device": here, "torch": torch.__version__, "lines": args.lines}
-        about["float32 products"] = torch.get_float32_matmul_precision()
-        args.json.write_text(json.dumps({**about, key: found}, indent=1) + "\n", "utf-8")
+    signal.signal(signal.SIGALRM, stop)
+    bench, failed = Bench(args), 0
+    if bench.cuda:
+        torch.backends.cuda.enable_cudnn_sdp(False)  # it makes a plan for every shape
+        properties = torch.cuda.get_device_properties(bench.device)
+        bench.note("machine", gpu=properties.name, torch=torch.__version__, cuda=torch.version.cuda)
+    for name in args.parts:
+        part, seconds = PARTS[name]
+        signal.alarm(seconds if bench.cuda else 3600)
+        try:
+            part(bench)
+        except Exception as error:
+            failed = 1
+            bench.note(name, failed=f"{type(error).__name__}: {error}"[:400])
+    return failed
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

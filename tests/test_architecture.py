@@ -29,30 +29,28 @@ FLOORS = (
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
-    "root": 181,
-    "checkpoints": 2280,
-    "cli": 1592,
+    "root": 179,
+    "checkpoints": 2040,
+    "cli": 1437,
     "criterions": 524,
-    "data": 313,
-    "decoding": 6398,
-    "engines": 1446,
-    "evaluation": 1719,
-    "files": 1151,
-    "host": 423,
-    "inference": 2922,
-    "jobs": 2237,
+    "data": 136,
+    "decoding": 6366,
+    "engines": 1436,
+    "evaluation": 1718,
+    "files": 646,
+    "host": 390,
+    "inference": 2917,
+    "jobs": 2013,
     "models": 2117,
-    "tasks": 771,
+    "tasks": 770,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 201
-MAX_CLAUSES = 262
+MAX_FILES = 183
+MAX_CLAUSES = 225
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""
 UPWARD = {"checkpoints.head_file": {"decoding"}, "checkpoints.pair": {"decoding"}}
 """Modules that still import from a higher floor."""
-CIRCLES = {("checkpoints.dictionaries", "checkpoints.loading")}
-"""Imports that still close a circle."""
 FREE_OF_FAIRSEQ = (
     *(f"decoding/{room}" for room in ("acceptance", "controllers", "drafts", "statistics")),
     "engines",
@@ -96,8 +94,6 @@ def test_imports_run_down() -> None:
 
 def test_imports_have_no_circles() -> None:
     graph = {name: internal_imports(name) for name in MODULES}
-    for first, second in CIRCLES:
-        graph[first] -= {second}
     assert list(TopologicalSorter(graph).static_order())
 
 

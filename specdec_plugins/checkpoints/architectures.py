@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from argparse import ArgumentParser
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -22,10 +21,8 @@ from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_REGISTRY
 
 import specdec_plugins
-from specdec_plugins.checkpoints.archive import shown
+from specdec_plugins.checkpoints.archive import shown, warn_once
 from specdec_plugins.files.errors import ConfigError
-
-logger = logging.getLogger(__name__)
 
 TRANSFORMER = "transformer"
 SUPPORTED = (
@@ -127,9 +124,3 @@ def hints_of(config: type) -> dict[str, object]:
         elif not field.name.startswith("_") and hint is not Mapping[str, Any]:
             found[field.name] = hint
     return found
-
-
-@cache
-def warn_once(message: str) -> None:
-    """Warn once, however often a file is read."""
-    logger.warning("%s", message)

@@ -1,20 +1,20 @@
-"""Reading what ``torch.save`` wrote, when it may come from anybody.
+"""Read files of ``torch.save`` that may come from anybody.
 
-A file of ``torch.save`` is a pickle, and a pickle can name any function to be called while it is
-read. torch's ``weights_only`` reading refuses every global that is not on a list
+Such a file is a pickle, which can name any function to be called while it is read. torch's
+``weights_only`` reading refuses globals that are not on a list
 (:mod:`specdec_plugins.checkpoints.safe_globals`); this module reads only in that way, on every
-torch, finds damage by the archive's checksums, which torch does not look at, and turns what can go
-wrong into errors of one line.
+torch, and finds damage by the archive's checksums, which torch does not look at.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import re
-import tarfile
 import zipfile
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -23,9 +23,11 @@ from torch import Tensor
 from specdec_plugins.checkpoints.safe_globals import register_safe_globals
 from specdec_plugins.files.errors import CheckpointError
 
+logger = logging.getLogger(__name__)
+
 AGAIN = "copy or download it again"
 ZIP_MAGIC = b"PK\x03\x04"
-"""What torch tells its archives by; files without it are pickles of torch before 1.6."""
+"""The beginning of torch's archives; files without it are pickles of torch before 1.6."""
 
 DTYPES = (
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
@@ -72,14 +74,10 @@ def load_archive(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def check_weights(name: str, weights: Mapping[object, object]) -> None:
-    """See to it that all weights are finite numbers that the file really holds.
-
-    Args:
-        name: the file's.
-        weights: tensors by name, and what modules save beside them (``…_extra_state``).
+    """Refuse weights of the file ``name`` that are not finite numbers which it really holds.
 
     Raises:
-        CheckpointError: one is not.
+        CheckpointError: a weight is not.
     """
     for key, value in weights.items():
         if not isinstance(key, str):
@@ -89,7 +87,6 @@ def check_weights(name: str, weights: Mapping[object, object]) -> None:
 
 
 def _weight_fault(value: object) -> str | None:
-    """Return what is wrong with a weight, and the remedy; None if nothing is."""
     if not isinstance(value, Tensor):
         return f"is a {type(value).__name__}, not a tensor; {AGAIN}"
     plain = value.layout == torch.strided and value.device.type == "cpu"
@@ -104,19 +101,13 @@ def _weight_fault(value: object) -> str | None:
 
 
 def _check_file(name: str) -> bool:
-    """Refuse what is no readable file, what is damaged, and the two formats that can hold code.
-
-    Returns:
-        Whether it is a zip archive, as torch writes them from 1.6 on.
-    """
-    if os.path.isdir(name):
-        raise CheckpointError(f"{name}: is a directory; name a checkpoint file (.pt) in it")
+    """Refuse a file that is unreadable or damaged; return whether it is a zip archive."""
     if os.path.exists(name) and not os.path.isfile(name):
         raise CheckpointError(f"{name}: is no ordinary file; name a checkpoint file (.pt)")
     try:
         with open(name, "rb") as file:
             zipped = file.read(len(ZIP_MAGIC)) == ZIP_MAGIC
-        fault = _archive_fault(name) if zipped else _is_tar(name)
+        fault = _archive_fault(name) if zipped else None
     except FileNotFoundError:
         if os.pathsep in name:
             raise CheckpointError(
@@ -125,37 +116,20 @@ def _check_file(name: str) -> bool:
             ) from None
         raise CheckpointError(f"{name}: no such file; check the path") from None
     except OSError as error:
-        raise CheckpointError(
-            f"{name}: cannot be read ({error.strerror or one_line(error)}); check its permissions"
-        ) from error
+        raise CheckpointError(f"{name}: cannot be read ({error.strerror or error})") from error
     if fault:
         raise CheckpointError(f"{name}: {fault}")
     return zipped
 
 
-HOLDS_CODE = (
-    "refused: a tar or TorchScript archive can hold code; "
-    "save the model as a checkpoint with fairseq-train"
-)
 DAMAGED = f"not a checkpoint, or truncated or damaged; {AGAIN}"
 
 
-def _is_tar(name: str) -> str | None:
-    try:
-        with tarfile.open(name, "r:") as archive:
-            return None if next(iter(archive), None) is None else HOLDS_CODE
-    except tarfile.TarError:
-        return None
-
-
 def _archive_fault(name: str) -> str | None:
-    """Return what is wrong with a zip archive that should be torch's, and the remedy."""
     try:
         with zipfile.ZipFile(name) as archive:
             entries = archive.infolist()
             names = {entry.filename for entry in entries}
-            if any(entry.split("/")[-1] == "constants.pkl" for entry in names):
-                return HOLDS_CODE
             # torch stores its entries as they are, once each: anything else may be any size.
             stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
             size = sum(entry.file_size for entry in entries)
@@ -168,7 +142,6 @@ def _archive_fault(name: str) -> str | None:
 
 
 def _explain(error: Exception) -> str:
-    """Why reading failed, and the remedy, as the end of a line that begins with the file."""
     if isinstance(error, (pickle.UnpicklingError, RuntimeError)):
         forbidden = re.search(r"GLOBAL ([\w.]+)", str(error))
         if forbidden:
@@ -193,3 +166,9 @@ def shown(value: object) -> str:
         return f"a {type(value).__name__}"
     text = ascii(value[:80] if isinstance(value, str) else value)
     return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+@cache
+def warn_once(message: str) -> None:
+    """Warn once, however often a file is read."""
+    logger.warning("%s", message)

@@ -30,9 +30,8 @@ from specdec_plugins.checkpoints.architectures import (
     is_ours,
     known_fields,
     options_of_fairseq,
-    warn_once,
 )
-from specdec_plugins.checkpoints.archive import shown
+from specdec_plugins.checkpoints.archive import shown, warn_once
 from specdec_plugins.checkpoints.multilingual import Multilingual
 from specdec_plugins.files.errors import ConfigError
 

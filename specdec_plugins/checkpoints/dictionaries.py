@@ -1,26 +1,21 @@
-"""Fingerprints of dictionaries: which one a model's ids are of.
+"""Fingerprints of dictionaries.
 
-Two dictionaries of one size in different orders build the same model, and with the wrong one it
-translates into nonsense. So checkpoints carry the fingerprints of the dictionaries that they were
-trained with, in the state of their task.
+Two dictionaries of the same size build the same model, which translates into nonsense with the
+wrong one. So checkpoints hold the fingerprints of their dictionaries in the state of their task.
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 from collections.abc import Mapping
-from functools import cache
 
 from fairseq.data import Dictionary
 from fairseq.tasks import FairseqTask
 
-from specdec_plugins.checkpoints.archive import one_line
+from specdec_plugins.checkpoints.archive import one_line, warn_once
 from specdec_plugins.checkpoints.multilingual import Multilingual
 from specdec_plugins.files.errors import CheckpointError
-
-logger = logging.getLogger(__name__)
 
 KEY = "dictionaries"
 """The key of a checkpoint's ``task_state`` that holds the fingerprints, by side."""
@@ -55,10 +50,7 @@ def noted(
 ) -> dict[str, object]:
     """Return a checkpoint's ``task_state`` with the fingerprints of a folder's dictionaries.
 
-    Args:
-        multilingual: the checkpoint's languages, if it has several.
-        languages: source and target.
-        name: the checkpoint's file, for messages.
+    ``languages`` are source and target; ``name`` is the checkpoint's file.
 
     Raises:
         CheckpointError: there is no such dictionary, or the checkpoint names others.
@@ -93,19 +85,19 @@ def load_dictionary(folder: str, language: str | None) -> Dictionary:
 
 
 def check_dictionaries(task_state: object, task: FairseqTask, name: str) -> None:
-    """Compare the dictionaries of a task with those that a checkpoint was trained with.
+    """Compare the dictionaries of a task with those that the checkpoint ``name`` was trained with.
 
-    Args:
-        task_state: the checkpoint's; files of other programs do not say what they were trained
-            with, of which a warning tells, once for each file.
-        name: the checkpoint's file, for messages.
+    Files of other programs do not name them: a warning says so once.
 
     Raises:
         CheckpointError: a dictionary is another one.
     """
     saved = task_state.get(KEY) if isinstance(task_state, Mapping) else None
     if not isinstance(saved, Mapping):
-        _say_unknown(name)
+        warn_once(
+            f"{name}: does not say which dictionaries it was trained with; that they are the ones "
+            "given cannot be checked"
+        )
         return
     for side, ours in fingerprints(task).items():
         if saved.get(side) != ours:
@@ -113,12 +105,3 @@ def check_dictionaries(task_state: object, task: FairseqTask, name: str) -> None
                 f"{name}: was trained with another {side} dictionary (other words, or another "
                 "order of them); give the data directory that it was trained with"
             )
-
-
-@cache
-def _say_unknown(name: str) -> None:
-    logger.warning(
-        "%s: does not say which dictionaries it was trained with; that they are the ones given "
-        "cannot be checked",
-        name,
-    )

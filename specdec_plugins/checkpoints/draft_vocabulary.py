@@ -1,4 +1,4 @@
-"""Which tokens a drafter drafts: those that the verifier writes most."""
+"""Draft vocabularies: the tokens that the verifier writes most."""
 
 from __future__ import annotations
 

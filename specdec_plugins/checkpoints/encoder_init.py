@@ -17,8 +17,8 @@ from specdec_plugins.host.packed_encoder import REDUNDANT
 
 logger = logging.getLogger(__name__)
 
-# What shapes alone do not show: encoders that differ here hold the same weights and compute
-# something else. The published drafter was started from verifiers that differ beyond the first two.
+# Encoders that differ here hold weights of the same shapes and compute something else. The
+# published drafter was started from verifiers that differ beyond the first two.
 SETTINGS = (
     "encoder_attention_heads",
     "encoder_normalize_before",
@@ -35,9 +35,9 @@ def init_encoder_from(
     """Copy the encoder weights of the verifier checkpoint ``path`` into ``encoder``.
 
     Args:
-        task: whose dictionaries the drafter has.
-        exact: the encoders must hold the same parameters and settings, so that the copy computes
-            what the original does. Otherwise parameters that the verifier lacks keep their values.
+        task: the drafter's, whose dictionaries are compared.
+        exact: the encoders must have the same parameters and settings. Otherwise parameters that
+            the verifier lacks keep their values.
 
     Returns:
         The names copied.
@@ -103,11 +103,10 @@ def _check_settings(
 
 
 def write_initial_checkpoint(verifier: str, output: str, as_transformer: bool = False) -> list[str]:
-    """Write what is not the decoder's of a verifier checkpoint, for the published workflow.
+    """Write a verifier checkpoint without its decoder, for the published workflow.
 
     fairseq-train starts an ``--arch block`` from the file, given as ``--restore-file`` with all
-    four of the ``--reset-…`` flags. The optimizer's state stays behind, and so does an average of
-    the weights: both belong to the whole verifier.
+    four of the ``--reset-…`` flags. Optimizer state and averaged weights are left out.
 
     Returns:
         The names of the parameters kept.

@@ -1,4 +1,4 @@
-"""The acceptance head's file: what is in it, which one a drafter has, when it is refused."""
+"""Files of acceptance heads."""
 
 from __future__ import annotations
 
@@ -26,15 +26,17 @@ Location = str | os.PathLike[str]
 
 
 def head_scoring(settings: HeadSettings) -> Scoring:
-    """Return what a head was trained for."""
+    """Return the scoring that a head was trained for."""
     rule = choose_rule(settings.rule)
     return Scoring(rule, settings.rule_temperature, settings.repetition_penalty)
 
 
 def find_head(drafter_path: Location, rule: AcceptanceRule) -> Path | None:
-    """Return the head that lies beside a drafter's checkpoint, if there is one; unless acceptance
-    is strict, first of all the one of the rule's name, ``acceptance_head.relaxed.pt`` or
-    ``acceptance_head.sampling.pt``."""
+    """Return the head beside a drafter's checkpoint, if there is one.
+
+    Unless acceptance is strict, the rule's own head goes first, e.g.
+    ``acceptance_head.relaxed.pt``.
+    """
     names = [HEAD_FILE]
     if rule.name != "strict":
         names.insert(0, f"acceptance_head.{rule.name}.pt")
@@ -64,9 +66,9 @@ def load_head(
     """Read the head of a file, frozen, in float32 on the CPU.
 
     Args:
-        drafter: the drafter it is to read, in the precision that it was loaded in.
-        scoring: what it is to predict.
-        block_size: the most slots that it will be asked about.
+        drafter: the drafter whose states it reads, in the precision that it was loaded in.
+        scoring: the acceptance that it predicts.
+        block_size: the slots of a block, at most.
 
     Raises:
         CheckpointError: the file cannot be read or is no head, or the head is one for another
@@ -161,8 +163,10 @@ def _settings(path: Location, saved: object) -> HeadSettings:
 
 
 def _with_weights(path: Location, settings: HeadSettings, weights: object) -> AcceptanceHead:
-    """Return the head of these settings and weights; first without memory of its own, since
-    settings may describe one of any size."""
+    """Return the head of these settings and weights.
+
+    It is built without memory first: settings may describe one of any size.
+    """
     if not isinstance(weights, dict):
         raise CheckpointError(f"{path}: not an acceptance head; {REMEDY}")
     check_weights(os.fspath(path), weights)

@@ -1,8 +1,8 @@
-"""Reading fairseq checkpoints and building their models, whoever they come from.
+"""Read fairseq checkpoints and build their models, whoever they come from.
 
 Neither the file (:mod:`specdec_plugins.checkpoints.archive`) nor the configuration in it
-(:mod:`specdec_plugins.checkpoints.config`) is trusted: nothing of them is run, nothing is
-allocated that the file does not hold, and what is wrong is said in one line.
+(:mod:`specdec_plugins.checkpoints.config`) is trusted: nothing of them is run, and nothing is
+allocated that the file does not hold.
 """
 
 from __future__ import annotations
@@ -112,7 +112,6 @@ def is_transformer(state: State) -> bool:
 
 
 def _num_updates(name: str, history: object) -> int:
-    """Return how many updates a checkpoint's model has seen; 0 where it does not say."""
     last = history[-1] if isinstance(history, list) and history else {}
     updates = last.get("num_updates", 0) if isinstance(last, Mapping) else None
     if not isinstance(updates, int) or updates < 0:
@@ -158,10 +157,7 @@ def load_model(path: str | os.PathLike[str], task: FairseqTask) -> BaseFairseqMo
 
 
 def _check_languages(saved: Namespace, task: FairseqTask, name: str) -> None:
-    """
-    Raises:
-        CheckpointError: the task's languages are the saved ones, swapped.
-    """
+    """Refuse a task whose languages are the saved ones, swapped."""
     theirs, ours = (
         tuple(getattr(cfg, f"{side}_lang", None) for side in ("source", "target"))
         for cfg in (saved, getattr(task, "cfg", None))
@@ -177,11 +173,7 @@ def _check_languages(saved: Namespace, task: FairseqTask, name: str) -> None:
 def _load_weights(
     name: str, model: BaseFairseqModel, saved: Mapping[str, torch.Tensor], cfg: Namespace
 ) -> None:
-    """Load the weights of the file ``name`` into a model.
-
-    Raises:
-        CheckpointError: they do not fit.
-    """
+    """Load the weights of the file ``name`` into a model."""
     wanted = model.state_dict()
     weights = {key: saved[key] for key in saved if key in wanted or not REDUNDANT.search(key)}
     # fairseq 0.12.2 wants the placeholder of which it never reads the value; others do not save it.
@@ -191,9 +183,9 @@ def _load_weights(
         # A copy, since pruning takes the layers to keep out of it.
         model.load_state_dict(weights, strict=True, model_cfg=Namespace(**vars(cfg)))
     except Exception as error:  # fairseq's upgrading of old weights can raise anything
-        # Of a ValueError a model of ours has said what is wrong.
-        told = isinstance(error, ValueError)
-        fault = (not told and first_mismatches(wanted, weights)) or one_line(error)
+        # A ValueError is our own models'.
+        is_ours = isinstance(error, ValueError)
+        fault = (not is_ours and first_mismatches(wanted, weights)) or one_line(error)
         raise CheckpointError(
             f"{name}: the weights do not fit the model: {fault}; {OTHER_DICTIONARIES}"
         ) from error

@@ -45,7 +45,7 @@ MOST = 1 << 17
 
 
 class Beginning(TypedDict):
-    """What a batch's targets begin with, as fairseq's generators take it."""
+    """The beginning of a batch's targets, as fairseq's generators take it."""
 
     prefix_tokens: Tensor | None
     bos_token: int | None
@@ -60,12 +60,12 @@ class LanguageTokens:
     target: int | None = None
     """The one that its targets begin with."""
     replace_eos: bool = False
-    """Whether they stand in place of the EOS that ends a source and begins a target, else beside
-    it: before the source, and after the EOS that begins the target."""
+    """True if they replace the EOS that ends a source and begins a target; otherwise they stand
+    before the source, and after the EOS that begins the target."""
 
     @property
     def before_source(self) -> int:
-        """How many tokens longer a source becomes."""
+        """Tokens that a source gets in addition."""
         return int(self.source is not None and not self.replace_eos)
 
     @property
@@ -75,7 +75,7 @@ class LanguageTokens:
 
     @property
     def begin(self) -> int | None:
-        """What stands in place of the EOS that targets begin with; None: EOS."""
+        """The token in place of the EOS that targets begin with; None: EOS."""
         return self.target if self.replace_eos else None
 
     def of_source(self, ids: Tensor) -> Tensor:
@@ -86,31 +86,31 @@ class LanguageTokens:
         return torch.cat([ids[:-1], token] if self.replace_eos else [token, ids])
 
     def beginning(self, source: Tensor) -> Beginning:
-        """Return what the targets of ``source`` ``(rows, n)`` begin with."""
+        """Return the beginning of the targets of ``source`` ``(rows, n)``."""
         forced = source.new_tensor(self.forced).expand(len(source), -1) if self.forced else None
         return {"prefix_tokens": forced, "bos_token": self.begin}
 
 
 @dataclass(frozen=True)
 class Multilingual:
-    """What a checkpoint says of its languages."""
+    """The languages of a checkpoint."""
 
     langs: tuple[str, ...]
     """In the order of their tokens."""
     style: str
-    """How a token is spelt, by fairseq's name for it."""
+    """The spelling of tokens, by fairseq's name for it."""
     specs: tuple[str, ...]
     """The kinds of tokens that each language has."""
     source_spec: str | None
-    """Which token sources have: ``src`` or ``tgt``, perhaps of another kind; None: none."""
+    """The token of sources: ``src`` or ``tgt``, perhaps of another kind; None: none."""
     target_spec: str | None
     """The same of targets."""
     replace_eos: bool
-    """As of :class:`LanguageTokens`."""
+    """See :class:`LanguageTokens`."""
     has_mask: bool
-    """Whether it learnt to denoise, too, for which dictionaries have a token."""
+    """True if dictionaries have a token for denoising."""
     has_tags: bool = False
-    """Whether dictionaries have NLLB's tags."""
+    """True if dictionaries have NLLB's tags."""
 
     @classmethod
     def of(cls, values: Mapping[str, object], folder: str) -> Multilingual:

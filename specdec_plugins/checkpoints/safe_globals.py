@@ -1,4 +1,4 @@
-"""What a checkpoint's pickle may hold: an allow-list for every torch, and nothing that acts."""
+"""The allow-list of globals in a checkpoint's pickle, for every torch."""
 
 from __future__ import annotations
 

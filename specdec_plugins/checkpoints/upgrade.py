@@ -1,4 +1,4 @@
-"""Weights under today's names, for what copies weights without building their model.
+"""Give weights today's names, for commands that copy weights without building their model.
 
 fairseq renames the weights of older checkpoints while it loads them into a model: a fused matrix of
 queries, keys and values (before November 2019), ``layer_norms.N``, ``embed_out``. So the model is
@@ -57,11 +57,7 @@ def load_upgraded(path: str | os.PathLike[str], as_transformer: bool = False) ->
 
 
 def _dictionaries(name: str, weights: Mapping[str, torch.Tensor]) -> list[Dictionary]:
-    """Dictionaries as long as the tables of embeddings, source and target.
-
-    Raises:
-        CheckpointError: there is no such table.
-    """
+    """Return dictionaries as long as the tables of embeddings, source and target."""
     dictionaries = []
     for side in SIDES:
         table = weights.get(f"{side}.embed_tokens.weight")

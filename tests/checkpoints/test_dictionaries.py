@@ -11,7 +11,7 @@ from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 from test_loading import make_state, make_task
 
-from specdec_plugins.checkpoints import dictionaries
+from specdec_plugins.checkpoints import archive
 from specdec_plugins.checkpoints.dictionaries import KEY, dictionary_fingerprint, fingerprints
 from specdec_plugins.checkpoints.loading import load_model
 from specdec_plugins.files.errors import CheckpointError
@@ -71,7 +71,7 @@ def test_refused_where_fairseq_loads_it(saved: Path) -> None:
 
 def test_an_old_file_is_warned_of_once(saved: Path, caplog: pytest.LogCaptureFixture) -> None:
     torch.save(make_state(make_task()), saved)
-    dictionaries._say_unknown.cache_clear()
+    archive.warn_once.cache_clear()
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             load_model(saved, make_own_task(WORDS))

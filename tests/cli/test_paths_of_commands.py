@@ -23,8 +23,9 @@ def load(name: str) -> Any:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Files that no command would get as far as to read."""
-    for name in (*MODELS, "in.txt", "segmentation.json", "run.jsonl", "checkpoint.pt"):
+    for name in (*MODELS, "in.txt", "checkpoint.pt"):
         (tmp_path / name).write_text(f"precious {name}\n")
+    (tmp_path / "segmentation.json").write_text('{"tokenizer": "space"}')
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "table.md").write_text("precious table\n")
     return tmp_path

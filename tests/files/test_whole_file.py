@@ -30,7 +30,7 @@ every_way = pytest.mark.parametrize(
     "write",
     [
         lambda path: write_whole(path, [b"w1\n"] * 9000),
-        lambda path: save_state({"a": torch.zeros(9000)}, path),
+        lambda path: save_state({"model": {"a": torch.zeros(9000)}}, path),
     ],
 )
 

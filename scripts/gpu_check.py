@@ -93,7 +93,7 @@ class Models:
             *self.pair,
             self.target,
             limits=self.limits,
-            options=OURS[name],
+            controller=OURS[name],
             engines=Engines.both(engine),
         )
 

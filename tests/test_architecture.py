@@ -31,22 +31,22 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 181,
     "checkpoints": 2280,
-    "cli": 1592,
+    "cli": 1591,
     "criterions": 524,
     "data": 313,
-    "decoding": 6398,
+    "decoding": 6315,
     "engines": 1446,
-    "evaluation": 1719,
+    "evaluation": 1718,
     "files": 1151,
     "host": 423,
-    "inference": 2922,
+    "inference": 2736,
     "jobs": 2237,
     "models": 2117,
     "tasks": 771,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 201
-MAX_CLAUSES = 262
+MAX_FILES = 200
+MAX_CLAUSES = 237
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""
 UPWARD = {"checkpoints.head_file": {"decoding"}, "checkpoints.pair": {"decoding"}}

@@ -29,23 +29,23 @@ FLOORS = (
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
-    "root": 181,
-    "checkpoints": 2280,
-    "cli": 1591,
+    "root": 179,
+    "checkpoints": 2097,
+    "cli": 1436,
     "criterions": 524,
-    "data": 313,
-    "decoding": 6315,
-    "engines": 1446,
-    "evaluation": 1718,
-    "files": 1151,
-    "host": 423,
-    "inference": 2736,
-    "jobs": 2237,
+    "data": 136,
+    "decoding": 6283,
+    "engines": 1436,
+    "evaluation": 1717,
+    "files": 646,
+    "host": 390,
+    "inference": 2731,
+    "jobs": 2013,
     "models": 2117,
-    "tasks": 771,
+    "tasks": 770,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 200
+MAX_FILES = 182
 MAX_CLAUSES = 237
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""

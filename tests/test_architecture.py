@@ -36,7 +36,7 @@ CEILINGS = {
     "data": 136,
     "decoding": 6283,
     "engines": 1436,
-    "evaluation": 1717,
+    "evaluation": 1716,
     "files": 646,
     "host": 390,
     "inference": 2731,

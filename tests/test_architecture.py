@@ -31,21 +31,21 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 179,
     "checkpoints": 2040,
-    "cli": 1437,
+    "cli": 1436,
     "criterions": 524,
     "data": 136,
-    "decoding": 6366,
+    "decoding": 6283,
     "engines": 1436,
-    "evaluation": 1718,
+    "evaluation": 1716,
     "files": 646,
     "host": 390,
-    "inference": 2917,
+    "inference": 2731,
     "jobs": 2013,
     "models": 2117,
     "tasks": 770,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 183
+MAX_FILES = 182
 MAX_CLAUSES = 225
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""

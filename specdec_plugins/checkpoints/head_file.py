@@ -13,7 +13,7 @@ from specdec_plugins.checkpoints.config import saved_fields
 from specdec_plugins.checkpoints.loading import load_state, save_state
 from specdec_plugins.decoding.acceptance import RULE_OPTIONS, AcceptanceRule, Scoring, choose_rule
 from specdec_plugins.decoding.controllers.base import Controller, Head
-from specdec_plugins.decoding.limits import REPETITION_PENALTY
+from specdec_plugins.decoding.options import option_types
 from specdec_plugins.files.errors import CheckpointError, ConfigError
 from specdec_plugins.host.checkpoints import without_memory
 from specdec_plugins.models.acceptance_head import AcceptanceHead, HeadSettings, fingerprint
@@ -149,13 +149,13 @@ def _settings(path: Location, saved: object) -> HeadSettings:
     if not isinstance(saved, dict):
         raise CheckpointError(f"{path}: not an acceptance head; {REMEDY}")
     try:
-        kinds = {name: option.kind for name, option in RULE_OPTIONS.items()}
+        kinds = option_types(*RULE_OPTIONS)
         settings = HeadSettings.from_file(saved_fields(saved, HeadSettings, kinds))
-        if settings.temperature <= 0 or settings.rule_temperature <= 0:
-            raise ConfigError("a temperature in it is not above 0")
+        scales = settings.temperature, settings.rule_temperature, settings.repetition_penalty
+        if not all(0 < scale < float("inf") for scale in scales):
+            raise ConfigError("a temperature or penalty in it is not above 0")
         if min(settings.channels, settings.block_size) < 1 or settings.layers < 0:
             raise ConfigError("it is of no size that can be")
-        REPETITION_PENALTY.check(settings.repetition_penalty)
         head_scoring(settings)
     except (ValueError, TypeError) as error:  # of a value, of one that is missing
         raise CheckpointError(f"{path}: not an acceptance head ({error}); {REMEDY}") from error

@@ -74,12 +74,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     for flag in ("batch", "threads", "rounds", "warmup"):
         values = getattr(args, flag)
         for value in values if isinstance(values, list) else [values]:
-            if value < 1:
-                parser.error(f"--{flag} {value}: must be at least 1")
+            if value < (flag != "warmup"):
+                parser.error(f"--{flag} {value}: must be at least {int(flag != 'warmup')}")
     if args.reference and len(args.reference) != len(args.input_path):
         parser.error("--reference: give one for each text")
-    if len({Path(path).name for path in args.input_path}) != len(args.input_path):
-        parser.error("--input-path: give files of different names")
+    if len({*args.input_path}) != len(args.input_path):
+        parser.error("--input-path: give each text once")
     return args
 
 

@@ -54,6 +54,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = TranslationParser(PROG, __doc__, argv)
     add = parser.group.add_argument
     add("--input-path", metavar="FILE", default="-", help="text, one sentence a line; -: stdin")
+    add = parser.output.add_argument
     add("--output-path", metavar="FILE", default="-", help="a translation a line; -: stdout")
     add("--resume", action="store_true", help="go on after the lines that the output has")
     add("--stats-json", metavar="FILE", help="write statistics, settings and versions there")

@@ -34,7 +34,6 @@ from specdec_plugins.evaluation.tuning import GREEDY, Trial, example, lines_to_t
 from specdec_plugins.files.command import command, program, put
 from specdec_plugins.files.errors import counted
 from specdec_plugins.files.lines import Line
-from specdec_plugins.inference.flag_checks import refuse_flags
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.settings import Settings
 from specdec_plugins.inference.threads import choose_threads
@@ -44,19 +43,15 @@ from specdec_plugins.machine import processor_name
 PROG = program("tune.py")
 CTRANSLATED = Way(ar_backend="ctranslate2")
 CHECK_ROUNDS = 7
-
-
-WHY = "is what is to be found out; leave it out"
-FOUND_OUT = [
-    ("--strategy", "specdec", WHY),
-    ("--controller", "auto", WHY),
-    ("--AR-backend", "auto", WHY),
-]
+SHOWN = {
+    *("help", "data", "path", "AR_path", "engine", "precision", "cpu", "quiet"),
+    *("batch", "input_path", "check", "no_progress_bar"),
+}
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
-    parser = TranslationParser(PROG, __doc__, argv)
+    parser = TranslationParser(PROG, __doc__, argv, SHOWN)
     # A flag of a single run takes several values here.
     parser.group.conflict_handler = "resolve"
     add = parser.group.add_argument
@@ -71,7 +66,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def main(argv: Sequence[str]) -> None:
     """Try all ways at every batch size, tell, and keep what was found."""
     args = parse(argv)
-    refuse_flags(args, FOUND_OUT)
+    if (args.strategy, args.controller, args.ar_backend) != ("specdec", "auto", "auto"):
+        raise ValueError(
+            "--strategy, --controller, --AR-backend: are to be found out; leave them out"
+        )
     sizes = list(dict.fromkeys(args.batch))
     settings = make_settings(argparse.Namespace(**{**vars(args), "batch": sizes[0]}))
     if torch.device(settings.device).type != "cpu":

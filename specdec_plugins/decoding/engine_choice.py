@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
-from specdec_plugins.decoding.options import Option
+from specdec_plugins.decoding.options import option
 from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine, Engines
@@ -15,36 +17,37 @@ COMPILED = ("float32", "bfloat16", "int8")
 """Precisions that OpenVINO has, the widest first."""
 PRECISIONS = ("float32", "float64", "bfloat16", "float16", "int8")
 
-ENGINE = Option(
-    "engine",
-    "auto",
-    "what runs the models: openvino (CPUs), cuda-graphs (NVIDIA GPUs: whole steps, recorded once), "
-    "eager (PyTorch as it is: any device, the reference), auto (openvino on a CPU where it is "
-    "installed and has the precision, cuda-graphs on a GPU, else eager)",
-    str,
-    choices=("auto", "eager", "openvino", CudaGraphsEngine.name),
-)
-PRECISION = Option(
-    "precision",
-    "float32",
+PRECISION = (
     "of the arithmetic; int8: of weights and of what they are multiplied with (openvino only), "
-    "float16 is for GPUs, float64 to check exactness (eager only)",
-    str,
-    choices=PRECISIONS,
+    "float16 is for GPUs, float64 to check exactness (eager only)"
 )
-OF_MODELS: Option[str | None] = Option(
-    PRECISION.name, None, f"{PRECISION.help}; by default that of the models", str, True, PRECISIONS
-)
-"""The engines of models that fairseq has loaded."""
-OF_DRAFTER: Option[str | None] = Option(
-    "drafter_precision",
-    None,
-    "of the drafter (openvino only; by default the verifier's): changes what is drafted, but up to "
-    "rounding not what strict acceptance puts out",
-    str,
-    True,
-    COMPILED,
-)
+ENGINES = ("auto", "eager", "openvino", CudaGraphsEngine.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """The engine that runs the models, and the precision of the drafter's."""
+
+    engine: str = option(
+        "auto",
+        "what runs the models: openvino (CPUs), cuda-graphs (NVIDIA GPUs: whole steps, recorded "
+        "once), eager (PyTorch as it is: any device, the reference), auto (openvino on a CPU where "
+        "it is installed and has the precision, cuda-graphs on a GPU, else eager)",
+        choices=ENGINES,
+    )
+    drafter_precision: str | None = option(
+        None,
+        "of the drafter (openvino only; by default the verifier's): changes what is drafted, but "
+        "up to rounding not what strict acceptance puts out",
+        choices=COMPILED,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedModels(EngineOptions):
+    """The engine of models that fairseq has loaded, whose precision is that of the weights."""
+
+    precision: str | None = option(None, f"{PRECISION}; by default the models'", choices=PRECISIONS)
 
 
 def check_engine(engine: str, precision: str, device: str) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.options import Option
+from specdec_plugins.decoding.options import FINITE, check_options, option, option_fields
 
 if TYPE_CHECKING:
     from fairseq.dataclass import FairseqDataclass
@@ -37,51 +37,35 @@ SHORTEST = 2
 """Tokens of the shortest source: a word and EOS."""
 COLDEST = 1e-6
 """The lowest temperature: below, scores that are divided by it may overflow."""
-REPETITION_PENALTY = Option(
-    "repetition_penalty", 1.0,
-    "scores of tokens that the output has already are divided by this if positive, else multiplied",
-    least=COLDEST, most=1 / COLDEST,
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class GenerationLimits:
     """fairseq's generation options that limit and score output, under fairseq's names, and the
-    repetition penalty, which it has not; see :func:`penalised`.
+    repetition penalty, which fairseq has not; see :func:`penalised`. Only that one has a help.
 
     A row's maximum length is ``max_len_a * source length + max_len_b``, EOS counted in the source
     and not in the maximum. fairseq takes the length of the batch's longest source; here each row
     has its own, so that output does not depend on what else is in the batch.
     """
 
-    max_len_a: float = 0.0
-    max_len_b: int = 200
-    min_len: int = 1
-    unkpen: float = 0.0
-    temperature: float = 1.0
-    lenpen: float = 1.0
+    max_len_a: float = option(0.0, "", 0, FINITE)
+    max_len_b: int = option(200, "", 0, LARGEST)
+    min_len: int = option(1, "", 0, LARGEST)
+    unkpen: float = option(0.0, "", -FINITE)
+    temperature: float = option(1.0, "", COLDEST, FINITE)
+    lenpen: float = option(1.0, "", -FINITE, FINITE)
     normalize_scores: bool = True
-    repetition_penalty: float = REPETITION_PENALTY.default
+    repetition_penalty: float = option(
+        1.0,
+        "scores of tokens that the output has already are divided by this if positive, else "
+        "multiplied",
+        COLDEST,
+        1 / COLDEST,
+    )
 
     def __post_init__(self) -> None:
-        """
-        Raises:
-            ValueError: a value that cannot be, naming its flag.
-        """
-        if not COLDEST <= self.temperature < math.inf:
-            raise ValueError(
-                f"--temperature {self.temperature}: must be a number from {COLDEST} on"
-            )
-        if not 0 <= self.max_len_a < math.inf:
-            raise ValueError(f"--max-len-a {self.max_len_a}: must be a number, 0 or more")
-        for flag, value in (("--max-len-b", self.max_len_b), ("--min-len", self.min_len)):
-            if not 0 <= value <= LARGEST:
-                raise ValueError(f"{flag} {value}: must be between 0 and {LARGEST}")
-        if not self.unkpen > -math.inf:
-            raise ValueError(f"--unkpen {self.unkpen}: must be a number")
-        if not math.isfinite(self.lenpen):
-            raise ValueError(f"--lenpen {self.lenpen}: must be a number")
-        REPETITION_PENALTY.check(self.repetition_penalty)
+        check_options(self)
 
     def longest(self, source_lengths: Tensor) -> Tensor:
         """``(rows,)`` maximum lengths, float64 and not rounded, of ``(rows,)`` source lengths."""
@@ -128,9 +112,7 @@ class GenerationLimits:
                 raise ValueError(f"{flag} {value}: not supported by speculative decoding")
         if (nbest := getattr(args, "nbest", 1)) != 1:
             raise ValueError(f"--nbest {nbest}: speculative decoding gives one hypothesis")
-        plain = ("max_len_a", "max_len_b", "min_len", "unkpen", "temperature", "lenpen")
-        names = (*plain, REPETITION_PENALTY.name)
-        given = {name: getattr(args, name) for name in names if hasattr(args, name)}
+        given = {name: getattr(args, name) for name in option_fields(cls) if hasattr(args, name)}
         return cls(**given, normalize_scores=not getattr(args, "unnormalized", False))
 
 

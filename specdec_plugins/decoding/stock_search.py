@@ -1,25 +1,20 @@
-"""What fairseq's own search has not, so that it must not be asked for. No fairseq in here."""
+"""Options that fairseq's own search does not have. No fairseq in here."""
 
 from __future__ import annotations
 
-from specdec_plugins.decoding.acceptance.rules import TOPK, TOPP
-from specdec_plugins.decoding.limits import REPETITION_PENALTY
-from specdec_plugins.decoding.options import Values
+from collections.abc import Mapping
+from typing import Any
 
-INSTEAD = "translate with a drafter, or by --strategy AR of inference.py"
+INSTEAD = "translate with a drafter, or by --strategy AR of specdec-translate"
 
 
-def check_stock_search(options: Values) -> None:
-    """Of generation, by name; what is missing has its default.
-
-    Raises:
-        ValueError: fairseq's own search would ignore an option, naming its flag.
+def check_stock_search(options: Mapping[str, Any]) -> None:
     """
-    penalty = options.get(REPETITION_PENALTY.name, 1)
+    Raises:
+        ValueError: fairseq's own search would ignore an option of generation, by its flag.
+    """
+    penalty = options.get("repetition_penalty", 1)
     if penalty != 1:
-        flag = REPETITION_PENALTY.flag
-        raise ValueError(f"{flag} {penalty}: fairseq's own search has none; {INSTEAD}")
-    if all(options.get(option.name, option.default) > 0 for option in (TOPK, TOPP)):
-        raise ValueError(
-            f"{TOPK.flag} and {TOPP.flag}: fairseq's own search takes one of them; {INSTEAD}"
-        )
+        raise ValueError(f"--repetition-penalty {penalty}: is not in fairseq's search; {INSTEAD}")
+    if options.get("sampling_topk", -1) > 0 and options.get("sampling_topp", -1) > 0:
+        raise ValueError(f"--sampling-topk, --sampling-topp: fairseq takes one of them; {INSTEAD}")

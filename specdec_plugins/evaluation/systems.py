@@ -12,7 +12,7 @@ from specdec_plugins.decoding.acceptance import RULE_OPTIONS, StrictRule, choose
 from specdec_plugins.decoding.controllers.base import CONTROLLERS, controller_of
 from specdec_plugins.decoding.controllers.simple import Constant
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.decoding.options import option_fields
+from specdec_plugins.decoding.options import option_types
 from specdec_plugins.inference.settings import Settings
 
 AR, DRAFTER, FAIRSEQ, CTRANSLATE2 = "AR", "drafter", "fairseq", "ctranslate2"
@@ -75,7 +75,7 @@ def parse_system(text: str, base: Settings, options: Mapping[str, Any] | None = 
     kinds = get_type_hints(Settings)
     own = _taken(values, {key: kinds[key] for key in SETTINGS})
     limits = replace(base.limits, **_taken(values, get_type_hints(GenerationLimits)))
-    asked = _taken(values, {option.name: option.kind for option in RULE_OPTIONS.values()})
+    asked = _taken(values, option_types(*RULE_OPTIONS))
     rule = choose_rule({**base.rule.values, **asked}) if asked else base.rule
     compute_type = None
     if name == FAIRSEQ:
@@ -89,8 +89,7 @@ def parse_system(text: str, base: Settings, options: Mapping[str, Any] | None = 
     elif name == DRAFTER:
         changes = {"controller": Constant(), "rule": StrictRule(), **own}
     elif name in CONTROLLERS:
-        kinds = get_type_hints(CONTROLLERS[name])
-        given = _taken(values, {key: kinds[key] for key in option_fields(CONTROLLERS[name])})
+        given = _taken(values, option_types(CONTROLLERS[name]))
         controller = controller_of({**(options or {}), **given, "controller": name})
         changes = {"rule": rule, **own, "strategy": "specdec", "controller": controller}
     else:

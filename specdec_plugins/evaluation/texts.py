@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 
 import torch
 
@@ -61,7 +60,7 @@ class Sentences:
             )
         positions = translator.generator.positions
         return cls(
-            name=Path(path).name,
+            name=path,
             lines=[lines[index] for index, _ in worded],
             tokens=[[codec.source[i] for i in ids[:-1]] for _, ids in worded],
             longest=[settings.limits.most(len(ids), positions) for _, ids in worded],

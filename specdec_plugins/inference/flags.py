@@ -1,12 +1,14 @@
-"""The flags that every script which translates shares, and the settings that they make."""
+"""The flags that every command which translates shares, and the settings that they make."""
 
 from __future__ import annotations
 
 import argparse
-import logging
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from textwrap import fill
+from types import NoneType
+from typing import Any, get_args
 
 import torch
 from fairseq import options, utils
@@ -14,21 +16,13 @@ from fairseq.dataclass.configs import CommonConfig
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.registry import REGISTRIES
 
-from specdec_plugins.checkpoints.architectures import AS_TRANSFORMER
 from specdec_plugins.checkpoints.pair import split_pair
 from specdec_plugins.decoding.acceptance import RULE_OPTIONS, StrictRule, choose_rule
-from specdec_plugins.decoding.controllers.base import controller_of
-from specdec_plugins.decoding.engine_choice import ENGINE, OF_DRAFTER, PRECISION
-from specdec_plugins.decoding.limits import LARGEST, REFUSED, REPETITION_PENALTY, GenerationLimits
+from specdec_plugins.decoding.controllers.base import CONTROLLERS, controller_of
+from specdec_plugins.decoding.limits import LARGEST, REFUSED, GenerationLimits
+from specdec_plugins.decoding.options import option_fields, option_types
 from specdec_plugins.files.command import Parser
 from specdec_plugins.files.output import JsonObject
-from specdec_plugins.inference.flag_checks import (
-    NOT_OF_TEXT,
-    SAMPLING,
-    check_honoured,
-    idle_flags,
-    refuse_flags,
-)
 from specdec_plugins.inference.pair_folder import (
     ENCODERS,
     VERIFIER,
@@ -36,84 +30,82 @@ from specdec_plugins.inference.pair_folder import (
     pair_settings,
     segmentation_beside,
 )
-from specdec_plugins.inference.settings import AR_BACKENDS, STRATEGIES, Settings
-from specdec_plugins.tasks.decoding_config import ControllerConfig, LimitsConfig, RuleConfig
+from specdec_plugins.inference.settings import Settings
 
-logger = logging.getLogger(__name__)
-
-LIMITS = (
-    "max_len_a",
-    "max_len_b",
-    "min_len",
-    "unkpen",
-    "temperature",
-    "lenpen",
-    "unnormalized",
-    REPETITION_PENALTY.name,
+ENGINE_FLAGS = ("engine", "precision", "drafter_precision", "ar_backend")
+DRAFT_FLAGS = ("strategy", "block_size")
+OUTPUT_FLAGS = ("keep_bpe",)
+SPELLED = {
+    "ar_backend": ["--AR-backend"],
+    "source_lang": ["-s", "--source-lang"],
+    "target_lang": ["-t", "--target-lang"],
+}
+"""Flags that are not spelled as their settings."""
+SHOWN = {
+    *("help", "data", "path", "AR_path", "source_lang", "target_lang", "target_prefix", "beam"),
+    *("batch", "segmented", "strategy", "controller", "block_size", "beta", "tau", "sampling"),
+    *ENGINE_FLAGS,
+    *("cpu", "keep_bpe", "quiet"),
+}
+"""Flags that ``--help`` shows beside a command's own; it names all others."""
+NOT_OF_TEXT = (
+    ("model_overrides", "--model-overrides", "{}"),
+    ("num_shards", "--num-shards", 1),
+    ("prefix_size", "--prefix-size", 0),
 )
-PLAIN = (
-    *("strategy", "batch", "beam", "nbest", "block_size", "source_lang", "target_lang"),
-    *("target_prefix", "engine", "drafter_precision", "post_process", "keep_bpe"),
-    "as_transformer",
+"""Flags that change the output of fairseq's own commands and are not honoured, as ``REFUSED``."""
+FAIRSEQ = (
+    "fairseq's generation flags work, too: --max-len-a, --max-len-b, --min-len, --lenpen, "
+    "--unkpen, --temperature, --nbest, --seed, --fp16, --bf16, --user-dir, --tokenizer, --bpe ..."
 )
-"""Flags that are settings of the same name, as they are."""
-# Of fairseq's other flags a warning says that they do nothing.
-COMMON = ("nbest", "seed", "cpu", "fp16", "bf16", "quiet", "task", "user_dir")
-USED = (*ENCODERS, *LIMITS, *SAMPLING, *COMMON)
+WRAPPED: dict[str, Any] = {"width": 96, "subsequent_indent": "    ", "break_on_hyphens": False}
 PRECISION_FLAGS = {"fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
-"""Two of them are fairseq's."""
 
 
 class TranslationParser(Parser):
-    """The flags of translation and fairseq's, to which a script adds its own.
+    """The flags of translation and fairseq's, to which a command adds its own.
 
-    What a script adds to ``group`` is its own; flags that do nothing are named in a warning.
+    Those that a command adds to ``group`` or ``output`` are shown, the others if in ``shown``.
     """
 
-    def __init__(self, prog: str, description: str | None, argv: Sequence[str]) -> None:
+    def __init__(
+        self,
+        prog: str,
+        description: str | None,
+        argv: Sequence[str],
+        shown: Collection[str] = SHOWN,
+    ) -> None:
         """``argv`` is looked at for ``--user-dir``, whose modules may bring tokenizers and BPEs."""
         super().__init__(prog, description, f"{prog} PAIR [flag ...]")
         self._import_user_dir(argv)
-        self.group = self.add_argument_group("translation")
-        self._own = [
-            self.group,
-            *(self.add_argument_group(title) for title in ("acceptance", "controller", "engine")),
-        ]
+        self._shown = shown
+        self.group = self.add_argument_group("what to translate")
+        self.drafts = self.add_argument_group("how much to draft")
+        self.engine = self.add_argument_group("what runs it")
+        self.output = self.add_argument_group("output")
         self._add_translation_flags()
+        self._named = {action.dest for action in self._actions} - {*shown}
 
     def parse(self, argv: Sequence[str]) -> Namespace:
-        """Parse a command line, and warn of flags that do nothing."""
-        self._add_fairseq_flags()
-        self._hide_idle()
+        """Parse a command line."""
+        own = {action.dest for action in self._actions}
+        # Last of all: fairseq leaves out those of its flags that are there already.
+        options.add_generation_args(self)
+        add_encoder_flags(self)
+        group = self.add_argument_group("fairseq", fill(FAIRSEQ, **WRAPPED))
+        group.add_argument("--task", help="any: the task is always our own")
+        gen_parser_from_dataclass(group, CommonConfig())
+        options.add_dataset_args(self, gen=True)
+        for group in (self.group, self.drafts, self.engine, self.output):
+            hidden = [a.option_strings[-1] for a in group._group_actions if a.dest in self._named]
+            group.description = fill(f"also: {', '.join(hidden)}", **WRAPPED) if hidden else None
+        for action in self._actions:
+            if action.dest not in (own - self._named) | {*self._shown}:
+                action.help = argparse.SUPPRESS
         args = self.parse_args(argv)
         self._check_sizes(args)
         args.encoder_options = encoder_options(args)
-        own = self._own_names() - idle_flags(args)
-        used = {*own, *USED, *args.encoder_options}
-        used |= {name for name, *_ in (*REFUSED, *NOT_OF_TEXT)}
-        if args.post_process not in (None, "subword_nmt"):
-            used.add("post_process")
-        flags = (token.split("=")[0] for token in argv if token.startswith("-"))
-        actions = self._option_string_actions
-        unused = [flag for flag in flags if flag in actions and actions[flag].dest not in used]
-        if unused:
-            logger.warning("these flags do nothing here: %s", " ".join(dict.fromkeys(unused)))
         return args
-
-    def _own_names(self) -> set[str]:
-        return {action.dest for group in self._own for action in group._group_actions}
-
-    def _hide_idle(self) -> None:
-        """Show, of fairseq's flags, which are all taken, those that may do something."""
-        shown = {*self._own_names(), *USED, "post_process", "help"}
-        for name in ENCODERS:
-            for config in REGISTRIES[name]["dataclass_registry"].values():
-                shown |= set() if config is None else set(vars(config()))
-        for action in self._actions:
-            if action.dest not in shown:
-                action.help = argparse.SUPPRESS
-            elif action.dest in PRECISION_FLAGS:
-                action.help = f"--precision {PRECISION_FLAGS[action.dest]}"
 
     def _check_sizes(self, args: Namespace) -> None:
         """Refuse whole numbers that are beyond all use, by their flag."""
@@ -142,7 +134,6 @@ class TranslationParser(Parser):
 
     def _add_translation_flags(self) -> None:
         add = self.group.add_argument
-        _, rules, controllers, engines = self._own
         add(
             "data",
             metavar="PAIR",
@@ -155,59 +146,39 @@ class TranslationParser(Parser):
             help="drafter checkpoint, or drafter.pt:verifier.pt; not needed for AR and fairseq",
         )
         add("--AR-path", metavar="FILE", help="verifier checkpoint")
-        add(
-            "--strategy",
-            choices=STRATEGIES,
-            default="specdec",
-            help="specdec (default); AR: cached, without a drafter; fairseq: stock beam "
-            "search; drafter: the drafter alone, unverified",
-        )
-        add(
-            "--AR-backend",
-            choices=AR_BACKENDS,
-            default=AR_BACKENDS[0],
-            help="what decodes without a drafter: ours; ctranslate2 (CPUs; extra [ctranslate2]); "
-            "auto (what specdec-tune found to be faster, else ours)",
-        )
-        add("--batch", metavar="N", type=int, default=1, help="sentences at a time (1)")
-        add("--beam", metavar="N", type=int, default=5, help="for --strategy fairseq (5)")
-        add("--closest-to", metavar="FILE", help=argparse.SUPPRESS)
-        add(
-            "--block-size", metavar="K", type=int, help="slots drafted in a pass (what was trained)"
-        )
-        gen_parser_from_dataclass(rules, RuleConfig())
-        gen_parser_from_dataclass(rules, LimitsConfig())
-        gen_parser_from_dataclass(controllers, ControllerConfig())
-        add("-s", "--source-lang", metavar="LANG", help="default: the checkpoint's")
-        add("-t", "--target-lang", metavar="LANG", help="default: the checkpoint's")
-        add(
-            "--target-prefix",
-            metavar="TEXT",
-            help="what every output begins with, in the target's segmented text: a language token, "
-            "for instance",
-        )
-        add(
-            "--segmented",
-            action="store_true",
-            help="text is in tokens, whatever lies in the folder",
-        )
-        add("--keep-bpe", action="store_true", help="put out segmented text as it is")
-        add("--as-transformer", action="store_true", help=AS_TRANSFORMER)
-        add = engines.add_argument
-        add(ENGINE.flag, choices=ENGINE.choices, default=ENGINE.default, help=ENGINE.help)
-        shown = f"{PRECISION.help}; default {PRECISION.default}"
-        add(PRECISION.flag, choices=PRECISION.choices, help=shown)
-        add(OF_DRAFTER.flag, choices=OF_DRAFTER.choices, help=OF_DRAFTER.help)
-        add("--fp64", action="store_true", help="--precision float64")
+        text = "text is in tokens, whatever lies in the folder"
+        add("--segmented", action="store_true", help=text)
+        self.engine.add_argument("--cpu", action="store_true", help="leave a GPU alone")
+        self.engine.add_argument("--fp64", action="store_true", help="--precision float64")
+        self.output.add_argument("--quiet", action="store_true", help="print no report")
+        names = {*ENGINE_FLAGS, *DRAFT_FLAGS, *OUTPUT_FLAGS}
+        add_flags(self.group, Settings, option_fields(Settings).keys() - names)
+        add_flags(self.drafts, Settings, DRAFT_FLAGS)
+        add_flags(self.engine, Settings, ENGINE_FLAGS)
+        add_flags(self.output, Settings, OUTPUT_FLAGS)
+        helps = "; ".join(f"{kind.name} ({kind.help})" for kind in CONTROLLERS.values())
+        self.drafts.add_argument("--controller", metavar="NAME", default="auto", help=helps)
+        seen: set[str] = set()
+        for owner in (*RULE_OPTIONS, GenerationLimits, *CONTROLLERS.values()):
+            add_flags(self.drafts, owner, option_fields(owner).keys() - seen)
+            seen |= option_fields(owner).keys()
 
-    def _add_fairseq_flags(self) -> None:
-        """Last of all: fairseq leaves out those of its flags that are there already."""
-        options.add_generation_args(self)
-        add_encoder_flags(self)
-        group = self.add_argument_group("fairseq")
-        group.add_argument("--task", metavar="TASK", help="any: the task is always our own")
-        gen_parser_from_dataclass(group, CommonConfig())
-        options.add_dataset_args(self, gen=True)
+
+def add_flags(group: argparse._ArgumentGroup, owner: type, names: Collection[str]) -> None:
+    """Add the options of a dataclass that have a help and are in ``names``."""
+    kinds = option_types(owner)
+    for name, declared in option_fields(owner).items():
+        help, choices = declared.metadata["help"], declared.metadata["choices"]
+        if not help or name not in names:
+            continue
+        spelled = SPELLED.get(name, [f"--{name.replace('_', '-')}"])
+        kind = next((part for part in get_args(kinds[name]) if part is not NoneType), kinds[name])
+        about: dict[str, Any] = {"dest": name, "default": declared.default, "help": help}
+        if kind is bool:
+            group.add_argument(*spelled, action="store_true", **about)
+        else:
+            about["metavar"] = None if choices else name.rpartition("_")[2].upper()
+            group.add_argument(*spelled, type=kind, choices=choices or None, **about)
 
 
 def add_encoder_flags(parser: argparse.ArgumentParser) -> None:
@@ -229,31 +200,6 @@ def encoder_options(args: Namespace) -> JsonObject:
             if hasattr(args, key):
                 options[key] = getattr(args, key)
     return options
-
-
-def _precision(args: Namespace) -> str:
-    """Return what ``--precision`` says, or one of the flags that stand for a value of it.
-
-    Raises:
-        ValueError: two of them.
-    """
-    given = {f"--{flag}": name for flag, name in PRECISION_FLAGS.items() if getattr(args, flag)}
-    if args.precision is not None:
-        given["--precision"] = args.precision
-    if len(given) > 1:
-        one, other, *_ = given
-        raise ValueError(f"{one} and {other}: give one of them")
-    return next(iter(given.values()), PRECISION.default)
-
-
-def _warn_of_no_tau(args: Namespace) -> None:
-    """Relaxed acceptance takes both of its options."""
-    judges = args.strategy == "specdec" and args.controller != "none"
-    if judges and args.beta > 1 and args.tau == 0:
-        logger.warning(
-            "--beta %d: without --tau accepts only what is as probable as the verifier's own token",
-            args.beta,
-        )
 
 
 def _models_and_text(args: Namespace) -> JsonObject:
@@ -283,28 +229,30 @@ def make_settings(args: Namespace) -> Settings:
     """Return the settings that a parsed command line stands for.
 
     Raises:
-        ValueError: a value that cannot be, naming its flag.
+        ValueError: a value that cannot be, by its flag.
         CheckpointError: ``--path`` names two checkpoints that are no pair.
     """
-    instead = "is gone; put out all of a beam (--nbest) and let scripts/closest.py choose among it"
-    refuse_flags(args, [("--closest-to", None, instead)])
-    check_honoured(args)
-    if args.acceptance_head and args.strategy != "specdec":
-        raise ValueError(
-            f"--acceptance-head {args.acceptance_head}: --strategy {args.strategy} verifies no "
-            "drafts; use --strategy specdec"
-        )
-    _warn_of_no_tau(args)
-    limits = {name: getattr(args, name) for name in LIMITS}
-    rule = choose_rule({option: vars(args)[option] for option in RULE_OPTIONS})
+    for name, flag, nothing in (*REFUSED, *NOT_OF_TEXT):
+        if (value := getattr(args, name)) is not None and value != nothing:
+            raise ValueError(
+                f"{flag} {value}: is not supported here; fairseq's own commands have it"
+            )
+    precisions = [name for flag, name in PRECISION_FLAGS.items() if getattr(args, flag)]
+    if len({*precisions, args.precision} - {"float32"}) > 1:
+        raise ValueError("--precision, --fp16, --bf16, --fp64: give one of them")
+    rule = choose_rule(args)
+    plain = {name: getattr(args, name) for name in option_fields(Settings)}
+    plain["precision"] = next(iter(precisions), args.precision)
+    names = option_fields(GenerationLimits)
+    limits = GenerationLimits(
+        **{name: getattr(args, name) for name in names}, normalize_scores=not args.unnormalized
+    )
     return Settings(
-        **_models_and_text(args),
-        **{name: getattr(args, name) for name in PLAIN},
-        ar_backend=args.AR_backend,
+        **{**plain, **_models_and_text(args)},
+        post_process=args.post_process,
         # Beam search accepts nothing; Settings refuses that it draws.
         rule=StrictRule() if args.strategy == "fairseq" and not rule.draws else rule,
         controller=controller_of(vars(args)),
-        limits=GenerationLimits.from_config(Namespace(**limits)),
+        limits=limits,
         device="cuda" if torch.cuda.is_available() and not args.cpu else "cpu",
-        precision=_precision(args),
     )

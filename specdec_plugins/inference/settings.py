@@ -1,4 +1,4 @@
-"""What a run of inference is asked to do, checked before anything is loaded."""
+"""The settings of a run of inference, checked before anything is loaded."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from specdec_plugins.checkpoints.architectures import AS_TRANSFORMER
 from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
 from specdec_plugins.decoding.controllers.base import Controller
 from specdec_plugins.decoding.controllers.simple import Auto
 from specdec_plugins.decoding.engine_choice import (
-    ENGINE,
-    OF_DRAFTER,
     PRECISION,
+    PRECISIONS,
+    EngineOptions,
     check_drafter,
     check_engine,
 )
-from specdec_plugins.decoding.limits import REPETITION_PENALTY, GenerationLimits
-from specdec_plugins.decoding.stock_search import check_stock_search
+from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.options import check_options, option
 from specdec_plugins.files.output import JsonObject
 from specdec_plugins.inference.pair_folder import pair_settings
 
@@ -35,17 +36,10 @@ PLAIN: JsonObject = {
 }
 """Settings by which models are loaded quickly, to look at them."""
 
-TYPED: tuple[tuple[str, type, str], ...] = (
-    ("controller", Controller, "Tree(tree_nodes=8)"),
-    ("rule", AcceptanceRule, "RelaxedRule(beta=3, tau=1.0)"),
-    ("limits", GenerationLimits, "GenerationLimits(max_len_b=100)"),
-)
-"""Settings that are objects, which somebody may give by a name."""
-
 
 @dataclass(frozen=True)
-class Settings:
-    """A run of inference; messages name the flags of ``scripts/inference.py``."""
+class Settings(EngineOptions):
+    """A run of inference. Fields that are options are flags of specdec-translate, too."""
 
     data: str
     """The folder of ``dict.{source}.txt`` and ``dict.{target}.txt``; also of the BPE ``codes``."""
@@ -53,35 +47,35 @@ class Settings:
     """The verifier's checkpoint."""
     path: str | None = None
     """The drafter's checkpoint."""
-    strategy: str = "specdec"
-    """``specdec``, ``AR`` (without a drafter), ``fairseq`` (stock beam search) or ``drafter``."""
-    ar_backend: str = "auto"
-    """What decodes without a drafter: ``ours``, ``ctranslate2``, or ``auto``, which is what was
-    measured to be faster here, and else ours."""
-    batch: int = 1
-    """Sentences decoded together."""
-    beam: int = 5
-    """Beam size of the strategy ``fairseq``."""
-    nbest: int = 1
-    """Outputs of a beam that are put out a line, best first, with tabs between."""
-    block_size: int | None = None
-    """k; None is what the drafter was trained for."""
+    strategy: str = option(
+        "specdec",
+        "specdec (default); AR: cached, without a drafter; fairseq: stock beam search; drafter: "
+        "the drafter alone, unverified",
+        choices=STRATEGIES,
+    )
+    ar_backend: str = option(
+        "auto",
+        "what decodes without a drafter: ours; ctranslate2 (CPUs; extra [ctranslate2]); auto (what "
+        "specdec-tune found to be faster, else ours)",
+        choices=AR_BACKENDS,
+    )
+    batch: int = option(1, "sentences at a time (1)", 1)
+    beam: int = option(5, "for --strategy fairseq (5)", 1)
+    nbest: int = option(1, "", 1)
+    """Outputs of a beam, put out in one line, best first, with tabs between."""
+    block_size: int | None = option(None, "slots drafted in a pass (what was trained)", 1)
     rule: AcceptanceRule = field(default_factory=StrictRule)
     controller: Controller = field(default_factory=Auto)
     limits: GenerationLimits = field(default_factory=GenerationLimits)
-    source_lang: str | None = None
-    """The source language; None is the verifier checkpoint's, as for the target."""
-    target_lang: str | None = None
-    target_prefix: str | None = None
-    """What every output begins with: symbols of the target dictionary with blanks between, such as
-    a language token; None leaves the beginning to the model."""
+    source_lang: str | None = option(None, "default: the checkpoint's")
+    target_lang: str | None = option(None, "default: the checkpoint's")
+    target_prefix: str | None = option(
+        None,
+        "what every output begins with, in the target's segmented text: a language token, for "
+        "instance",
+    )
     device: str = "cpu"
-    engine: str = ENGINE.default
-    """What runs the models; stock beam search is torch's."""
-    precision: str = PRECISION.default
-    """The precision of the engine's arithmetic."""
-    drafter_precision: str | None = OF_DRAFTER.default
-    """The precision of the drafter's; None: the same."""
+    precision: str = option("float32", f"{PRECISION} (float32)", choices=PRECISIONS)
     tokenizer: str | None = None
     """fairseq's ``--tokenizer``; None where the text is tokenised already."""
     bpe: str | None = None
@@ -90,76 +84,44 @@ class Settings:
     """Options of tokenizer and BPE under fairseq's names (``bpe_codes``, …)."""
     post_process: str | None = None
     """fairseq's ``--post-process``; None removes ``@@ `` markers, unless ``bpe`` does so."""
-    keep_bpe: bool = False
-    """Put out segmented text."""
-    as_transformer: bool = False
-    """Fields of a checkpoint that fairseq does not know change nothing of the network."""
+    keep_bpe: bool = option(False, "put out segmented text as it is")
+    as_transformer: bool = option(False, AS_TRANSFORMER)
     trace: bool = False
-    """Record the steps of every sentence; only where a verifier takes steps of our own."""
+    """Record the steps of every sentence."""
 
     def __post_init__(self) -> None:
         """
         Raises:
-            TypeError: a controller, rule or limits that are none.
-            ValueError: a setting that cannot be, naming its flag.
+            ValueError: a setting that cannot be, by its flag.
         """
-        for name, kind, example in TYPED:
-            if not isinstance(getattr(self, name), kind):
-                raise TypeError(f"{name}: give {example}, or another {kind.__name__}")
-        if self.strategy not in STRATEGIES:
-            raise ValueError(f"--strategy {self.strategy}: must be one of {', '.join(STRATEGIES)}")
-        self._check_counts()
-        self._check_strategy()
-        self._check_limits()
-        self._check_engine()
-
-    def _check_counts(self) -> None:
-        if self.target_prefix is not None and not self.target_prefix.strip():
-            raise ValueError(
-                "--target-prefix: is blank; name symbols of the target, or leave it out"
-            )
-        counts = {"batch": self.batch, "beam": self.beam, "nbest": self.nbest}
-        if self.block_size is not None:
-            counts["block-size"] = self.block_size
-        for flag, count in counts.items():
-            if count < 1:
-                raise ValueError(f"--{flag} {count}: must be at least 1")
-        if self.nbest != 1 and (self.strategy != "fairseq" or self.nbest > self.beam):
-            raise ValueError(
-                f"--nbest {self.nbest}: only a beam has several outputs; give --strategy fairseq, "
-                "and a --beam that is as large"
-            )
-
-    def _check_strategy(self) -> None:
-        if self.ar_backend not in AR_BACKENDS:
-            raise ValueError(
-                f"--AR-backend {self.ar_backend}: must be one of {', '.join(AR_BACKENDS)}"
-            )
-        name = self.controller.name
-        if self.strategy != "specdec" and name not in ("auto", "constant"):
-            raise ValueError(
-                f"--controller {name}: there is nothing to control with --strategy "
-                f"{self.strategy}; use --strategy specdec"
-            )
+        check_options(self)
+        strategy = self.strategy
+        penalty = self.limits.repetition_penalty
+        stock_or_alone = strategy in ("fairseq", "drafter")
+        refused = {
+            f"--controller {self.controller.name}": strategy != "specdec"
+            and self.controller.name not in ("auto", "constant"),
+            "--sampling": stock_or_alone and self.rule.draws,
+            f"--repetition-penalty {penalty}": stock_or_alone and penalty != 1,
+            "--trace": self.trace and strategy not in TRACED,
+            f"--nbest {self.nbest}": self.nbest > (self.beam if strategy == "fairseq" else 1),
+        }
+        for flag, is_refused in refused.items():
+            if is_refused:
+                raise ValueError(f"{flag}: cannot be had with --strategy {strategy}")
         if self.drafts and not self.path:
             raise ValueError(
-                f"--path: give the drafter's checkpoint (or a pair's folder and no --AR-path), "
-                f"or translate without a drafter; --strategy {self.strategy} needs one"
+                f"--path: give the drafter's checkpoint (or a pair's folder and no --AR-path); "
+                f"--strategy {strategy} needs one"
             )
-        if self.strategy != "drafter" and not self.ar_path:
+        if strategy != "drafter" and not self.ar_path:
             raise ValueError(
-                f"--AR-path: give the verifier's checkpoint; --strategy {self.strategy} needs one"
+                f"--AR-path: give the verifier's checkpoint; --strategy {strategy} needs one"
             )
-        if self.strategy in ("drafter", "fairseq") and self.rule.draws:
-            raise ValueError(
-                f"--sampling: --strategy {self.strategy} takes the best tokens; use --strategy "
-                "specdec or AR, or fairseq's own commands"
-            )
-        if self.trace and self.strategy not in TRACED:
-            raise ValueError(
-                f"--trace: --strategy {self.strategy} has no draft and verify steps to record; "
-                f"use one of {', '.join(TRACED)}"
-            )
+        engine = "eager" if strategy == "fairseq" else self.engine
+        check_engine(engine, self.precision, self.device)
+        if self.drafts:
+            check_drafter(engine, self.precision, self.drafter_precision, self.device)
 
     @classmethod
     def of_model(cls, folder: Path, **given: Any) -> Settings:
@@ -174,30 +136,8 @@ class Settings:
         """
         return cls(**{**pair_settings(Path(folder)), **given})
 
-    def _check_limits(self) -> None:
-        limits = self.limits
-        if limits.max_len_a == 0 and limits.min_len > limits.max_len_b:
-            raise ValueError(
-                f"--min-len {limits.min_len}: is above the maximum length, "
-                f"--max-len-b {limits.max_len_b}"
-            )
-        if self.strategy == "fairseq":
-            check_stock_search(asdict(limits))
-        if self.strategy == "drafter" and limits.repetition_penalty != 1:
-            raise ValueError(
-                f"{REPETITION_PENALTY.flag} {limits.repetition_penalty}: changes the verifier's "
-                "scores, and the drafter alone has its own; use --strategy specdec or AR"
-            )
-
-    def _check_engine(self) -> None:
-        engine = "eager" if self.strategy == "fairseq" else ENGINE.check(self.engine)
-        check_engine(engine, PRECISION.check(self.precision), self.device)
-        of_drafter = OF_DRAFTER.check(self.drafter_precision)
-        if self.drafts:
-            check_drafter(engine, self.precision, of_drafter, self.device)
-
     def describe(self) -> JsonObject:
-        """All settings, for reports and to know a run again."""
+        """Return all settings, for reports and to know a run again."""
         described = {field.name: getattr(self, field.name) for field in fields(self)}
         return {
             **described,
@@ -209,16 +149,16 @@ class Settings:
 
     @property
     def drafts(self) -> bool:
-        """Whether the strategy uses a drafter."""
+        """True if the strategy uses a drafter."""
         return self.strategy == "drafter" or (self.strategy == "specdec" and self.controller.drafts)
 
     @property
     def by_ctranslate2(self) -> bool:
-        """Whether CTranslate2 is to decode, if it can."""
+        """True if CTranslate2 is to decode, if it can."""
         decodes = self.strategy in TRACED and not self.drafts
         return decodes and self.ar_backend == CTRANSLATE2
 
     @property
     def window(self) -> int:
-        """Lines that are read before any is translated, to be sorted by length; 1 at batch 1."""
+        """Lines that are read ahead, to be sorted by length; 1 at batch 1."""
         return 1 if self.batch == 1 else 64 * self.batch

@@ -37,7 +37,7 @@ from specdec_plugins.data.block_mask import (
     sentence_seeds,
     sentence_uniforms,
 )
-from specdec_plugins.decoding.acceptance import RULE_OPTIONS, choose_rule
+from specdec_plugins.decoding.acceptance import choose_rule
 from specdec_plugins.decoding.controllers.base import controller_of
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.hypothesis import Hypothesis
@@ -93,7 +93,7 @@ class TranslationSpecdecTask(TranslationTask):
             raise ValueError(f"--total-up {cfg.total_up}: must be at least 1")
         if cfg.left_pad_target:
             raise ValueError("--left-pad-target: blocks are cut from right-padded targets")
-        self.rule = choose_rule({name: getattr(cfg, name) for name in RULE_OPTIONS})
+        self.rule = choose_rule(generation_options(None, cfg))
         self.limits = GenerationLimits.from_config(cfg)
         self.controller = controller_of(vars(generation_options(None, cfg)))
         self.multilingual: Multilingual | None = None

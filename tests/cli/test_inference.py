@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +92,6 @@ def test_published_command_line(
     tmp_path: Path,
     run: RunScript,
     capfd: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
 ) -> None:
     published = (
         "--user-dir specdec_plugins --task translation_lev_modified --remove-bpe "
@@ -103,44 +101,11 @@ def test_published_command_line(
     )
     assert run(*published.split(), path=str(world / "block.pt"), max_len_b=None) == 0
     assert len(lines_of(tmp_path / "out.txt")) == len(SENTENCES)
-    assert [record.message for record in caplog.records if "nothing" in record.message] == [
-        "these flags do nothing here: --remove-bpe --max-sentences --iter-decode-max-iter "
-        "--iter-decode-eos-penalty --iter-decode-with-beam --gen-subset --beam"
-    ]
     captured = capfd.readouterr()
     assert captured.out == ""
     title = "specdec, batch 1, block size 3, relaxed (beta 5, tau 3.0); eager, float32 on cpu"
     assert title in captured.err
     assert "acceptance length" in captured.err
-
-
-def test_used_flags_are_not_called_useless(
-    run: RunScript, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (source := tmp_path / "in.txt").write_text("w1 w2\n")
-    run = partial(run, input_path=str(source))
-    assert run("--strategy", "AR", "--lenpen=0.5", "--min-len", "2", "--quiet", "--seed=3") == 0
-    assert not caplog.records
-    assert run("--strategy", "AR", "--sampling", "--sampling-topk=3") == 0
-    assert run("--strategy", "AR", "--repetition-penalty=1.2") == 0
-    assert not caplog.records
-    assert run("--strategy", "AR", "--bpe-codes", "x", "--lm-weight=1") == 0
-    assert run("--strategy", "AR", "--tau=2", "--beta=3", "--tree-nodes", "4") == 0
-    assert run("--strategy", "drafter", "--stop-threshold=0.5", "--block-size=3") == 0
-    unused = ["--stop-threshold=0.5", "--acceptance-head", "head.pt"]
-    assert run("--controller", "tree", "--tree-nodes=5", "--max-draft=3", *unused) == 0
-    assert run("--controller", "none", "--block-size=3", "--beta=3") == 0
-    assert run("--tau=3") == 0
-    assert run("--beta=3") == 0
-    assert [r.message for r in caplog.records] == [
-        "these flags do nothing here: --bpe-codes --lm-weight",
-        "these flags do nothing here: --tau --beta --tree-nodes",
-        "these flags do nothing here: --stop-threshold",
-        "these flags do nothing here: --stop-threshold --acceptance-head",
-        "these flags do nothing here: --block-size --beta",
-        "these flags do nothing here: --tau",
-        "--beta 3: without --tau accepts only what is as probable as the verifier's own token",
-    ]
 
 
 @pytest.mark.parametrize("strategy", ["specdec", "fairseq"])
@@ -220,9 +185,7 @@ def test_an_engine_is_chosen_and_reported(
     assert outputs[0] == outputs[1]
 
 
-def test_drafts_in_a_precision_of_their_own(
-    run: RunScript, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_drafts_in_a_precision_of_their_own(run: RunScript, tmp_path: Path) -> None:
     need_bfloat16()
     stats, outputs = tmp_path / "stats.json", []
     for flags in ([], ["--drafter-precision", "bfloat16"]):
@@ -230,9 +193,7 @@ def test_drafts_in_a_precision_of_their_own(
         outputs.append(lines_of(tmp_path / "out.txt"))
     assert outputs[0] == outputs[1]
     assert json.loads(stats.read_text())["precision"] == "float32, bfloat16 drafts"
-    assert "these flags do nothing here" not in caplog.text
     assert run("--strategy", "AR", "--cpu", *flags) == 0
-    assert "these flags do nothing here: --drafter-precision" in caplog.text
 
 
 @pytest.mark.parametrize(("below", "drafts_anew"), [("inf", True), ("0", False)])
@@ -477,31 +438,19 @@ def test_a_line_too_short_for_the_minimum(
         (["--path", "block.pt", "--block-size", "4"], 2, "blocks of 1 to 3"),
         (["--controller", "clever"], 2, "--controller clever: must be one of constant, heur"),
         (["--controller", "acceptance-head"], 2, "acceptance-head: there is no acceptance head"),
-        (["--controller", "heuristic", "--strategy", "AR"], 2, "heuristic: there is nothing to"),
+        (["--controller", "heuristic", "--strategy", "AR"], 2, "--controller heuristic: cannot be"),
         (["--max-draft", "5"], 2, "--max-draft 5: is above the block size, 4"),
         (["--batch", "0"], 2, "--batch 0: must be at least 1"),
         (["--strategy", "fairseq", "--beam", "0"], 2, "--beam 0: must be at least 1"),
         (["--warmup", "-1"], 2, "--warmup -1"),
-        (["--fp16", "--bf16"], 2, "--fp16 and --bf16"),
-        (["--precision", "int8", "--bf16"], 2, "--bf16 and --precision: give one of them"),
+        (["--fp16", "--bf16"], 2, "--fp16, --bf16, --fp64: give one of them"),
+        (["--precision", "int8", "--bf16"], 2, "--precision, --fp16, --bf16"),
         (["--precision", "int8", "--cpu"], 2, "--precision int8: needs OpenVINO, which is not"),
-        (
-            ["--repetition-penalty", "2", "--strategy", "fairseq"],
-            2,
-            "--repetition-penalty 2.0: fairseq's own search has none; translate with a drafter",
-        ),
-        (
-            ["--repetition-penalty", "2", "--strategy", "drafter"],
-            2,
-            "--repetition-penalty 2.0: changes the verifier's scores, and the drafter alone",
-        ),
-        (["--strategy", "AR", "--acceptance-head", "x"], 2, "--acceptance-head x: --strategy AR"),
-        (["--sampling", "--strategy", "drafter"], 2, "--sampling: --strategy drafter takes the"),
-        (["--sampling", "--strategy", "fairseq"], 2, "--sampling: --strategy fairseq takes the"),
+        (["--repetition-penalty", "2", "--strategy", "fairseq"], 2, "penalty 2.0: cannot be had"),
+        (["--sampling", "--strategy", "drafter"], 2, "--sampling: cannot be had with"),
         (["--sampling", "--controller", "oracle"], 2, "--controller oracle: looks at drafted"),
         (["-s", "de", "-t", "en"], 1, "translates from en to de; give -s en -t de, or neither"),
-        (["--nbest", "6", "--strategy", "fairseq"], 2, "--nbest 6: only a beam has several"),
-        (["--closest-to", "some.txt"], 2, "--closest-to some.txt: is gone; put out all of a beam"),
+        (["--nbest", "6", "--strategy", "fairseq"], 2, "--nbest 6: cannot be had"),
         (["--min-len", "20"], 2, "--min-len 20: is above the maximum length"),
         (
             ["--max-len-a", "0.1", "--max-len-b", "0", "--min-len", "2"],
@@ -515,7 +464,7 @@ def test_a_line_too_short_for_the_minimum(
         ),
         (["--strategy", "fairseq", "--lenpen", "1e20"], 2, "--lenpen 1e+20: is too large"),
         (["--post-process", "nonsense"], 2, "--post-process nonsense"),
-        (["--sampling", "--sampling-topp", "2"], 2, "2.0: must be at mos"),
+        (["--sampling", "--sampling-topp", "2"], 2, "2.0: must be at most 1"),
         (["--no-such-flag"], 2, "unrecognized arguments: --no-such-flag"),
         (["--user-dir", "no_such_folder"], 2, "--user-dir no_such_folder: cannot be imported"),
         (["--source-lang", "fr"], 1, "dict.fr.txt: no such file; its folder must hold"),
@@ -523,7 +472,7 @@ def test_a_line_too_short_for_the_minimum(
         (["--output-path", "nowhere/out"], 1, "its folder cannot be written to"),
         (["--output-path", "-", "--resume"], 1, "--resume: needs an ordinary file"),
         (["--output-path", "/dev/null", "--resume"], 1, "--resume: needs an ordinary file"),
-        (["--trace", "t", "--strategy", "drafter"], 2, "--trace: --strategy drafter has no draft"),
+        (["--trace", "t", "--strategy", "drafter"], 2, "--trace: cannot be had with"),
         (["--trace", "-"], 1, "--trace -: cannot go to standard output; name a file"),
         (["--bpe", "subword_nmt", "--bpe-codes", "missing"], 1, "--bpe subword_nmt: cannot be"),
         (["--bpe", "sentencepiece"], 1, "--bpe sentencepiece: needs --sentencepiece-model; give"),
@@ -533,8 +482,7 @@ def test_a_line_too_short_for_the_minimum(
             "--bpe sentencepiece: cannot be set up (",
         ),
         (["--target-prefix", "w1 word"], 2, "--target-prefix w1 word: the target dictionary has"),
-        (["--target-prefix", " "], 2, "--target-prefix: is blank; name symbols"),
-        (["--prefix-size", "1"], 2, "--prefix-size 1: not supported here; give --target-prefix"),
+        (["--prefix-size", "1"], 2, "--prefix-size 1: is not supported here"),
         (["--tokenizer", "nonsense"], 2, "--tokenizer: invalid choice"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -238,7 +238,8 @@ def test_what_is_to_be_found_out_is_not_given(
     for given in ("--strategy", "AR"), ("--controller", "tree"), ("--batch", "0"):
         assert tune.main(flags(pair, *given)) == 2
         error = capfd.readouterr().err
-        assert error.startswith(f"tune.py: {given[0]} {given[1]}: ")
+        assert error.startswith("tune.py: --")
+        assert given[0] in error
     (pair / "example.de").write_text(TEXT)
     try:
         assert tune.main(flags(pair)) == 2

@@ -195,7 +195,7 @@ def test_each_place_sees_what_is_before_it(
 
 @pytest.mark.parametrize("penalty", [0.0, -1.0, math.nan, math.inf, 1e7])
 def test_impossible_penalties(penalty: float) -> None:
-    message = f"--repetition-penalty {penalty}: must be between 1e-06 and 1000000"
+    message = f"--repetition-penalty {penalty}: must be at least 1e-06 and at most 1000000"
     with pytest.raises(ValueError, match=message):
         GenerationLimits(repetition_penalty=penalty)
 

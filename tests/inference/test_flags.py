@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from argparse import Action
 
 import pytest
 from fairseq import options
 from fairseq.dataclass.configs import GenerationConfig
 
-from specdec_plugins.decoding.limits import REFUSED
-from specdec_plugins.inference import flags
-from specdec_plugins.inference.flag_checks import NOT_OF_TEXT
-from specdec_plugins.inference.flags import TranslationParser, make_settings
+from specdec_plugins.cli import inference, tune
+from specdec_plugins.decoding.acceptance import RULE_OPTIONS
+from specdec_plugins.decoding.controllers.base import CONTROLLERS
+from specdec_plugins.decoding.limits import REFUSED, GenerationLimits
+from specdec_plugins.decoding.options import option_fields
+from specdec_plugins.inference.flags import NOT_OF_TEXT, TranslationParser, make_settings
+from specdec_plugins.inference.settings import Settings
 
 # By why they change no output of ours.
 NOTHING = {
@@ -51,32 +55,26 @@ def flags_of_fairseq() -> dict[str, Action]:
     return {action.dest: action for action in parser._actions if action.option_strings}
 
 
-def our_parser() -> TranslationParser:
-    parser = TranslationParser("translate", None, [])
-    parser.parse(["data", "--AR-path", "verifier.pt"])
-    return parser
-
-
-def test_our_commands_know_what_to_do_with_every_flag() -> None:
-    """A flag that our commands do not take is refused by name, too."""
-    parser = our_parser()
-    honoured = {*parser._own_names(), *flags.USED, "post_process", "help"}
-    taken = {
-        name
-        for name, action in flags_of_fairseq().items()
-        if action.option_strings[-1] in parser._option_string_actions
-    }
-    assert len(taken) > 80
-    assert taken - honoured - NAMES_REFUSED == taken & HARMLESS
-    assert not NAMES_REFUSED & HARMLESS
-
-
 def test_the_generator_knows_what_to_do_with_every_option() -> None:
-    """Those of ``fairseq-generate``, ``fairseq-interactive`` and the hub interface."""
-    honoured = {*flags.LIMITS, *flags.SAMPLING, "beam"}
+    """Options of ``fairseq-generate``, ``fairseq-interactive`` and the hub interface."""
+    honoured = {*option_fields(GenerationLimits), "unnormalized", "beam"}
+    honoured |= {"sampling", "sampling_topk", "sampling_topp"}
     options = {name for name in vars(GenerationConfig()) if name != "_name"}
     assert len(options) > 30
     assert options - honoured - NAMES_REFUSED == options & HARMLESS
+
+
+def test_help_shows_few_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    """But names all of ours."""
+    for command, count in ((inference, 30), (tune, 12)):
+        with pytest.raises(SystemExit):
+            command.main(["--help"])
+        text = capsys.readouterr().out
+        shown = re.findall(r"^  (?:-\w.*?, )?(-[-\w]+|PAIR)\b", text, re.M)
+        assert len(shown) <= count
+        for owner in (Settings, *RULE_OPTIONS, *CONTROLLERS.values()):
+            named = option_fields(owner).keys() - {"ar_backend", "nbest"}
+            assert [name for name in named if f"--{name.replace('_', '-')}" not in text] == []
 
 
 def argument(action: Action) -> list[str]:

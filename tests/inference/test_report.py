@@ -34,6 +34,7 @@ def settings(tmp_path: Path) -> Settings:
         ar_path=str(tmp_path / "verifier.pt"),
         path=str(tmp_path / "drafter.pt"),
         ar_backend="ours",
+        as_transformer=True,
         batch=3,
         beam=7,
         block_size=4,

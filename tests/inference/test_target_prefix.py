@@ -120,8 +120,6 @@ def test_what_no_target_begins_with(world: Path, word: str) -> None:
 
 
 def test_prefixes_that_are_none(world: Path) -> None:
-    with pytest.raises(ValueError, match=r"^--target-prefix: is blank; name"):
-        make_settings(world, target_prefix=" ")
     translator = load(world)
     for prefixes in (["w1"] * 8, ["w1"] * 10):
         with pytest.raises(ValueError, match=r"^target_prefix: give one for all lines, or as many"):

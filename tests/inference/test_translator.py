@@ -19,7 +19,7 @@ from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.controllers.simple import AcceptanceHeadController, Auto
 from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.files.lines import Line
-from specdec_plugins.inference import Settings, load_translator
+from specdec_plugins.inference import load_translator
 from specdec_plugins.inference.loading import LARGE_BATCH
 from specdec_plugins.inference.translator import Translator
 from specdec_plugins.models.acceptance_head import fingerprint
@@ -97,20 +97,6 @@ def test_lines_that_are_none(world: Path) -> None:
         list(translator.translate(["w1\nw2"]))
     expected = [one.text for one in translator.translate(["w1", "w2"])]
     assert [one.text for one in translator.translate(["w1\n", "w2\r\n"])] == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "example"),
-    [
-        ("controller", "tree", "Tree.*, or another Controller"),
-        ("rule", "strict", "RelaxedRule.*, or another AcceptanceRule"),
-        ("limits", 20, "GenerationLimits.*, or another GenerationLimits"),
-    ],
-)
-def test_names_in_place_of_objects(name: str, value: object, example: str) -> None:
-    given: dict[str, Any] = {"data": "", "ar_path": "v.pt", "path": "d.pt", name: value}
-    with pytest.raises(TypeError, match=f"^{name}: give {example}"):
-        Settings(**given)
 
 
 def test_a_large_batch_on_a_cpu_is_warned_of(world: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -450,12 +450,12 @@ class TestOptions:
             ({"block_size": 0}, "--block-size 0: must be at least 1"),
             ({"blocks_per_sentence": 0}, "--blocks-per-sentence 0: must be at least 1"),
             ({"left_pad_target": True}, "--left-pad-target: blocks are cut from right-padded"),
-            ({"beta": 0}, "--beta 0: must be between 1"),
-            ({"tau": -1.0}, r"--tau -1\.0: must be 0 or more"),
+            ({"beta": 0}, "--beta 0: must be at least 1"),
+            ({"tau": -1.0}, r"--tau -1\.0: must be at least 0"),
             ({"total_up": 0}, "--total-up 0: must be at least 1"),
             (
                 {"controller": "confidence", "confidence_threshold": 1.5},
-                r"--confidence-threshold 1\.5: must be between 0",
+                r"--confidence-threshold 1\.5: must be at least 0",
             ),
             (
                 {"min_draft": 3, "max_draft": 2, "controller": "constant"},
@@ -576,7 +576,7 @@ class TestRoles:
         task = TranslationSpecdecTask(cfg, make_dictionary(), make_dictionary())
         generator = task.build_generator([make_causal(), make_verifier()], args)
         assert generator.limits.repetition_penalty == penalty
-        fault = f"--repetition-penalty {penalty}: fairseq's own search has none; translate with a"
+        fault = f"--repetition-penalty {penalty}: is not in fairseq's search; translate with a"
         with pytest.raises(ValueError, match=fault):
             task.build_generator([make_verifier()], args)
 
@@ -586,7 +586,7 @@ class TestRoles:
         args = Namespace(sampling=True, sampling_topk=3, sampling_topp=0.5)
         generator = task.build_generator([make_causal(), make_verifier()], args)
         assert generator.rule.sampling == Sampling(3, 0.5)
-        with pytest.raises(ValueError, match="--sampling-topk and --sampling-topp: fairseq's own"):
+        with pytest.raises(ValueError, match="--sampling-topk, --sampling-topp: fairseq takes"):
             task.build_generator([make_verifier()], args)
 
     def test_a_verifier_alone_is_fairseqs_affair(self, task: TranslationSpecdecTask) -> None:

@@ -6,7 +6,7 @@ import re
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -22,23 +22,7 @@ from specdec_plugins.decoding.acceptance.tree_walk import walk_along
 from specdec_plugins.decoding.acceptance.verification import Accepted, Verification
 from specdec_plugins.decoding.indices import indices
 from specdec_plugins.decoding.limits import LARGEST
-from specdec_plugins.decoding.options import Option, Value, Values, by_name, flags
-
-BETA = Option(
-    "beta", 1, "accept among the verifier's best BETA tokens; 1 is strict", int, least=1,
-    most=LARGEST,
-)  # fmt: skip
-TAU = Option("tau", 0.0, "and within TAU nats of its best (relaxed acceptance)", least=0)
-SAMPLING = Option(
-    "sampling", False, "draw tokens instead of taking the best, as the verifier alone would", bool
-)
-TOPK = Option("sampling_topk", -1, "draw from the verifier's most probable tokens, so many", int)
-TOPP = Option(
-    "sampling_topp", -1.0,
-    "draw from the fewest tokens that together have this probability (of what --sampling-topk "
-    "left)",
-    most=1,
-)  # fmt: skip
+from specdec_plugins.decoding.options import check_options, option, option_fields
 
 
 class AcceptanceRule:
@@ -51,22 +35,23 @@ class AcceptanceRule:
 
     name: ClassVar[str]
     """Also of the acceptance head's file for it."""
-    options: ClassVar[tuple[Option[object], ...]] = ()
+    options: ClassVar[type | None] = None
+    """The dataclass of its options; None if they are its own fields."""
     lossless: ClassVar[bool] = True
-    """Whether output, or its distribution, is that of the verifier alone."""
+    """True if the output, or its distribution, is that of the verifier alone."""
     draws: ClassVar[bool] = False
-    """Whether drafts are to be drawn, by :meth:`propose`."""
+    """True if drafts are to be drawn, by :meth:`propose`."""
     several: ClassVar[bool] = True
-    """Whether more than one of the tokens that may come next may be good."""
+    """True if several of the tokens that may come next may be good."""
     takes_temperature: ClassVar[bool] = True
-    """Whether what is accepted depends on the temperature."""
+    """True if acceptance depends on the temperature."""
 
     @classmethod
-    def from_options(cls, values: Values) -> AcceptanceRule | None:
+    def from_options(cls, values: Mapping[str, Any]) -> AcceptanceRule | None:
         """Return the rule, if these values of all options ask for it.
 
         Raises:
-            ValueError: they ask for it and for something that it does not go with, by the flags.
+            ValueError: they contradict each other, by the flags.
         """
         raise NotImplementedError
 
@@ -75,23 +60,23 @@ class AcceptanceRule:
         return f"{self.name} ({given})"
 
     @property
-    def values(self) -> dict[str, Value]:
-        """The values of its options that it depends on: what to give to have it."""
+    def values(self) -> dict[str, Any]:
+        """The values of options that select this rule."""
         return {}
 
     @property
     def flags(self) -> str:
-        """What to give to have it."""
-        return flags(self.values)
+        """Command-line flags that select this rule, e.g. ``--beta 3 --tau 1.0``."""
+        flags = ((f"--{name.replace('_', '-')}", value) for name, value in self.values.items())
+        return " ".join(flag if value is True else f"{flag} {value}" for flag, value in flags)
 
     def agrees(
         self, verification: Verification, own: Tensor, drafted: Tensor, after: Tensor
     ) -> Tensor:
-        """``(rows, drafted)`` bool: which drafted tokens may be committed, each by itself; those
-        that are the verifier's own, if a rule knows no better.
+        """Return ``(rows, drafted)`` True for drafted tokens that may be committed, each by itself.
 
         Args:
-            own: ``(rows, slots)`` what :meth:`own` says.
+            own: ``(rows, slots)`` the verifier's tokens, of :meth:`own`.
             drafted: ``(rows, drafted)`` tokens.
             after: ``(rows, drafted)`` the slot whose scores judge each of them.
         """
@@ -99,7 +84,7 @@ class AcceptanceRule:
         return drafted == own.gather(1, after)
 
     def own(self, verification: Verification) -> Tensor:
-        """``(rows, slots)`` the token that the verifier commits after each that it read."""
+        """Return ``(rows, slots)`` the token that the verifier commits after each slot."""
         return verification.best
 
     def accept_chain(
@@ -114,7 +99,7 @@ class AcceptanceRule:
         Args:
             drafted: ``(rows, slots)`` tokens, each following the one before it.
             lengths: ``(rows,)`` how many of them are each row's.
-            room: as of :func:`walk`.
+            room: as in :func:`walk`.
         """
         own = self.own(verification)
         after = indices(drafted.size(1), drafted.device).expand_as(drafted)
@@ -124,16 +109,16 @@ class AcceptanceRule:
     def probabilities_of(
         self, verification: Verification, drafted: Tensor, after: Tensor
     ) -> Tensor:
-        """For a trace: ``(rows, drafted)`` how probable drafted tokens are to the verifier.
+        """Return ``(rows, drafted)`` the verifier's probabilities of drafted tokens, for traces.
 
         Args:
-            drafted, after: as of :meth:`agrees`.
+            drafted, after: as in :meth:`agrees`.
         """
         # A negative penalty of unknown words adds to what was normalised.
         return verification.of(drafted, after).exp().clamp(max=1)
 
     def propose(self, scores: Tensor, temperature: float) -> Tensor:
-        """``(…, candidates)`` what to draw drafts by, of the drafter's scores."""
+        """Return ``(..., candidates)`` probabilities to draw drafts by, of the drafter's scores."""
         raise NotImplementedError(f"{self.name} acceptance draws no drafts")
 
     def judge_drawn(
@@ -143,9 +128,12 @@ class AcceptanceRule:
         proposal: Proposal,
         lengths: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Of tokens ``(rows, slots)`` that were drawn by :meth:`propose`: which may be committed,
-        and ``(rows, 1)`` the verifier's own after them; ``lengths``: as of :meth:`accept_chain`,
-        None for all."""
+        """Judge tokens that were drawn by :meth:`propose`.
+
+        Returns:
+            ``(rows, slots)`` True for tokens that may be committed, and ``(rows, 1)`` the
+            verifier's own token after them.
+        """
         raise NotImplementedError(f"{self.name} acceptance draws no drafts")
 
     def accept_drawn(
@@ -156,7 +144,7 @@ class AcceptanceRule:
         lengths: Tensor,
         room: list[int] | None,
     ) -> Accepted:
-        """As :meth:`accept_chain`, of tokens that were drawn."""
+        """Accept a draft whose tokens were drawn; see :meth:`accept_chain`."""
         good, own = self.judge_drawn(verification, drafted, proposal, lengths)
         return walk_along(drafted, good, own, verification.eos, lengths, room)
 
@@ -173,13 +161,13 @@ class StrictRule(AcceptanceRule):
         return "strict"
 
     @classmethod
-    def from_options(cls, values: Values) -> StrictRule:
-        """Whatever no other rule is asked for."""
+    def from_options(cls, values: Mapping[str, Any]) -> StrictRule:
+        """Return the rule: it takes no options."""
         return cls()
 
     @property
-    def values(self) -> dict[str, Value]:
-        return {BETA.name: 1, TAU.name: 0.0}
+    def values(self) -> dict[str, Any]:
+        return {"beta": 1, "tau": 0.0}
 
 
 @dataclass(frozen=True)
@@ -190,22 +178,20 @@ class RelaxedRule(AcceptanceRule):
     best (SpecDec, Xia et al., EMNLP 2023 Findings, §3.2).
     """
 
-    beta: int
-    tau: float = 0.0
+    beta: int = option(1, "accept among the verifier's best BETA tokens; 1 is strict", 1, LARGEST)
+    tau: float = option(0.0, "and within TAU nats of its best (relaxed acceptance)", 0)
 
     name: ClassVar[str] = "relaxed"
-    options: ClassVar[tuple[Option[object], ...]] = (BETA, TAU)
     lossless: ClassVar[bool] = False
 
     @classmethod
-    def from_options(cls, values: Values) -> RelaxedRule | None:
-        """Asked for by a beta above 1."""
-        beta = values[BETA.name]
-        return cls(beta, values[TAU.name]) if beta > 1 else None
+    def from_options(cls, values: Mapping[str, Any]) -> RelaxedRule | None:
+        """Return the rule for a beta above 1."""
+        return cls(values["beta"], values["tau"]) if values["beta"] > 1 else None
 
     @property
-    def values(self) -> dict[str, Value]:
-        return {BETA.name: self.beta, TAU.name: self.tau}
+    def values(self) -> dict[str, Any]:
+        return {"beta": self.beta, "tau": self.tau}
 
     def agrees(
         self, verification: Verification, own: Tensor, drafted: Tensor, after: Tensor
@@ -213,6 +199,22 @@ class RelaxedRule(AcceptanceRule):
         score = verification.at(drafted, after)
         near = verification.at(own.gather(1, after), after) - score <= self.tau
         return verification.among_best(self.beta, score, after, near & score.isfinite())
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """The options of sampling."""
+
+    sampling: bool = option(
+        False, "draw tokens instead of taking the best, as the verifier alone would"
+    )
+    sampling_topk: int = option(-1, "draw from the verifier's most probable tokens, so many")
+    sampling_topp: float = option(
+        -1.0,
+        "draw from the fewest tokens that together have this probability (of what --sampling-topk "
+        "left)",
+        maximum=1,
+    )
 
 
 @dataclass(frozen=True)
@@ -226,7 +228,7 @@ class SamplingRule(AcceptanceRule):
     sampling: Sampling = field(default_factory=Sampling)
 
     name: ClassVar[str] = "sampling"
-    options: ClassVar[tuple[Option[object], ...]] = (SAMPLING, TOPK, TOPP)
+    options: ClassVar[type | None] = Drawing
     several: ClassVar[bool] = False
     draws: ClassVar[bool] = True
 
@@ -234,27 +236,24 @@ class SamplingRule(AcceptanceRule):
         return str(self.sampling)
 
     @classmethod
-    def from_options(cls, values: Values) -> SamplingRule | None:
-        """Asked for by ``--sampling``."""
-        sampling = Sampling(values[TOPK.name], values[TOPP.name])
-        if not values[SAMPLING.name]:
+    def from_options(cls, values: Mapping[str, Any]) -> SamplingRule | None:
+        """Return the rule for ``--sampling``."""
+        sampling = Sampling(values["sampling_topk"], values["sampling_topp"])
+        if not values["sampling"]:
             if str(sampling) != "sampling":
                 raise ValueError("--sampling-topk, --sampling-topp: give --sampling too")
             return None
-        if values[BETA.name] > 1 or values[TAU.name] > 0:
-            raise ValueError(
-                f"--beta {values[BETA.name]} --tau {values[TAU.name]}: go without --sampling, "
-                "which is lossless"
-            )
+        if values["beta"] > 1 or values["tau"] > 0:
+            raise ValueError("--beta, --tau: go without --sampling, which is lossless")
         return cls(sampling)
 
     @property
-    def values(self) -> dict[str, Value]:
-        found: dict[str, Value] = {SAMPLING.name: True}
+    def values(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"sampling": True}
         if self.sampling.topk > 0:
-            found[TOPK.name] = self.sampling.topk
+            found["sampling_topk"] = self.sampling.topk
         if self.sampling.topp > 0:
-            found[TOPP.name] = self.sampling.topp
+            found["sampling_topp"] = self.sampling.topp
         return found
 
     def own(self, verification: Verification) -> Tensor:
@@ -263,7 +262,6 @@ class SamplingRule(AcceptanceRule):
     def probabilities_of(
         self, verification: Verification, drafted: Tensor, after: Tensor
     ) -> Tensor:
-        """See the base class: as it draws them."""
         p = self.sampling.probabilities(verification.log_probabilities)
         return p.flatten(1).gather(1, after * p.size(-1) + drafted)
 
@@ -311,29 +309,31 @@ class AcceptAll(AcceptanceRule):
 
 
 RULES: tuple[type[AcceptanceRule], ...] = (SamplingRule, RelaxedRule, StrictRule)
-"""In the order in which they are asked whether they are meant; the last one always is."""
-RULE_OPTIONS = by_name(option for rule in RULES for option in rule.options)
-"""Of all rules."""
+"""All rules, in the order in which options are tried; the last one is the default."""
+RULE_OPTIONS: tuple[type, ...] = tuple(rule.options or rule for rule in RULES)
+"""The dataclasses of the options of all rules."""
 
 
-def choose_rule(values: Values | Namespace) -> AcceptanceRule:
+def choose_rule(values: Mapping[str, Any] | Namespace) -> AcceptanceRule:
     """Return the rule that options ask for.
 
     Args:
-        values: values by name, or a command line's; what is missing has its default.
+        values: values by name, or a command line's; missing values have their defaults.
 
     Raises:
-        ValueError: a value that cannot be, or options that do not go together, by their flags.
+        ValueError: a value that cannot be, or options that contradict each other, by their flags.
     """
     given = values if isinstance(values, Mapping) else vars(values)
-    known = {
-        name: option.check(given.get(name, option.default)) for name, option in RULE_OPTIONS.items()
-    }
-    return next(rule for rule in (found.from_options(known) for found in RULES) if rule)
+    known: dict[str, Any] = {}
+    for owner in RULE_OPTIONS:
+        options = owner(**{name: given[name] for name in option_fields(owner) if name in given})
+        check_options(options)
+        known |= vars(options)
+    return next(rule for rule in (kind.from_options(known) for kind in RULES) if rule)
 
 
 RELAXED = RelaxedRule(beta=3, tau=1.0)
-"""What relaxed acceptance is where nobody says how relaxed, as in the paper's tables."""
+"""Relaxed acceptance without values, as in the paper's tables."""
 
 
 def rule_named(name: str, relaxed: RelaxedRule = RELAXED) -> AcceptanceRule:
@@ -344,7 +344,7 @@ def rule_named(name: str, relaxed: RelaxedRule = RELAXED) -> AcceptanceRule:
     """
     found = re.fullmatch(r"relaxed:(\d+):(\d*\.?\d+)", name)
     if found is not None and int(found[1]) > 1:
-        return choose_rule({BETA.name: int(found[1]), TAU.name: float(found[2])})
+        return choose_rule({"beta": int(found[1]), "tau": float(found[2])})
     if name not in ("strict", "relaxed"):
         raise ValueError(
             f"--rule {name}: must be strict, relaxed or relaxed:BETA:TAU, for example "

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from specdec_plugins.decoding.acceptance.rules import AcceptanceRule, StrictRule
 from specdec_plugins.decoding.acceptance.sampling import tempered
-from specdec_plugins.decoding.limits import REPETITION_PENALTY, GenerationLimits, penalised
+from specdec_plugins.decoding.limits import GenerationLimits, penalised
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,6 @@ class Scoring:
         if self.rule.takes_temperature:
             text += f" --temperature {self.temperature:g}"
         if self.repetition_penalty != other.repetition_penalty:
-            text += f" {REPETITION_PENALTY.flag} {self.repetition_penalty:g}"
+            text += f" --repetition-penalty {self.repetition_penalty:g}"
         instead = " instead of --sampling" if other.rule.draws and not self.rule.draws else ""
         return text + instead

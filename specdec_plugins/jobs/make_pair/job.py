@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import specdec_plugins
 from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
-from specdec_plugins.decoding.options import Value
 from specdec_plugins.files.output import JsonObject, file_digest
 from specdec_plugins.inference.pair_folder import VERIFIER, files_in_folder
 
@@ -58,7 +58,7 @@ class PairJob:
         return tuple(f"--{name}={value}" for name, value in self.rule_options.items())
 
     @property
-    def rule_options(self) -> dict[str, Value]:
+    def rule_options(self) -> dict[str, Any]:
         """The options of the acceptance rule; none of the strict one, which is the default."""
         return {} if self.rule == StrictRule() else self.rule.values
 

@@ -53,7 +53,7 @@ def toy() -> Iterator[None]:
 def test_it_decodes() -> None:
     options = controller_of({"controller": "toy", "every": 3, "max_draft": 2})
     assert options == Toy(every=3, max_draft=2)
-    with pytest.raises(ValueError, match="--every 0: must be between 1 and 9"):
+    with pytest.raises(ValueError, match="--every 0: must be at least 1 and at most 9"):
         Toy(every=0)
     batch, found = make_batch([6, 2, 9]), []
     for chosen in (options, NoDrafts()):

@@ -100,6 +100,10 @@ def train(argv: Sequence[str]) -> None:
     except FileNotFoundError as error:
         fault = f"{error.filename}: no such file or folder" if error.filename else str(error)
         raise InferenceError(f"{fault}; check the path") from error
+    except FloatingPointError as error:
+        raise InferenceError(
+            f"training went wrong ({one_line(error)}); give a lower --lr, or --clip-norm"
+        ) from error
     except ValueError as error:
         if str(error).startswith("--"):
             raise UsageError(str(error)) from error

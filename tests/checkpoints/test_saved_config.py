@@ -185,7 +185,7 @@ class TestTypes:
             ("decoder_embed_dim", 1 << 900),
             *(("dropout", value) for value in ("0.1", float("nan"))),
             ("share_all_embeddings", 1),
-            *(("activation_fn", value) for value in ("eval", ["relu"])),
+            *(("activation_fn", value) for value in ("eval", "geglu", ["relu"])),
             ("max_source_positions", 10**9),
             ("decoder_layers_to_keep", "0,__import__"),
             ("decoder_output_dim", "8.0"),

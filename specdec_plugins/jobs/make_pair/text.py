@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from random import Random
 
@@ -47,15 +47,10 @@ def segment(job: PairJob, translator: Translator, note: Callable[[int], object])
         how many lines there are of each kind, and how many tokens, unknown ones among them.
 
     Raises:
-        InferenceError: the text cannot be read, is too little, or is not of the verifier's language
-            or segmentation.
+        InferenceError: the text cannot be read, or is not of the verifier's language or
+            segmentation.
     """
     worded = sum(1 for _ in worded_lines(job.sources))
-    if worded < LEAST:
-        raise InferenceError(
-            f"SOURCES {job.sources}: has {worded} lines with words; give at least {LEAST}, better "
-            "some ten thousand"
-        )
     held = min(HELD_OUT, max(20, worded // 20))
     of_head = head_lines(worded) if job.heads else 0
     chosen = Random(1).sample(range(worded), held + of_head)
@@ -87,6 +82,19 @@ def worded_lines(path: Path) -> Iterator[str]:
     with InputLines.open(str(path), "SOURCES") as lines:
         yield from (text for line in lines if (text := line.text.replace("\r", " ").strip()))
         lines.check()
+
+
+def check_enough(path: Path) -> None:
+    """
+    Raises:
+        InferenceError: a text cannot be read, or has too few lines.
+    """
+    found = sum(1 for _ in islice(worded_lines(path), LEAST))
+    if found < LEAST:
+        raise InferenceError(
+            f"SOURCES {path}: has {found} lines with words; give at least {LEAST}, better some ten "
+            "thousand"
+        )
 
 
 def head_lines(lines: int) -> int:

@@ -95,12 +95,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def job_of(args: argparse.Namespace) -> PairJob:
-    """Return the job that a command line stands for.
-
-    Raises:
-        CheckpointError: the verifier cannot be read.
-        InferenceError: something is missing.
-    """
+    """Return the job that a command line stands for."""
     check_enough(args.sources)
     found = verifier_settings(args.verifier, args.dictionaries)
     given = {name: getattr(args, name) for name in ENCODERS}

@@ -232,11 +232,7 @@ def encoder_options(args: Namespace) -> JsonObject:
 
 
 def _precision(args: Namespace) -> str:
-    """Return what ``--precision`` says, or one of the flags that stand for a value of it.
-
-    Raises:
-        ValueError: two of them.
-    """
+    """Return what ``--precision`` says, or one of the flags that stand for a value of it."""
     given = {f"--{flag}": name for flag, name in PRECISION_FLAGS.items() if getattr(args, flag)}
     if args.precision is not None:
         given["--precision"] = args.precision
@@ -257,12 +253,7 @@ def _warn_of_no_tau(args: Namespace) -> None:
 
 
 def _models_and_text(args: Namespace) -> JsonObject:
-    """Settings of checkpoints, tokenizer and BPE: those of the flags, or of a pair's folder.
-
-    Raises:
-        CheckpointError: ``--path`` names two checkpoints that are no pair.
-        InferenceError: the folder's ``segmentation.json`` cannot be read.
-    """
+    """Settings of checkpoints, tokenizer and BPE: those of the flags, or of a pair's folder."""
     flags = {name: getattr(args, name) for name in ENCODERS}
     folder = folder_of_pair(Path(args.data))
     if args.path or args.AR_path or not (folder / VERIFIER).is_file():

@@ -98,11 +98,6 @@ class Settings:
     """Record the steps of every sentence; only where a verifier takes steps of our own."""
 
     def __post_init__(self) -> None:
-        """
-        Raises:
-            TypeError: a controller, rule or limits that are none.
-            ValueError: a setting that cannot be, naming its flag.
-        """
         for name, kind, example in TYPED:
             if not isinstance(getattr(self, name), kind):
                 raise TypeError(f"{name}: give {example}, or another {kind.__name__}")

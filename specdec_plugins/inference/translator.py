@@ -174,11 +174,7 @@ class Translator:
             known = 0
 
     def check_input(self, lines: InputLines) -> None:
-        """See to it that ``--min-len`` can hold for every line, where the input can be read twice.
-
-        Raises:
-            InferenceError: names the first line for which it cannot.
-        """
+        """Check that ``--min-len`` holds for every line of an input that can be read twice."""
         limits, positions = self.settings.limits, self.generator.positions
         if not lines.is_file or limits.fault(SHORTEST, positions) is None:
             return
@@ -190,11 +186,7 @@ class Translator:
                 raise InferenceError(f"{lines.name}: {error}") from error
 
     def _encode(self, line: Line) -> Tensor | None:
-        """Encode a line as the codec does.
-
-        Raises:
-            InferenceError: ``--min-len`` cannot hold for it, or its prefix cannot be.
-        """
+        """Encode a line as the codec does."""
         ids = self.codec.encode(line)
         if ids is not None:
             try:

@@ -45,10 +45,6 @@ def segment(job: PairJob, translator: Translator, note: Callable[[int], object])
 
     Returns:
         how many lines there are of each kind, and how many tokens, unknown ones among them.
-
-    Raises:
-        InferenceError: the text cannot be read, or is not of the verifier's language or
-            segmentation.
     """
     worded = sum(1 for _ in worded_lines(job.sources))
     held = min(HELD_OUT, max(20, worded // 20))
@@ -74,21 +70,13 @@ def segment(job: PairJob, translator: Translator, note: Callable[[int], object])
 
 
 def worded_lines(path: Path) -> Iterator[str]:
-    """The lines with words of a text.
-
-    Raises:
-        InferenceError: it cannot be read.
-    """
+    """The lines with words of a text."""
     with InputLines.open(str(path), "SOURCES") as lines:
         yield from (text for line in lines if (text := line.text.replace("\r", " ").strip()))
         lines.check()
 
 
 def check_enough(path: Path) -> None:
-    """
-    Raises:
-        InferenceError: a text cannot be read, or has too few lines.
-    """
     found = sum(1 for _ in islice(worded_lines(path), LEAST))
     if found < LEAST:
         raise InferenceError(
@@ -150,9 +138,6 @@ def collect(job: PairJob, lines: dict[str, int]) -> JsonObject:
 
     Returns:
         what was left out, and what the outputs are like.
-
-    Raises:
-        InferenceError: most outputs run to the length limit.
     """
     found: Counter[str] = Counter()
     kept: Counter[str] = Counter()
@@ -186,10 +171,6 @@ def collect(job: PairJob, lines: dict[str, int]) -> JsonObject:
 
 
 def _warn(found: Counter[str], lines: int) -> None:
-    """
-    Raises:
-        InferenceError: most outputs are no translations.
-    """
     run_on = (
         f"of {lines} outputs {found['run_on']} run to the length limit, twice the source's tokens "
         f"and {LIMITS.max_len_b}"

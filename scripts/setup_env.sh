@@ -3,7 +3,7 @@
 #
 #   scripts/setup_env.sh [base|test|dev]     (default: test)
 #
-# base is what the package needs to run, test adds pytest, dev adds ruff and mypy as well.
+# base is what the package and its fastest engines need, test adds pytest, dev ruff and mypy as well.
 # Call it from other scripts and then use .venv/bin/...: it returns at once when nothing is
 # left to do, and after an interruption it takes up the work again. It reports on stderr, and of
 # what takes long every five seconds (in a terminal every second) for how long it has gone on.
@@ -22,9 +22,9 @@ torch_version=2.13.0
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 
 case $level in
-  base) rank=0 target="${root}[openvino]" ;;
-  test) rank=1 target="${root}[test]" ;;
-  dev) rank=2 target="${root}[dev]" ;;
+  base) rank=0 extras=int8,ctranslate2 ;;
+  test) rank=1 extras=int8,ctranslate2,test ;;
+  dev) rank=2 extras=dev ;;
   *) sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
 esac
 
@@ -122,6 +122,16 @@ install_cpu_torch() {
     pip_install --retries 1 --index-url "$torch_index" "torch==$torch_version" 2>/dev/null
 }
 
+# Prints what specdec and its extras need, but for fairseq.
+requirements() {
+  "$py" -c 'import sys
+from importlib.metadata import requires
+from pip._vendor.packaging.requirements import Requirement
+for need in map(Requirement, requires("specdec-plugins")):
+    wanted = need.marker is None or any(need.marker.evaluate({"extra": e}) for e in sys.argv[1:])
+    if wanted and need.name != "ve-fairseq": print(str(need).split(";")[0])' ${extras//,/ }
+}
+
 wanted="$(cat "$root/setup.py" "${BASH_SOURCE[0]}" | cksum)"
 if venv_works; then
   if [ -n "${PYTHON:-}" ]; then
@@ -146,27 +156,18 @@ build_tools=('setuptools>=77.0.3' wheel)
 if [ "$(supported_version "$py")" = 3.10 ]; then build_tools+=('pip>=23.2,<24.1'); fi
 doing "installing build tools" pip_install "${build_tools[@]}"
 doing "looking for torch" has_torch || install_torch
-# CUDA_HOME would make fairseq compile GPU kernels, which nothing here calls.
-unset CUDA_HOME
-# Without a debugger's symbols fairseq compiles in half the time, and two extensions at once in less
-# again. By ninja torch would build them in one folder, in each other's way: so none is found.
-mkdir -p "$venv/build"
-printf '[build_ext]\nparallel = 2\n' >"$venv/build/setup.cfg"
-printf '#!/bin/sh\nexit 1\n' >"$venv/build/ninja"
-chmod +x "$venv/build/ninja"
-export CFLAGS="-g0 ${CFLAGS:-}" CXXFLAGS="-g0 ${CXXFLAGS:-}"
-export DIST_EXTRA_CONFIG=$venv/build/setup.cfg PATH=$venv/build:$PATH
-compiled="compiled where there is no wheel, which takes minutes"
 if [ "$(supported_version "$py")" = 3.10 ]; then
   # In isolation: seeing torch, it would build extensions whose sources its archive lacks.
-  doing "installing fairseq ($compiled)" pip_install fairseq==0.12.2
-else
-  # Not in isolation: that would fetch a second, much larger torch for the build alone.
-  doing "installing what fairseq is built with" pip_install 'cython>=3' numpy
-  doing "installing fairseq ($compiled)" pip_install --no-build-isolation \
-    'fairseq-fixed>=0.12.3.1,<0.13'
+  CFLAGS=-g0 CXXFLAGS=-g0 doing "compiling fairseq, which takes minutes" pip_install fairseq==0.12.2
 fi
-doing "installing specdec and what it needs" pip_install --no-build-isolation -e "$target"
+if "$py" -m pip show -q fairseq-fixed 2>/dev/null; then
+  # It has the folder that ve-fairseq would be installed to, and stays.
+  pip_install --no-build-isolation --no-deps -e "$root"
+  packages=($(requirements))
+else
+  packages=(-e "$root[$extras]")
+fi
+doing "installing specdec and what it needs" pip_install --no-build-isolation "${packages[@]}"
 
 printf '%s\n%s\n' "$wanted" "$rank" >"$stamp"
 say "ready: $venv"

@@ -30,17 +30,17 @@ FLOORS = (
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 179,
-    "checkpoints": 2040,
-    "cli": 1436,
+    "checkpoints": 2041,
+    "cli": 1441,
     "criterions": 524,
     "data": 136,
     "decoding": 6283,
     "engines": 1436,
     "evaluation": 1716,
-    "files": 646,
+    "files": 650,
     "host": 390,
-    "inference": 2731,
-    "jobs": 2013,
+    "inference": 2726,
+    "jobs": 1995,
     "models": 2117,
     "tasks": 770,
 }

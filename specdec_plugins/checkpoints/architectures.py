@@ -95,7 +95,8 @@ def options_of_fairseq() -> set[str]:
             registered.add_args(parser)
     groups = [group.type for group in fields(FairseqConfig) if is_dataclass(group.type)]
     names = {field.name for group in groups for field in fields(group)}
-    return names | {action.dest for action in parser._actions}
+    chosen = {"task", "pad", "eos", "unk", *REGISTRIES}
+    return names | chosen | {action.dest for action in parser._actions}
 
 
 @cache

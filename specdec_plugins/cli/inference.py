@@ -103,7 +103,13 @@ def main(argv: Sequence[str]) -> None:
                 for result in progress(results, args, lines, output.done):
                     if trace is not None and result.trace is not None:
                         trace.write(result.trace.to_json())
-                    output.write(result.text)
+                    try:
+                        output.write(result.text)
+                    except BrokenPipeError as error:
+                        if not (args.trace or args.stats_json):
+                            raise
+                        cut = "--trace and --stats-json are cut off"
+                        raise InferenceError(f"standard output: its reader left; {cut}") from error
             go_on = "; lines before are kept, go on with --resume" if output.resumable else ""
             lines.check(go_on)
             resume.finish()
@@ -124,3 +130,7 @@ def progress(
     if hidden or (args.output_path == STANDARD and sys.stdout.isatty()):
         return results
     return tqdm(results, unit="line", initial=done, total=lines.total())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

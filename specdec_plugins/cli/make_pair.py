@@ -20,6 +20,7 @@ import argparse
 import importlib
 import io
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -41,6 +42,7 @@ from specdec_plugins.jobs.make_pair.job import PairJob
 from specdec_plugins.jobs.make_pair.make import Making
 from specdec_plugins.jobs.make_pair.progress import Progress
 from specdec_plugins.jobs.make_pair.rehearsal import rehearse
+from specdec_plugins.jobs.make_pair.text import check_enough
 from specdec_plugins.machine import python_path, python_program
 
 PROG = program("make_pair.py")
@@ -87,16 +89,14 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         value = getattr(args, name)
         if value is not None and not 0 < value < 10**9:
             parser.error(f"--{name} {value}: must be above 0")
+    if separators := re.findall(r"[:,]|\$\{", str(args.out)):
+        parser.error(f"OUT {args.out}: fairseq splits paths at {separators[0]!a}; name another")
     return args
 
 
 def job_of(args: argparse.Namespace) -> PairJob:
-    """Return the job that a command line stands for.
-
-    Raises:
-        CheckpointError: the verifier cannot be read.
-        InferenceError: something is missing.
-    """
+    """Return the job that a command line stands for."""
+    check_enough(args.sources)
     found = verifier_settings(args.verifier, args.dictionaries)
     given = {name: getattr(args, name) for name in ENCODERS}
     if any(given.values()):

@@ -40,9 +40,6 @@ def with_recipe(argv: Sequence[str]) -> list[str]:
     A group of settings is left out when the command line chooses another kind of it: with
     ``--lr-scheduler inverse_sqrt`` none of a recipe's ``polynomial_decay`` is left. A switch that
     the recipe turns on is turned off by ``--no-SWITCH``, and ``--no-SWITCH`` by ``--SWITCH``.
-
-    Raises:
-        RecipeError: there is no such recipe, or it cannot be told by flags.
     """
     given, rest = _parser(["--recipe"]).parse_known_args(argv)
     if given.recipe is None:

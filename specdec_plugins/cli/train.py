@@ -45,9 +45,6 @@ def save_dir_reserved(argv: Sequence[str]) -> Iterator[None]:
 
     Only the first process of a distributed training writes there, and only it takes the lock: the
     others are known by ``--distributed-rank``, or by what torchrun and Slurm tell each process.
-
-    Raises:
-        InferenceError: another training is at work there, or the folder cannot be made.
     """
     rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -87,9 +84,6 @@ def train(argv: Sequence[str]) -> None:
 
     Args:
         argv: flags of ``fairseq-train``.
-
-    Raises:
-        SpecdecError: something is wrong with what was given.
     """
     # Here, since this sets up the logging of a training.
     from fairseq_cli.train import cli_main
@@ -100,6 +94,10 @@ def train(argv: Sequence[str]) -> None:
     except FileNotFoundError as error:
         fault = f"{error.filename}: no such file or folder" if error.filename else str(error)
         raise InferenceError(f"{fault}; check the path") from error
+    except FloatingPointError as error:
+        raise InferenceError(
+            f"training went wrong ({one_line(error)}); give a lower --lr, or --clip-norm"
+        ) from error
     except ValueError as error:
         if str(error).startswith("--"):
             raise UsageError(str(error)) from error

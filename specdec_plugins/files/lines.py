@@ -12,6 +12,8 @@ from typing import IO, BinaryIO
 from specdec_plugins.files.errors import InferenceError, explained
 
 STANDARD = "-"
+COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"BZh")
+"""How files of gzip, xz, zstd and bzip2 begin."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,10 @@ class InputLines:
                 text = line.decode("utf-8-sig" if self.number == 1 else "utf-8")
                 yield Line(self.number, text.removesuffix("\n").removesuffix("\r"))
         except UnicodeDecodeError:
-            fault = f"{self.name}: line {self.number} is not UTF-8; convert the file (iconv)"
-            self._fault = InferenceError(fault)
+            fault = f"line {self.number} is not UTF-8; convert the file (iconv)"
+            if self.number == 1 and line.startswith(COMPRESSED):
+                fault = "is compressed; unpack it first"
+            self._fault = InferenceError(f"{self.name}: {fault}")
         except InferenceError as error:
             self._fault = error
 

@@ -203,12 +203,7 @@ def encoder_options(args: Namespace) -> JsonObject:
 
 
 def _models_and_text(args: Namespace) -> JsonObject:
-    """Settings of checkpoints, tokenizer and BPE: those of the flags, or of a pair's folder.
-
-    Raises:
-        CheckpointError: ``--path`` names two checkpoints that are no pair.
-        InferenceError: the folder's ``segmentation.json`` cannot be read.
-    """
+    """Settings of checkpoints, tokenizer and BPE: those of the flags, or of a pair's folder."""
     flags = {name: getattr(args, name) for name in ENCODERS}
     folder = folder_of_pair(Path(args.data))
     if args.path or args.AR_path or not (folder / VERIFIER).is_file():

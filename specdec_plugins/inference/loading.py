@@ -120,12 +120,7 @@ def _warn_of_batches(settings: Settings, taken: Controller) -> None:
 
 
 def build_task(settings: Settings) -> TranslationSpecdecTask:
-    """The task that lends languages and dictionaries to both models.
-
-    Raises:
-        CheckpointError: a model cannot be read.
-        InferenceError: nothing says the languages, or a dictionary cannot be loaded.
-    """
+    """The task that lends languages and dictionaries to both models."""
     folder = settings.data
     if not os.path.isdir(folder):
         raise InferenceError(f"{folder}: no such folder; give the one that holds the dictionaries")

@@ -47,9 +47,6 @@ def folder_of_pair(folder: Path) -> Path:
 def segmentation_beside(folder: Path) -> JsonObject:
     """Return tokenizer, BPE and their options as what lies in a folder says; empty where nothing
     does. SentencePiece splits at spaces itself, codes are of words that Moses tokenises.
-
-    Raises:
-        InferenceError: ``segmentation.json`` cannot be read or says something else.
     """
     file, files = folder / SEGMENTATION, files_in_folder(str(folder))
     if file.is_file():
@@ -81,10 +78,6 @@ def verifier_settings(verifier: Path, dictionaries: Path | None) -> JsonObject:
     Args:
         verifier: a checkpoint, or the folder of a pair.
         dictionaries: their folder, if it is not that of the checkpoint.
-
-    Raises:
-        InferenceError: there is no such verifier, there are no dictionaries, or
-            ``segmentation.json`` cannot be read or says something else.
     """
     path = folder_of_pair(verifier) / VERIFIER if verifier.is_dir() else verifier
     data = dictionaries or path.parent

@@ -44,11 +44,7 @@ def build_segmenters(settings: Settings, languages: tuple[str, str]) -> Segmente
 
 
 def _check_files_named(kind: str, options: Namespace, folder: str) -> None:
-    """Refuse a tokenizer or BPE whose file is neither given nor found.
-
-    Raises:
-        InferenceError: names its flag.
-    """
+    """Refuse a tokenizer or BPE whose file is neither given nor found."""
     name = getattr(options, kind)
     form = REGISTRIES[kind]["dataclass_registry"].get(name)
     for field in fields(form) if form else ():

@@ -140,9 +140,6 @@ class TextCodec:
     def encode_prefix(self, text: str | None) -> Tensor:
         """``(tokens,)`` ids of a target prefix, which is segmented already, after the language that
         targets begin with; none of no text, if they begin with none.
-
-        Raises:
-            ValueError: it holds what is no word of the target dictionary.
         """
         words, target = tokenize_line(text or ""), self.target
         ids = [target.index(word) for word in words]

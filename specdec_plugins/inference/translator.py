@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice, zip_longest
 from random import Random
+from threading import Lock
 
 import torch
 from fairseq.data.data_utils import collate_tokens
@@ -87,6 +89,7 @@ class Translator:
         self.settings = settings
         self.generator = generator
         self.codec = codec
+        self._lock = Lock()
         self.not_by_ctranslate2: str | None = None
         """Why our own loop decodes in place of CTranslate2, which was asked for."""
 
@@ -171,11 +174,7 @@ class Translator:
             known = 0
 
     def check_input(self, lines: InputLines) -> None:
-        """See to it that ``--min-len`` can hold for every line, where the input can be read twice.
-
-        Raises:
-            InferenceError: names the first line for which it cannot.
-        """
+        """Check that ``--min-len`` holds for every line of an input that can be read twice."""
         limits, positions = self.settings.limits, self.generator.positions
         if not lines.is_file or limits.fault(SHORTEST, positions) is None:
             return
@@ -187,11 +186,7 @@ class Translator:
                 raise InferenceError(f"{lines.name}: {error}") from error
 
     def _encode(self, line: Line) -> Tensor | None:
-        """Encode a line as the codec does.
-
-        Raises:
-            InferenceError: ``--min-len`` cannot hold for it, or its prefix cannot be.
-        """
+        """Encode a line as the codec does."""
         ids = self.codec.encode(line)
         if ids is not None:
             try:
@@ -235,9 +230,11 @@ class Translator:
         for start in range(0, len(order) + 1, batch):
             rows = order[start : start + batch]
             if rows and max(rows) >= following:
-                if seed is not None and self.settings.rule.draws:
-                    torch.manual_seed(Random(f"{seed} {lines[rows[0]].number}").getrandbits(63))
-                results = self._decode([lines[i] for i in rows], [sources[i] for i in rows])
+                # Of several threads one decodes: generators and engines keep state.
+                with self._lock:
+                    if seed is not None and self.settings.rule.draws:
+                        torch.manual_seed(Random(f"{seed} {lines[rows[0]].number}").getrandbits(63))
+                    results = self._decode([lines[i] for i in rows], [sources[i] for i in rows])
                 known.update(zip(rows, results, strict=True))
             while following in known:
                 yield known.pop(following)
@@ -253,8 +250,30 @@ class Translator:
             "net_input": {"src_tokens": tokens.to(device), "src_lengths": lengths.to(device)},
         }
         forced, begin = self._forced(lines), self.codec.tokens.begin
-        rows = self.generator.generate([], sample, prefix_tokens=forced, bos_token=begin)
+        try:
+            rows = self.generator.generate([], sample, prefix_tokens=forced, bos_token=begin)
+            numbers = not any(math.isnan(row[0].get("score", 0)) for row in rows)
+        except (AssertionError, IndexError, RuntimeError, ValueError):
+            if numbers := self._are_numbers(sample):
+                raise
+        if not numbers:
+            raise InferenceError(f"line {lines[0].number}: the verifier's scores are not numbers")
         return [self._translation(*pair) for pair in zip(lines, rows, strict=True)]
+
+    def _are_numbers(self, sample: Sample) -> bool:
+        """Return whether the verifier's scores of a batch's first tokens are numbers."""
+        generator = self.generator
+        if isinstance(generator, BeamSearchGenerator):
+            model = generator.generator.model.models[0]
+        else:
+            model = getattr(generator, "model", None)
+        if model is None:
+            return True
+        inputs = sample["net_input"]
+        before = torch.full_like(inputs["src_tokens"][:, :1], self.codec.target.eos())
+        with torch.no_grad():
+            logits, _ = model(**inputs, prev_output_tokens=before)
+        return not bool(logits.isnan().any())
 
     def _forced(self, lines: list[Line]) -> Tensor | None:
         """``(rows, n)`` what the outputs are to begin with, then pad; None where it is nothing."""

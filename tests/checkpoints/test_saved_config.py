@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import examples
-from fairseq import models
+from fairseq import models, options
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks.translation import TranslationTask
 from fairseq.utils import get_available_activation_fns
@@ -185,7 +185,7 @@ class TestTypes:
             ("decoder_embed_dim", 1 << 900),
             *(("dropout", value) for value in ("0.1", float("nan"))),
             ("share_all_embeddings", 1),
-            *(("activation_fn", value) for value in ("eval", ["relu"])),
+            *(("activation_fn", value) for value in ("eval", "geglu", ["relu"])),
             ("max_source_positions", 10**9),
             ("decoder_layers_to_keep", "0,__import__"),
             ("decoder_output_dim", "8.0"),
@@ -250,7 +250,11 @@ class TestTypes:
         ]
 
     def test_a_whole_command_line_is_no_surprise(self, caplog: pytest.LogCaptureFixture) -> None:
-        saved_model(Namespace(**vars(make_model_args()), lr=[0.1], user_dir="x"))
+        flags = (
+            "bin --arch transformer --task translation --optimizer adam --lr-scheduler inverse_sqrt"
+        )
+        parser = options.get_training_parser()
+        saved_model(options.parse_args_and_arch(parser, flags.split()))
         assert not caplog.records
 
     def test_nothing_is_interpolated(self) -> None:

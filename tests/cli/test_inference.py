@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import os
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +152,44 @@ def test_empty_input(run: RunScript, tmp_path: Path) -> None:
     assert run("--stats-json", str(stats), input_path=str(tmp_path / "empty")) == 0
     assert (tmp_path / "out.txt").read_bytes() == b""
     assert json.loads(stats.read_text())["sentences"] == 0
+
+
+@pytest.mark.parametrize("flag", ["--output-path", "--trace"])
+def test_a_pipe_whose_reader_leaves(flag: str, run: RunScript, tmp_path: Path) -> None:
+    fifo, source = tmp_path / "fifo", tmp_path / "in"
+    os.mkfifo(fifo)
+    source.write_text("w1 w2\n" * 400)
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(lambda: fifo.open("rb").readline())
+        assert run(flag, str(fifo), input_path=str(source)) == 1
+        assert read.result().endswith(b"\n")
+
+
+@pytest.mark.parametrize(("others", "status"), [((), 0), (("--stats-json", "stats"), 1)])
+def test_standard_output_that_nobody_reads(
+    others: tuple[str, ...],
+    status: int,
+    run: RunScript,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """As behind ``head``: no fault, unless something else is cut off by it."""
+    monkeypatch.chdir(tmp_path)
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+        assert run(*others, output_path="-") == status
+    assert not (tmp_path / "stats").exists()
+
+
+@pytest.mark.parametrize("name", ["gzip", "lzma", "bz2"])
+def test_compressed_text(
+    name: str, run: RunScript, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in").write_bytes(importlib.import_module(name).compress(b"w1 w2\n"))
+    assert run(input_path=str(tmp_path / "in")) == 1
+    assert "is compressed; unpack it first" in one_error(capfd)
 
 
 def test_raw_text(run: RunScript, tmp_path: Path) -> None:

@@ -146,6 +146,22 @@ def test_the_folder_of_a_pair_is_a_verifier(sources: Path, tmp_path: Path) -> No
     assert job.encoder_files == {"bpe_codes": pair / "codes"}
 
 
+@pytest.mark.parametrize("out", ["12:05/made", "en,de", "x${y}", "a/b:c/d"])
+def test_folders_that_fairseq_would_split(out: str, verifier: Path, sources: Path) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        make_pair.parse([str(verifier), str(sources), out])
+
+
+def test_too_little_text_is_told_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By its own name, before the verifier is looked at."""
+    few = tmp_path / "few"
+    few.write_text("a line\n\n" * 99)
+    assert make(tmp_path / "missing.pt", few, tmp_path / "out", "--dry-run") == 1
+    assert f"SOURCES {few}: has 99 lines with words" in capsys.readouterr().err
+
+
 def products(out: Path) -> dict[str, bytes]:
     """What does not tell times."""
     found = contents(out / "pair") | contents(out / "work/text")

@@ -107,16 +107,30 @@ def test_another_model_in_the_folder_is_a_line(
     )
 
 
-def test_an_interrupt_is_a_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("raised", "status", "message"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (FloatingPointError("Minimum loss scale reached (0.0001)"), 1, "training went wrong (Min"),
+        (FloatingPointError("gradients are Nan/Inf"), 1, "training went wrong (gradients are Nan"),
+    ],
+)
+def test_what_ends_a_training_is_a_line(
+    raised: BaseException,
+    status: int,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def cli_main() -> None:
-        raise KeyboardInterrupt
+        raise raised
 
     monkeypatch.setattr("fairseq_cli.train.cli_main", cli_main)
     monkeypatch.setattr(sys, "argv", ["train.py", "bin"])
-    assert main() == 130
-    assert capsys.readouterr().err == "train.py: interrupted\n"
+    assert main() == status
+    said = capsys.readouterr().err
+    assert said.startswith(f"train.py: {message}")
+    assert said.count("\n") == 1
 
 
 def test_a_save_dir_belongs_to_one_training(tmp_path: Path) -> None:

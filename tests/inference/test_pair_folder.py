@@ -11,6 +11,7 @@ from inference_runs import SENTENCES
 from specdec_plugins.cli import inference as script
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference import Settings
+from specdec_plugins.inference.flags import make_settings
 from specdec_plugins.inference.pair_folder import pair_settings, verifier_settings
 
 pytest_plugins = ["inference_runs"]
@@ -45,6 +46,18 @@ def test_a_verifier_in_a_mistyped_folder_is_told_by_its_path(tmp_path: Path) -> 
     path = tmp_path / "mistyped/verifier.pt"
     with pytest.raises(InferenceError, match=f"{path}: no such file; check the path"):
         verifier_settings(path, None)
+
+
+def test_what_make_pair_makes_is_a_pair(world: Path, tmp_path: Path) -> None:
+    """OUT stands for OUT/pair, at every door."""
+    pair = tmp_path / "pair"
+    pair.mkdir()
+    for path in world.iterdir():
+        (pair / path.name).symlink_to(path)
+    assert Settings.of_model(tmp_path) == Settings.of_model(pair)
+    assert verifier_settings(tmp_path, None) == verifier_settings(pair, None)
+    found, expected = (make_settings(script.parse([str(f), "--cpu"])) for f in (tmp_path, pair))
+    assert found == expected
 
 
 def test_a_pair_needs_no_more_than_its_folder(world: Path, tmp_path: Path) -> None:

@@ -199,11 +199,13 @@ def test_every_door_takes_what_lies_beside_the_dictionaries(
     beside = segmentation_beside(words)
     assert (beside.get("tokenizer"), beside.get("bpe")) == (tokenizer, bpe)
     verifier = str(words / "verifier.pt")
+    text = tmp_path / "text"
+    text.write_text("the house\n" * 100)
     by_path = [str(words), "--AR-path", verifier, "--strategy", "AR", "--cpu"]
     doors: list[Any] = [
         make_settings(inference.parse(by_path)),
         Settings(**verifier_settings(Path(verifier), None)),
-        make_pair.job_of(make_pair.parse([verifier, "text", "out", "--cpu"])),
+        make_pair.job_of(make_pair.parse([verifier, str(text), "out", "--cpu"])),
     ]
     assert {(door.tokenizer, door.bpe) for door in doors} == {(tokenizer, bpe)}
     segmented = make_settings(inference.parse([*by_path, "--segmented"]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,10 +15,10 @@ from inference_runs import SENTENCES, make_settings
 from models.test_acceptance_head import make_head
 
 from specdec_plugins.checkpoints.head_file import save_head
-from specdec_plugins.decoding.acceptance import RelaxedRule, StrictRule
+from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule, StrictRule
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.controllers.simple import AcceptanceHeadController, Auto
-from specdec_plugins.files.errors import CheckpointError
+from specdec_plugins.files.errors import CheckpointError, InferenceError
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import load_translator
 from specdec_plugins.inference.loading import LARGE_BATCH
@@ -43,6 +44,36 @@ def test_the_head_beside_the_drafter_is_used(world: Path, tmp_path: Path) -> Non
     relaxed = {"controller": options, "rule": RelaxedRule(3, 1.0), **files}
     with pytest.raises(CheckpointError, match="trained for strict acceptance, not relaxed"):
         load_translator(make_settings(world, **relaxed))
+
+
+@pytest.mark.parametrize("engine", ["eager", "openvino"])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_threads_wait_for_each_other(engine: str, batch: int, world: Path) -> None:
+    if engine == "openvino":
+        pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
+    translator = load_translator(make_settings(world, engine=engine, batch=batch))
+    expected = [result.text for result in translator.translate(SENTENCES)]
+    with ThreadPoolExecutor(4) as pool:
+        calls = [pool.submit(lambda: [*translator.translate(SENTENCES)]) for _ in range(8)]
+    for call in calls:
+        assert [result.text for result in call.result()] == expected
+
+
+@pytest.mark.parametrize("strategy", ["AR", "specdec", "sampling", "fairseq"])
+@pytest.mark.parametrize("side", ["decoder", "encoder"])
+def test_scores_that_are_no_numbers(strategy: str, side: str, world: Path, tmp_path: Path) -> None:
+    """As where finite weights overflow."""
+    state = torch.load(world / "verifier.pt", weights_only=False)
+    state["model"][f"{side}.layers.0.fc1.weight"][::2] = 3e38
+    state["model"][f"{side}.layers.0.fc1.weight"][1::2] = -3e38
+    torch.save(state, tmp_path / "verifier.pt")
+    given: dict[str, Any] = {"strategy": strategy}
+    if strategy == "sampling":
+        given = {"strategy": "AR", "rule": SamplingRule()}
+    paths = {"ar_path": str(tmp_path / "verifier.pt"), "engine": "eager"}
+    translator = load_translator(make_settings(world, **given, **paths))
+    with pytest.raises(InferenceError, match="line 1: the verifier's scores are not numbers"):
+        list(translator.translate(SENTENCES))
 
 
 def test_lines_come_as_soon_as_they_are_known(world: Path) -> None:

@@ -130,10 +130,6 @@ NAMES = ("check", "segment", "distil", "train", "export", "heads", "measure")
 
 
 def check_room(job: PairJob) -> None:
-    """
-    Raises:
-        InferenceError: the disk has less room than the pair takes.
-    """
     folder = next(path for path in (job.out, *job.out.resolve().parents) if path.exists())
     # Text, segmented, as outputs and as numbers; checkpoints with an optimizer's two moments.
     size = job.sources.stat().st_size

@@ -197,9 +197,6 @@ class Stages:
     def train(self, schedule: Schedule) -> JsonObject:
         """Train the drafter until the budget is spent, or the run is interrupted; then the best one
         is gone on with, if there is one.
-
-        Raises:
-            KeyboardInterrupt: there is none yet.
         """
         layout = self.layout
         if not layout.recipe.exists():

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from random import Random
 
@@ -45,17 +45,8 @@ def segment(job: PairJob, translator: Translator, note: Callable[[int], object])
 
     Returns:
         how many lines there are of each kind, and how many tokens, unknown ones among them.
-
-    Raises:
-        InferenceError: the text cannot be read, is too little, or is not of the verifier's language
-            or segmentation.
     """
     worded = sum(1 for _ in worded_lines(job.sources))
-    if worded < LEAST:
-        raise InferenceError(
-            f"SOURCES {job.sources}: has {worded} lines with words; give at least {LEAST}, better "
-            "some ten thousand"
-        )
     held = min(HELD_OUT, max(20, worded // 20))
     of_head = head_lines(worded) if job.heads else 0
     chosen = Random(1).sample(range(worded), held + of_head)
@@ -79,14 +70,19 @@ def segment(job: PairJob, translator: Translator, note: Callable[[int], object])
 
 
 def worded_lines(path: Path) -> Iterator[str]:
-    """The lines with words of a text.
-
-    Raises:
-        InferenceError: it cannot be read.
-    """
+    """The lines with words of a text."""
     with InputLines.open(str(path), "SOURCES") as lines:
         yield from (text for line in lines if (text := line.text.replace("\r", " ").strip()))
         lines.check()
+
+
+def check_enough(path: Path) -> None:
+    found = sum(1 for _ in islice(worded_lines(path), LEAST))
+    if found < LEAST:
+        raise InferenceError(
+            f"SOURCES {path}: has {found} lines with words; give at least {LEAST}, better some ten "
+            "thousand"
+        )
 
 
 def head_lines(lines: int) -> int:
@@ -142,9 +138,6 @@ def collect(job: PairJob, lines: dict[str, int]) -> JsonObject:
 
     Returns:
         what was left out, and what the outputs are like.
-
-    Raises:
-        InferenceError: most outputs run to the length limit.
     """
     found: Counter[str] = Counter()
     kept: Counter[str] = Counter()
@@ -178,10 +171,6 @@ def collect(job: PairJob, lines: dict[str, int]) -> JsonObject:
 
 
 def _warn(found: Counter[str], lines: int) -> None:
-    """
-    Raises:
-        InferenceError: most outputs are no translations.
-    """
     run_on = (
         f"of {lines} outputs {found['run_on']} run to the length limit, twice the source's tokens "
         f"and {LIMITS.max_len_b}"

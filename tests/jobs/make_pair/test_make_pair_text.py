@@ -14,7 +14,13 @@ from conftest import make_dictionary
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.inference.text import TextCodec
 from specdec_plugins.jobs.make_pair.job import PairJob
-from specdec_plugins.jobs.make_pair.text import LIMITS, collect, frequent_tokens, segment
+from specdec_plugins.jobs.make_pair.text import (
+    LIMITS,
+    check_enough,
+    collect,
+    frequent_tokens,
+    segment,
+)
 
 Write = Callable[[list[str]], PairJob]
 
@@ -62,7 +68,7 @@ def test_held_out_lines_are_not_learnt(write: Write) -> None:
 
 def test_text_that_is_too_little_is_refused(write: Write) -> None:
     with pytest.raises(InferenceError, match="has 99 lines with words; give at least 100"):
-        segment(write(text_of(99)), translator(), ignore)
+        check_enough(write(text_of(99)).sources)
 
 
 @pytest.mark.parametrize(("strange", "refused"), [(10, False), (60, True)])

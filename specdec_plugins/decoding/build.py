@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from specdec_plugins.decoding.acceptance import AcceptAll, AcceptanceRule, StrictRule
 from specdec_plugins.decoding.controllers.base import Controller, Head
-from specdec_plugins.decoding.controllers.simple import Auto, Constant
+from specdec_plugins.decoding.controllers.simple import Auto, Constant, Tree
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
+from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine, Engines
 from specdec_plugins.models.drafter import Drafter
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from fairseq.models.transformer import TransformerModelBase
 
 logger = logging.getLogger(__name__)
+
+GPU_NODES = 32
+"""Nodes of the recommended trees on a GPU."""
 
 
 def checked_block_size(drafter: Drafter, block_size: int | None) -> int:
@@ -43,14 +48,16 @@ def recommended(
 
     On a CPU drafts pay for few rows only (docs/benchmarks.md, "Batches"): by OpenVINO for one. With
     two they cost time in int8; by PyTorch, whose steps have more that does not depend on their
-    rows, they do not. Relaxed output is not to depend on the batch, and nothing was measured on a
-    GPU.
+    rows, they do not. Relaxed output is not to depend on the batch. On a GPU they pay at every
+    batch size, and 32 nodes cost what 8 do (docs/engines.md, "GPUs").
 
     Args:
         engine: the verifier's.
     """
     if not isinstance(controller, Auto):
         return controller
+    if isinstance(engine, CudaGraphsEngine) and controller.tree_nodes == Tree.tree_nodes:
+        controller = replace(controller, tree_nodes=GPU_NODES)
     max_rows = None
     if rule.lossless and next(drafter.parameters()).device.type == "cpu":
         max_rows = 2 if engine.sizes.exact else 1

@@ -24,6 +24,7 @@ from specdec_plugins.decoding.controllers.simple import (
     Constant,
     Tree,
 )
+from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.sizes import PaddedSizes
 
@@ -145,6 +146,13 @@ def test_auto_drafts_for_as_many_rows_as_it_pays(
     assert block == Constant()
     named = Tree()
     assert recommended(named, drafter("causal"), rule, engine) is named
+
+
+@pytest.mark.parametrize(("nodes", "expected"), [(8, 32), (16, 16)])
+def test_auto_grows_larger_trees_on_a_gpu(nodes: int, expected: int) -> None:
+    found = recommended(Auto(tree_nodes=nodes), drafter("causal"), StrictRule(), CudaGraphsEngine())
+    assert isinstance(found, Tree)
+    assert found.tree_nodes == expected
 
 
 def test_auto_decodes_a_large_batch_without_drafts() -> None:

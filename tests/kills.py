@@ -190,9 +190,12 @@ def evaluate(world: Path) -> Victim:
     runs: list[bytes] = []
 
     def start(folder: Path) -> int:
-        pair = f"--path {world}/drafter.pt --AR-path {world}/verifier.pt --controller constant"
-        files = f"--input-path {source} --output-path {folder}/sweep --constant-k 1 2 --repeats 2"
-        flags = f"{world} {pair} {files} --max-len-b 9 --cpu --no-plots --warmup 1 --quiet"
+        pair = f"--path {world}/drafter.pt --AR-path {world}/verifier.pt "
+        files = f"--input-path {source} --output-path {folder}/sweep --rounds 2"
+        systems = "--systems constant@max_draft=1 constant@max_draft=2"
+        flags = (
+            f"{world} {pair} {files} --max-len-b 9 --cpu --no-plots --warmup 1 --quiet {systems}"
+        )
         return fork(lambda: int(script.main(flags.split())))
 
     def check(folder: Path, alone: Path) -> None:
@@ -211,7 +214,7 @@ def evaluate(world: Path) -> Victim:
 
     def finished(folder: Path, alone: Path) -> None:
         check(folder, alone)
-        assert len(runs) == 8
+        assert len(runs) == 4
         runs.clear()
         left = set(names(folder)) - parts(folder)
         assert left == set(names(alone))

@@ -10,21 +10,18 @@ its card. The verifier is checked and translates the text. A drafter sized from 
 what it wrote; held-out lines tell how well. Without --tokenizer and --bpe the text is segmented by
 what lies beside the dictionaries.
 
-If it was stopped, the same command goes on. If it is interrupted (Ctrl-C) while it trains, it
-exports and measures the best drafter so far.
+If it was stopped, the same command goes on; with more --updates or --hours the training does. If it
+is interrupted (Ctrl-C) while it trains, it exports and measures the best drafter so far.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import io
-import os
 import re
-import subprocess
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -37,25 +34,17 @@ from specdec_plugins.inference import Settings
 from specdec_plugins.inference.flags import add_encoder_flags, encoder_options
 from specdec_plugins.inference.loading import build_task
 from specdec_plugins.inference.pair_folder import ENCODERS, verifier_settings
-from specdec_plugins.jobs.make_pair.commands import PREPROCESS, Command
-from specdec_plugins.jobs.make_pair.job import PairJob
-from specdec_plugins.jobs.make_pair.make import Making
-from specdec_plugins.jobs.make_pair.progress import Progress
-from specdec_plugins.jobs.make_pair.rehearsal import rehearse
+from specdec_plugins.jobs.make_pair.job import Command, PairJob, shown
+from specdec_plugins.jobs.make_pair.make import make, rehearse
 from specdec_plugins.jobs.make_pair.text import check_enough
-from specdec_plugins.machine import python_path, python_program
 
 PROG = program("make_pair.py")
 HOURS = 4.0
-GUARD = """\
-import os, signal, threading
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start()
-"""
-"""Ends a child with its parent, and leaves interruptions to the parent. A read of ``sys.stdin``
-would hold a lock for which Python waits, and aborts, when the child is done."""
-CHILD = GUARD + "from specdec_plugins.cli.{name} import main; sys.exit(main())"
-PREPROCESSING = "from fairseq_cli.preprocess import cli_main; cli_main()"
+MODULES = {
+    "specdec-translate": "inference",
+    "specdec-translate-corpus": "translate_corpus",
+    "specdec-tune": "tune",
+}
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -69,19 +58,23 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("-s", "--source-lang", metavar="LANG", help="default: the checkpoint's")
     add("-t", "--target-lang", metavar="LANG", help="default: the checkpoint's")
     budget = parser.add_mutually_exclusive_group()
-    budget.add_argument("--hours", metavar="H", type=float, help=f"of all stages ({HOURS:g})")
-    budget.add_argument("--updates", metavar="N", type=int, help="of the drafter's training")
+    budget.add_argument("--hours", metavar="H", type=float, help=f"hours of all stages ({HOURS:g})")
+    budget.add_argument(
+        "--updates", metavar="N", type=int, help="updates of the drafter's training"
+    )
     add("--arch", choices=("block_causal", "block"), default="block_causal", help="the drafter")
     add("--rule", metavar="RULE", default="strict", help="strict, relaxed or relaxed:BETA:TAU")
     add("--heads", action="store_true", help="train an acceptance head, too")
     add("--as-transformer", action="store_true", help=AS_TRANSFORMER)
     add("--half", action="store_true", help="store the verifier in float16")
-    add("--workers", metavar="N", type=int, help="distil by so many processes (needs Ray)")
+    add("--workers", metavar="N", type=int, help="processes that distil (needs Ray)")
     add(
-        "--dry-run", action="store_true", help="tell what would be done, and how long it would take"
+        "--dry-run",
+        action="store_true",
+        help="print what would be done, and how long it would take",
     )
     add("--cpu", action="store_true", help="leave a GPU alone")
-    add("--quiet", action="store_true", help="say nothing but warnings and errors")
+    add("--quiet", action="store_true", help="print nothing but warnings and errors")
     add("--no-progress-bar", action="store_true", help="no progress bar on a terminal")
     add_encoder_flags(parser)
     args = parser.parse_args(argv)
@@ -97,22 +90,23 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def job_of(args: argparse.Namespace) -> PairJob:
     """Return the job that a command line stands for."""
     check_enough(args.sources)
-    found = verifier_settings(args.verifier, args.dictionaries)
-    given = {name: getattr(args, name) for name in ENCODERS}
-    if any(given.values()):
-        found |= {**given, "encoder_options": encoder_options(args)}
+    settings = verifier_settings(args.verifier, args.dictionaries)
+    encoders = {name: getattr(args, name) for name in ENCODERS}
+    if any(encoders.values()):
+        settings |= {**encoders, "encoder_options": encoder_options(args)}
     languages = {"source_lang": args.source_lang, "target_lang": args.target_lang}
-    task = build_task(Settings(**found, **languages))
+    task = build_task(Settings(**settings, **languages))
     gpu = torch.cuda.is_available() and not args.cpu
     return PairJob(
-        Path(found["ar_path"]),
+        Path(settings["ar_path"]),
         args.sources,
         args.out,
-        Path(found["data"]),
+        Path(settings["data"]),
         (task.cfg.source_lang, task.cfg.target_lang),
-        tokenizer=found.get("tokenizer"),
-        bpe=found.get("bpe"),
-        encoder_options=found.get("encoder_options", {}),
+        run,
+        tokenizer=settings.get("tokenizer"),
+        bpe=settings.get("bpe"),
+        encoder_options=settings.get("encoder_options", {}),
         hours=HOURS if args.hours is None and args.updates is None else args.hours,
         updates=args.updates,
         arch=args.arch,
@@ -122,71 +116,39 @@ def job_of(args: argparse.Namespace) -> PairJob:
         as_transformer=args.as_transformer,
         workers=args.workers,
         device="cuda" if gpu else "cpu",
+        quiet=args.quiet,
+        bars=not (args.quiet or args.no_progress_bar),
     )
 
 
-class Here:
-    """Runs commands in this process, but for what has a process of its own in fairseq, too."""
+def run(words: Command) -> str:
+    """Run a command of this package in this process; return what it prints.
 
-    def run(self, one: Command) -> str:
-        """See :class:`specdec_plugins.jobs.make_pair.commands.Runner`."""
-        if one.script == PREPROCESS:
-            return self._preprocess(one)
-        main = importlib.import_module(f"specdec_plugins.cli.{one.script}").main
-        with redirect_stdout(io.StringIO()) as said:
-            # What stops it is told by this command.
-            status = main.__wrapped__(list(one.arguments))
-        if status:
-            last = said.getvalue().strip().rpartition("\n")[2]
-            raise InferenceError(f"{one}: {last}")
-        return said.getvalue()
-
-    def _preprocess(self, one: Command) -> str:
-        program = python_program(PREPROCESSING, *one.arguments)
-        done = subprocess.run(program, capture_output=True, text=True, env=_environment())
-        if done.returncode:
-            raise InferenceError(f"{one}: {(done.stderr.strip() or '?').splitlines()[-1]}")
-        return ""
-
-    def watch(self, one: Command, log: Path, look: Callable[[], object]) -> None:
-        """See :class:`specdec_plugins.jobs.make_pair.commands.Runner`."""
-        program = python_program(CHILD.format(name=one.script), *one.arguments)
-        with open(log, "ab") as file:
-            child = subprocess.Popen(
-                program, stdin=subprocess.PIPE, stdout=file, stderr=file, env=_environment()
-            )
-        try:
-            while child.poll() is None:
-                time.sleep(0.5)
-                look()
-        finally:
-            child.kill()
-            child.wait()
-        if child.returncode:
-            lines = log.read_text("utf-8", "replace").strip().splitlines()
-            raise InferenceError(f"{lines[-1] if lines else one}; all that it said is in {log}")
-
-
-def _environment() -> dict[str, str]:
-    """That of other programs."""
-    return {**os.environ, "PYTHONPATH": python_path(), "PYTHONUTF8": "1"}
+    Raises:
+        SpecdecError: it failed.
+    """
+    name, *arguments = map(str, words)
+    main = import_module(f"specdec_plugins.cli.{MODULES[name]}").main
+    with redirect_stdout(io.StringIO()) as printed:
+        # Without the wrapper of commands: this command says why it failed.
+        status = main.__wrapped__(arguments)
+    if status:
+        last = printed.getvalue().strip().rpartition("\n")[2]
+        raise InferenceError(f"{shown(words)}: {last}")
+    return printed.getvalue()
 
 
 @command(PROG, "interrupted; what is done is kept, the same command goes on")
 def main(argv: Sequence[str]) -> int:
-    """Returns the exit status: 0, 1 for what the run met with, 2 for the command line, 130 for a
-    training that was interrupted."""
+    """Return the exit status: 0, 1 for a failure, 2 for the command line, 130 for a training that
+    was interrupted."""
     args = parse(argv)
     job = job_of(args)
-    progress = Progress(args.quiet, not args.no_progress_bar)
     if args.dry_run:
-        put("".join(f"{line}\n" for line in rehearse(job, Here(), progress)))
+        put("".join(f"{line}\n" for line in rehearse(job)))
         return 0
-    making = Making(job, Here(), progress)
-    if not making.make():
-        progress.say(
-            "interrupted: the best drafter so far is in its place, the same command goes on"
-        )
+    if make(job)["train"]["interrupted"]:
+        job.say("interrupted: the best drafter so far is in its place, the same command goes on")
         return 130
-    progress.say(f"{making.layout.pair} is made; {making.layout.card} says how, and how fast it is")
+    job.say(f"{job.layout.pair} is made; {job.layout.card} says how, and how fast it is")
     return 0

@@ -1,2 +1,1 @@
-"""From a verifier and text of its source language to a pair, in stages that can be stopped anywhere
-and gone on with."""
+"""A pair made from a verifier and text of its source language, in stages."""

@@ -1,22 +1,34 @@
-"""What a pair is made of, and where everything of its making lies."""
+"""The making of a pair as it was asked for, and the files of ``OUT``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
+
+from tqdm import tqdm
 
 import specdec_plugins
 from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
+from specdec_plugins.files.command import tell
 from specdec_plugins.files.output import JsonObject, file_digest
-from specdec_plugins.inference.pair_folder import VERIFIER, files_in_folder
+from specdec_plugins.inference import Settings
+from specdec_plugins.inference.pair_folder import VERIFIER, files_in_folder, pair_settings
+from specdec_plugins.inference.settings import PLAIN
+
+Command = Sequence[object]
+"""A command's name and its arguments."""
+Done = dict[str, JsonObject]
+"""Facts about each finished stage."""
 
 
 @dataclass(frozen=True)
 class PairJob:
-    """The making of a pair, as it was asked for."""
+    """The making of a pair."""
 
     verifier: Path
     """The checkpoint of a Transformer."""
@@ -28,14 +40,16 @@ class PairJob:
     """The folder of the verifier's dictionaries."""
     languages: tuple[str, str]
     """Source and target."""
+    run: Callable[[Command], str]
+    """Runs a command of this package in this process, and returns its standard output."""
     tokenizer: str | None = None
     bpe: str | None = None
     encoder_options: Mapping[str, object] = field(default_factory=dict)
-    """Options of both under fairseq's names."""
+    """Options of tokenizer and BPE under fairseq's names."""
     hours: float | None = None
-    """Of all stages together; or ``updates``."""
+    """Hours of all stages together; or else ``updates``."""
     updates: int | None = None
-    """Of the drafter's training."""
+    """Updates of the drafter's training."""
     arch: str = "block_causal"
     rule: AcceptanceRule = field(default_factory=StrictRule)
     heads: bool = False
@@ -44,8 +58,10 @@ class PairJob:
     as_transformer: bool = False
     """Fields of the verifier that fairseq does not know change nothing of the network."""
     workers: int | None = None
-    """Processes that distil, by Ray; None: this one does."""
+    """Processes that distil, by Ray; None: this process distils."""
     device: str = "cpu"
+    quiet: bool = False
+    bars: bool = True
 
     @cached_property
     def layout(self) -> Layout:
@@ -53,35 +69,36 @@ class PairJob:
         return Layout(self.out, self.languages)
 
     @property
-    def rule_flags(self) -> tuple[str, ...]:
-        """The flags of the acceptance rule, for commands that judge drafts."""
-        return tuple(f"--{name}={value}" for name, value in self.rule_options.items())
-
-    @property
-    def rule_options(self) -> dict[str, Any]:
-        """The options of the acceptance rule; none of the strict one, which is the default."""
+    def rule_options(self) -> JsonObject:
+        """Options of the acceptance rule; none for the strict rule, which is the default."""
         return {} if self.rule == StrictRule() else self.rule.values
 
     @property
-    def device_flags(self) -> tuple[str, ...]:
-        return ("--cpu",) if self.device == "cpu" else ()
+    def bar_flags(self) -> tuple[str, ...]:
+        return () if self.bars else ("--no-progress-bar",)
 
-    @property
+    @cached_property
     def encoder_files(self) -> dict[str, Path]:
-        """Files of tokenizer and BPE, by fairseq's option: those given, or those that lie beside
+        """Files of tokenizer and BPE by fairseq's option: those named, else those that lie beside
         the dictionaries."""
         named = {name: Path(str(value)) for name, value in self.encoder_options.items() if value}
-        given = {name: path for name, path in named.items() if path.is_file()}
         beside = files_in_folder(str(self.dictionaries)) if self.bpe else {}
-        return {**{name: Path(path) for name, path in beside.items()}, **given}
+        files = {name: path for name, path in named.items() if path.is_file()}
+        return {**{name: Path(path) for name, path in beside.items()}, **files}
+
+    def settings(self, **changes: object) -> Settings:
+        """Return settings of the pair's verifier, plain AR unless ``changes`` say otherwise."""
+        alone = {"path": None, "strategy": "AR", **PLAIN}
+        return Settings(**{**pair_settings(self.layout.pair), **alone, **changes})
 
     def describe(self) -> JsonObject:
-        """All that the pair depends on, but for the machine.
+        """Return all that the pair depends on but the machine and how long it is trained.
 
         Raises:
             InferenceError: a file cannot be read.
         """
         dictionaries = [self.dictionaries / f"dict.{name}.txt" for name in self.languages]
+        files = sorted(self.encoder_files.items())
         return {
             "specdec_plugins": specdec_plugins.__version__,
             "VERIFIER": file_digest(self.verifier),
@@ -90,23 +107,27 @@ class PairJob:
             "languages": list(self.languages),
             "tokenizer": self.tokenizer,
             "bpe": self.bpe,
-            "segmentation": {
-                name: file_digest(path) for name, path in sorted(self.encoder_files.items())
-            },
-            "hours": self.hours,
-            "updates": self.updates,
+            "segmentation": {name: file_digest(path) for name, path in files},
             "arch": self.arch,
             "rule": self.rule.values,
             "heads": self.heads,
             "half": self.half,
         }
 
+    def say(self, line: str) -> None:
+        if not self.quiet:
+            tell(line)
+
+    def bar(self, total: int | None, unit: str, done: int = 0) -> tqdm[NoReturn]:
+        """Return a progress bar, hidden where there is no terminal."""
+        hidden = self.quiet or not self.bars or not sys.stderr.isatty()
+        return tqdm(total=total, initial=done, unit=unit, disable=hidden)
+
 
 class Layout:
     """The files of ``OUT``."""
 
     def __init__(self, out: Path, languages: tuple[str, str]) -> None:
-        self.out = out
         source, target = languages
         self.pair, self.work = out / "pair", out / "work"
         self.verifier = self.pair / VERIFIER
@@ -114,17 +135,24 @@ class Layout:
         self.valid_text = self.work / f"valid.{source}"
         """Held-out lines, raw."""
         self.sources = self.work / f"sources.{source}"
-        """All lines, segmented: those that are held out first."""
+        """All lines, segmented: first those that are held out."""
         self.outputs = self.work / f"outputs.{target}"
-        """What the verifier says to each."""
+        """The verifier's output for each line."""
         self.distilling = self.work / "distilling.json"
-        """How long that took."""
+        """The report of distilling."""
         self.shards = self.work / "shards"
         self.text, self.bin = self.work / "text", self.work / "bin"
+        self.learned = self.text / f"train.{target}"
         self.recipe, self.head_recipe = (self.work / name for name in ("drafter.yaml", "head.yaml"))
         self.training = self.work / "training"
+        self.mark, self.done = self.work / "job.json", self.work / "done.json"
         self.card, self.curve = out / "README.md", out / "curve"
 
     def log(self, name: str) -> Path:
-        """What the command of a stage said."""
+        """Return the log of a stage's command."""
         return self.work / f"{name}.log"
+
+
+def shown(command: Command) -> str:
+    """Return a command as a user would type it."""
+    return shlex.join(map(str, command))

@@ -1,156 +1,170 @@
-"""A making from its first stage to its last, what is done of it, and what it would take."""
+"""The making of a pair, stage by stage, and a rehearsal of it on a few lines."""
 
 from __future__ import annotations
 
 import json
-import logging
 import shutil
+import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
-from specdec_plugins.files.errors import InferenceError
+import yaml
+
+from specdec_plugins.files.errors import InferenceError, counted
 from specdec_plugins.files.lock import work_folder
-from specdec_plugins.files.output import JsonObject, file_digest, write_json
+from specdec_plugins.files.output import JsonObject, file_digest, write_json, write_whole
 from specdec_plugins.inference.pair_folder import DRAFTER
+from specdec_plugins.jobs.make_pair import stages
 from specdec_plugins.jobs.make_pair.card import write_card
-from specdec_plugins.jobs.make_pair.commands import Runner
-from specdec_plugins.jobs.make_pair.job import PairJob
-from specdec_plugins.jobs.make_pair.progress import Progress
-from specdec_plugins.jobs.make_pair.schedule import BEST, Schedule
-from specdec_plugins.jobs.make_pair.stages import Stages
-from specdec_plugins.jobs.make_pair.text import FEW
+from specdec_plugins.jobs.make_pair.job import Command, Done, PairJob, shown
+from specdec_plugins.jobs.make_pair.recipe import recipe_text, with_plan
+from specdec_plugins.jobs.make_pair.text import head_lines, worded_lines
+from specdec_plugins.jobs.make_pair.training import BEST, SHARE, Plan, TrainingLog
 
-logger = logging.getLogger(__name__)
-
-FINISH, OF_HEADS = 180.0, 300.0
-"""Seconds that are kept for exporting and measuring, and for a head; at most a quarter of all."""
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A step of the making, which is done or not."""
-
-    name: str
-    run: Callable[[], JsonObject]
-    reads: tuple[Path, ...] = ()
-    """Files of stages before it: where they have changed, it is to be done again."""
+STAGES = (
+    stages.check,
+    stages.segment,
+    stages.distil,
+    stages.plan,
+    stages.train,
+    stages.export,
+    stages.heads,
+    stages.measure,
+)
+TRIED_LINES, TRIED_UPDATES = 300, 8
+"""Size of a rehearsal."""
 
 
-class Making:
-    """The stages of a job in their order, and their records ``work/STAGE.json``."""
+def make(job: PairJob, last: str | None = None) -> Done:
+    """Do what is not done yet, and note it in ``work/done.json``.
 
-    def __init__(self, job: PairJob, runner: Runner, progress: Progress) -> None:
-        self.job, self.progress = job, progress
-        self.stages = Stages(job, runner, progress)
-        self.layout = job.layout
+    Args:
+        last: the stage to end with; None: all, and the card.
 
-    def make(self, last: str | None = None) -> bool:
-        """Do what is not done yet.
+    Returns:
+        The facts about each stage.
 
-        Args:
-            last: the stage to end with; None: all, and the card.
-
-        Returns:
-            whether the drafter's budget was spent; False: training was interrupted.
-
-        Raises:
-            SpecdecError: what stopped it; what is done is kept.
-            KeyboardInterrupt: it was interrupted before there was a drafter.
-        """
-        check_room(self.job)
-        stopped = False
-        with work_folder(self.job.out, self.layout.work / "job.json", self.job.describe(), "OUT"):
-            for stage in self._order():
-                made_of = {path.name: file_digest(path) for path in stage.reads}
-                if self.record(stage.name).get("made_of") == made_of:
-                    continue
-                self.progress.say(f"{stage.name} …")
+    Raises:
+        SpecdecError: a stage failed; what is done is kept.
+        KeyboardInterrupt: it was interrupted before there was a drafter.
+    """
+    check_room(job)
+    layout = job.layout
+    with work_folder(job.out, layout.mark, job.describe(), "OUT"):
+        done: Done = json.loads(layout.done.read_bytes()) if layout.done.exists() else {}
+        for stage in STAGES:
+            name = stage.__name__
+            if name == "heads" and not job.heads:
+                continue
+            made_of = inputs(job, name, done)
+            if not is_done(job.out, done.get(name, {}), made_of):
+                job.say(f"{name} …")
                 begin = time.monotonic()
-                facts = stage.run()
-                if stage.name == "segment" and last is None:
-                    warn_of_little(self.job, facts)
-                stopped |= bool(facts.get("stopped"))
-                seconds = time.monotonic() - begin
-                self._keep(stage.name, {"made_of": made_of, "seconds": seconds, "facts": facts})
-                if stage.name == last:
-                    return True
-            write_card(self.job, {name: self.facts(name) for name in NAMES})
-        return not stopped
-
-    def _order(self) -> Iterator[Stage]:
-        stages, layout = self.stages, self.layout
-        drafter = layout.pair / DRAFTER
-        yield Stage("check", stages.check)
-        yield Stage("segment", stages.segment)
-        lines = self.facts("segment")["lines"]
-        yield Stage("distil", lambda: stages.distil(lines))
-        yield Stage("train", lambda: stages.train(self.schedule()))
-        yield Stage("export", stages.export, (layout.training / BEST,))
-        if self.job.heads:
-            yield Stage("heads", lambda: stages.heads(lines["head"]), (drafter,))
-        yield Stage("measure", stages.measure, (drafter,))
-
-    def schedule(self) -> Schedule:
-        """The budget of the drafter's training: what the other stages leave of all hours."""
-        if self.job.hours is None:
-            return Schedule(updates=self.job.updates)
-        whole = 3600 * self.job.hours
-        spent = sum(self.record(name).get("seconds", 0) for name in ("check", "segment", "distil"))
-        kept = min(FINISH + (OF_HEADS if self.job.heads else 0), whole / 4)
-        if whole - spent - kept <= 0:
-            raise InferenceError(
-                f"--hours {self.job.hours:g}: {spent / 3600:.2f} hours went into what comes before "
-                "the training; what is done is kept, but for more hours begin in another folder"
-            )
-        return Schedule(seconds=whole - spent - kept)
-
-    def facts(self, name: str) -> JsonObject:
-        """What a stage said of what it made."""
-        facts: JsonObject = self.record(name).get("facts", {})
-        return facts
-
-    def record(self, name: str) -> JsonObject:
-        """What was noted of a stage that is done; nothing if it is not."""
-        try:
-            record: JsonObject = json.loads((self.layout.work / f"{name}.json").read_bytes())
-        except FileNotFoundError:
-            return {}
-        return record
-
-    def _keep(self, name: str, record: JsonObject) -> None:
-        """Note that a stage is done; of a training that was interrupted, what it has made."""
-        if record["facts"].get("stopped"):
-            record["made_of"] = None
-        write_json(self.layout.work / f"{name}.json", record)
+                facts = stage(job, done)
+                files = {str(path.relative_to(job.out)): path for path in facts.get("files", ())}
+                done[name] = {
+                    **facts,
+                    "seconds": time.monotonic() - begin,
+                    "made_of": None if facts.get("interrupted") else made_of,
+                    "files": {name: file_digest(path) for name, path in files.items()},
+                }
+                write_json(layout.done, done)
+            if name == last:
+                return done
+        write_card(job, done)
+    return done
 
 
-NAMES = ("check", "segment", "distil", "train", "export", "heads", "measure")
+def inputs(job: PairJob, stage: str, done: Done) -> JsonObject:
+    """Return what a stage is made of beside the job; where that changed, it is done again."""
+    if stage == "plan":
+        return {"hours": job.hours, "updates": job.updates}
+    if stage == "train":
+        return {name: done["plan"][name] for name in ("hours", "updates")}
+    drafter = job.layout.pair / DRAFTER
+    read = {"export": job.layout.training / BEST, "heads": drafter, "measure": drafter}
+    return {path.name: file_digest(path) for name, path in read.items() if name == stage}
+
+
+def is_done(out: Path, record: JsonObject, made_of: JsonObject) -> bool:
+    """Return whether a stage was done with these inputs, and all that it made is as it was."""
+    files = {out / name: digest for name, digest in record.get("files", {}).items()}
+    return record.get("made_of") == made_of and all(
+        path.is_file() and file_digest(path) == digest for path, digest in files.items()
+    )
 
 
 def check_room(job: PairJob) -> None:
+    """Refuse a disk that is too small.
+
+    Raises:
+        InferenceError: it is.
+    """
     folder = next(path for path in (job.out, *job.out.resolve().parents) if path.exists())
     # Text, segmented, as outputs and as numbers; checkpoints with an optimizer's two moments.
-    size = job.sources.stat().st_size
-    needed = 8 * size + 6 * job.verifier.stat().st_size
-    if job.layout.training.exists():
-        return
+    needed = 8 * job.sources.stat().st_size + 6 * job.verifier.stat().st_size
     free = shutil.disk_usage(folder).free
-    if free < needed:
+    if free < needed and not job.layout.training.exists():
         raise InferenceError(
             f"OUT {job.out}: about {needed / 1e9:.1f} GB are needed there, and {free / 1e9:.1f} "
             "are free; make room, or name another folder"
         )
 
 
-def warn_of_little(job: PairJob, facts: JsonObject) -> None:
-    """Say so where a drafter cannot learn much."""
-    lines = sum(facts["lines"].values())
-    if lines < FEW:
-        logger.warning(
-            "SOURCES %s: has %d lines; of fewer than some ten thousand a drafter learns to foresee "
-            "little: give more text, of other sentences",
-            job.sources,
-            lines,
-        )
+def rehearse(job: PairJob) -> Iterator[str]:
+    """Try a job on its first lines in a folder that is removed again.
+
+    Yields:
+        Lines to read: each stage, its commands, and its expected hours.
+
+    Raises:
+        SpecdecError: a stage would fail.
+    """
+    lines = sum(1 for _ in worded_lines(job.sources))
+    with tempfile.TemporaryDirectory() as folder:
+        few = Path(folder) / "few.txt"
+        read = islice(worded_lines(job.sources), TRIED_LINES)
+        write_whole(few, (f"{line}\n".encode() for line in read))
+        small = replace(job, out=few.parent / "out", sources=few, heads=False, workers=None)
+        done = make(replace(small, hours=None, updates=TRIED_UPDATES), "train")
+        recipe = small.layout.recipe.read_text("utf-8").replace(str(small.out), str(job.out))
+        log = TrainingLog(small.layout.log("training"))
+        decoding = json.loads(small.layout.distilling.read_bytes())["seconds"]["total"]
+    share = lines / min(lines, TRIED_LINES)
+    seconds = {
+        "check": done["check"]["seconds"],
+        "segment": share * (done["segment"]["seconds"] - done["segment"]["loading"]),
+        "distil": share * decoding,
+    }
+    if job.updates is None:
+        plan = Plan.of_time(stages.time_to_train(job, sum(seconds.values())), log, 0, 0.0)
+    else:
+        plan = Plan.of_updates(job.updates)
+    seconds["train"] = plan.updates * log.pace / (1 - SHARE)
+    seconds["export"] = 0.0
+    if job.heads:
+        seconds["heads"] = stages.head_updates(head_lines(lines)) * log.pace
+    seconds["measure"] = stages.FINISH
+    yield f"{counted(lines, 'line')} of text, {counted(plan.updates, 'update')} of training"
+    commands = commands_of(job)
+    for name, expected in seconds.items():
+        yield f"\n{name}: about {expected / 3600:.2f} hours"
+        yield from (f"    {shown(command)}" for command in commands.get(name, ()))
+    yield f"\nall: about {sum(seconds.values()) / 3600:.2f} hours here"
+    planned = recipe_text(with_plan(yaml.safe_load(recipe), plan))
+    yield f"\nThe drafter's recipe ({job.layout.recipe}):\n\n{planned}"
+
+
+def commands_of(job: PairJob) -> dict[str, list[Command]]:
+    """Return the commands that stages run, by stage."""
+    layout = job.layout
+    head = layout.work / "head"
+    return {
+        "distil": [stages.distil_command(job), stages.binarise_command(job, layout.bin)],
+        "train": [stages.train_command(job, layout.recipe, layout.training)],
+        "heads": [stages.train_command(job, layout.head_recipe, head)],
+        "measure": [["specdec-tune", layout.pair]],
+    }

@@ -11,34 +11,37 @@ from fairseq.modules import LearnedPositionalEmbedding
 from specdec_plugins.files.output import JsonObject, write_whole
 from specdec_plugins.inference.pair_folder import DRAFTER
 from specdec_plugins.jobs.make_pair.job import PairJob
+from specdec_plugins.jobs.make_pair.training import WARMUP, Plan
 from specdec_plugins.machine import processor_name
 
 Groups = dict[str, JsonObject]
 
 PEAK, WIDTH = 2e-3, 384
-"""The highest learning rate, up to a width; wider drafters take less, in proportion."""
-OF_HEAD = "valid1"
-"""The lines of a head among binarised text: fairseq's name of the second that is no training."""
+"""Highest learning rate, up to this width; wider drafters take less, in proportion."""
+HEAD_LINES = "valid1"
+"""The lines of a head among binarised text: fairseq's name for the second validation set."""
 FEATURE_LAYERS = 2
 """The first layers of the verifier's decoder whose states are read beside its last."""
 BFLOAT16 = ("avx512_bf16", "amx")
-"""Processors that multiply matrices faster in it than in float32."""
+"""Processors that multiply matrices faster in bfloat16 than in float32."""
 
 
-def drafter_recipe(verifier: TransformerModelBase, job: PairJob) -> Groups:
-    """The settings of a drafter's training, but for its length: what was measured to learn fastest,
-    in the verifier's widths."""
+def drafter_recipe(verifier: TransformerModelBase, job: PairJob, plan: Plan) -> Groups:
+    """Return the settings of a drafter's training.
+
+    They were measured to learn fastest; widths are the verifier's.
+    """
     block = _published(verifier) if job.arch == "block" else _ours(verifier)
     k = block["task"]["block_size"]
     task = {
         "_name": "translation_specdec",
-        "AR_path": str(job.layout.verifier),
+        **_files(job),
         "max_source_positions": int(verifier.encoder.max_positions()),
         "max_target_positions": int(verifier.decoder.max_positions()) + k,
         **block["task"],
         **job.rule_options,
     }
-    return {
+    recipe = {
         "common": _common(job),
         **block,
         "task": {**task, **_autocast(job)},
@@ -51,6 +54,24 @@ def drafter_recipe(verifier: TransformerModelBase, job: PairJob) -> Groups:
             "maximize_best_checkpoint_metric": True,
         },
     }
+    return with_plan(recipe, plan)
+
+
+def with_plan(recipe: Groups, plan: Plan) -> Groups:
+    """Return a recipe for a training of another length; other settings follow ``--max-update``."""
+    until = "${optimization.max_update}"
+    length: Groups = {
+        "task": {"total_up": until},
+        "lr_scheduler": {
+            "warmup_updates": max(1, min(WARMUP, plan.updates // 10)),
+            "total_num_update": until,
+        },
+        "optimization": {"max_update": plan.updates, "stop_time_hours": round(plan.hours, 5)},
+        "dataset": {"validate_interval_updates": plan.interval},
+        "checkpoint": {"save_interval_updates": plan.interval},
+        "common": {"log_interval": max(1, min(10, plan.updates // 4))},
+    }
+    return {group: {**values, **length.get(group, {})} for group, values in recipe.items()}
 
 
 def _ours(verifier: TransformerModelBase) -> Groups:
@@ -68,7 +89,7 @@ def _ours(verifier: TransformerModelBase) -> Groups:
         "decoder_normalize_before": True,
         "dropout": 0.0,
     }
-    if {int(one.embed_dim) for one in decoder.layers} == {width} and len(decoder.layers) > 1:
+    if {int(item.embed_dim) for item in decoder.layers} == {width} and len(decoder.layers) > 1:
         count = min(FEATURE_LAYERS, len(decoder.layers) - 1)
         model["verifier_feature_layers"] = ",".join(map(str, range(1, count + 1)))
     if decoder.embed_tokens.embedding_dim == width:
@@ -87,8 +108,8 @@ def _ours(verifier: TransformerModelBase) -> Groups:
 
 
 def _published(verifier: TransformerModelBase) -> Groups:
-    """SpecDec's drafter (Xia et al., EMNLP 2023 Findings): k, glancing, smoothing and optimizer are
-    theirs."""
+    """Return SpecDec's drafter (Xia et al., EMNLP 2023 Findings), with its k, glancing, smoothing
+    and optimizer."""
     encoder = _copied_encoder(verifier)
     width, heads = encoder["encoder_embed_dim"], encoder["encoder_attention_heads"]
     shared = verifier.encoder.dictionary == verifier.decoder.dictionary
@@ -121,7 +142,7 @@ def _published(verifier: TransformerModelBase) -> Groups:
 
 
 def _copied_encoder(verifier: TransformerModelBase) -> JsonObject:
-    """The options of an encoder like the verifier's, from which it starts."""
+    """Return the options of an encoder like the verifier's, from which it starts."""
     encoder = verifier.encoder
     layer = encoder.layers[0]
     switches = {
@@ -140,28 +161,33 @@ def _copied_encoder(verifier: TransformerModelBase) -> JsonObject:
     }
 
 
-def head_recipe(job: PairJob) -> Groups:
-    """The settings of an acceptance head's training: those of the shipped pairs' heads."""
+def head_recipe(job: PairJob, updates: int) -> Groups:
+    """Return the settings of an acceptance head's training: those of the shipped pairs' heads."""
+    until = "${optimization.max_update}"
     return {
         "common": _common(job),
         "task": {
             "_name": "translation_specdec",
-            "AR_path": str(job.layout.verifier),
+            **_files(job),
             "blocks_per_sentence": 1 if job.arch == "block" else 4,
             **job.rule_options,
         },
         "model": {
             "_name": "acceptance_head",
-            "drafter": str(job.layout.pair / DRAFTER),
+            "drafter": str((job.layout.pair / DRAFTER).absolute()),
             "head_layers": 0,
         },
         "criterion": {"_name": "acceptance_loss", "mismatch_weight": 6.0},
         "optimizer": {"_name": "adam", "adam_betas": "(0.9, 0.98)", "weight_decay": 0.01},
-        "lr_scheduler": {"_name": "polynomial_decay"},
-        "optimization": {"lr": [0.005], "clip_norm": 1.0},
+        "lr_scheduler": {
+            "_name": "polynomial_decay",
+            "warmup_updates": updates // 8,
+            "total_num_update": until,
+        },
+        "optimization": {"lr": [0.005], "clip_norm": 1.0, "max_update": updates},
         "dataset": {
             **_dataset(job),
-            "train_subset": OF_HEAD,
+            "train_subset": HEAD_LINES,
             "max_tokens": 1500,
             "max_tokens_valid": 4000,
         },
@@ -170,12 +196,19 @@ def head_recipe(job: PairJob) -> Groups:
 
 
 def write_recipe(groups: Groups, path: Path) -> None:
-    """Write what ``specdec-train --recipe`` and ``fairseq-hydra-train`` read.
+    """Write a recipe for ``specdec-train --recipe`` and ``fairseq-hydra-train``."""
+    write_whole(path, [recipe_text(groups).encode("utf-8")])
 
-    Raises:
-        InferenceError: it cannot be written.
-    """
-    write_whole(path, [yaml.safe_dump(groups, sort_keys=False).encode("utf-8")])
+
+def recipe_text(groups: Groups) -> str:
+    text: str = yaml.safe_dump(groups, sort_keys=False)
+    return text
+
+
+def _files(job: PairJob) -> JsonObject:
+    source, target = job.languages
+    verifier = str(job.layout.verifier.absolute())
+    return {"AR_path": verifier, "source_lang": source, "target_lang": target}
 
 
 def _common(job: PairJob) -> JsonObject:
@@ -198,7 +231,7 @@ def _dataset(job: PairJob) -> JsonObject:
         **({"num_workers": 0} if job.device == "cpu" else {}),
         "validate_interval": never,
         "skip_invalid_size_inputs_valid_test": True,
-        **({"ignore_unused_valid_subsets": True} if job.heads else {}),  # OF_HEAD
+        **({"ignore_unused_valid_subsets": True} if job.heads else {}),  # HEAD_LINES
     }
 
 

@@ -1,42 +1,53 @@
-"""The stages of a pair's making: what each runs, and what it says of what it made."""
+"""The stages of a pair's making.
+
+A stage can be stopped anywhere: run again, it goes on, or makes the same once more. It takes the
+job and the facts about the stages before it. It returns its own facts; among them ``files``, which
+it has made.
+"""
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from fairseq.models.transformer import TransformerModelBase
 
+from specdec_plugins.checkpoints.export import export_checkpoint
+from specdec_plugins.checkpoints.head_file import save_head
 from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.evaluation.calibration import fit_calibration
 from specdec_plugins.evaluation.differences import decode
+from specdec_plugins.evaluation.head_predictions import TrainedHead
+from specdec_plugins.evaluation.systems import parse_system
 from specdec_plugins.evaluation.texts import read_text
-from specdec_plugins.files.errors import counted
+from specdec_plugins.files.errors import InferenceError, counted
+from specdec_plugins.files.lines import Line
 from specdec_plugins.files.output import JsonObject, file_digest, write_json, write_whole
-from specdec_plugins.inference import Settings, Translator, load_translator
+from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.ctranslate2_ar import obstacle
 from specdec_plugins.inference.ctranslate2_model import is_installed
-from specdec_plugins.inference.pair_folder import (
-    DRAFTER,
-    ENCODERS,
-    IN_FOLDER,
-    SEGMENTATION,
-    pair_settings,
-)
-from specdec_plugins.inference.settings import CTRANSLATE2, PLAIN
+from specdec_plugins.inference.pair_folder import DRAFTER, ENCODERS, IN_FOLDER, SEGMENTATION
+from specdec_plugins.inference.settings import CTRANSLATE2
 from specdec_plugins.inference.verifier_facts import describe
 from specdec_plugins.jobs.make_pair import text
-from specdec_plugins.jobs.make_pair.commands import PREPROCESS, Command, Runner, command
-from specdec_plugins.jobs.make_pair.job import PairJob
-from specdec_plugins.jobs.make_pair.progress import Progress
+from specdec_plugins.jobs.make_pair.job import Command, Done, PairJob
 from specdec_plugins.jobs.make_pair.recipe import drafter_recipe, head_recipe, write_recipe
-from specdec_plugins.jobs.make_pair.schedule import BEST, LAST, Part, Schedule, trained
-from specdec_plugins.jobs.make_pair.training_log import TrainingLog
+from specdec_plugins.jobs.make_pair.training import (
+    BEST,
+    FIRST,
+    LAST,
+    WARMUP,
+    Plan,
+    TrainingLog,
+    trained,
+    watch,
+    watch_training,
+)
 from specdec_plugins.machine import cores, processor_name
 
 logger = logging.getLogger(__name__)
@@ -44,307 +55,259 @@ logger = logging.getLogger(__name__)
 BATCH = 64
 """Sentences that are distilled at a time."""
 HEAD_UPDATES = 100, 400
-"""Least and most of a head's training."""
-CHECKED = 20
-"""Lines of the text by which the verifier is checked."""
-COMPARED = 200
-"""Held-out lines by which the pair is compared with the checkpoint that was given."""
+"""Minimum and maximum updates of a head's training."""
+CHECKED, COMPARED = 20, 200
+"""Lines by which the verifier is checked, and the pair is compared with it at the end."""
+FINISH, FOR_HEADS = 180.0, 300.0
+"""Seconds reserved for exporting and measuring, and for a head; at most a quarter of all."""
+
+
+def check(job: PairJob, done: Done) -> JsonObject:
+    """Put the verifier and what belongs to it into the pair's folder, and try it there."""
+    layout, folder = job.layout, str(job.layout.pair)
+    names = [f"dict.{language}.txt" for language in job.languages]
+    files = {layout.pair / name: job.dictionaries / name for name in names}
+    segmentation: dict[str, str] = {}
+    for name, path in job.encoder_files.items():
+        segmentation[name] = IN_FOLDER[name][0] if name in IN_FOLDER else path.name
+        files[layout.pair / segmentation[name]] = path
+    segmentation |= {name: value for name in ENCODERS if (value := getattr(job, name))}
+    for name, value in job.encoder_options.items():
+        if name not in segmentation and value not in (None, False, ""):
+            segmentation[name] = str(value)
+    for target, path in files.items():
+        write_whole(target, [path.read_bytes()])
+    write_json(layout.pair / SEGMENTATION, segmentation)
+    about = job.languages, folder, None, job.as_transformer, job.half
+    export_checkpoint(str(job.verifier), str(layout.verifier), *about)
+    lines = [line for line in read_text(str(job.sources), CHECKED) if line.text.strip()]
+    differ = differing(job, job.settings(), layout.verifier, lines)
+    result = f"of {counted(len(lines), 'line')} of {job.sources.name} {differ} differ"
+    if differ:
+        raise InferenceError(
+            f"VERIFIER {job.verifier}: in float64, greedily decoded by us and by stock fairseq, "
+            f"{result}; report it"
+        )
+    return {
+        "files": [*files, layout.pair / SEGMENTATION, layout.verifier],
+        "verifier": list(describe(load_translator(job.settings()))),
+        "checked": f"In float64, decoded greedily by us and by stock fairseq, {result}.",
+    }
+
+
+def differing(job: PairJob, pair: Settings, verifier: Path, lines: Sequence[Line]) -> int:
+    """Return how many lines settings decode unlike stock fairseq by a checkpoint, in float64."""
+    source, target = job.languages
+    pair = replace(pair, precision="float64", batch=16, keep_bpe=True)
+    stock = replace(
+        pair,
+        ar_path=str(verifier),
+        strategy="fairseq",
+        beam=1,
+        source_lang=source,
+        target_lang=target,
+        as_transformer=job.as_transformer,
+    )
+    outputs, expected = (decode(load_translator(item), lines) for item in (pair, stock))
+    return sum(a != b for a, b in zip(outputs, expected, strict=True))
+
+
+def segment(job: PairJob, done: Done) -> JsonObject:
+    """Segment the text, and hold out lines to measure on."""
+    layout, begin = job.layout, time.monotonic()
+    verifier, loaded = load_translator(job.settings()), time.monotonic()
+    with job.bar(None, "line") as bar:
+        facts = text.segment(job, verifier, bar.update)
+    lines = layout.valid_text.read_text("utf-8").splitlines(keepends=True)
+    write_whole(layout.example, ["".join(lines[: text.EXAMPLE]).encode()])
+    files = [layout.sources, layout.valid_text, layout.example]
+    return {**facts, "files": files, "loading": loaded - begin}
+
+
+def distil(job: PairJob, done: Done) -> JsonObject:
+    """Have the verifier translate the text greedily, and binarise the outputs to learn."""
+    layout = job.layout
+    if not (job.workers and layout.outputs.exists()):
+        job.run(distil_command(job))
+        if job.workers:
+            os.replace(layout.shards / layout.sources.name, layout.outputs)
+    facts = text.collect(job, done["segment"]["lines"])
+    partial = layout.bin.with_name(f"{layout.bin.name}.part")
+    for old in (layout.bin, partial):
+        shutil.rmtree(old, ignore_errors=True)
+    watch(binarise_command(job, partial), layout.log("preprocess"))
+    partial.rename(layout.bin)
+    binarised = [path for path in layout.bin.iterdir() if path.suffix != ".log"]
+    return {**facts, "files": [layout.outputs, *layout.text.iterdir(), *binarised]}
+
+
+def distil_command(job: PairJob) -> Command:
+    """Return the command that translates, by CTranslate2 where it can."""
+    layout, backend = job.layout, "ours"
+    precision = "float32" if job.device == "cpu" else "float16"
+    about = {"device": job.device, "precision": precision, "limits": text.LIMITS, "batch": BATCH}
+    if is_installed() and obstacle(job.settings(**about)) is None:
+        backend = CTRANSLATE2
+    flags: list[object] = [layout.pair, "--AR-path", layout.verifier, "--strategy", "AR"]
+    flags += ["--AR-backend", backend, "--batch", BATCH, "--segmented", "--keep-bpe", "--quiet"]
+    flags += ["--max-len-a", text.LIMITS.max_len_a, "--max-len-b", text.LIMITS.max_len_b]
+    flags += [*job.bar_flags, "--cpu" if job.device == "cpu" else "--fp16"]
+    flags += ["--input-path", layout.sources]
+    if job.workers:
+        flags += ["--workers", job.workers, "--output-path", layout.shards]
+        return ["specdec-translate-corpus", *flags]
+    flags += ["--output-path", layout.outputs, "--resume", "--stats-json", layout.distilling]
+    return ["specdec-translate", *flags]
+
+
+def binarise_command(job: PairJob, folder: Path) -> Command:
+    """Return fairseq-preprocess for lines of all kinds; a head's lines are ``valid1``."""
+    layout, (source, target) = job.layout, job.languages
+    kinds = ("valid", "head") if job.heads else ("valid",)
+    flags: list[object] = ["-s", source, "-t", target]
+    flags += ["--srcdict", layout.pair / f"dict.{source}.txt"]
+    flags += ["--tgtdict", layout.pair / f"dict.{target}.txt"]
+    flags += ["--trainpref", layout.text / "train"]
+    flags += ["--validpref", ",".join(f"{layout.text}/{kind}" for kind in kinds)]
+    return ["fairseq-preprocess", *flags, "--destdir", folder, "--workers", cores()]
+
+
+def train_command(job: PairJob, recipe: Path, folder: Path) -> list[object]:
+    """Return the training of a recipe."""
+    return ["specdec-train", job.layout.bin, "--recipe", recipe, "--save-dir", folder]
+
+
+def plan(job: PairJob, done: Done) -> JsonObject:
+    """Write the drafter's recipe, for as many updates as the budget has.
+
+    How many fit into hours, the first updates tell.
+    """
+    layout, begin = job.layout, time.monotonic()
+    verifier = load_translator(job.settings()).generator
+    assert isinstance(verifier, SpeculativeGenerator)
+    model = verifier.model
+    assert isinstance(model, TransformerModelBase)
+    last, log = layout.training / LAST, layout.log("training")
+    updates, before = trained(last)
+    if job.hours is None:
+        assert job.updates is not None
+        chosen = Plan.of_updates(max(job.updates, updates))
+    else:
+        if updates < FIRST:
+            whole = 10 * WARMUP
+            write_recipe(drafter_recipe(model, job, Plan.of_updates(whole)), layout.recipe)
+            flags = [f"--total-up={whole}", f"--total-num-update={whole}"]
+            flags += [f"--save-interval-updates={FIRST}", f"--validate-interval-updates={FIRST}"]
+            flags += [f"--max-update={FIRST}", f"--stop-time-hours={job.hours}"]
+            command = [*train_command(job, layout.recipe, layout.training), *flags]
+            watch_training(job, command, log, FIRST)
+        spent = sum(done[name]["seconds"] for name in ("check", "segment", "distil")) + before
+        seconds = time_to_train(job, spent + time.monotonic() - begin)
+        chosen = Plan.of_time(seconds, TrainingLog(log), *trained(last))
+    write_recipe(drafter_recipe(model, job, chosen), layout.recipe)
+    return vars(chosen)
+
+
+def time_to_train(job: PairJob, spent: float) -> float:
+    """Return the seconds that ``--hours`` leave when so many are spent.
+
+    Raises:
+        InferenceError: none are left.
+    """
+    assert job.hours is not None
+    whole = 3600 * job.hours
+    left = whole - spent - min(FINISH + FOR_HEADS * job.heads, whole / 4)
+    if left <= 0:
+        raise InferenceError(
+            f"--hours {job.hours:g}: {spent / 3600:.2f} hours are spent, and the last stages need "
+            "the rest; give more, what is done is kept"
+        )
+    return left
+
+
+def train(job: PairJob, done: Done) -> JsonObject:
+    """Train the drafter as planned. If that is interrupted, the best drafter so far is used."""
+    layout, log = job.layout, job.layout.log("training")
+    total, interrupted = done["plan"]["updates"], False
+    try:
+        updates, seconds = trained(layout.training / LAST)
+        enough = 0 < 3600 * done["plan"]["hours"] <= seconds
+        if updates < total and not enough:
+            command = train_command(job, layout.recipe, layout.training)
+            watch_training(job, command, log, total)
+    except KeyboardInterrupt:
+        if not (layout.training / BEST).exists():
+            raise
+        interrupted = True
+    return {
+        "files": [layout.training / BEST],
+        "points": sorted(TrainingLog(log).points.items()),
+        "hours": trained(layout.training / LAST)[1] / 3600,
+        "interrupted": interrupted,
+        "processor": processor_name(),
+    }
+
+
+def export(job: PairJob, done: Done) -> JsonObject:
+    """Write the best drafter into the pair's folder; it drafts the frequent tokens."""
+    layout, drafter = job.layout, job.layout.pair / DRAFTER
+    dictionary = layout.pair / f"dict.{job.languages[1]}.txt"
+    count = text.frequent_tokens(layout.learned, len(dictionary.read_bytes().splitlines()))
+    draft_from = None if count is None else (count, str(layout.learned))
+    about = job.languages, str(layout.pair), draft_from
+    export_checkpoint(str(layout.training / BEST), str(drafter), *about, half=True)
+    return {"files": [drafter], "draft_vocabulary": count}
+
+
+def heads(job: PairJob, done: Done) -> JsonObject:
+    """Train and calibrate the acceptance head of the exported drafter."""
+    layout = job.layout
+    updates = head_updates(done["segment"]["lines"]["head"])
+    write_recipe(head_recipe(job, updates), layout.head_recipe)
+    # A head is for one drafter, and fairseq goes on with a training.
+    folder = layout.work / f"head-{file_digest(layout.pair / DRAFTER)[:8]}"
+    if trained(folder / LAST)[0] < updates:
+        command = train_command(job, layout.head_recipe, folder)
+        watch_training(job, command, folder.with_suffix(".log"), updates)
+    head = TrainedHead(str(folder / LAST))
+    fitted = fit_calibration(head.predict("valid", bar=False))
+    rule = f".{job.rule.name}" if job.rule_options else ""
+    path = layout.pair / f"acceptance_head{rule}.pt"
+    save_head(path, head.calibrated(*fitted))
+    return {"files": [path]}
 
 
 def head_updates(lines: int) -> int:
-    """Updates of a head's training, of about 50 lines each: what a head can learn of a text it has
-    learnt when it has read it 25 times."""
-    least, most = HEAD_UPDATES
-    return min(most, max(least, 25 * lines // 50))
+    """Return the updates of a head's training, of about 50 lines each.
+
+    When a head has read a text 25 times, it has learnt from it what it can.
+    """
+    fewest, most_updates = HEAD_UPDATES
+    return min(most_updates, max(fewest, 25 * lines // 50))
 
 
-class Stages:
-    """Each stage can be stopped anywhere: run again, it goes on, or makes the same once more."""
-
-    def __init__(self, job: PairJob, runner: Runner, progress: Progress) -> None:
-        self.job, self.runner, self.progress = job, runner, progress
-        self.layout = job.layout
-
-    @property
-    def _languages(self) -> tuple[str, ...]:
-        source, target = self.job.languages
-        return "-s", source, "-t", target
-
-    # check
-
-    def check_commands(self) -> list[Command]:
-        job, pair = self.job, self.layout.pair
-        export = (job.verifier, self.layout.verifier, *self._languages, "--dictionaries", pair)
-        flags = ["--half"] * job.half + ["--as-transformer"] * job.as_transformer
-        check = (pair, "--input-path", job.sources, "--lines", CHECKED)
-        return [command("export_checkpoint", *export, *flags), command("check", *check)]
-
-    def check(self) -> JsonObject:
-        """Put the verifier and what belongs to it into the pair's folder, and try it there."""
-        self.layout.pair.mkdir(parents=True, exist_ok=True)
-        for language in self.job.languages:
-            self._copy(self.job.dictionaries / f"dict.{language}.txt", f"dict.{language}.txt")
-        write_json(self.layout.pair / SEGMENTATION, self._segmentation())
-        said = "".join(map(self.runner.run, self.check_commands()))
-        return {"said": said, "verifier": list(describe(self._verifier()))}
-
-    def _segmentation(self) -> dict[str, str]:
-        """What the pair's folder says of its segmentation; files are copied there."""
-        job = self.job
-        said: dict[str, str] = {}
-        for name, path in job.encoder_files.items():
-            said[name] = IN_FOLDER[name][0] if name in IN_FOLDER else path.name
-            self._copy(path, said[name])
-        said |= {name: value for name in ENCODERS if (value := getattr(job, name))}
-        for name, value in job.encoder_options.items():
-            if name not in said and value not in (None, False, ""):
-                said[name] = str(value)
-        return said
-
-    def _copy(self, path: Path, name: str) -> None:
-        write_whole(self.layout.pair / name, [path.read_bytes()])
-
-    def _verifier(self) -> Translator:
-        """The pair's verifier, with its segmentation."""
-        settings = {**pair_settings(self.layout.pair), **PLAIN, "path": None, "strategy": "AR"}
-        return load_translator(Settings(**settings))
-
-    # segment
-
-    def segment(self) -> JsonObject:
-        """Segment the text, and hold out lines to measure on."""
-        verifier, begin = self._verifier(), time.monotonic()
-        with self.progress.bar(None, "line") as bar:
-            facts = text.segment(self.job, verifier, bar.update)
-        facts["seconds"] = time.monotonic() - begin
-        lines = self.layout.valid_text.read_text("utf-8").splitlines(keepends=True)
-        write_whole(self.layout.example, ("".join(lines[: text.EXAMPLE]).encode(),))
-        return facts
-
-    # distil
-
-    def distil_commands(self) -> list[Command]:
-        layout, job = self.layout, self.job
-        backend = "ours"
-        if is_installed() and obstacle(self._distilling()) is None:
-            backend = CTRANSLATE2
-        flags: list[object] = [layout.pair, "--AR-path", layout.verifier, "--strategy", "AR"]
-        flags += ["--AR-backend", backend, "--batch", BATCH, "--segmented", "--keep-bpe"]
-        flags += ["--max-len-a", text.LIMITS.max_len_a, "--max-len-b", text.LIMITS.max_len_b]
-        flags += ["--quiet", *self.progress.bar_flags, *(job.device_flags or ("--fp16",))]
-        flags += ["--input-path", layout.sources]
-        if job.workers:
-            shards = ("--workers", job.workers, "--output-path", layout.shards)
-            return [command("translate_corpus", *flags, *shards)]
-        path = ("--output-path", layout.outputs, "--resume", "--stats-json", layout.distilling)
-        return [command("inference", *flags, *path)]
-
-    def _distilling(self) -> Settings:
-        return Settings(
-            str(self.layout.pair),
-            str(self.layout.verifier),
-            strategy="AR",
-            batch=BATCH,
-            limits=text.LIMITS,
-            device=self.job.device,
-            precision="float32" if self.job.device == "cpu" else "float16",
-        )
-
-    def binarise_command(self, folder: Path) -> Command:
-        """fairseq-preprocess of the lines of all kinds; those of a head are ``valid1``."""
-        layout = self.layout
-        dictionaries = [
-            f"--{side}dict={layout.pair}/dict.{language}.txt"
-            for side, language in zip(("src", "tgt"), self.job.languages)
-        ]
-        kinds = ("valid", "head") if self.job.heads else ("valid",)
-        others = ",".join(f"{layout.text}/{kind}" for kind in kinds)
-        texts = [f"--trainpref={layout.text}/train", f"--validpref={others}"]
-        rest = [f"--destdir={folder}", "--workers", cores()]
-        return command(PREPROCESS, *self._languages, *dictionaries, *texts, *rest)
-
-    def distil(self, lines: dict[str, int]) -> JsonObject:
-        """Have the verifier translate the text greedily, and binarise what is to be learnt."""
-        layout = self.layout
-        logger.info("outputs may have twice the tokens of their source, and 10")
-        if not (self.job.workers and layout.outputs.exists()):
-            for one in self.distil_commands():
-                self.runner.run(one)
-            if self.job.workers:
-                os.replace(layout.shards / layout.sources.name, layout.outputs)
-        facts = text.collect(self.job, lines)
-        partial = layout.bin.with_name(f"{layout.bin.name}.part")
-        for old in (layout.bin, partial):
-            shutil.rmtree(old, ignore_errors=True)
-        self.runner.run(self.binarise_command(partial))
-        partial.rename(layout.bin)
-        return facts
-
-    # train
-
-    def write_recipe(self) -> None:
-        verifier = self._verifier().generator
-        assert isinstance(verifier, SpeculativeGenerator)
-        model = verifier.model
-        assert isinstance(model, TransformerModelBase)
-        write_recipe(drafter_recipe(model, self.job), self.layout.recipe)
-
-    def train_command(self, flags: list[str]) -> Command:
-        layout = self.layout
-        named = (layout.bin, "--save-dir", layout.training, "--recipe", layout.recipe)
-        return command("train", *named, *self._languages, *flags)
-
-    def train(self, schedule: Schedule) -> JsonObject:
-        """Train the drafter until the budget is spent, or the run is interrupted; then the best one
-        is gone on with, if there is one.
-        """
-        layout = self.layout
-        if not layout.recipe.exists():
-            self.write_recipe()
-        log, stopped = layout.log("training"), False
-        try:
-            while part := schedule.next(layout.training, TrainingLog(log)):
-                with self.progress.training(part.expected, log) as look:
-                    self.runner.watch(self.train_command(part.flags), log, look)
-        except KeyboardInterrupt:
-            if not (layout.training / BEST).exists():
-                raise
-            stopped = True
-        last = TrainingLog(log)
-        return {
-            "points": [vars(point) for _, point in sorted(last.points.items())],
-            "stopped": stopped,
-            "seconds_an_update": last.seconds_an_update,
-            "processor": processor_name(),
-        }
-
-    # export
-
-    def export_commands(self, draft_from: int | None) -> list[Command]:
-        layout, source = self.layout, self.layout.training / BEST
-        flags = (source, layout.pair / DRAFTER, *self._languages, "--half")
-        flags += ("--dictionaries", layout.pair)
-        if draft_from is None:
-            return [command("export_checkpoint", *flags)]
-        read = layout.text / f"train.{self.job.languages[1]}"
-        chosen = ("--draft-vocabulary", draft_from, "--draft-text", read)
-        return [command("export_checkpoint", *flags, *chosen)]
-
-    def export(self) -> JsonObject:
-        """Write the best drafter into the pair's folder, which drafts from the frequent tokens."""
-        target = self.job.languages[1]
-        entries = len((self.layout.pair / f"dict.{target}.txt").read_bytes().splitlines())
-        count = text.frequent_tokens(self.layout.text / f"train.{target}", entries)
-        for one in self.export_commands(count):
-            self.runner.run(one)
-        return {"draft_vocabulary": count}
-
-    # heads
-
-    def head_commands(self, updates: int) -> list[Command]:
-        """Training for so many updates, and calibration."""
-        layout, folder = self.layout, self._head_folder()
-        named = (layout.bin, "--save-dir", folder, "--recipe", layout.head_recipe)
-        flags = [f"--max-update={updates}", f"--total-num-update={updates}"]
-        flags.append(f"--warmup-updates={updates // 8}")
-        rule = f".{self.job.rule.name}" if self.job.rule_flags else ""
-        made = layout.pair / f"acceptance_head{rule}.pt"
-        return [
-            command("train", *named, *self._languages, *flags),
-            command("calibrate_head", folder / LAST, made, *self.progress.bar_flags),
-        ]
-
-    def _head_folder(self) -> Path:
-        """A head is of one drafter, and a training is gone on with."""
-        drafter = self.layout.pair / DRAFTER
-        name = f"head-{file_digest(drafter)[:8]}" if drafter.exists() else "head"
-        return self.layout.work / name
-
-    def heads(self, lines: int) -> JsonObject:
-        """Train and calibrate the acceptance head of the exported drafter.
-
-        Args:
-            lines: that are kept for it.
-        """
-        layout = self.layout
-        write_recipe(head_recipe(self.job), layout.head_recipe)
-        updates = head_updates(lines)
-        train, calibrate = self.head_commands(updates)
-        if trained(self._head_folder() / LAST)[0] < updates:
-            log = layout.log("head")
-            with self.progress.training(updates, log) as look:
-                self.runner.watch(train, log, look)
-        return {"said": self.runner.run(calibrate)}
-
-    # measure
-
-    def measure_commands(self) -> list[Command]:
-        rule, pair = self.job.rule_flags, self.layout.pair
-        flags = (pair, *rule, *self.job.device_flags, *self.progress.bar_flags)
-        commands = [command("tune", *flags)] if self.job.device == "cpu" else []
-        for name, controller in self._controllers().items():
-            read = ("--input-path", self.layout.valid_text, "--output-path", os.devnull)
-            stats = ("--stats-json", self._stats(name), "--quiet", "--batch", 16)
-            commands.append(command("inference", *flags, *controller, *read, *stats))
-        return commands
-
-    def _controllers(self) -> dict[str, tuple[str, ...]]:
-        chosen: dict[str, tuple[str, ...]] = {"constant": ("--controller", "constant")}
-        if self.job.arch != "block":
-            chosen["tree 8"] = ("--controller", "tree", "--tree-nodes", "8")
-        return chosen
-
-    def _stats(self, name: str) -> Path:
-        return self.layout.work / f"{name.replace(' ', '')}.json"
-
-    def measure(self) -> JsonObject:
-        """Measure the ways to decode here, and on the held-out lines acceptance lengths and
-        exactness."""
-        said = "".join(map(self.runner.run, self.measure_commands()))
-        lengths = {
-            name: json.loads(self._stats(name).read_text("utf-8"))["acceptance_length"]
-            for name in self._controllers()
-        }
-        return {"said": said, "acceptance_length": lengths, "exact": self._compare()}
-
-    def _compare(self) -> str:
-        """Compare the pair with stock fairseq on the checkpoint that was given, in float64."""
-        text = read_text(str(self.layout.valid_text), COMPARED)
-        lines = [line for line in text if line.text.strip()]
-        plain = {**PLAIN, "precision": "float64", "batch": 16, "keep_bpe": True}
-        pair = Settings.of_model(self.layout.pair, **plain)
-        source, target = self.job.languages
-        stock = replace(
-            pair,
-            ar_path=str(self.job.verifier),
-            strategy="fairseq",
-            beam=1,
-            source_lang=source,
-            target_lang=target,
-            as_transformer=self.job.as_transformer,
-        )
-        found, expected = (decode(load_translator(one), lines) for one in (pair, stock))
-        differ = sum(a != b for a, b in zip(found, expected, strict=True))
-        said = (
-            f"Of {counted(len(lines), 'held-out line')}, the pair translates {differ} differently "
-            f"from stock fairseq (beam 1) with {self.job.verifier.name}, in float64."
-        )
-        (logger.warning if differ and not self.job.half else self.progress.say)(said)
-        return said
-
-    def commands(self, part: Part, lines: int) -> Iterator[tuple[str, list[Command]]]:
-        """The stages by name, with the commands that each stands for where the drafter drafts from
-        all tokens.
-
-        Args:
-            part: the drafter's training.
-            lines: of the text.
-        """
-        yield "check", self.check_commands()
-        yield "segment", []
-        yield "distil", [*self.distil_commands(), self.binarise_command(self.layout.bin)]
-        yield "train", [self.train_command(part.flags)]
-        yield "export", self.export_commands(None)
-        if self.job.heads:
-            yield "heads", self.head_commands(head_updates(text.head_lines(lines)))
-        yield "measure", self.measure_commands()
+def measure(job: PairJob, done: Done) -> JsonObject:
+    """Measure how fast the pair is here, its acceptance lengths, and how exact it is."""
+    layout, speed = job.layout, ""
+    if job.device == "cpu":
+        flags = [f"--{name}={value}" for name, value in job.rule_options.items()]
+        speed = job.run(["specdec-tune", layout.pair, *flags, "--cpu", *job.bar_flags])
+    text = [line for line in read_text(str(layout.valid_text), None) if line.text.strip()]
+    whole = Settings.of_model(layout.pair, device=job.device, rule=job.rule, batch=16)
+    lengths = {}
+    for name in ("constant", "tree@tree_nodes=8")[: 1 + (job.arch != "block")]:
+        translator = load_translator(parse_system(name, whole).settings)
+        decode(translator, text)
+        lengths[name] = translator.statistics.acceptance_length
+    lines = text[:COMPARED]
+    strict = job.settings(path=str(layout.pair / DRAFTER), strategy="specdec")
+    differ = differing(job, strict, job.verifier, lines)
+    exact = (
+        f"Of {counted(len(lines), 'held-out line')}, the pair translates {differ} differently "
+        f"from stock fairseq (beam 1) with {job.verifier.name}, in float64."
+    )
+    if differ and not job.half:
+        logger.warning(exact)
+    else:
+        job.say(exact)
+    return {"speed": speed, "acceptance_length": lengths, "exact": exact}

@@ -1,4 +1,4 @@
-"""The text of a pair's making: what is held out, how it is segmented, and what of it is learnt."""
+"""The text that a drafter learns: held-out lines, segmentation, and outputs fit to be learnt."""
 
 from __future__ import annotations
 
@@ -21,113 +21,113 @@ from specdec_plugins.jobs.make_pair.job import PairJob
 logger = logging.getLogger(__name__)
 
 LIMITS = GenerationLimits(max_len_a=2.0, max_len_b=10)
-"""Of an output, in tokens of its source: what runs on is no translation, and is left out."""
-LEAST, FEW = 100, 5000
-"""Lines that there must be, and below which there is a warning."""
+"""Of an output, in tokens of its source: a longer one is no translation, and is left out."""
+REFUSE_BELOW, WARN_BELOW = 100, 5000
+"""Lines of a text."""
 HELD_OUT, HEAD_LINES = 500, 20_000
-"""Most lines that are held out to measure on, and for a head."""
+"""Maximum lines that are held out to measure on, and for a head."""
 EXAMPLE = 40
 """Lines of the pair's example."""
-MOST, SOME = 0.1, 0.02
-"""Parts of a text that are refused, and warned of."""
+REFUSE_ABOVE, WARN_ABOVE = 0.1, 0.02
+"""Share of unknown tokens; outputs are warned of above the second, too."""
 LONG = 1.5
-"""Tokens of the output for one of the source, which are many."""
+"""Tokens of the outputs for each of the sources, above which there is a warning."""
 REPEATS = re.compile(r"(?:^| )(\S+(?: \S+){0,3})(?: \1){3}(?= |$)")
 """One to four tokens, four times one after the other."""
 
 
-def segment(job: PairJob, translator: Translator, note: Callable[[int], object]) -> JsonObject:
-    """Write the segmented text, lines that are held out first, and those to measure on as they are.
-
-    Args:
-        translator: the pair's verifier, whose segmentation this is.
-        note: is told of the lines done.
-
-    Returns:
-        how many lines there are of each kind, and how many tokens, unknown ones among them.
-    """
-    worded = sum(1 for _ in worded_lines(job.sources))
-    held = min(HELD_OUT, max(20, worded // 20))
-    of_head = head_lines(worded) if job.heads else 0
-    chosen = Random(1).sample(range(worded), held + of_head)
-    texts = dict.fromkeys(chosen, "")
-    texts.update(
-        (number, text) for number, text in enumerate(worded_lines(job.sources)) if number in texts
-    )
-    usable = _Usable(translator, note)
-    valid = [text for number in chosen[:held] if usable.segmented(text := texts[number])]
-    head = [text for number in chosen[held:] if usable.segmented(text := texts[number])]
-    write_whole(job.layout.valid_text, (f"{text}\n".encode() for text in valid))
-    seen = set(texts.values())
-    others = (text for text in worded_lines(job.sources) if text not in seen)
-    usable = _Usable(translator, note)
-    lines = filter(None, map(usable.segmented, chain(valid, head, others)))
-    write_whole(job.layout.sources, (f"{line}\n".encode() for line in lines))
-    usable.check(job.sources)
-    train = usable.lines - len(valid) - len(head)
-    counts = {"valid": len(valid), "head": len(head), "train": train}
-    return {"lines": counts, "too_long": usable.too_long, **usable.tokens}
-
-
 def worded_lines(path: Path) -> Iterator[str]:
-    """The lines with words of a text."""
+    """Yield the lines with words of a text."""
     with InputLines.open(str(path), "SOURCES") as lines:
         yield from (text for line in lines if (text := line.text.replace("\r", " ").strip()))
         lines.check()
 
 
 def check_enough(path: Path) -> None:
-    found = sum(1 for _ in islice(worded_lines(path), LEAST))
-    if found < LEAST:
-        raise InferenceError(
-            f"SOURCES {path}: has {found} lines with words; give at least {LEAST}, better some ten "
-            "thousand"
-        )
+    """Refuse a text that is too small, and warn of a small one.
+
+    Raises:
+        InferenceError: it has too few lines.
+    """
+    count = sum(1 for _ in islice(worded_lines(path), WARN_BELOW))
+    fault = f"SOURCES {path}: has {count} lines with words"
+    if count < REFUSE_BELOW:
+        raise InferenceError(f"{fault}; give at least {REFUSE_BELOW}, better some ten thousand")
+    if count < WARN_BELOW:
+        logger.warning("%s; from fewer than some ten thousand a drafter learns little", fault)
 
 
 def head_lines(lines: int) -> int:
-    """How many of the lines of a text are kept for a head."""
+    """Return how many lines of a text are held out for a head."""
     return min(HEAD_LINES, lines // 10)
 
 
-class _Usable:
-    """Lines that the verifier can read, as it reads them."""
+def segment(job: PairJob, translator: Translator, note: Callable[[int], object]) -> JsonObject:
+    """Write the segmented text, held-out lines first, and those to measure on as they are.
 
-    def __init__(self, translator: Translator, note: Callable[[int], object]) -> None:
-        self._codec, self._note = translator.codec, note
-        self.lines = self.too_long = 0
-        self.tokens = {"tokens": 0, "unknown": 0}
+    Args:
+        translator: the pair's verifier, whose segmentation this is.
+        note: called with the number of lines that were segmented.
 
-    def segmented(self, text: str) -> str | None:
-        """The line's tokens; None if there are none, or more than the encoder has positions for."""
-        self._note(1)
-        tokens = self._codec.segment(text).split()
-        if not 0 < len(tokens) < self._codec.longest:
-            self.too_long += len(tokens) > 0
-            return None
-        known = self._codec.source.indices
-        self.lines += 1
-        self.tokens["tokens"] += len(tokens)
-        self.tokens["unknown"] += sum(token not in known for token in tokens)
-        return " ".join(tokens)
+    Returns:
+        The number of lines of each kind, of tokens, and of unknown tokens.
 
-    def check(self, path: Path) -> None:
-        """
-        Raises:
-            InferenceError: the dictionary lacks too many tokens.
-        """
-        total, unknown = self.tokens["tokens"], self.tokens["unknown"]
-        message = (
-            f"SOURCES {path}: of {total} tokens the dictionary lacks {unknown} "
-            f"({100 * unknown / max(total, 1):.1f} %)"
+    Raises:
+        InferenceError: the dictionary lacks too many tokens.
+    """
+    worded = sum(1 for _ in worded_lines(job.sources))
+    count = min(HELD_OUT, max(20, worded // 20))
+    drawn = Random(1).sample(range(worded), count + (head_lines(worded) if job.heads else 0))
+    texts = dict.fromkeys(drawn, "")
+    for number, text in enumerate(worded_lines(job.sources)):
+        if number in texts:
+            texts[number] = text
+    codec, facts = translator.codec, Counter({"too_long": 0, "tokens": 0, "unknown": 0})
+
+    def tokens_of(text: str) -> list[str]:
+        """Return a line's tokens; none if the encoder has not as many positions."""
+        note(1)
+        tokens = codec.segment(text).split()
+        if len(tokens) >= codec.longest:
+            facts["too_long"] += 1
+            return []
+        return tokens
+
+    valid, head = (
+        [text for number in numbers if tokens_of(text := texts[number])]
+        for numbers in (drawn[:count], drawn[count:])
+    )
+    write_whole(job.layout.valid_text, (f"{text}\n".encode() for text in valid))
+    held_out = set(texts.values())
+    facts.clear()
+    lines = 0
+
+    def segmented() -> Iterator[bytes]:
+        nonlocal lines
+        others = (text for text in worded_lines(job.sources) if text not in held_out)
+        for tokens in filter(None, map(tokens_of, chain(valid, head, others))):
+            lines += 1
+            facts["tokens"] += len(tokens)
+            facts["unknown"] += sum(token not in codec.source.indices for token in tokens)
+            yield f"{' '.join(tokens)}\n".encode()
+
+    write_whole(job.layout.sources, segmented())
+    check_known(job.sources, facts["tokens"], facts["unknown"])
+    kinds = {"valid": len(valid), "head": len(head), "train": lines - len(valid) - len(head)}
+    return {"lines": kinds, **{name: facts[name] for name in ("too_long", "tokens", "unknown")}}
+
+
+def check_known(path: Path, tokens: int, unknown: int) -> None:
+    """Refuse a text of which the dictionary lacks too many tokens, and warn of many."""
+    share = unknown / max(tokens, 1)
+    fault = f"SOURCES {path}: of {tokens} tokens the dictionary lacks {unknown} ({share:.1%})"
+    if share > REFUSE_ABOVE:
+        raise InferenceError(
+            f"{fault}; give text of the verifier's source language, and --tokenizer and --bpe as "
+            "in its training"
         )
-        if unknown > MOST * total:
-            raise InferenceError(
-                f"{message}; give text of the verifier's source language, and --tokenizer and "
-                "--bpe as in its training"
-            )
-        if unknown > SOME * total:
-            logger.warning("%s: is it of the verifier's language and segmentation?", message)
+    if share > WARN_ABOVE:
+        logger.warning("%s: is it of the verifier's language and segmentation?", fault)
 
 
 def collect(job: PairJob, lines: dict[str, int]) -> JsonObject:
@@ -137,9 +137,12 @@ def collect(job: PairJob, lines: dict[str, int]) -> JsonObject:
         lines: of each kind, in the order of the text.
 
     Returns:
-        what was left out, and what the outputs are like.
+        Counts of what was left out, of what was not, and of tokens.
+
+    Raises:
+        InferenceError: most outputs run to the limit.
     """
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     kept: Counter[str] = Counter()
     kinds = chain.from_iterable([name] * count for name, count in lines.items())
     layout = job.layout
@@ -150,59 +153,49 @@ def collect(job: PairJob, lines: dict[str, int]) -> JsonObject:
             for path in (layout.sources, layout.outputs)
         ]
         written = {
-            kind: [
-                files.enter_context(whole_file(layout.text / f"{kind}.{language}"))
-                for language in job.languages
-            ]
+            (kind, language): files.enter_context(whole_file(layout.text / f"{kind}.{language}"))
             for kind in lines
+            for language in job.languages
         }
-        for kind, source, output in zip(kinds, *read, strict=True):
-            size, said = len(source.split()), len(output.split())
-            found.update(source_tokens=size, output_tokens=said)
-            found["repeated"] += REPEATS.search(output) is not None
-            if 0 < said < LIMITS.most(size + 1, LARGEST):
+        for kind, *pair in zip(kinds, *read, strict=True):
+            size, length = (len(text.split()) for text in pair)
+            counts.update(source_tokens=size, output_tokens=length)
+            counts["repeated"] += REPEATS.search(pair[1].rstrip("\n")) is not None
+            if 0 < length < LIMITS.most(size + 1, LARGEST):
                 kept[kind] += 1
-                for file, text in zip(written[kind], (source, output), strict=True):
-                    file.write(text.encode())
+                for language, text in zip(job.languages, pair, strict=True):
+                    written[kind, language].write(text.encode())
             else:
-                found["run_on" if said else "empty"] += 1
-    _warn(found, sum(lines.values()))
-    return {**found, "kept": dict(kept)}
+                counts["run_on" if length else "empty"] += 1
+    check_outputs(counts, sum(lines.values()))
+    return {**counts, "kept": dict(kept)}
 
 
-def _warn(found: Counter[str], lines: int) -> None:
-    run_on = (
-        f"of {lines} outputs {found['run_on']} run to the length limit, twice the source's tokens "
-        f"and {LIMITS.max_len_b}"
-    )
-    if found["run_on"] > lines / 2:
-        raise InferenceError(f"VERIFIER: {run_on}; it does not translate yet: train it for longer")
-    if found["run_on"] > SOME * lines:
-        logger.warning("VERIFIER: %s; they are left out", run_on)
-    if found["output_tokens"] > LONG * found["source_tokens"]:
-        logger.warning(
-            "VERIFIER: its outputs have %.1f times the tokens of their sources",
-            found["output_tokens"] / found["source_tokens"],
-        )
-    if found["repeated"] > SOME * lines:
-        logger.warning(
-            "VERIFIER: %d of %d outputs repeat themselves (some tokens four times in a row)",
-            found["repeated"],
-            lines,
-        )
+def check_outputs(counts: Counter[str], lines: int) -> None:
+    """Refuse outputs of which most do not end, and warn of many that are no translations."""
+    run_on = f"VERIFIER: of {lines} outputs {counts['run_on']} run to the length limit"
+    if counts["run_on"] > lines / 2:
+        raise InferenceError(f"{run_on}; it does not translate yet: train it for longer")
+    if counts["run_on"] > WARN_ABOVE * lines:
+        logger.warning("%s; they are left out", run_on)
+    ratio = counts["output_tokens"] / max(1, counts["source_tokens"])
+    if ratio > LONG:
+        logger.warning("VERIFIER: outputs have %.1f times the tokens of their sources", ratio)
+    if counts["repeated"] > WARN_ABOVE * lines:
+        logger.warning("VERIFIER: %d of %d outputs repeat themselves", counts["repeated"], lines)
 
 
 def frequent_tokens(path: Path, entries: int) -> int | None:
-    """How many of the most frequent tokens of a text a drafter does well to draft from: they are
-    all but a thousandth of it. None where that saves less than a quarter of the dictionary.
+    """Return how many of the most frequent tokens of a text a drafter should draft from.
+
+    They are all but a thousandth of it. None if that saves less than a quarter of the dictionary.
 
     Args:
         entries: of the dictionary.
     """
     with open(path, encoding="utf-8") as lines:
         seen = Counter(chain.from_iterable(line.split() for line in lines))
-    total = covered = 0
-    total = sum(seen.values())
+    total, covered = sum(seen.values()), 0
     for number, (_, count) in enumerate(seen.most_common(), start=1):
         covered += count
         if covered >= 0.999 * total:

@@ -1,0 +1,186 @@
+"""Trainings: how many updates fit the budget, and fairseq-train in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from specdec_plugins.checkpoints.loading import load_state
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.files.output import JsonObject
+from specdec_plugins.jobs.make_pair.job import Command, PairJob, shown
+from specdec_plugins.machine import python_path, python_program
+
+FIRST = 60
+"""Updates by which the speed is measured."""
+WARMUP = 500
+"""Maximum updates of rising learning rate; a tenth of all, if that is fewer."""
+VALIDATIONS, BETWEEN = 20, 50
+"""Maximum validations of a training, and minimum updates between two."""
+SHARE = 0.1
+"""Share of the time that validations may take."""
+LAST, BEST = "checkpoint_last.pt", "checkpoint_best.pt"
+START = "$ "
+"""The beginning of a log's line that shows the command which logs what follows."""
+LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) \| INFO \| (train_inner|valid) \| (.*)")
+CHILD = """\
+import os, signal, threading
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start()
+"""
+"""Ends a child with its parent, and leaves interruptions to the parent. A read of ``sys.stdin``
+would hold a lock for which Python waits, and aborts, when the child is done."""
+PROGRAMS = {
+    "specdec-train": "from specdec_plugins.cli.train import main; sys.exit(main())",
+    "fairseq-preprocess": "from fairseq_cli.preprocess import cli_main; cli_main()",
+}
+"""Code of the commands that run in a process of their own."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The length of a training."""
+
+    updates: int
+    """The update at which it ends, and its learning rate is 0."""
+    interval: int
+    """Updates between validations."""
+    hours: float = 0.0
+    """Training stops after so many hours; 0: it does not."""
+
+    @classmethod
+    def of_updates(cls, updates: int) -> Plan:
+        """Return the plan of so many updates."""
+        interval = max(BETWEEN, -(-updates // VALIDATIONS))
+        # Two validations of almost the same drafter would tell nothing.
+        return cls(updates, updates if updates < 2 * interval else interval)
+
+    @classmethod
+    def of_time(cls, seconds: float, log: TrainingLog, done: int, trained: float) -> Plan:
+        """Return the plan that fills so many more seconds.
+
+        Args:
+            done: updates until now.
+            trained: seconds of training until now.
+        """
+        pace = log.pace
+        updates = done + max(1, int(seconds * (1 - SHARE) / pace))
+        interval = max(BETWEEN, -(-updates // VALIDATIONS), int(log.validation / pace / SHARE) + 1)
+        return cls(updates, interval, (trained + seconds) / 3600)
+
+
+class TrainingLog:
+    """The lines of fairseq-train with ``--log-format json``; damaged lines are passed over."""
+
+    def __init__(self, path: Path) -> None:
+        self.updates = 0
+        self.points: dict[int, float] = {}
+        """Acceptance length of each validation, by update."""
+        self.validation = 0.0
+        """Seconds of the last validation."""
+        self._seconds, self._counted = 0.0, 0
+        self._before: tuple[int, datetime] | None = None
+        for line in path.read_text("utf-8", "replace").splitlines() if path.exists() else ():
+            if line.startswith(START):
+                self._before = None
+            elif match := LINE.match(line):
+                try:
+                    values = json.loads(match[3])
+                    self._read(datetime.fromisoformat(match[1]), match[2] == "valid", values)
+                except (ValueError, KeyError):
+                    continue
+
+    def _read(self, at: datetime, validated: bool, values: JsonObject) -> None:
+        if validated:
+            if self._before is not None:
+                self.validation = (at - self._before[1]).total_seconds()
+            self._before = None
+            length = float(values["valid_acceptance_length"])
+            self.points[int(values["valid_num_updates"])] = length
+            return
+        updates = int(values["num_updates"])
+        if self._before is not None:
+            self._counted += updates - self._before[0]
+            self._seconds += (at - self._before[1]).total_seconds()
+        self.updates, self._before = updates, (updates, at)
+
+    @property
+    def pace(self) -> float:
+        """Seconds an update, without validations and restarts; the log's times are whole seconds.
+
+        Where nothing was counted it is 1 ms, and the hours alone end the training.
+        """
+        return max(1e-3, self._seconds / max(1, self._counted))
+
+
+def trained(checkpoint: Path) -> tuple[int, float]:
+    """Return the updates and seconds of a checkpoint's training; 0 where there is none.
+
+    Raises:
+        CheckpointError: it cannot be read.
+    """
+    if not checkpoint.exists():
+        return 0, 0.0
+    state = load_state(checkpoint)
+    seconds = state["extra_state"].get("previous_training_time", 0.0)
+    return state["num_updates"], float(seconds) if isinstance(seconds, (int, float)) else 0.0
+
+
+def watch_training(job: PairJob, command: Command, log: Path, total: int) -> None:
+    """Train for ``total`` updates in all, and show how far it is.
+
+    Raises:
+        InferenceError: it failed.
+    """
+    shown_points = set(TrainingLog(log).points)
+    with job.bar(total, "update", TrainingLog(log).updates) as bar:
+
+        def look() -> None:
+            now = TrainingLog(log)
+            bar.update(now.updates - bar.n)
+            for updates in sorted(now.points.keys() - shown_points):
+                shown_points.add(updates)
+                length = now.points[updates]
+                bar.set_postfix_str(f"acceptance length {length:.2f}")
+                if bar.disable:
+                    job.say(f"  {updates} updates of {total}: acceptance length {length:.2f}")
+
+        watch(command, log, look)
+
+
+def watch(command: Command, log: Path, look: Callable[[], object] = lambda: None) -> None:
+    """Run a command in a process of its own, which adds its output to a log, and look now and then.
+
+    The process ends with this one, however that ends; an interruption ends it, too.
+
+    Raises:
+        InferenceError: it failed; names its last line.
+    """
+    name, *arguments = command
+    program = python_program(f"{CHILD}{PROGRAMS[str(name)]}", *arguments)
+    environment = {**os.environ, "PYTHONPATH": python_path(), "PYTHONUTF8": "1"}
+    with open(log, "ab") as file:
+        file.write(f"{START}{shown(command)}\n".encode())
+        file.flush()
+        child = subprocess.Popen(
+            program, stdin=subprocess.PIPE, stdout=file, stderr=file, env=environment
+        )
+    try:
+        while child.poll() is None:
+            try:
+                child.wait(0.5)
+            except subprocess.TimeoutExpired:
+                look()
+    finally:
+        child.kill()
+        child.wait()
+    look()
+    if child.returncode:
+        last = log.read_text("utf-8", "replace").strip().splitlines()[-1]
+        raise InferenceError(f"{last}; all that it said is in {log}")

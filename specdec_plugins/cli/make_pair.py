@@ -90,32 +90,31 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def job_of(args: argparse.Namespace) -> PairJob:
     """Return the job that a command line stands for."""
     check_enough(args.sources)
-    settings = verifier_settings(args.verifier, args.dictionaries)
+    known = verifier_settings(args.verifier, args.dictionaries)
     encoders = {name: getattr(args, name) for name in ENCODERS}
     if any(encoders.values()):
-        settings |= {**encoders, "encoder_options": encoder_options(args)}
+        known |= {**encoders, "encoder_options": encoder_options(args)}
     languages = {"source_lang": args.source_lang, "target_lang": args.target_lang}
-    task = build_task(Settings(**settings, **languages))
-    gpu = torch.cuda.is_available() and not args.cpu
+    task = build_task(Settings(**known, **languages)).cfg
+    verifier = Settings(
+        **known,
+        source_lang=task.source_lang,
+        target_lang=task.target_lang,
+        rule=rule_named(args.rule),
+        as_transformer=args.as_transformer,
+        device="cuda" if torch.cuda.is_available() and not args.cpu else "cpu",
+    )
     return PairJob(
-        Path(settings["ar_path"]),
+        verifier,
         args.sources,
         args.out,
-        Path(settings["data"]),
-        (task.cfg.source_lang, task.cfg.target_lang),
         run,
-        tokenizer=settings.get("tokenizer"),
-        bpe=settings.get("bpe"),
-        encoder_options=settings.get("encoder_options", {}),
         hours=HOURS if args.hours is None and args.updates is None else args.hours,
         updates=args.updates,
         arch=args.arch,
-        rule=rule_named(args.rule),
         heads=args.heads,
         half=args.half,
-        as_transformer=args.as_transformer,
         workers=args.workers,
-        device="cuda" if gpu else "cpu",
         quiet=args.quiet,
         bars=not (args.quiet or args.no_progress_bar),
     )

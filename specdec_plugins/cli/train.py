@@ -16,7 +16,8 @@ from pathlib import Path
 
 import specdec_plugins
 from specdec_plugins.checkpoints.archive import one_line
-from specdec_plugins.cli.recipe import with_recipe
+from specdec_plugins.checkpoints.loading import load_state
+from specdec_plugins.cli.recipe import flag_of, with_recipe
 from specdec_plugins.files.command import command, program
 from specdec_plugins.files.errors import CheckpointError, InferenceError, UsageError, explained
 from specdec_plugins.files.lock import LOCK, locked
@@ -106,7 +107,20 @@ def train(argv: Sequence[str]) -> None:
         # What fairseq raises, and what it was that it puts into these words.
         if not str(error).startswith("Cannot load model parameters from checkpoint"):
             raise
-        reason = one_line(error.__context__ or error)
+        reason = changed_options(argv) or one_line(error.__context__ or error)
         raise CheckpointError(
             f"{one_line(error)} ({reason}); give another --save-dir to begin anew"
         ) from error
+
+
+def changed_options(argv: Sequence[str]) -> str:
+    """Return the options of a model that are not those of the one in ``--save-dir``."""
+    from fairseq import options
+
+    args = vars(options.parse_args_and_arch(options.get_training_parser(), list(argv)))
+    try:
+        saved = vars(load_state(Path(args["save_dir"]) / "checkpoint_last.pt")["cfg"]["model"])
+    except (CheckpointError, KeyError):
+        return ""
+    differ = [name for name in saved if name in args and args[name] != saved[name]]
+    return ", ".join(f"{flag_of(name)} {args[name]}: it has {saved[name]}" for name in differ)

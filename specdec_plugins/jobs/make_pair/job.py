@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tqdm import tqdm
 
 import specdec_plugins
-from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
+from specdec_plugins.decoding.acceptance import StrictRule
 from specdec_plugins.files.command import tell
 from specdec_plugins.files.output import JsonObject, file_digest
 from specdec_plugins.inference import Settings
-from specdec_plugins.inference.pair_folder import VERIFIER, files_in_folder, pair_settings
+from specdec_plugins.inference.pair_folder import VERIFIER, files_in_folder
 from specdec_plugins.inference.settings import PLAIN
 
 Command = Sequence[object]
@@ -30,36 +31,25 @@ Done = dict[str, JsonObject]
 class PairJob:
     """The making of a pair."""
 
-    verifier: Path
-    """The checkpoint of a Transformer."""
+    verifier: Settings
+    """Plain AR by the given checkpoint, with its languages; device and acceptance rule are those
+    of the pair."""
     sources: Path
     """Text of the source language, a sentence a line."""
     out: Path
     """The folder to make."""
-    dictionaries: Path
-    """The folder of the verifier's dictionaries."""
-    languages: tuple[str, str]
-    """Source and target."""
     run: Callable[[Command], str]
     """Runs a command of this package in this process, and returns its standard output."""
-    tokenizer: str | None = None
-    bpe: str | None = None
-    encoder_options: Mapping[str, object] = field(default_factory=dict)
-    """Options of tokenizer and BPE under fairseq's names."""
     hours: float | None = None
     """Hours of all stages together; or else ``updates``."""
     updates: int | None = None
     """Updates of the drafter's training."""
     arch: str = "block_causal"
-    rule: AcceptanceRule = field(default_factory=StrictRule)
     heads: bool = False
     half: bool = False
     """Store the verifier in float16, not in its own precision."""
-    as_transformer: bool = False
-    """Fields of the verifier that fairseq does not know change nothing of the network."""
     workers: int | None = None
     """Processes that distil, by Ray; None: this process distils."""
-    device: str = "cpu"
     quiet: bool = False
     bars: bool = True
 
@@ -69,9 +59,23 @@ class PairJob:
         return Layout(self.out, self.languages)
 
     @property
+    def languages(self) -> tuple[str, str]:
+        """Source and target."""
+        return str(self.verifier.source_lang), str(self.verifier.target_lang)
+
+    @property
+    def checkpoint(self) -> Path:
+        """The verifier's."""
+        return Path(str(self.verifier.ar_path))
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.verifier.device == "cpu"
+
+    @property
     def rule_options(self) -> JsonObject:
         """Options of the acceptance rule; none for the strict rule, which is the default."""
-        return {} if self.rule == StrictRule() else self.rule.values
+        return {} if self.verifier.rule == StrictRule() else self.verifier.rule.values
 
     @property
     def bar_flags(self) -> tuple[str, ...]:
@@ -81,15 +85,14 @@ class PairJob:
     def encoder_files(self) -> dict[str, Path]:
         """Files of tokenizer and BPE by fairseq's option: those named, else those that lie beside
         the dictionaries."""
-        named = {name: Path(str(value)) for name, value in self.encoder_options.items() if value}
-        beside = files_in_folder(str(self.dictionaries)) if self.bpe else {}
-        files = {name: path for name, path in named.items() if path.is_file()}
-        return {**{name: Path(path) for name, path in beside.items()}, **files}
+        files = files_in_folder(self.verifier.data) if self.verifier.bpe else {}
+        files |= {name: str(value) for name, value in self.verifier.encoder_options.items()}
+        return {name: Path(path) for name, path in files.items() if os.path.isfile(path)}
 
-    def settings(self, **changes: object) -> Settings:
+    def settings(self, **changes: Any) -> Settings:
         """Return settings of the pair's verifier, plain AR unless ``changes`` say otherwise."""
         alone = {"path": None, "strategy": "AR", **PLAIN}
-        return Settings(**{**pair_settings(self.layout.pair), **alone, **changes})
+        return Settings.of_model(self.layout.pair, **{**alone, **changes})
 
     def describe(self) -> JsonObject:
         """Return all that the pair depends on but the machine and how long it is trained.
@@ -97,19 +100,20 @@ class PairJob:
         Raises:
             InferenceError: a file cannot be read.
         """
-        dictionaries = [self.dictionaries / f"dict.{name}.txt" for name in self.languages]
+        data = Path(self.verifier.data)
+        dictionaries = [data / f"dict.{language}.txt" for language in self.languages]
         files = sorted(self.encoder_files.items())
         return {
             "specdec_plugins": specdec_plugins.__version__,
-            "VERIFIER": file_digest(self.verifier),
+            "VERIFIER": file_digest(self.checkpoint),
             "SOURCES": file_digest(self.sources),
             "dictionaries": {path.name: file_digest(path) for path in dictionaries},
-            "languages": list(self.languages),
-            "tokenizer": self.tokenizer,
-            "bpe": self.bpe,
+            "languages": self.languages,
+            "tokenizer": self.verifier.tokenizer,
+            "bpe": self.verifier.bpe,
             "segmentation": {name: file_digest(path) for name, path in files},
             "arch": self.arch,
-            "rule": self.rule.values,
+            "rule": self.verifier.rule.values,
             "heads": self.heads,
             "half": self.half,
         }
@@ -144,13 +148,9 @@ class Layout:
         self.text, self.bin = self.work / "text", self.work / "bin"
         self.learned = self.text / f"train.{target}"
         self.recipe, self.head_recipe = (self.work / name for name in ("drafter.yaml", "head.yaml"))
-        self.training = self.work / "training"
+        self.training, self.log = self.work / "training", self.work / "training.log"
         self.mark, self.done = self.work / "job.json", self.work / "done.json"
         self.card, self.curve = out / "README.md", out / "curve"
-
-    def log(self, name: str) -> Path:
-        """Return the log of a stage's command."""
-        return self.work / f"{name}.log"
 
 
 def shown(command: Command) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from specdec_plugins.files.errors import InferenceError, counted
+from specdec_plugins.files.errors import counted
 from specdec_plugins.files.lock import work_folder
 from specdec_plugins.files.output import JsonObject, file_digest, write_json, write_whole
 from specdec_plugins.inference.pair_folder import DRAFTER
@@ -51,7 +50,6 @@ def make(job: PairJob, last: str | None = None) -> Done:
         SpecdecError: a stage failed; what is done is kept.
         KeyboardInterrupt: it was interrupted before there was a drafter.
     """
-    check_room(job)
     layout = job.layout
     with work_folder(job.out, layout.mark, job.describe(), "OUT"):
         done: Done = json.loads(layout.done.read_bytes()) if layout.done.exists() else {}
@@ -97,23 +95,6 @@ def is_done(out: Path, record: JsonObject, made_of: JsonObject) -> bool:
     )
 
 
-def check_room(job: PairJob) -> None:
-    """Refuse a disk that is too small.
-
-    Raises:
-        InferenceError: it is.
-    """
-    folder = next(path for path in (job.out, *job.out.resolve().parents) if path.exists())
-    # Text, segmented, as outputs and as numbers; checkpoints with an optimizer's two moments.
-    needed = 8 * job.sources.stat().st_size + 6 * job.verifier.stat().st_size
-    free = shutil.disk_usage(folder).free
-    if free < needed and not job.layout.training.exists():
-        raise InferenceError(
-            f"OUT {job.out}: about {needed / 1e9:.1f} GB are needed there, and {free / 1e9:.1f} "
-            "are free; make room, or name another folder"
-        )
-
-
 def rehearse(job: PairJob) -> Iterator[str]:
     """Try a job on its first lines in a folder that is removed again.
 
@@ -131,7 +112,7 @@ def rehearse(job: PairJob) -> Iterator[str]:
         small = replace(job, out=few.parent / "out", sources=few, heads=False, workers=None)
         done = make(replace(small, hours=None, updates=TRIED_UPDATES), "train")
         recipe = small.layout.recipe.read_text("utf-8").replace(str(small.out), str(job.out))
-        log = TrainingLog(small.layout.log("training"))
+        log = TrainingLog(small.layout.log)
         decoding = json.loads(small.layout.distilling.read_bytes())["seconds"]["total"]
     share = lines / min(lines, TRIED_LINES)
     seconds = {

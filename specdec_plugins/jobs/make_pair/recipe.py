@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 
 import yaml
@@ -31,30 +32,23 @@ def drafter_recipe(verifier: TransformerModelBase, job: PairJob, plan: Plan) -> 
 
     They were measured to learn fastest; widths are the verifier's.
     """
-    block = _published(verifier) if job.arch == "block" else _ours(verifier)
-    k = block["task"]["block_size"]
-    task = {
-        "_name": "translation_specdec",
-        **_files(job),
-        "max_source_positions": int(verifier.encoder.max_positions()),
-        "max_target_positions": int(verifier.decoder.max_positions()) + k,
-        **block["task"],
-        **job.rule_options,
-    }
-    recipe = {
-        "common": _common(job),
-        **block,
-        "task": {**task, **_autocast(job)},
-        "lr_scheduler": {"_name": "polynomial_decay"},
-        "dataset": {**_dataset(job), **block["dataset"], "max_tokens_valid": 16000},
+    kind = _published(verifier) if job.arch == "block" else _ours(verifier)
+    positions = int(verifier.decoder.max_positions()) + int(kind["task"]["block_size"])
+    autocast = job.on_cpu and any(name in processor_name() for name in BFLOAT16)
+    drafter: Groups = {
+        "task": {
+            "max_source_positions": int(verifier.encoder.max_positions()),
+            "max_target_positions": positions,
+            **({"autocast": "bfloat16"} if autocast else {}),
+        },
+        "dataset": {"max_tokens_valid": 16000},
         "checkpoint": {
-            **_checkpoint(),
             "keep_interval_updates": 1,
             "best_checkpoint_metric": "acceptance_length",
             "maximize_best_checkpoint_metric": True,
         },
     }
-    return with_plan(recipe, plan)
+    return with_plan(merged(_base(job), kind, drafter), plan)
 
 
 def with_plan(recipe: Groups, plan: Plan) -> Groups:
@@ -71,7 +65,15 @@ def with_plan(recipe: Groups, plan: Plan) -> Groups:
         "checkpoint": {"save_interval_updates": plan.interval},
         "common": {"log_interval": max(1, min(10, plan.updates // 4))},
     }
-    return {group: {**values, **length.get(group, {})} for group, values in recipe.items()}
+    return merged(recipe, length)
+
+
+def merged(*recipes: Groups) -> Groups:
+    """Return the settings of several recipes; the last says most."""
+    result: Groups = {}
+    for group, values in chain.from_iterable(recipe.items() for recipe in recipes):
+        result[group] = {**result.get(group, {}), **values}
+    return result
 
 
 def _ours(verifier: TransformerModelBase) -> Groups:
@@ -161,37 +163,51 @@ def _copied_encoder(verifier: TransformerModelBase) -> JsonObject:
     }
 
 
-def head_recipe(job: PairJob, updates: int) -> Groups:
+def head_recipe(job: PairJob, plan: Plan) -> Groups:
     """Return the settings of an acceptance head's training: those of the shipped pairs' heads."""
-    until = "${optimization.max_update}"
-    return {
-        "common": _common(job),
-        "task": {
-            "_name": "translation_specdec",
-            **_files(job),
-            "blocks_per_sentence": 1 if job.arch == "block" else 4,
-            **job.rule_options,
-        },
+    drafter = job.layout.pair / DRAFTER
+    head: Groups = {
+        "task": {"blocks_per_sentence": 1 if job.arch == "block" else 4},
         "model": {
             "_name": "acceptance_head",
-            "drafter": str((job.layout.pair / DRAFTER).absolute()),
+            "drafter": str(drafter.absolute()),
             "head_layers": 0,
         },
         "criterion": {"_name": "acceptance_loss", "mismatch_weight": 6.0},
         "optimizer": {"_name": "adam", "adam_betas": "(0.9, 0.98)", "weight_decay": 0.01},
-        "lr_scheduler": {
-            "_name": "polynomial_decay",
-            "warmup_updates": updates // 8,
-            "total_num_update": until,
+        "optimization": {"lr": [0.005], "clip_norm": 1.0},
+        "dataset": {"train_subset": HEAD_LINES, "max_tokens": 1500, "max_tokens_valid": 4000},
+    }
+    return with_plan(merged(_base(job), head), plan)
+
+
+def _base(job: PairJob) -> Groups:
+    """Return what all trainings have in common."""
+    never = 10**6
+    source, target = job.languages
+    dataset = {
+        "validate_interval": never,
+        "skip_invalid_size_inputs_valid_test": True,
+        **({"num_workers": 0} if job.on_cpu else {}),
+        **({"ignore_unused_valid_subsets": True} if job.heads else {}),  # HEAD_LINES
+    }
+    return {
+        "common": {
+            "user_dir": "specdec_plugins",
+            "seed": 1,
+            "log_format": "json",
+            "cpu" if job.on_cpu else "fp16": True,
         },
-        "optimization": {"lr": [0.005], "clip_norm": 1.0, "max_update": updates},
-        "dataset": {
-            **_dataset(job),
-            "train_subset": HEAD_LINES,
-            "max_tokens": 1500,
-            "max_tokens_valid": 4000,
+        "task": {
+            "_name": "translation_specdec",
+            "AR_path": str(job.layout.verifier.absolute()),
+            "source_lang": source,
+            "target_lang": target,
+            **job.rule_options,
         },
-        "checkpoint": _checkpoint(),
+        "lr_scheduler": {"_name": "polynomial_decay"},
+        "dataset": dataset,
+        "checkpoint": {"save_interval": never, "no_epoch_checkpoints": True},
     }
 
 
@@ -203,37 +219,3 @@ def write_recipe(groups: Groups, path: Path) -> None:
 def recipe_text(groups: Groups) -> str:
     text: str = yaml.safe_dump(groups, sort_keys=False)
     return text
-
-
-def _files(job: PairJob) -> JsonObject:
-    source, target = job.languages
-    verifier = str(job.layout.verifier.absolute())
-    return {"AR_path": verifier, "source_lang": source, "target_lang": target}
-
-
-def _common(job: PairJob) -> JsonObject:
-    return {
-        "user_dir": "specdec_plugins",
-        "seed": 1,
-        "log_format": "json",
-        **({"cpu": True} if job.device == "cpu" else {"fp16": True}),
-    }
-
-
-def _autocast(job: PairJob) -> JsonObject:
-    pays = job.device == "cpu" and any(name in processor_name() for name in BFLOAT16)
-    return {"autocast": "bfloat16"} if pays else {}
-
-
-def _dataset(job: PairJob) -> JsonObject:
-    never = 10**6
-    return {
-        **({"num_workers": 0} if job.device == "cpu" else {}),
-        "validate_interval": never,
-        "skip_invalid_size_inputs_valid_test": True,
-        **({"ignore_unused_valid_subsets": True} if job.heads else {}),  # HEAD_LINES
-    }
-
-
-def _checkpoint() -> JsonObject:
-    return {"save_interval": 10**6, "no_epoch_checkpoints": True}

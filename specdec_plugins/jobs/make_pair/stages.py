@@ -32,7 +32,7 @@ from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.ctranslate2_ar import obstacle
 from specdec_plugins.inference.ctranslate2_model import is_installed
 from specdec_plugins.inference.pair_folder import DRAFTER, ENCODERS, IN_FOLDER, SEGMENTATION
-from specdec_plugins.inference.settings import CTRANSLATE2
+from specdec_plugins.inference.settings import CTRANSLATE2, PLAIN
 from specdec_plugins.inference.verifier_facts import describe
 from specdec_plugins.jobs.make_pair import text
 from specdec_plugins.jobs.make_pair.job import Command, Done, PairJob
@@ -46,7 +46,6 @@ from specdec_plugins.jobs.make_pair.training import (
     TrainingLog,
     trained,
     watch,
-    watch_training,
 )
 from specdec_plugins.machine import cores, processor_name
 
@@ -66,26 +65,26 @@ def check(job: PairJob, done: Done) -> JsonObject:
     """Put the verifier and what belongs to it into the pair's folder, and try it there."""
     layout, folder = job.layout, str(job.layout.pair)
     names = [f"dict.{language}.txt" for language in job.languages]
-    files = {layout.pair / name: job.dictionaries / name for name in names}
+    files = {layout.pair / name: Path(job.verifier.data) / name for name in names}
     segmentation: dict[str, str] = {}
     for name, path in job.encoder_files.items():
         segmentation[name] = IN_FOLDER[name][0] if name in IN_FOLDER else path.name
         files[layout.pair / segmentation[name]] = path
-    segmentation |= {name: value for name in ENCODERS if (value := getattr(job, name))}
-    for name, value in job.encoder_options.items():
+    segmentation |= {name: value for name in ENCODERS if (value := getattr(job.verifier, name))}
+    for name, value in job.verifier.encoder_options.items():
         if name not in segmentation and value not in (None, False, ""):
             segmentation[name] = str(value)
     for target, path in files.items():
         write_whole(target, [path.read_bytes()])
     write_json(layout.pair / SEGMENTATION, segmentation)
-    about = job.languages, folder, None, job.as_transformer, job.half
-    export_checkpoint(str(job.verifier), str(layout.verifier), *about)
+    about = job.languages, folder, None, job.verifier.as_transformer, job.half
+    export_checkpoint(str(job.checkpoint), str(layout.verifier), *about)
     lines = [line for line in read_text(str(job.sources), CHECKED) if line.text.strip()]
     differ = differing(job, job.settings(), layout.verifier, lines)
     result = f"of {counted(len(lines), 'line')} of {job.sources.name} {differ} differ"
     if differ:
         raise InferenceError(
-            f"VERIFIER {job.verifier}: in float64, greedily decoded by us and by stock fairseq, "
+            f"VERIFIER {job.checkpoint}: in float64, greedily decoded by us and by stock fairseq, "
             f"{result}; report it"
         )
     return {
@@ -97,17 +96,9 @@ def check(job: PairJob, done: Done) -> JsonObject:
 
 def differing(job: PairJob, pair: Settings, verifier: Path, lines: Sequence[Line]) -> int:
     """Return how many lines settings decode unlike stock fairseq by a checkpoint, in float64."""
-    source, target = job.languages
-    pair = replace(pair, precision="float64", batch=16, keep_bpe=True)
-    stock = replace(
-        pair,
-        ar_path=str(verifier),
-        strategy="fairseq",
-        beam=1,
-        source_lang=source,
-        target_lang=target,
-        as_transformer=job.as_transformer,
-    )
+    plain: JsonObject = {**PLAIN, "precision": "float64", "batch": 16, "keep_bpe": True}
+    pair = replace(pair, **plain)
+    stock = replace(job.verifier, **plain, ar_path=str(verifier), strategy="fairseq", beam=1)
     outputs, expected = (decode(load_translator(item), lines) for item in (pair, stock))
     return sum(a != b for a, b in zip(outputs, expected, strict=True))
 
@@ -135,7 +126,7 @@ def distil(job: PairJob, done: Done) -> JsonObject:
     partial = layout.bin.with_name(f"{layout.bin.name}.part")
     for old in (layout.bin, partial):
         shutil.rmtree(old, ignore_errors=True)
-    watch(binarise_command(job, partial), layout.log("preprocess"))
+    watch(job, binarise_command(job, partial), layout.work / "preprocess.log")
     partial.rename(layout.bin)
     binarised = [path for path in layout.bin.iterdir() if path.suffix != ".log"]
     return {**facts, "files": [layout.outputs, *layout.text.iterdir(), *binarised]}
@@ -144,14 +135,14 @@ def distil(job: PairJob, done: Done) -> JsonObject:
 def distil_command(job: PairJob) -> Command:
     """Return the command that translates, by CTranslate2 where it can."""
     layout, backend = job.layout, "ours"
-    precision = "float32" if job.device == "cpu" else "float16"
-    about = {"device": job.device, "precision": precision, "limits": text.LIMITS, "batch": BATCH}
+    about = {"device": job.verifier.device, "limits": text.LIMITS, "batch": BATCH}
+    about["precision"] = "float32" if job.on_cpu else "float16"
     if is_installed() and obstacle(job.settings(**about)) is None:
         backend = CTRANSLATE2
     flags: list[object] = [layout.pair, "--AR-path", layout.verifier, "--strategy", "AR"]
     flags += ["--AR-backend", backend, "--batch", BATCH, "--segmented", "--keep-bpe", "--quiet"]
     flags += ["--max-len-a", text.LIMITS.max_len_a, "--max-len-b", text.LIMITS.max_len_b]
-    flags += [*job.bar_flags, "--cpu" if job.device == "cpu" else "--fp16"]
+    flags += [*job.bar_flags, "--cpu" if job.on_cpu else "--fp16"]
     flags += ["--input-path", layout.sources]
     if job.workers:
         flags += ["--workers", job.workers, "--output-path", layout.shards]
@@ -187,7 +178,7 @@ def plan(job: PairJob, done: Done) -> JsonObject:
     assert isinstance(verifier, SpeculativeGenerator)
     model = verifier.model
     assert isinstance(model, TransformerModelBase)
-    last, log = layout.training / LAST, layout.log("training")
+    last, log = layout.training / LAST, layout.log
     updates, before = trained(last)
     if job.hours is None:
         assert job.updates is not None
@@ -200,7 +191,7 @@ def plan(job: PairJob, done: Done) -> JsonObject:
             flags += [f"--save-interval-updates={FIRST}", f"--validate-interval-updates={FIRST}"]
             flags += [f"--max-update={FIRST}", f"--stop-time-hours={job.hours}"]
             command = [*train_command(job, layout.recipe, layout.training), *flags]
-            watch_training(job, command, log, FIRST)
+            watch(job, command, log, FIRST)
         spent = sum(done[name]["seconds"] for name in ("check", "segment", "distil")) + before
         seconds = time_to_train(job, spent + time.monotonic() - begin)
         chosen = Plan.of_time(seconds, TrainingLog(log), *trained(last))
@@ -227,14 +218,14 @@ def time_to_train(job: PairJob, spent: float) -> float:
 
 def train(job: PairJob, done: Done) -> JsonObject:
     """Train the drafter as planned. If that is interrupted, the best drafter so far is used."""
-    layout, log = job.layout, job.layout.log("training")
+    layout, log = job.layout, job.layout.log
     total, interrupted = done["plan"]["updates"], False
     try:
         updates, seconds = trained(layout.training / LAST)
         enough = 0 < 3600 * done["plan"]["hours"] <= seconds
         if updates < total and not enough:
             command = train_command(job, layout.recipe, layout.training)
-            watch_training(job, command, log, total)
+            watch(job, command, log, total)
     except KeyboardInterrupt:
         if not (layout.training / BEST).exists():
             raise
@@ -263,15 +254,15 @@ def heads(job: PairJob, done: Done) -> JsonObject:
     """Train and calibrate the acceptance head of the exported drafter."""
     layout = job.layout
     updates = head_updates(done["segment"]["lines"]["head"])
-    write_recipe(head_recipe(job, updates), layout.head_recipe)
+    write_recipe(head_recipe(job, Plan(updates, updates)), layout.head_recipe)
     # A head is for one drafter, and fairseq goes on with a training.
     folder = layout.work / f"head-{file_digest(layout.pair / DRAFTER)[:8]}"
     if trained(folder / LAST)[0] < updates:
         command = train_command(job, layout.head_recipe, folder)
-        watch_training(job, command, folder.with_suffix(".log"), updates)
+        watch(job, command, folder.with_suffix(".log"), updates)
     head = TrainedHead(str(folder / LAST))
     fitted = fit_calibration(head.predict("valid", bar=False))
-    rule = f".{job.rule.name}" if job.rule_options else ""
+    rule = f".{job.verifier.rule.name}" if job.rule_options else ""
     path = layout.pair / f"acceptance_head{rule}.pt"
     save_head(path, head.calibrated(*fitted))
     return {"files": [path]}
@@ -289,11 +280,12 @@ def head_updates(lines: int) -> int:
 def measure(job: PairJob, done: Done) -> JsonObject:
     """Measure how fast the pair is here, its acceptance lengths, and how exact it is."""
     layout, speed = job.layout, ""
-    if job.device == "cpu":
+    if job.on_cpu:
         flags = [f"--{name}={value}" for name, value in job.rule_options.items()]
         speed = job.run(["specdec-tune", layout.pair, *flags, "--cpu", *job.bar_flags])
     text = [line for line in read_text(str(layout.valid_text), None) if line.text.strip()]
-    whole = Settings.of_model(layout.pair, device=job.device, rule=job.rule, batch=16)
+    kind = {"device": job.verifier.device, "rule": job.verifier.rule}
+    whole = Settings.of_model(layout.pair, batch=16, **kind)
     lengths = {}
     for name in ("constant", "tree@tree_nodes=8")[: 1 + (job.arch != "block")]:
         translator = load_translator(parse_system(name, whole).settings)
@@ -301,10 +293,10 @@ def measure(job: PairJob, done: Done) -> JsonObject:
         lengths[name] = translator.statistics.acceptance_length
     lines = text[:COMPARED]
     strict = job.settings(path=str(layout.pair / DRAFTER), strategy="specdec")
-    differ = differing(job, strict, job.verifier, lines)
+    differ = differing(job, strict, job.checkpoint, lines)
     exact = (
         f"Of {counted(len(lines), 'held-out line')}, the pair translates {differ} differently "
-        f"from stock fairseq (beam 1) with {job.verifier.name}, in float64."
+        f"from stock fairseq (beam 1) with {job.checkpoint.name}, in float64."
     )
     if differ and not job.half:
         logger.warning(exact)

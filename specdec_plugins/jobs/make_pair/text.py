@@ -29,9 +29,7 @@ HELD_OUT, HEAD_LINES = 500, 20_000
 EXAMPLE = 40
 """Lines of the pair's example."""
 REFUSE_ABOVE, WARN_ABOVE = 0.1, 0.02
-"""Share of unknown tokens; outputs are warned of above the second, too."""
-LONG = 1.5
-"""Tokens of the outputs for each of the sources, above which there is a warning."""
+"""Share of unknown tokens."""
 REPEATS = re.compile(r"(?:^| )(\S+(?: \S+){0,3})(?: \1){3}(?= |$)")
 """One to four tokens, four times one after the other."""
 
@@ -167,22 +165,12 @@ def collect(job: PairJob, lines: dict[str, int]) -> JsonObject:
                     written[kind, language].write(text.encode())
             else:
                 counts["run_on" if length else "empty"] += 1
-    check_outputs(counts, sum(lines.values()))
-    return {**counts, "kept": dict(kept)}
-
-
-def check_outputs(counts: Counter[str], lines: int) -> None:
-    """Refuse outputs of which most do not end, and warn of many that are no translations."""
-    run_on = f"VERIFIER: of {lines} outputs {counts['run_on']} run to the length limit"
-    if counts["run_on"] > lines / 2:
+    run_on = f"VERIFIER: {counts['run_on']} of its outputs run to the length limit"
+    if counts["run_on"] > sum(lines.values()) / 2:
         raise InferenceError(f"{run_on}; it does not translate yet: train it for longer")
-    if counts["run_on"] > WARN_ABOVE * lines:
+    if counts["run_on"]:
         logger.warning("%s; they are left out", run_on)
-    ratio = counts["output_tokens"] / max(1, counts["source_tokens"])
-    if ratio > LONG:
-        logger.warning("VERIFIER: outputs have %.1f times the tokens of their sources", ratio)
-    if counts["repeated"] > WARN_ABOVE * lines:
-        logger.warning("VERIFIER: %d of %d outputs repeat themselves", counts["repeated"], lines)
+    return {**counts, "kept": dict(kept)}
 
 
 def frequent_tokens(path: Path, entries: int) -> int | None:

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -132,32 +132,13 @@ def trained(checkpoint: Path) -> tuple[int, float]:
     return state["num_updates"], float(seconds) if isinstance(seconds, (int, float)) else 0.0
 
 
-def watch_training(job: PairJob, command: Command, log: Path, total: int) -> None:
-    """Train for ``total`` updates in all, and show how far it is.
-
-    Raises:
-        InferenceError: it failed.
-    """
-    shown_points = set(TrainingLog(log).points)
-    with job.bar(total, "update", TrainingLog(log).updates) as bar:
-
-        def look() -> None:
-            now = TrainingLog(log)
-            bar.update(now.updates - bar.n)
-            for updates in sorted(now.points.keys() - shown_points):
-                shown_points.add(updates)
-                length = now.points[updates]
-                bar.set_postfix_str(f"acceptance length {length:.2f}")
-                if bar.disable:
-                    job.say(f"  {updates} updates of {total}: acceptance length {length:.2f}")
-
-        watch(command, log, look)
-
-
-def watch(command: Command, log: Path, look: Callable[[], object] = lambda: None) -> None:
-    """Run a command in a process of its own, which adds its output to a log, and look now and then.
+def watch(job: PairJob, command: Command, log: Path, total: int | None = None) -> None:
+    """Run a command in a process of its own, which adds its output to a log.
 
     The process ends with this one, however that ends; an interruption ends it, too.
+
+    Args:
+        total: updates of a training, whose progress is shown.
 
     Raises:
         InferenceError: it failed; names its last line.
@@ -165,22 +146,28 @@ def watch(command: Command, log: Path, look: Callable[[], object] = lambda: None
     name, *arguments = command
     program = python_program(f"{CHILD}{PROGRAMS[str(name)]}", *arguments)
     environment = {**os.environ, "PYTHONPATH": python_path(), "PYTHONUTF8": "1"}
-    with open(log, "ab") as file:
+    before = TrainingLog(log)
+    with open(log, "ab") as file, job.bar(total, "update", before.updates) as bar:
         file.write(f"{START}{shown(command)}\n".encode())
         file.flush()
         child = subprocess.Popen(
             program, stdin=subprocess.PIPE, stdout=file, stderr=file, env=environment
         )
-    try:
-        while child.poll() is None:
-            try:
-                child.wait(0.5)
-            except subprocess.TimeoutExpired:
-                look()
-    finally:
-        child.kill()
-        child.wait()
-    look()
+        try:
+            while child.poll() is None:
+                with suppress(subprocess.TimeoutExpired):
+                    child.wait(0.5)
+                now = TrainingLog(log)
+                bar.update(now.updates - bar.n)
+                for updates in sorted(now.points.keys() - before.points.keys()):
+                    length = f"acceptance length {now.points[updates]:.2f}"
+                    bar.set_postfix_str(length)
+                    if bar.disable:
+                        job.say(f"  {updates} updates of {total}: {length}")
+                before = now
+        finally:
+            child.kill()
+            child.wait()
     if child.returncode:
         last = log.read_text("utf-8", "replace").strip().splitlines()[-1]
         raise InferenceError(f"{last}; all that it said is in {log}")

@@ -18,10 +18,11 @@ from stand_ins import STAND_INS
 
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.cli import make_pair
-from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.cli.recipe import with_recipe
 from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.pair_folder import pair_settings
-from specdec_plugins.jobs.make_pair.commands import command
+from specdec_plugins.jobs.make_pair import stages, training
+from specdec_plugins.jobs.make_pair.training import FIRST
 from specdec_plugins.machine import python_program
 
 
@@ -45,23 +46,16 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("status", [0, 3])
-def test_a_child_ends_while_its_parent_lives(status: int) -> None:
-    program = python_program(
-        f"{make_pair.GUARD}import sys, time; time.sleep(0.3); sys.exit({status})"
-    )
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_child_ends_when_it_is_done_or_its_parent_is(status: int) -> None:
+    program = python_program(f"{training.CHILD}import sys, time; time.sleep({60 * status or 0.3})")
     with subprocess.Popen(program, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as child:
-        assert child.wait(30) == status
-        assert child.stderr is not None
-        assert child.stderr.read() == b""
-
-
-def test_a_child_ends_with_its_parent() -> None:
-    program = python_program(f"{make_pair.GUARD}import time; time.sleep(60)")
-    with subprocess.Popen(program, stdin=subprocess.PIPE) as child:
         assert child.stdin is not None
-        child.stdin.close()
-        assert child.wait(30) == 1
+        assert child.stderr is not None
+        if status:
+            child.stdin.close()
+        assert child.wait(30) == status
+        assert child.stderr.read() == b""
 
 
 def make(verifier: Path, sources: Path, out: Path, *flags: str) -> int:
@@ -113,36 +107,78 @@ def test_what_is_made_is_not_made_again(made: Path, verifier: Path, sources: Pat
 def test_other_settings_are_refused(
     made: Path, verifier: Path, sources: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert make(verifier, sources, made, "--updates", "7") == 1
-    assert "was begun with other updates" in capsys.readouterr().err
+    assert make(verifier, sources, made, "--updates", "6", "--half") == 1
+    assert "was begun with other half" in capsys.readouterr().err
 
 
-def test_dictionaries_of_another_verifier(
+def test_what_was_removed_or_changed_is_made_again(
+    made: Path, verifier: Path, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(made, out)
+    monkeypatch.setattr("specdec_plugins.jobs.make_pair.training.subprocess.Popen", None)
+    for name in ("verifier.pt", "dict.de.txt", "example.en"):
+        (out / "pair" / name).unlink()
+    (out / "pair/drafter.pt").write_bytes(b"")
+    (out / "README.md").unlink()
+    assert make(verifier, sources, out, "--updates", "6") == 0
+    assert products(out) == products(made)
+
+
+@pytest.mark.parametrize(
+    "budget", [("--updates", "8"), pytest.param(("--hours", "1"), marks=pytest.mark.slow)]
+)
+def test_a_trial_goes_on(
+    budget: tuple[str, str],
+    made: Path,
+    verifier: Path,
+    sources: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It trains on what is there, and distils nothing again."""
+    out = tmp_path / "out"
+    shutil.copytree(made, out)
+    monkeypatch.setattr(make_pair, "run", lambda _: "")
+    monkeypatch.setattr(stages, "time_to_train", lambda *_: 1.0)
+    assert make(verifier, sources, out, *budget) == 0
+    before, after = (json.loads((p / "work/done.json").read_bytes()) for p in (made, out))
+    assert after["distil"] == before["distil"]
+    points = sorted(dict(after["train"]["points"]))
+    assert points == [6, 8] if budget[0] == "--updates" else points[:2] == [6, FIRST]
+    assert training.trained(out / "work/training/checkpoint_last.pt")[0] == points[-1]
+
+
+def test_the_recipe_runs(made: Path) -> None:
+    recipe = str(made / "work/drafter.yaml")
+    flags = with_recipe(["bin", "--recipe", recipe, "--max-update", "20"])
+    assert {"--total-num-update=20", "--total-up=20", f"--AR-path={made}/pair/verifier.pt"} <= {
+        *flags
+    }
+
+
+def test_dictionaries_that_are_missing_or_of_another_verifier(
     verifier: Path, sources: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for path in verifier.parent.glob("dict.*.txt"):
-        (tmp_path / path.name).write_text(f"{path.read_text('utf-8')}another 1\n", "utf-8")
     flags = ("--updates", "6", "--dictionaries", str(tmp_path))
     assert make(verifier, sources, tmp_path / "out", *flags) == 1
-    said = capsys.readouterr().err.strip().splitlines()[-1]
-    assert re.search(r"has shape \(\d+, 16\) instead of \(\d+, 16\).*dictionaries", said)
-
-
-def test_a_verifier_without_dictionaries(
-    verifier: Path, sources: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    alone = Path(shutil.copy(verifier, tmp_path))
-    assert make(alone, sources, tmp_path / "out") == 1
-    said = capsys.readouterr().err.strip().splitlines()[-1]
-    assert said.endswith(f"{tmp_path}: holds no dict.*.txt; name the folder of the verifier's "
-                         "dictionaries by --dictionaries")  # fmt: skip
+    assert f"{tmp_path}: holds no dict" in capsys.readouterr().err
+    for path in verifier.parent.glob("dict.*.txt"):
+        (tmp_path / path.name).write_text(f"{path.read_text('utf-8')}another 1\n", "utf-8")
+    assert make(verifier, sources, tmp_path / "out", *flags) == 1
+    assert re.search(r"has shape .* instead of .*dictionaries", capsys.readouterr().err)
 
 
 def test_the_folder_of_a_pair_is_a_verifier(sources: Path, tmp_path: Path) -> None:
     pair = Path(__file__).resolve().parents[2] / "checkpoints/multi30k.en-de"
     job = make_pair.job_of(make_pair.parse([str(pair), str(sources), str(tmp_path)]))
-    assert (job.verifier, job.dictionaries) == (pair / "verifier.pt", pair)
-    assert (job.languages, job.tokenizer, job.bpe) == (("en", "de"), "moses", "subword_nmt")
+    settings = job.verifier
+    assert (job.checkpoint, settings.data) == (pair / "verifier.pt", str(pair))
+    assert (job.languages, settings.tokenizer, settings.bpe) == (
+        ("en", "de"),
+        "moses",
+        "subword_nmt",
+    )
     assert job.encoder_files == {"bpe_codes": pair / "codes"}
 
 
@@ -174,8 +210,8 @@ def test_killed_at_random_moments(
 ) -> None:
     """Every file of the pair is as it is without, to the byte."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(made.parent))
-    records = (json.loads(path.read_bytes()) for path in (made / "work").glob("*.json"))
-    seconds = sum(record.get("seconds", 0) for record in records if "facts" in record)
+    done = json.loads((made / "work/done.json").read_bytes())
+    seconds = sum(record["seconds"] for record in done.values())
 
     def start(folder: Path) -> int:
         return fork(lambda: make(verifier, sources, folder / "out", "--updates", "6"))
@@ -221,36 +257,30 @@ def test_interrupted_training_gives_the_best_drafter_so_far(
     monkeypatch.setenv("XDG_CACHE_HOME", str(made.parent))
     out = tmp_path / "out"
     shutil.copytree(made, out)
-    for name in ("train.json", "export.json", "measure.json", "training", "training.log"):
-        path = out / "work" / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    done = json.loads((out / "work/done.json").read_bytes())
+    for name in ("train", "export", "measure"):
+        del done[name]
+    (out / "work/done.json").write_text(json.dumps(done), "utf-8")
+    trained = shutil.move(out / "work/training", tmp_path / "trained")
     (out / "pair/drafter.pt").unlink()
-    training, log = out / "work/training", made / "work/training.log"
 
     def interrupted(*_: object) -> None:
-        training.mkdir()
-        shutil.copy(made / "work/training/checkpoint_best.pt", training)
-        shutil.copy(log, out / "work")
+        (out / "work/training").mkdir()
+        shutil.copy(trained / "checkpoint_best.pt", out / "work/training")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(make_pair.Here, "watch", interrupted)
+    monkeypatch.setattr(stages, "watch", interrupted)
     assert make(verifier, sources, out, "--updates", "6") == 130
     assert (out / "pair/drafter.pt").read_bytes() == (made / "pair/drafter.pt").read_bytes()
     assert "Training was interrupted" in (out / "README.md").read_text("utf-8")
 
     def goes_on(*_: object) -> None:
-        shutil.copytree(made / "work/training", training, dirs_exist_ok=True)
+        shutil.copytree(trained, out / "work/training", dirs_exist_ok=True)
 
-    monkeypatch.setattr(make_pair.Here, "watch", goes_on)
+    monkeypatch.setattr(stages, "watch", goes_on)
     assert make(verifier, sources, out, "--updates", "6") == 0
     assert "Training was interrupted" not in (out / "README.md").read_text("utf-8")
     assert products(out) == products(made)
-
-
-def test_a_training_that_fails_is_told_by_its_last_line(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    with pytest.raises(InferenceError, match=r"give a folder of binarised text.*is in .*log"):
-        make_pair.Here().watch(command("train"), log, lambda: None)
 
 
 @pytest.mark.slow
@@ -260,9 +290,9 @@ def test_a_dry_run_says_all_and_leaves_nothing(
     out = tmp_path / "out"
     assert make(verifier, sources, out, "--hours", "2", "--heads", "--dry-run") == 0
     said = capsys.readouterr().out
-    for text in ("150 lines of text", f"specdec-train {out}/work/bin", "specdec-calibrate-head"):
+    for text in ("150 lines of text", f"specdec-train {out}/work/bin", "head.yaml"):
         assert text in said
-    assert re.search(r"^all: about 2\.\d\d hours", said, re.M)
+    assert re.search(r"^all: about [12]\.\d\d hours", said, re.M)
     assert "verifier_features: true" in said
     assert not out.exists()
 

@@ -205,7 +205,7 @@ def test_every_door_takes_what_lies_beside_the_dictionaries(
     doors: list[Any] = [
         make_settings(inference.parse(by_path)),
         Settings(**verifier_settings(Path(verifier), None)),
-        make_pair.job_of(make_pair.parse([verifier, str(text), "out", "--cpu"])),
+        make_pair.job_of(make_pair.parse([verifier, str(text), "out", "--cpu"])).verifier,
     ]
     assert {(door.tokenizer, door.bpe) for door in doors} == {(tokenizer, bpe)}
     segmented = make_settings(inference.parse([*by_path, "--segmented"]))

@@ -48,10 +48,11 @@ def _card(job: PairJob, done: Done, drawn: bool) -> Iterator[str]:
 
 def _text(job: PairJob, done: Done) -> Iterator[str]:
     lines, distilled = done["segment"]["lines"], done["distil"]
-    for_head = f", {distilled['kept']['head']} for the head" if job.heads else ""
+    learned = distilled["learned"]
+    for_head = f", {learned['head']} for the head" if job.heads else ""
     yield (
-        f"{sum(lines.values())} lines of {job.sources.name}: {distilled['kept']['train']} to learn "
-        f"from, {distilled['kept']['valid']} to measure on{for_head}; left out: "
+        f"{sum(lines.values())} lines of {job.sources.name}: {learned['train']} to learn "
+        f"from, {learned['valid']} to measure on{for_head}; left out: "
         f"{done['segment']['too_long']} longer than the encoder's positions, "
         f"{distilled.get('run_on', 0)} whose output ran to the length limit"
     )

@@ -19,7 +19,7 @@ from specdec_plugins.inference.pair_folder import DRAFTER
 from specdec_plugins.jobs.make_pair import stages
 from specdec_plugins.jobs.make_pair.card import write_card
 from specdec_plugins.jobs.make_pair.job import Command, Done, PairJob, shown
-from specdec_plugins.jobs.make_pair.recipe import recipe_text, with_plan
+from specdec_plugins.jobs.make_pair.recipe import with_plan
 from specdec_plugins.jobs.make_pair.text import head_lines, worded_lines
 from specdec_plugins.jobs.make_pair.training import BEST, SHARE, Plan, TrainingLog
 
@@ -110,16 +110,11 @@ def rehearse(job: PairJob) -> Iterator[str]:
         read = islice(worded_lines(job.sources), TRIED_LINES)
         write_whole(few, (f"{line}\n".encode() for line in read))
         small = replace(job, out=few.parent / "out", sources=few, heads=False, workers=None)
-        done = make(replace(small, hours=None, updates=TRIED_UPDATES), "train")
-        recipe = small.layout.recipe.read_text("utf-8").replace(str(small.out), str(job.out))
+        small = replace(small, hours=None, updates=TRIED_UPDATES)
+        seconds = seconds_before_training(make(small, "train"), small, lines)
+        recipe = yaml.safe_load(small.layout.recipe.read_bytes())
+        recipe["task"]["AR_path"] = str(job.layout.verifier.absolute())
         log = TrainingLog(small.layout.log)
-        decoding = json.loads(small.layout.distilling.read_bytes())["seconds"]["total"]
-    share = lines / min(lines, TRIED_LINES)
-    seconds = {
-        "check": done["check"]["seconds"],
-        "segment": share * (done["segment"]["seconds"] - done["segment"]["loading"]),
-        "distil": share * decoding,
-    }
     if job.updates is None:
         plan = Plan.of_time(stages.time_to_train(job, sum(seconds.values())), log, 0, 0.0)
     else:
@@ -135,8 +130,17 @@ def rehearse(job: PairJob) -> Iterator[str]:
         yield f"\n{name}: about {expected / 3600:.2f} hours"
         yield from (f"    {shown(command)}" for command in commands.get(name, ()))
     yield f"\nall: about {sum(seconds.values()) / 3600:.2f} hours here"
-    planned = recipe_text(with_plan(yaml.safe_load(recipe), plan))
+    planned = yaml.safe_dump(with_plan(recipe, plan), sort_keys=False)
     yield f"\nThe drafter's recipe ({job.layout.recipe}):\n\n{planned}"
+
+
+def seconds_before_training(done: Done, small: PairJob, lines: int) -> dict[str, float]:
+    """Return the expected seconds of stages for so many lines, as a smaller job took them."""
+    decoding = json.loads(small.layout.distilling.read_bytes())["seconds"]["total"]
+    share = lines / sum(done["segment"]["lines"].values())
+    segmenting = done["segment"]["seconds"] - done["segment"]["loading"]
+    seconds = {"check": done["check"]["seconds"], "segment": share * segmenting}
+    return {**seconds, "distil": share * decoding}
 
 
 def commands_of(job: PairJob) -> dict[str, list[Command]]:

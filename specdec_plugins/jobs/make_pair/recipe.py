@@ -213,9 +213,4 @@ def _base(job: PairJob) -> Groups:
 
 def write_recipe(groups: Groups, path: Path) -> None:
     """Write a recipe for ``specdec-train --recipe`` and ``fairseq-hydra-train``."""
-    write_whole(path, [recipe_text(groups).encode("utf-8")])
-
-
-def recipe_text(groups: Groups) -> str:
-    text: str = yaml.safe_dump(groups, sort_keys=False)
-    return text
+    write_whole(path, [yaml.safe_dump(groups, sort_keys=False).encode("utf-8")])

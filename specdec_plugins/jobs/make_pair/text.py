@@ -60,6 +60,19 @@ def head_lines(lines: int) -> int:
     return min(HEAD_LINES, lines // 10)
 
 
+def draw_held_out(job: PairJob) -> tuple[list[str], list[str]]:
+    """Return lines to measure on, and lines for a head, in the order in which they were drawn."""
+    worded = sum(1 for _ in worded_lines(job.sources))
+    count = min(HELD_OUT, max(20, worded // 20))
+    drawn = Random(1).sample(range(worded), count + (head_lines(worded) if job.heads else 0))
+    texts = dict.fromkeys(drawn, "")
+    for number, text in enumerate(worded_lines(job.sources)):
+        if number in texts:
+            texts[number] = text
+    lines = list(texts.values())
+    return lines[:count], lines[count:]
+
+
 def segment(job: PairJob, translator: Translator, note: Callable[[int], object]) -> JsonObject:
     """Write the segmented text, held-out lines first, and those to measure on as they are.
 
@@ -73,14 +86,8 @@ def segment(job: PairJob, translator: Translator, note: Callable[[int], object])
     Raises:
         InferenceError: the dictionary lacks too many tokens.
     """
-    worded = sum(1 for _ in worded_lines(job.sources))
-    count = min(HELD_OUT, max(20, worded // 20))
-    drawn = Random(1).sample(range(worded), count + (head_lines(worded) if job.heads else 0))
-    texts = dict.fromkeys(drawn, "")
-    for number, text in enumerate(worded_lines(job.sources)):
-        if number in texts:
-            texts[number] = text
-    codec, facts = translator.codec, Counter({"too_long": 0, "tokens": 0, "unknown": 0})
+    drawn = draw_held_out(job)
+    codec, facts = translator.codec, Counter[str]()
 
     def tokens_of(text: str) -> list[str]:
         """Return a line's tokens; none if the encoder has not as many positions."""
@@ -91,27 +98,26 @@ def segment(job: PairJob, translator: Translator, note: Callable[[int], object])
             return []
         return tokens
 
-    valid, head = (
-        [text for number in numbers if tokens_of(text := texts[number])]
-        for numbers in (drawn[:count], drawn[count:])
-    )
+    valid, head = (list(filter(tokens_of, texts)) for texts in drawn)
     write_whole(job.layout.valid_text, (f"{text}\n".encode() for text in valid))
-    held_out = set(texts.values())
+    held_out = set(chain(*drawn))
     facts.clear()
-    lines = 0
 
     def segmented() -> Iterator[bytes]:
-        nonlocal lines
         others = (text for text in worded_lines(job.sources) if text not in held_out)
         for tokens in filter(None, map(tokens_of, chain(valid, head, others))):
-            lines += 1
+            facts["lines"] += 1
             facts["tokens"] += len(tokens)
             facts["unknown"] += sum(token not in codec.source.indices for token in tokens)
             yield f"{' '.join(tokens)}\n".encode()
 
     write_whole(job.layout.sources, segmented())
     check_known(job.sources, facts["tokens"], facts["unknown"])
-    kinds = {"valid": len(valid), "head": len(head), "train": lines - len(valid) - len(head)}
+    kinds = {
+        "valid": len(valid),
+        "head": len(head),
+        "train": facts["lines"] - len(valid) - len(head),
+    }
     return {"lines": kinds, **{name: facts[name] for name in ("too_long", "tokens", "unknown")}}
 
 
@@ -141,7 +147,7 @@ def collect(job: PairJob, lines: dict[str, int]) -> JsonObject:
         InferenceError: most outputs run to the limit.
     """
     counts: Counter[str] = Counter()
-    kept: Counter[str] = Counter()
+    learned: Counter[str] = Counter()
     kinds = chain.from_iterable([name] * count for name, count in lines.items())
     layout = job.layout
     layout.text.mkdir(exist_ok=True)
@@ -156,21 +162,29 @@ def collect(job: PairJob, lines: dict[str, int]) -> JsonObject:
             for language in job.languages
         }
         for kind, *pair in zip(kinds, *read, strict=True):
-            size, length = (len(text.split()) for text in pair)
-            counts.update(source_tokens=size, output_tokens=length)
-            counts["repeated"] += REPEATS.search(pair[1].rstrip("\n")) is not None
-            if 0 < length < LIMITS.most(size + 1, LARGEST):
-                kept[kind] += 1
-                for language, text in zip(job.languages, pair, strict=True):
-                    written[kind, language].write(text.encode())
-            else:
-                counts["run_on" if length else "empty"] += 1
+            fault = _count(pair, counts)
+            if fault:
+                counts[fault] += 1
+                continue
+            learned[kind] += 1
+            for language, text in zip(job.languages, pair, strict=True):
+                written[kind, language].write(text.encode())
     run_on = f"VERIFIER: {counts['run_on']} of its outputs run to the length limit"
     if counts["run_on"] > sum(lines.values()) / 2:
         raise InferenceError(f"{run_on}; it does not translate yet: train it for longer")
     if counts["run_on"]:
         logger.warning("%s; they are left out", run_on)
-    return {**counts, "kept": dict(kept)}
+    return {**counts, "learned": dict(learned)}
+
+
+def _count(pair: list[str], counts: Counter[str]) -> str:
+    """Count a source's and its output's tokens; return why the output is left out, if it is."""
+    size, length = (len(text.split()) for text in pair)
+    counts.update(source_tokens=size, output_tokens=length)
+    counts["repeated"] += REPEATS.search(pair[1].rstrip("\n")) is not None
+    if not length:
+        return "empty"
+    return "run_on" if length >= LIMITS.most(size + 1, LARGEST) else ""
 
 
 def frequent_tokens(path: Path, entries: int) -> int | None:

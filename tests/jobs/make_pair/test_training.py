@@ -1,0 +1,85 @@
+"""How long a drafter is trained, and what the log of a training tells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from jobs import pair_job
+
+from specdec_plugins.files.errors import InferenceError
+from specdec_plugins.jobs.make_pair import training
+from specdec_plugins.jobs.make_pair.stages import head_updates, time_to_train
+from specdec_plugins.jobs.make_pair.training import LAST, Plan, TrainingLog, watch
+
+AT = "2026-11-25 10:{:02d}:{:02d} | INFO | {} | {}\n"
+
+
+def inner(updates: int) -> str:
+    return f'{{"epoch": 1, "num_updates": "{updates}"}}'
+
+
+def valid(updates: int, length: float) -> str:
+    return f'{{"valid_acceptance_length": "{length}", "valid_num_updates": "{updates}"}}'
+
+
+def write_log(path: Path) -> TrainingLog:
+    """Half a second an update, a validation of 4 seconds, and a training that was killed."""
+    lines = [
+        (0, 0, "train_inner", inner(10)),
+        (0, 5, "train_inner", inner(20)),
+        (0, 9, "valid", valid(20, 1.5)),
+        (0, 40, "train_inner", inner(30)),
+        (0, 50, "train_inner", '{"num_upda'),
+    ]
+    text = "".join(AT.format(*line) for line in lines) + "$ specdec-train\nno line of a log\n"
+    again = [(30, 0, "train_inner", inner(30)), (30, 5, "train_inner", inner(40))]
+    path.write_text(text + "".join(AT.format(*line) for line in again), "utf-8")
+    return TrainingLog(path)
+
+
+def test_a_log_of_a_training_that_was_killed(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log")
+    assert (log.updates, log.pace, log.validation, log.points) == (40, 0.5, 4.0, {20: 1.5})
+
+
+def test_hours_become_updates_and_a_limit(tmp_path: Path) -> None:
+    """Validations take a tenth at most."""
+    plan = Plan.of_time(3000.0, write_log(tmp_path / "log"), 60, 600.0)
+    assert plan == Plan(60 + 5400, 273, 1.0)
+    few = Plan.of_time(100.0, write_log(tmp_path / "log"), 60, 30.0)
+    assert few.interval * 0.5 >= 10 * 4.0
+    assert Plan.of_time(1.0, TrainingLog(tmp_path / "none"), 60, 30.0).updates == 60 + 900
+
+
+def test_updates_are_validated_a_few_times() -> None:
+    assert Plan.of_updates(4000) == Plan(4000, 200)
+    # One measurement, not one shortly before the last update and one after it.
+    assert Plan.of_updates(60) == Plan(60, 60)
+
+
+def test_hours_that_are_spent_are_refused(tmp_path: Path) -> None:
+    job = pair_job(tmp_path)
+    assert time_to_train(job, 0.0) == 3600 - 180
+    with pytest.raises(InferenceError, match="--hours 1: "):
+        time_to_train(job, 3500.0)
+
+
+def test_the_length_of_a_checkpoint_training(trained: Any, tmp_path: Path) -> None:
+    state = torch.load(trained.drafter, weights_only=False)
+    updates, seconds = training.trained(trained.drafter)
+    assert updates == state["optimizer_history"][-1]["num_updates"] > 0
+    assert seconds == state["extra_state"]["previous_training_time"] > 0
+    assert training.trained(tmp_path / LAST) == (0, 0.0)
+
+
+def test_a_training_that_fails_is_told_by_its_last_line(tmp_path: Path) -> None:
+    with pytest.raises(InferenceError, match=r"give a folder of binarised text.*is in .*log"):
+        watch(pair_job(tmp_path), ["specdec-train"], tmp_path / "log")
+
+
+@pytest.mark.parametrize(("lines", "updates"), [(15, 100), (200, 100), (500, 250), (20_000, 400)])
+def test_a_head_is_trained_as_long_as_it_learns(lines: int, updates: int) -> None:
+    assert head_updates(lines) == updates

@@ -31,7 +31,7 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 179,
     "checkpoints": 2041,
-    "cli": 1441,
+    "cli": 1416,
     "criterions": 524,
     "data": 136,
     "decoding": 6283,
@@ -40,13 +40,13 @@ CEILINGS = {
     "files": 650,
     "host": 390,
     "inference": 2726,
-    "jobs": 1995,
+    "jobs": 1752,
     "models": 2117,
     "tasks": 770,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 182
-MAX_CLAUSES = 225
+MAX_FILES = 178
+MAX_CLAUSES = 182
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""
 UPWARD = {"checkpoints.head_file": {"decoding"}, "checkpoints.pair": {"decoding"}}

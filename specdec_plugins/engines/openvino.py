@@ -21,8 +21,12 @@ from specdec_plugins.engines.compiled_step import (
     CompiledStep,
     Request,
 )
-from specdec_plugins.engines.imports import installed_openvino
-from specdec_plugins.engines.openvino_core import computed_precision, core, takes
+from specdec_plugins.engines.openvino_core import (
+    computed_precision,
+    core,
+    installed_openvino,
+    takes,
+)
 from specdec_plugins.engines.sizes import PaddedSizes
 from specdec_plugins.engines.step import CachedStep, Run, SourceStep, Step
 from specdec_plugins.engines.traced_step import TracedStep

@@ -10,7 +10,7 @@ from contextlib import redirect_stdout
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from specdec_plugins.engines.imports import without_telemetry
+from specdec_plugins.engines.openvino_core import without_telemetry
 from specdec_plugins.files.errors import EngineError
 
 if TYPE_CHECKING:

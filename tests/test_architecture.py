@@ -35,7 +35,7 @@ CEILINGS = {
     "criterions": 524,
     "data": 136,
     "decoding": 6183,
-    "engines": 1538,
+    "engines": 1487,
     "evaluation": 1716,
     "files": 650,
     "host": 390,
@@ -49,7 +49,7 @@ MAX_FILES = 182
 MAX_CLAUSES = 225
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""
-UPWARD = {"checkpoints.head_file": {"decoding"}, "checkpoints.pair": {"decoding"}}
+UPWARD = {"checkpoints.head_file": {"decoding"}}
 """Modules that still import from a higher floor."""
 FREE_OF_FAIRSEQ = (
     *(f"decoding/{room}" for room in ("acceptance", "controllers", "drafts", "statistics")),

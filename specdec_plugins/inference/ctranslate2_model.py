@@ -95,9 +95,9 @@ def load_model(
     files = CompiledFiles({"ctranslate2": version("ctranslate2")})
     described = f"{verifier.cfg} {source.symbols} {target.symbols}"
     path = files.path(files.digest(described, verifier.state_dict().values()))
-    kept = files.load(path)
-    if kept is not None:
-        parts = msgspec.msgpack.decode(kept.content, type=dict[str, bytes])
+    stored = files.load(path)
+    if stored is not None:
+        parts = msgspec.msgpack.decode(stored, type=dict[str, bytes])
         return _open_fastest(parts, precision, device, batch)
     logger.info("converting the verifier for CTranslate2, for this and later runs")
     begin = time.perf_counter()

@@ -42,10 +42,10 @@ def test_both_checkpoints_as_fairseq_takes_them(
 @pytest.mark.parametrize(
     ("parts", "verifier", "message"),
     [
-        (["drafter"] * 2, None, "both are drafters; give one of each"),
-        (["verifier"] * 2, None, "both are verifiers; give one of each"),
-        (["drafter", "verifier"], "verifier", "names 2 checkpoints; give the drafter's"),
-        (["drafter", "verifier", "verifier"], None, "names 3 checkpoints"),
+        (["drafter"] * 2, None, "one of each as"),
+        (["verifier"] * 2, None, "one of each as"),
+        (["drafter", "verifier"], "verifier", "one of each as"),
+        (["drafter", "verifier", "verifier"], None, "one of each as"),
         (["drafter", "nowhere"], None, "nowhere.pt: no such file"),
     ],
 )

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import make_batch, make_task, make_verifier, need_bfloat16
+from conftest import make_batch, make_task, make_verifier
 from controlled import HEAD
 from drafters import make_block, make_causal
 from scripted import DICTIONARY
 from scripts_here import run as run_program
 
+import specdec_plugins
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.limits import GenerationLimits
@@ -27,7 +28,6 @@ from specdec_plugins.decoding.steps.drafter import DrafterStep
 from specdec_plugins.decoding.steps.encoder import EncoderStep, MemoryStep
 from specdec_plugins.decoding.steps.verifier import VerifierStep
 from specdec_plugins.engines import openvino_core
-from specdec_plugins.engines.compiled_files import CompiledFiles
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine, Engines
 from specdec_plugins.engines.step import Step
@@ -35,7 +35,7 @@ from specdec_plugins.files.errors import EngineError
 
 pytest.importorskip("openvino", reason="the extra [openvino] is not installed")
 
-from specdec_plugins.engines.openvino import UNFUSED, OpenVinoEngine
+from specdec_plugins.engines.openvino import OpenVinoEngine
 from specdec_plugins.engines.traced_step import TracedStep, example_inputs
 from specdec_plugins.engines.weight_compression import WeightCompression
 
@@ -73,7 +73,7 @@ PAIRS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
-    return folder / "specdec" / "compiled"
+    return folder / "specdec" / "compiled" / specdec_plugins.__version__
 
 
 @cache
@@ -136,21 +136,6 @@ def inputs(
     ids = torch.randint(4, 10, (rows, tokens))
     mask = torch.zeros(rows, 1, tokens, width)
     return past, mask, ids, positions, table, torch.randn_like(memory), memory_mask
-
-
-def test_what_is_handed_over_again_may_have_been_filled_anew() -> None:
-    """It is read where it lies, be it the whole or a part of a step's input, and left as it is."""
-    torch.manual_seed(0)
-    step = VerifierStep(pair("all shared")[0])
-    run, given = OpenVinoEngine().prepare(step), inputs(step)
-    for _ in range(3):
-        for tensor in given[:4]:
-            tensor.copy_(tensor.flip(-1) if tensor.dtype == torch.long else tensor + 0.5)
-        before = copy.deepcopy(given)
-        for own, ours in zip(step(*before), run(*given), strict=True):
-            torch.testing.assert_close(ours, own, atol=1e-5, rtol=1e-4)
-        for tensor, own in zip(given, before, strict=True):
-            assert tensor.equal(own)
 
 
 def test_another_tensor_in_the_same_memory() -> None:
@@ -244,15 +229,6 @@ def test_every_step_is_right_in_every_precision(name: str, precision: str, rows:
             assert error.norm() < 0.1 * expected[place].norm()
 
 
-def test_bfloat16_has_sources_of_any_length_only(own_cache: Path) -> None:
-    need_bfloat16()
-    step = EncoderStep(pair("all shared")[0].encoder)
-    run = OpenVinoEngine("bfloat16").prepare(step)
-    for tokens in (3, 5):
-        run(*random_inputs(step, 1, tokens))
-    assert len(list(own_cache.iterdir())) == 1
-
-
 def test_the_last_row_of_several_is_not_compiled_for(own_cache: Path) -> None:
     step = VerifierStep(pair("all shared")[0])
     run = OpenVinoEngine().prepare(step)
@@ -289,23 +265,6 @@ def test_one_row_that_is_compiled_wrongly(
     found, expected = run(*given)[0], step(*given)[0]
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
     assert "cannot compile a step of one row (what it computes" in caplog.text
-
-
-@pytest.mark.parametrize("precision", [BFLOAT16, "int8"])
-def test_a_precision_is_what_is_computed_in(precision: str) -> None:
-    """OpenVINO may choose one by itself."""
-    verifier, _ = pair("all shared")
-    step = VerifierStep(verifier)
-    given = inputs(step)
-    expected = step(*given)[0]
-    scale = float(expected.abs().max())
-
-    def error(asked: str) -> float:
-        found = OpenVinoEngine(asked).prepare(step)(*given)[0]
-        return float((found - expected).abs().max()) / scale
-
-    assert error("float32") < 1e-5
-    assert 1e-4 < error(precision) < 0.1
 
 
 def without_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,43 +334,6 @@ def test_int8_groups_are_as_wide_as_every_matrix_allows(monkeypatch: pytest.Monk
     assert sizes == [64, 64, 64]
 
 
-def test_what_was_compiled_is_kept(own_cache: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    verifier, _ = pair("all shared")
-    step = VerifierStep(verifier)
-    given = inputs(step)
-
-    def run(model: VerifierStep) -> Any:
-        caplog.clear()
-        return OpenVinoEngine().prepare(model)(*given)[0].clone()
-
-    first = run(step)
-    assert "compiled a step" in caplog.text
-    # Whoever waits is told so before anything is compiled, and once.
-    assert [m for m in caplog.messages if "compiles the models" in m] == caplog.messages[:1]
-    (file,) = own_cache.iterdir()
-    assert torch.equal(run(step), first)
-    assert not caplog.text
-    # What is damaged, or of another make, is compiled anew.
-    content = file.read_bytes()
-    for damaged in (content[:-1], content[:40], b"", b"\0" * 100):
-        file.write_bytes(damaged)
-        assert torch.equal(run(step), first)
-        assert "is damaged" in caplog.text
-    # So is what is whole, and OpenVINO's it is not.
-    CompiledFiles({}).save(file, b"of another make")
-    assert torch.equal(run(step), first)
-    assert "openvino cannot take it" in caplog.text
-    assert file.read_bytes()[32:] != b"of another make"
-    assert torch.equal(run(step), first)
-    assert not caplog.text
-    # Other weights are another file.
-    other = copy.deepcopy(verifier)
-    other.decoder.layers[0].fc1.weight.data[0, 0] += 1
-    assert not torch.equal(run(VerifierStep(other)), first)
-    assert len(list(own_cache.iterdir())) == 2
-
-
 def test_a_folder_that_cannot_be_written(own_cache: Path, caplog: pytest.LogCaptureFixture) -> None:
     own_cache.parent.mkdir(parents=True)
     own_cache.write_text("a file where a folder should be")
@@ -453,10 +375,6 @@ class Strange(Step):
         return (torch.ones(2),)
 
 
-def test_several_rows_are_not_attended_to_by_one_operation() -> None:
-    assert UNFUSED.items() <= OpenVinoEngine().about.items()
-
-
 def test_an_option_that_openvino_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not documented, and may be gone: steps are compiled without it."""
     monkeypatch.setattr("specdec_plugins.engines.openvino.UNFUSED", {"NO_SUCH_OPTION": "x"})
@@ -476,21 +394,6 @@ def test_a_step_that_cannot_be_compiled(caplog: pytest.LogCaptureFixture) -> Non
     assert torch.equal(run(torch.ones(2))[0], torch.special.airy_ai(torch.ones(2)))
 
 
-def test_a_cached_step_that_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch runs it as the engine would."""
-
-    def refuse(*given: object) -> None:
-        raise RuntimeError("no such operation")
-
-    engine = OpenVinoEngine(fall_back=True)
-    monkeypatch.setattr(engine, "converted", refuse)
-    step = VerifierStep(pair("all shared")[0])
-    given = inputs(step)
-    expected = OpenVinoEngine().prepare(step)(*given)
-    for found, own in zip(engine.prepare(step)(*given), expected, strict=True):
-        torch.testing.assert_close(found, own, atol=1e-5, rtol=1e-4)
-
-
 def test_an_engine_is_what_runs_its_steps() -> None:
     """int8 is of what was compiled."""
     pytest.importorskip("nncf", reason="the extra [int8] is not installed")
@@ -502,56 +405,6 @@ def test_an_engine_is_what_runs_its_steps() -> None:
     engine = OpenVinoEngine("int8", fall_back=True)
     engine.prepare(TwoMatrices())
     assert (engine.name, engine.precision) == ("openvino", "int8")
-
-
-class Untraceable(Step):
-    """Says something of several lines when it is traced."""
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
-        raise RuntimeError("graph(%x : Float(2)):\n  return (%x)")
-
-    def example(self) -> tuple[torch.Tensor | None, ...]:
-        return (torch.ones(2),)
-
-
-def test_a_step_that_cannot_be_traced() -> None:
-    with pytest.raises(EngineError, match=r"Untraceable \(PyTorch cannot trace it\); use --engine"):
-        OpenVinoEngine().prepare(Untraceable())
-
-
-def test_threads_are_torchs_again_afterwards() -> None:
-    """And meanwhile only where it has a step to run."""
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(2)
-        engine = OpenVinoEngine(fall_back=True)
-        with engine.running():
-            assert torch.get_num_threads() == 1
-        assert torch.get_num_threads() == 2
-        engine.prepare(Strange())
-        with engine.running():
-            assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
-
-
-def test_what_is_kept_serves_any_number_of_threads(caplog: pytest.LogCaptureFixture) -> None:
-    before = torch.get_num_threads()
-    caplog.set_level(logging.INFO)
-    compiled, used = [], []
-    try:
-        for threads in (2, 1):
-            torch.set_num_threads(threads)
-            engine = OpenVinoEngine()
-            step = TwoMatrices()
-            engine.prepare(step)(*step.example())
-            used.append(engine.about["INFERENCE_NUM_THREADS"])
-            compiled.append("compiled a step" in caplog.text)
-            caplog.clear()
-    finally:
-        torch.set_num_threads(before)
-    assert used == [2, 1]
-    assert compiled == [True, False]
 
 
 @pytest.mark.slow
@@ -576,17 +429,14 @@ print("openvino_telemetry" in sys.modules, "nncf" in sys.modules)
         assert done.stdout.split() == ["128.0", "False", imported]
 
 
-def test_signals_are_handled_when_engines_are_gone() -> None:
-    """The first one to go is the one that was there first."""
+def test_signal_handlers_outlive_engines() -> None:
     script = """
 import os, signal, torch
 from specdec_plugins.engines.openvino import OpenVinoEngine
 from specdec_plugins.engines.step import Step
 class Double(Step):
-    def forward(self, x):
-        return (2 * x,)
-    def example(self):
-        return (torch.ones(2, 64),)
+    def forward(self, x): return (2 * x,)
+    def example(self): return (torch.ones(2, 64),)
 engines = [OpenVinoEngine(), OpenVinoEngine()]
 runs = [engine.prepare(Double()) for engine in engines]
 while engines:
@@ -595,3 +445,65 @@ signal.signal(signal.SIGUSR1, lambda *_: print("handled"))
 os.kill(os.getpid(), signal.SIGUSR1)
 """
     assert run_program(sys.executable, "-c", script, status=0).stdout == "handled\n"
+
+
+def test_inputs_that_were_filled_anew_are_read_again() -> None:
+    """The engine reads them where they lie, and leaves them as they are."""
+    torch.manual_seed(0)
+    step = VerifierStep(pair("all shared")[0])
+    run, tensors = OpenVinoEngine().prepare(step), inputs(step)
+    for _ in range(3):
+        for tensor in tensors[:4]:
+            tensor.copy_(tensor.flip(-1) if tensor.dtype == torch.long else tensor + 0.5)
+        before = copy.deepcopy(tensors)
+        for expected, actual in zip(step(*before), run(*tensors), strict=True):
+            torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-4)
+        assert all(map(torch.equal, tensors, before))
+
+
+def test_compiled_models_are_stored(own_cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    verifier, _ = pair("all shared")
+    step = VerifierStep(verifier)
+    tensors = inputs(step)
+    threads = torch.get_num_threads()
+
+    def run(model: VerifierStep) -> Any:
+        caplog.clear()
+        return OpenVinoEngine().prepare(model)(*tensors)[0].clone()
+
+    first = run(step)
+    # The user is warned once, before anything is compiled.
+    assert [m for m in caplog.messages if "compiles the models" in m] == caplog.messages[:1]
+    (file,) = own_cache.glob("*.bin")
+    try:
+        torch.set_num_threads(3 - min(threads, 2))  # A stored model serves any number of threads.
+        torch.testing.assert_close(run(step), first)
+        assert not caplog.text
+    finally:
+        torch.set_num_threads(threads)
+    for content in (b"of another make", b""):
+        file.write_bytes(content)
+        assert torch.equal(run(step), first)
+        assert len(file.read_bytes()) > 1000
+    # Other weights are another file.
+    other = copy.deepcopy(verifier)
+    other.decoder.layers[0].fc1.weight.data[0, 0] += 1
+    assert not torch.equal(run(VerifierStep(other)), first)
+    assert len(list(own_cache.glob("*.bin"))) == 2
+
+
+def test_threads_are_torchs_again_afterwards() -> None:
+    """And meanwhile only where it has a step to run."""
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        engine = OpenVinoEngine(fall_back=True)
+        with engine.running():
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+        engine.prepare(Strange())
+        with engine.running():
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

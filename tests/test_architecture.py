@@ -30,12 +30,12 @@ FLOORS = (
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 179,
-    "checkpoints": 2041,
+    "checkpoints": 1916,
     "cli": 1441,
     "criterions": 524,
     "data": 136,
     "decoding": 6183,
-    "engines": 1487,
+    "engines": 1490,
     "evaluation": 1716,
     "files": 650,
     "host": 390,
@@ -45,7 +45,7 @@ CEILINGS = {
     "tasks": 770,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 182
+MAX_FILES = 181
 MAX_CLAUSES = 225
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""

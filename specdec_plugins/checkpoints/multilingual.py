@@ -1,7 +1,7 @@
-"""Multilingual models: which languages a checkpoint has, and where their tokens stand in a batch.
+"""The languages of multilingual models, and the positions of their tokens.
 
-fairseq trains them by ``--task translation_multi_simple_epoch`` (M2M-100, NLLB). Its own functions
-name the tokens, add them to dictionaries and find them there.
+fairseq trains such models by ``--task translation_multi_simple_epoch`` (M2M-100, NLLB). Its
+functions name the tokens, add them to dictionaries and look them up.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from specdec_plugins.files.output import JsonObject
 
 TASK = "translation_multi_simple_epoch"
 KEY = "multilingual"
-"""The key of a checkpoint's ``task_state`` under which our own models keep this."""
+"""The key of the languages in the ``task_state`` of the plugin's checkpoints."""
 
 NAME = re.compile(r"[^\s,]{1,64}")
 SPEC = re.compile(r"(src|tgt)(\.\w{1,32})?")
 TAGS = ("<MINED_DATA>", "<MMT_BT_DATA>", "<SMT_BT_DATA>")
 """The last entries of dictionaries of NLLB's branch of fairseq (``--add-data-source-prefix-tags``),
-which nothing but its training puts anywhere."""
+used in its training only."""
 OF_BRANCH = ("add_ssl_task_tokens", "finetune_dict_specs")
-"""Its options by which dictionaries have more entries, of which this knows nothing."""
-MOST = 1 << 17
-"""The most languages, or pairs of them."""
+"""Options of that branch that add other entries to dictionaries."""
+MAX_NAMES = 1 << 17
+"""The largest number of languages, or of their pairs."""
 
 
 class Beginning(TypedDict):
-    """The beginning of a batch's targets, as fairseq's generators take it."""
+    """The beginning of a batch's targets, as arguments of fairseq's generators."""
 
     prefix_tokens: Tensor | None
     bos_token: int | None
@@ -53,40 +53,40 @@ class Beginning(TypedDict):
 
 @dataclass(frozen=True)
 class LanguageTokens:
-    """The tokens of one direction; a model of two languages has none."""
+    """The language tokens of a direction; a model of two languages has none."""
 
     source: int | None = None
-    """The one that its sources have, in the source dictionary."""
+    """The token of sources, in the source dictionary."""
     target: int | None = None
-    """The one that its targets begin with."""
+    """The token with which targets begin."""
     replace_eos: bool = False
-    """True if they replace the EOS that ends a source and begins a target; otherwise they stand
-    before the source, and after the EOS that begins the target."""
+    """True if the tokens replace the EOS that ends a source and begins a target; otherwise they
+    come before the source, and after the EOS of the target."""
 
     @property
     def before_source(self) -> int:
-        """Tokens that a source gets in addition."""
+        """The number of tokens added to a source."""
         return int(self.source is not None and not self.replace_eos)
 
     @property
     def forced(self) -> list[int]:
-        """The tokens with which an output begins, after EOS."""
+        """The first tokens of an output after EOS."""
         return [] if self.target is None or self.replace_eos else [self.target]
 
     @property
     def begin(self) -> int | None:
-        """The token in place of the EOS that targets begin with; None: EOS."""
+        """The token that replaces the EOS of targets; None: EOS."""
         return self.target if self.replace_eos else None
 
     def of_source(self, ids: Tensor) -> Tensor:
-        """Return the ``(n,)`` ids of a source, EOS last, with its language."""
+        """Add the language to the ``(n,)`` ids of a source that ends in EOS."""
         if self.source is None:
             return ids
         token = ids.new_tensor([self.source])
         return torch.cat([ids[:-1], token] if self.replace_eos else [token, ids])
 
     def beginning(self, source: Tensor) -> Beginning:
-        """Return the beginning of the targets of ``source`` ``(rows, n)``."""
+        """Return the beginning of the targets of ``(rows, n)`` sources."""
         forced = source.new_tensor(self.forced).expand(len(source), -1) if self.forced else None
         return {"prefix_tokens": forced, "bos_token": self.begin}
 
@@ -96,13 +96,13 @@ class Multilingual:
     """The languages of a checkpoint."""
 
     langs: tuple[str, ...]
-    """In the order of their tokens."""
+    """The languages in the order of their tokens."""
     style: str
-    """The spelling of tokens, by fairseq's name for it."""
+    """fairseq's name for the spelling of tokens."""
     specs: tuple[str, ...]
-    """The kinds of tokens that each language has."""
+    """The kinds of tokens of each language."""
     source_spec: str | None
-    """The token of sources: ``src`` or ``tgt``, perhaps of another kind; None: none."""
+    """The token of sources: ``src`` or ``tgt``, with its kind if it is not the main; None: none."""
     target_spec: str | None
     """The same of targets."""
     replace_eos: bool
@@ -114,14 +114,14 @@ class Multilingual:
 
     @classmethod
     def of(cls, values: Mapping[str, object], folder: str) -> Multilingual:
-        """Return what the options of fairseq's task say, by name; those of ``langtoks`` as
-        ``langtoks_main``.
+        """Return the languages that the options of fairseq's task describe.
 
         Args:
-            folder: where a list of languages lies, if it was saved as the name of a file.
+            values: options by name; those of ``langtoks`` as ``langtoks_main``.
+            folder: the folder of the list of languages, if that is a file.
 
         Raises:
-            ConfigError: the languages cannot be told, or a value cannot be.
+            ConfigError: no languages are named, or a value is impossible.
         """
         for name in OF_BRANCH:
             if values.get(name):
@@ -132,7 +132,6 @@ class Multilingual:
         if not langs and listed:
             args = Namespace(langs=None, lang_dict=_beside(folder, str(listed)))
             langs = MultilingualDatasetManager.load_langs(args)
-        # As fairseq does, which then warns of what may befall a training.
         langs = langs or sorted({language for pair in pairs for language in pair.split("-")})
         if not langs:
             raise ConfigError(
@@ -140,7 +139,7 @@ class Multilingual:
                 "that fairseq-train has saved"
             )
         style = values.get("lang_tok_style") or LangTokStyle.multilingual.value
-        if style not in [one.value for one in LangTokStyle]:
+        if style not in [item.value for item in LangTokStyle]:
             raise ConfigError(f"its task has lang_tok_style {shown(style)}, which is unknown")
         specs = values.get("langtoks_main")
         if specs is None:
@@ -160,7 +159,7 @@ class Multilingual:
         )
 
     def task_options(self) -> JsonObject:
-        """All options of fairseq's task: these, and defaults."""
+        """Return all options of fairseq's task: these, and defaults."""
         parser = ArgumentParser()
         TranslationMultiSimpleEpochTask.add_args(parser)
         defaults = vars(parser.parse_args(["."]))
@@ -183,20 +182,21 @@ class Multilingual:
 
     @property
     def known(self) -> str:
-        """Its languages, to read."""
+        """The languages in a sentence."""
         return ", ".join(sorted(self.langs))
 
     def augment(self, dictionary: Dictionary) -> None:
-        """Add the tokens to a dictionary, as fairseq does where it loads one."""
+        """Add the tokens to a dictionary, as fairseq does."""
         extra = self.options()["extra_data"]
         augment_dictionary(dictionary, list(self.langs), self.style, self.specs, extra)
         for tag in TAGS if self.has_tags else ():
             dictionary.add_symbol(tag)
 
     def check(self, languages: tuple[str, str]) -> None:
-        """
+        """Check that the model has these languages, source and target.
+
         Raises:
-            ConfigError: it has not both of them, source and target.
+            ConfigError: a language is none of the model's.
         """
         for flag, language in zip(("-s", "-t"), languages):
             if language not in self.langs:
@@ -211,10 +211,10 @@ class Multilingual:
 
         Args:
             languages: source and target.
-            dictionaries: of both, with the tokens.
+            dictionaries: those of both, with the tokens.
 
         Raises:
-            ConfigError: a language is none of the model's, or its token has no place.
+            ConfigError: a language, or its token, is unknown.
         """
         self.check(languages)
         source, target = languages
@@ -239,14 +239,11 @@ class Multilingual:
 
 
 def adopt(multilingual: Multilingual, task: FairseqTask, name: str) -> None:
-    """Let a task be of a checkpoint's languages: its dictionaries get their tokens.
-
-    Args:
-        name: the checkpoint's file, for messages.
+    """Give a task the languages of the checkpoint ``name``, and its dictionaries their tokens.
 
     Raises:
-        CheckpointError: the task's languages are none of the checkpoint's, or it was given those of
-            another one.
+        CheckpointError: the checkpoint lacks the task's languages, or those of another checkpoint
+            differ.
     """
     if getattr(task, "multilingual", None) not in (None, multilingual):
         raise CheckpointError(
@@ -265,20 +262,20 @@ def adopt(multilingual: Multilingual, task: FairseqTask, name: str) -> None:
 
 
 def _names(values: Mapping[str, object], name: str) -> list[str]:
-    """Return a list of names, which fairseq also takes with commas between them."""
+    """Return a list of names, which may be text with commas."""
     value = values.get(name) or []
     names = value.split(",") if isinstance(value, str) else value
     if (
         not isinstance(names, (list, tuple))
-        or len(names) > MOST
-        or not all(isinstance(one, str) and NAME.fullmatch(one) for one in names)
+        or len(names) > MAX_NAMES
+        or not all(isinstance(name, str) and NAME.fullmatch(name) for name in names)
     ):
         raise ConfigError(f"its task has {name} that are no list of names")
     return list(names)
 
 
 def _beside(folder: str, listed: str) -> str:
-    """Return the path of the list of languages, which is not where it was in training."""
+    """Return the path of a list of languages, which training had elsewhere."""
     path = os.path.join(folder, os.path.basename(listed))
     if not os.path.isfile(path):
         raise ConfigError(f"its languages are listed in a file; put that beside it, as {path}")
@@ -286,7 +283,7 @@ def _beside(folder: str, listed: str) -> str:
 
 
 def _spec(value: object) -> str | None:
-    """Return which token stands somewhere."""
+    """Check the name of a token."""
     if not value:
         return None
     if not isinstance(value, str) or not SPEC.fullmatch(value):

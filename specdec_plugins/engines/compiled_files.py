@@ -8,6 +8,7 @@ import logging
 import mmap
 import re
 import shutil
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -27,7 +28,9 @@ ACCIDENTAL = re.compile(r"___torch_mangle_\d+\.?|#.*")
 LARGE = 2**18
 """Bytes of weights that are worth a file of their own."""
 FULL = 2**31
-"""Bytes of all files; the oldest go before more are written."""
+"""Bytes above which files of earlier days go when new ones are written."""
+DAY = 86_400
+"""Seconds; younger files may belong to the same models as the new ones."""
 
 Buffer = bytes | memoryview | mmap.mmap
 
@@ -98,14 +101,14 @@ class CompiledFiles:
         return self._folder / f"{hashlib.sha256(content).hexdigest()[:32]}.{suffix}"
 
     def _make_room(self, size: int) -> None:
-        """Remove the files of other versions, and the oldest ones beyond the limit."""
+        """Remove the files of other versions, and old ones beyond the limit."""
         for other in self._folder.parent.iterdir():
             if other != self._folder:
                 shutil.rmtree(other, ignore_errors=True)
-        files = sorted(self._folder.iterdir(), key=lambda file: file.stat().st_mtime)
-        excess = size + sum(file.stat().st_size for file in files) - FULL
-        for file in files:
-            if excess > 0:
+        files = sorted((file.stat().st_mtime, file) for file in self._folder.iterdir())
+        excess = size + sum(file.stat().st_size for _, file in files) - FULL
+        for modified, file in files:
+            if excess > 0 and modified < time.time() - DAY:
                 excess -= file.stat().st_size
                 file.unlink(missing_ok=True)
 

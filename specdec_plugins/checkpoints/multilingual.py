@@ -7,12 +7,12 @@ functions name the tokens, add them to dictionaries and look them up.
 from __future__ import annotations
 
 import os
-import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Annotated, TypedDict
 
+import msgspec
 import torch
 from fairseq.data import Dictionary
 from fairseq.data.multilingual.multilingual_data_manager import MultilingualDatasetManager
@@ -25,7 +25,6 @@ from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from torch import Tensor
 
-from specdec_plugins.checkpoints.archive import shown
 from specdec_plugins.files.errors import CheckpointError, ConfigError
 from specdec_plugins.files.output import JsonObject
 
@@ -33,15 +32,31 @@ TASK = "translation_multi_simple_epoch"
 KEY = "multilingual"
 """The key of the languages in the ``task_state`` of the plugin's checkpoints."""
 
-NAME = re.compile(r"[^\s,]{1,64}")
-SPEC = re.compile(r"(src|tgt)(\.\w{1,32})?")
+Names = Annotated[
+    list[Annotated[str, msgspec.Meta(pattern=r"\A[^\s,]{1,64}\Z")]],
+    msgspec.Meta(max_length=1 << 17),
+]
+Spec = Annotated[str, msgspec.Meta(pattern=r"\A(src|tgt)(\.\w{1,32})?\Z")] | None
 TAGS = ("<MINED_DATA>", "<MMT_BT_DATA>", "<SMT_BT_DATA>")
 """The last entries of dictionaries of NLLB's branch of fairseq (``--add-data-source-prefix-tags``),
 used in its training only."""
 OF_BRANCH = ("add_ssl_task_tokens", "finetune_dict_specs")
 """Options of that branch that add other entries to dictionaries."""
-MAX_NAMES = 1 << 17
-"""The largest number of languages, or of their pairs."""
+
+
+class TaskOptions(msgspec.Struct):
+    """The options of fairseq's task that name languages and tokens, safely typed."""
+
+    langs: Names = []
+    lang_pairs: Names = []
+    lang_dict: str | None = None
+    lang_tok_style: LangTokStyle = LangTokStyle.multilingual
+    langtoks_specs: Names = []
+    langtoks_main: tuple[Spec, Spec] | None = None
+    encoder_langtok: Spec = None
+    decoder_langtok: bool = False
+    lang_tok_replacing_bos_eos: bool = False
+    add_data_source_prefix_tags: bool = False
 
 
 class Beginning(TypedDict):
@@ -123,39 +138,36 @@ class Multilingual:
         Raises:
             ConfigError: no languages are named, or a value is impossible.
         """
-        for name in OF_BRANCH:
-            if values.get(name):
-                flag = name.replace("_", "-")
-                raise ConfigError(f"--{flag}, of a branch of fairseq, is not supported")
-        langs, pairs = (_names(values, name) for name in ("langs", "lang_pairs"))
-        listed = values.get("lang_dict")
-        if not langs and listed:
-            args = Namespace(langs=None, lang_dict=_beside(folder, str(listed)))
+        values = {n: v for n, v in values.items() if isinstance(v, (bool, int, str, list, tuple))}
+        if branch := [name for name in OF_BRANCH if values.get(name)]:
+            flag = branch[0].replace("_", "-")
+            raise ConfigError(f"--{flag}, of a branch of fairseq, is not supported")
+        saved = {name: values[name] for name in TaskOptions.__struct_fields__ if values.get(name)}
+        for name, value in saved.items():
+            if name in ("langs", "lang_pairs", "langtoks_specs") and isinstance(value, str):
+                saved[name] = value.split(",")
+        try:
+            options = msgspec.convert(saved, TaskOptions)
+        except (msgspec.ValidationError, RecursionError) as error:
+            raise ConfigError(f"its task: {ascii(str(error))[1:-1][:200]}") from None
+        langs = options.langs
+        if not langs and options.lang_dict:
+            args = Namespace(langs=None, lang_dict=_beside(folder, options.lang_dict))
             langs = MultilingualDatasetManager.load_langs(args)
-        langs = langs or sorted({language for pair in pairs for language in pair.split("-")})
+        langs = langs or sorted({name for pair in options.lang_pairs for name in pair.split("-")})
         if not langs:
-            raise ConfigError(
-                "its task is multilingual, and it names no languages; name a file "
-                "that fairseq-train has saved"
-            )
-        style = values.get("lang_tok_style") or LangTokStyle.multilingual.value
-        if style not in [item.value for item in LangTokStyle]:
-            raise ConfigError(f"its task has lang_tok_style {shown(style)}, which is unknown")
-        specs = values.get("langtoks_main")
-        if specs is None:
-            decoder = "tgt" if values.get("decoder_langtok") else None
-            specs = (values.get("encoder_langtok"), decoder)
-        if not isinstance(specs, (list, tuple)) or len(specs) != 2:
-            raise ConfigError('its task has langtoks that are no pair for "main"')
+            raise ConfigError("its task is multilingual, and it names no languages")
+        decoder = "tgt" if options.decoder_langtok else None
+        source_spec, target_spec = options.langtoks_main or (options.encoder_langtok, decoder)
         return cls(
             tuple(langs),
-            str(style),
-            tuple(_names(values, "langtoks_specs")) or (LangTokSpec.main.value,),
-            _spec(specs[0]),
-            _spec(specs[1]),
-            bool(values.get("lang_tok_replacing_bos_eos")),
+            options.lang_tok_style.value,
+            tuple(options.langtoks_specs) or (LangTokSpec.main.value,),
+            source_spec,
+            target_spec,
+            options.lang_tok_replacing_bos_eos,
             f"extra_data_{LangTokSpec.mono_dae.value}" in values,
-            bool(values.get("add_data_source_prefix_tags")),
+            options.add_data_source_prefix_tags,
         )
 
     def task_options(self) -> JsonObject:
@@ -261,31 +273,9 @@ def adopt(multilingual: Multilingual, task: FairseqTask, name: str) -> None:
     task.multilingual = multilingual
 
 
-def _names(values: Mapping[str, object], name: str) -> list[str]:
-    """Return a list of names, which may be text with commas."""
-    value = values.get(name) or []
-    names = value.split(",") if isinstance(value, str) else value
-    if (
-        not isinstance(names, (list, tuple))
-        or len(names) > MAX_NAMES
-        or not all(isinstance(name, str) and NAME.fullmatch(name) for name in names)
-    ):
-        raise ConfigError(f"its task has {name} that are no list of names")
-    return list(names)
-
-
 def _beside(folder: str, listed: str) -> str:
     """Return the path of a list of languages, which training had elsewhere."""
     path = os.path.join(folder, os.path.basename(listed))
     if not os.path.isfile(path):
         raise ConfigError(f"its languages are listed in a file; put that beside it, as {path}")
     return path
-
-
-def _spec(value: object) -> str | None:
-    """Check the name of a token."""
-    if not value:
-        return None
-    if not isinstance(value, str) or not SPEC.fullmatch(value):
-        raise ConfigError(f"its task has the language token {shown(value)}, which is unknown")
-    return value

@@ -182,13 +182,9 @@ def test_a_draft_vocabulary_is_what_a_text_has_most(
     ("flags", "message"),
     [
         ({"--draft-vocabulary": "6"}, "6: must be from 2 to the 5 kinds of tokens that .*text.de"),
-        ({"--draft-vocabulary": "0"}, "--draft-vocabulary 0: must be from 2"),
-        ({"--draft-vocabulary": None}, "--draft-text: give both"),
         ({"--draft-text": None}, "--draft-vocabulary, --draft-text: give both"),
-        ({"--draft-vocabulary": "all"}, "text.de: --draft-vocabulary all reads no text"),
         ({"--dictionaries": None}, "--draft-vocabulary 2: needs --dictionaries"),
         ({"--draft-text": "nowhere.de"}, "nowhere.de: cannot be read .No such file"),
-        ({"--target-lang": "fr"}, r"dict\.fr\.txt: cannot be read as a dictionary"),
         ({"SOURCE": "verifier.pt"}, "verifier.pt is no drafter"),
         ({"text": b"w0 " * 30 + b"Katze"}, "of 32 tokens 1 are not in the dictionary"),
         ({"text": b"\xff"}, "cannot be read .*UTF-8"),

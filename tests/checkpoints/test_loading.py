@@ -21,9 +21,6 @@ from specdec_plugins.checkpoints import loading, safe_globals
 from specdec_plugins.checkpoints.loading import load_model, load_state
 from specdec_plugins.files.errors import CheckpointError
 
-ROOT = Path(__file__).resolve().parents[2]
-PUBLISHED = ROOT.parent / "shared" / "fixtures" / "specdec_reference"
-
 
 def make_task(words: int = 12) -> TranslationTask:
     dictionary = Dictionary()
@@ -352,13 +349,3 @@ class TestLoadModel:
         changed = save_changed(checkpoint, cfg={"model": args, "task": {}})
         message = self.fails(changed, task)
         assert "transformer model cannot be built: --share-all-embeddings" in message
-
-
-def test_published_verifier_builds() -> None:
-    path = PUBLISHED / "verifier.pt"
-    if not path.exists():
-        pytest.skip("the published verifier is not at hand")
-    dictionary = Dictionary.load(str(PUBLISHED / "dict" / "dict.de.txt"))
-    cfg = TranslationConfig(source_lang="en", target_lang="de")
-    model = load_model(path, TranslationTask(cfg, dictionary, dictionary))
-    assert model.decoder.embed_tokens.num_embeddings == len(dictionary)

@@ -30,12 +30,12 @@ FLOORS = (
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 179,
-    "checkpoints": 1916,
+    "checkpoints": 1906,
     "cli": 1441,
     "criterions": 524,
     "data": 136,
     "decoding": 6183,
-    "engines": 1490,
+    "engines": 1486,
     "evaluation": 1716,
     "files": 650,
     "host": 390,
@@ -46,7 +46,7 @@ CEILINGS = {
 }
 """Lines of each room, all of them."""
 MAX_FILES = 181
-MAX_CLAUSES = 225
+MAX_CLAUSES = 176
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""
 UPWARD = {"checkpoints.head_file": {"decoding"}}

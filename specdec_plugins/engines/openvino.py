@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import mmap
-import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -263,8 +262,5 @@ class _Compilation:
 
 
 def _reason(error: Exception) -> str:
-    """Return the last line of an exception's message, without TorchScript's names."""
-    message = str(error).strip()
-    if unknown := re.findall(r"No conversion rule found for operations: (.+)", message):
-        return "it knows no " + re.sub(r"\b\w+::", "", unknown[0])
-    return (message or type(error).__name__).splitlines()[-1]
+    """Return the last line of an exception's message."""
+    return (str(error).strip() or type(error).__name__).splitlines()[-1]

@@ -65,7 +65,7 @@ with doing("loading fairseq and torch"):
     import torch
 
     from specdec_plugins.decoding.controllers.simple import NoDrafts, Tree
-    from specdec_plugins.decoding.engine_choice import ENGINES
+    from specdec_plugins.engines.choice import ENGINES
     from specdec_plugins.evaluation.texts import read_text
     from specdec_plugins.files.command import Parser, command, put
     from specdec_plugins.files.errors import counted
@@ -127,7 +127,7 @@ def parser() -> argparse.ArgumentParser:
     found = Parser("demo.py", __doc__)
     add, model = found.add_argument, ROOT / "checkpoints" / "wmt.en-de"
     add("--model", metavar="DIR", type=Path, default=model, help="the folder of a pair")
-    add("--engine", choices=ENGINES, default="auto", help="of all but fairseq")
+    add("--engine", choices=("auto", *ENGINES), default="auto", help="of all but fairseq")
     choices = ("float32", "bfloat16", "int8")
     add(
         "--precision",

@@ -21,13 +21,13 @@ from fairseq.models.transformer import TransformerModel, base_architecture
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from specdec_plugins import register
-from specdec_plugins.decoding import engine_choice
+from specdec_plugins.engines import choice
 from specdec_plugins.engines.openvino_core import has_bfloat16
 from specdec_plugins.host.packed_encoder import REDUNDANT, use_plain_encoder
 
 register()
 # To compile a model takes longer than most tests: OpenVINO runs where a test asks for it.
-engine_choice.has_openvino = lambda: False
+choice.has_openvino = lambda: False
 _parse = OverridesParser.parse_rule
 
 

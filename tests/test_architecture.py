@@ -30,26 +30,26 @@ FLOORS = (
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 179,
-    "checkpoints": 2041,
+    "checkpoints": 1906,
     "cli": 1416,
     "criterions": 524,
     "data": 136,
-    "decoding": 6283,
-    "engines": 1436,
+    "decoding": 6183,
+    "engines": 1486,
     "evaluation": 1716,
     "files": 650,
     "host": 390,
-    "inference": 2726,
+    "inference": 2723,
     "jobs": 1752,
     "models": 2117,
     "tasks": 770,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 178
-MAX_CLAUSES = 182
+MAX_FILES = 177
+MAX_CLAUSES = 152
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""
-UPWARD = {"checkpoints.head_file": {"decoding"}, "checkpoints.pair": {"decoding"}}
+UPWARD = {"checkpoints.head_file": {"decoding"}}
 """Modules that still import from a higher floor."""
 FREE_OF_FAIRSEQ = (
     *(f"decoding/{room}" for room in ("acceptance", "controllers", "drafts", "statistics")),

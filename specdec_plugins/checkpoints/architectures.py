@@ -1,4 +1,4 @@
-"""Architectures and options of fairseq, and the types of their fields."""
+"""fairseq's architectures and options, and the types of their fields."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from fairseq.tasks import TASK_REGISTRY
 import specdec_plugins
 from specdec_plugins.checkpoints.archive import shown, warn_once
 from specdec_plugins.files.errors import ConfigError
+from specdec_plugins.models.acceptance_head import AcceptanceHeadModel
+from specdec_plugins.models.drafter import Drafter
 
 TRANSFORMER = "transformer"
 SUPPORTED = (
@@ -32,21 +34,20 @@ SUPPORTED = (
 AS_TRANSFORMER = "a checkpoint's fields that fairseq does not know leave the network as it is"
 """Help of the flag."""
 
-# Read with getattr by fairseq's Transformer, and declared nowhere (NormFormer).
+# NormFormer's, which fairseq's Transformer reads and nothing declares.
 UNDECLARED = {"scale_attn": bool, "scale_fc": bool, "scale_heads": bool, "scale_resids": bool}
 ALIGNMENT = {"alignment_heads": int, "alignment_layer": int, "full_context_alignment": bool}
-# Files that training began with, and an option of training alone.
+# Options of training only, among them files.
 LEFT_OUT = ("encoder_embed_path", "decoder_embed_path", "init_encoder_from", "decoder_layerdrop")
-# Saved for every Transformer, whatever its architecture is called.
+# Saved for every Transformer, whatever the architecture's name.
 SIZES = ("embed_dim", "ffn_embed_dim", "layers", "attention_heads", "normalize_before")
 ALWAYS_SAVED = [f"{s}_{name}" for s in ("encoder", "decoder") for name in (*SIZES, "learned_pos")]
 
 
 def architecture(values: Mapping[str, object]) -> str:
-    """Return the name of the registered architecture that a saved model is built as.
+    """Return the name of the registered architecture by which a saved model is built.
 
-    A name that fairseq does not know is built as its Transformer, whether or not a user-dir that
-    knows it has been imported.
+    An architecture that is not fairseq's is built as its Transformer, even if a user-dir knows it.
     """
     name = values.get("_name") or values.get("arch")
     if not isinstance(name, str):
@@ -71,10 +72,7 @@ def architecture(values: Mapping[str, object]) -> str:
 
 
 def is_ours(model: type | None) -> bool:
-    """Return whether a model is a drafter or a head; their modules read checkpoints themselves."""
-    from specdec_plugins.models.acceptance_head import AcceptanceHeadModel
-    from specdec_plugins.models.drafter import Drafter
-
+    """Return whether a model is a drafter or an acceptance head."""
     return model is not None and issubclass(model, (Drafter, AcceptanceHeadModel))
 
 
@@ -85,7 +83,7 @@ def is_stock(registered: object) -> bool:
 
 @cache
 def options_of_fairseq() -> set[str]:
-    """Return the options of trainings: fairseq's, and those of registered tasks and the like."""
+    """Return the options of training, those of registered tasks and the like among them."""
     specdec_plugins.register()
     parser = ArgumentParser(conflict_handler="resolve")
     registries = [TASK_REGISTRY, *(kind["registry"] for kind in REGISTRIES.values())]
@@ -116,12 +114,12 @@ def known_fields(name: str) -> dict[str, object]:
 def hints_of(config: type) -> dict[str, object]:
     """Return the types of a dataclass's fields; ``encoder.layers`` is ``encoder_layers``."""
     hints = get_type_hints(config)
-    found: dict[str, object] = {}
+    types: dict[str, object] = {}
     for field in fields(config):
         hint = hints[field.name]
         if isinstance(hint, type) and is_dataclass(hint):
             inner = hints_of(hint)
-            found.update({f"{field.name}_{name}": inner[name] for name in inner})
+            types.update({f"{field.name}_{name}": inner[name] for name in inner})
         elif not field.name.startswith("_") and hint is not Mapping[str, Any]:
-            found[field.name] = hint
-    return found
+            types[field.name] = hint
+    return types

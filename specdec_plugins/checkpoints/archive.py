@@ -1,9 +1,8 @@
-"""Read files of ``torch.save`` that may come from anybody.
+"""Read files of ``torch.save`` that may come from strangers.
 
-Such a file is a pickle, which can name any function to be called while it is read. torch's
-``weights_only`` reading refuses globals that are not on a list
-(:mod:`specdec_plugins.checkpoints.safe_globals`); this module reads only in that way, on every
-torch, and finds damage by the archive's checksums, which torch does not look at.
+Such a file is a pickle, which can call any function while it is read. So it is always read with
+``weights_only``, which refuses all globals but those of
+:mod:`specdec_plugins.checkpoints.safe_globals`, and after its checksums, which torch ignores.
 """
 
 from __future__ import annotations
@@ -21,11 +20,12 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.checkpoints.safe_globals import register_safe_globals
-from specdec_plugins.files.errors import CheckpointError
+from specdec_plugins.files.errors import CheckpointError, explained
 
 logger = logging.getLogger(__name__)
 
 AGAIN = "copy or download it again"
+DAMAGED = f"not a checkpoint, or truncated or damaged; {AGAIN}"
 ZIP_MAGIC = b"PK\x03\x04"
 """The beginning of torch's archives; files without it are pickles of torch before 1.6."""
 
@@ -40,16 +40,16 @@ def load_archive(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     Raises:
         CheckpointError: the file is missing, unreadable, damaged, holds something else, or would
-            need to run something while it is read. Nothing of it has been run then.
+            call a function that is not allowed, which has not been called then.
     """
     name = os.fspath(path)
-    zipped = _check_file(name)
+    is_zip = _check_file(name)
     register_safe_globals()
     storages: list[Any] = []
     left = os.path.getsize(name)
 
     def blank(storage: Any, location: str) -> Any:
-        """Fill a storage of an old pickle before it is read, if the file can hold so much."""
+        """Fill a storage of an old pickle before it is read, if the file can hold as much."""
         nonlocal left
         left -= storage.nbytes()
         if left < 0:
@@ -58,10 +58,10 @@ def load_archive(path: str | os.PathLike[str]) -> dict[str, Any]:
         return storage
 
     try:
-        state = torch.load(name, map_location="cpu" if zipped else blank, weights_only=True)
+        state = torch.load(name, map_location="cpu" if is_zip else blank, weights_only=True)
     except Exception as error:  # a damaged file can raise anything at all
         raise CheckpointError(f"{name}: {_explain(error)}") from error
-    # An old pickle may name tensors whose numbers it does not hold: they would be memory as it was.
+    # An old pickle may lack numbers of its tensors, which would then be uninitialised memory.
     tensors = (torch.empty(0, dtype=torch.uint8).set_(storage) for storage in storages)
     if any(len(tensor) and bool((tensor == 255).all()) for tensor in tensors):
         raise CheckpointError(f"{name}: {DAMAGED}")
@@ -74,10 +74,10 @@ def load_archive(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def check_weights(name: str, weights: Mapping[object, object]) -> None:
-    """Refuse weights of the file ``name`` that are not finite numbers which it really holds.
+    """Check that the weights of the file ``name`` are finite numbers which the file holds.
 
     Raises:
-        CheckpointError: a weight is not.
+        CheckpointError: a weight is something else.
     """
     for key, value in weights.items():
         if not isinstance(key, str):
@@ -92,7 +92,7 @@ def _weight_fault(value: object) -> str | None:
     plain = value.layout == torch.strided and value.device.type == "cpu"
     if not plain or value.is_nested or value.dtype not in DTYPES:
         return "is no plain tensor of numbers; save the model as fairseq-train does"
-    # A tensor may repeat a few numbers to any size.
+    # An expanded tensor may be of any size.
     if value.numel() * value.element_size() > value.untyped_storage().nbytes():
         return f"is larger than what the file holds of it; {AGAIN}"
     if value.is_floating_point() and not bool(torch.isfinite(value).all()):
@@ -102,53 +102,37 @@ def _weight_fault(value: object) -> str | None:
 
 def _check_file(name: str) -> bool:
     """Refuse a file that is unreadable or damaged; return whether it is a zip archive."""
-    if os.path.exists(name) and not os.path.isfile(name):
-        raise CheckpointError(f"{name}: is no ordinary file; name a checkpoint file (.pt)")
-    try:
+    remedy = "name a checkpoint file (.pt), and only one"
+    with explained(f"{name}: cannot be read", remedy, CheckpointError):
+        if not os.path.isfile(name):
+            fault = "is no ordinary file" if os.path.exists(name) else "no such file"
+            raise CheckpointError(f"{name}: {fault}; {remedy}")
         with open(name, "rb") as file:
-            zipped = file.read(len(ZIP_MAGIC)) == ZIP_MAGIC
-        fault = _archive_fault(name) if zipped else None
-    except FileNotFoundError:
-        if os.pathsep in name:
-            raise CheckpointError(
-                f"{name}: names several models; an ensemble cannot be verified with: distil it "
-                "into one model (docs/verifiers.md), or name one of them"
-            ) from None
-        raise CheckpointError(f"{name}: no such file; check the path") from None
-    except OSError as error:
-        raise CheckpointError(f"{name}: cannot be read ({error.strerror or error})") from error
-    if fault:
-        raise CheckpointError(f"{name}: {fault}")
-    return zipped
+            is_zip = file.read(len(ZIP_MAGIC)) == ZIP_MAGIC
+        if is_zip and not _is_sound(name):
+            raise CheckpointError(f"{name}: {DAMAGED}")
+    return is_zip
 
 
-DAMAGED = f"not a checkpoint, or truncated or damaged; {AGAIN}"
-
-
-def _archive_fault(name: str) -> str | None:
+def _is_sound(name: str) -> bool:
+    """Return whether a zip archive is one as torch writes it, with correct checksums."""
     try:
         with zipfile.ZipFile(name) as archive:
             entries = archive.infolist()
             names = {entry.filename for entry in entries}
-            # torch stores its entries as they are, once each: anything else may be any size.
+            # torch stores each entry once, uncompressed; others might expand to any size.
             stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
             size = sum(entry.file_size for entry in entries)
-            if not stored or len(names) < len(entries) or size > os.path.getsize(name):
-                return f"is no archive as torch writes it; {AGAIN}"
-            damaged = archive.testzip()
+            plain = stored and len(names) == len(entries) and size <= os.path.getsize(name)
+            return plain and archive.testzip() is None
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError):
-        return DAMAGED
-    return damaged and f"damaged: {damaged!a} in it does not fit its checksum; {AGAIN}"
+        return False
 
 
 def _explain(error: Exception) -> str:
-    if isinstance(error, (pickle.UnpicklingError, RuntimeError)):
-        forbidden = re.search(r"GLOBAL ([\w.]+)", str(error))
-        if forbidden:
-            return (
-                f"refused: would need to run {forbidden[1]}; "
-                "checkpoints of fairseq-train do not: get the file from its author again"
-            )
+    forbidden = re.search(r"GLOBAL ([\w.]+)", str(error))
+    if forbidden and isinstance(error, (pickle.UnpicklingError, RuntimeError)):
+        return f"refused: would need to run {forbidden[1]}; fairseq's checkpoints do not"
     return DAMAGED
 
 
@@ -159,7 +143,7 @@ def one_line(error: BaseException) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value of somebody else's, in at most 40 characters that a terminal can show."""
+    """Return a stranger's value in at most 40 printable characters."""
     if isinstance(value, int) and value.bit_length() > 64:
         return f"a number of {value.bit_length()} bits"
     if not isinstance(value, (str, int, float)):

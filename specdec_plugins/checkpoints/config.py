@@ -1,9 +1,8 @@
 """The configuration in a checkpoint, reduced to what is known and harmless.
 
-fairseq evaluates some configuration strings as Python while it builds a model
-(``adaptive_softmax_cutoff``) and opens files that others name (``encoder_embed_path``). A
-checkpoint comes from somebody else, so only fields of supported architectures and tasks are kept,
-and msgspec converts each to its type: a struct is generated from fairseq's own dataclasses.
+While fairseq builds a model it evaluates some strings as Python (``adaptive_softmax_cutoff``) and
+opens files that others name (``encoder_embed_path``). A checkpoint may come from a stranger, so
+only fields of supported architectures and tasks are kept, and msgspec converts each to its type.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ NETWORK = re.compile(
     "encoder|decoder|layer|head|attn|attention|norm|embed|posit|rope|rotary|alibi|relative|rel_pos"
     "|recurrent|ffn|glu|activation|expert|moe|adapter|softmax|residual"
 )
-"""Names of unknown options that would change a network."""
+"""Names of unknown options that may change the network."""
 LANGUAGE_TOKENS = {"encoder_langtok", "decoder_langtok"}
-# Integers that fairseq takes from the command line as text.
+# Integers that fairseq saves as text.
 SAVED_AS_TEXT = ("decoder_input_dim", "decoder_output_dim")
 REFUSED = {
     "adaptive_softmax_cutoff": "an adaptive softmax",
@@ -51,31 +50,30 @@ REFUSED = {
     "merge_src_tgt_embed": "a table of both dictionaries, joined while the model is built,",
     "quant_noise_scalar": "scalar quantisation, which fairseq also evaluates with,",
 }
-"""Options that fairseq would evaluate or import, or that make another network."""
+"""Options that fairseq would evaluate or import, or by which the network differs."""
 REFUSED_TASK = "translation_from_pretrained_bart"
-"""Its sentences end with their language."""
+"""A task whose sentences end with their language."""
 
 TEXT = Annotated[str, msgspec.Meta(max_length=4096, pattern=r"\A(?s:(?!.*\$\{)[^\0]*)\Z")]
 LAYER_NUMBERS = Annotated[str, msgspec.Meta(pattern=r"\A(\d{1,4}(,\d{1,4}){0,999})?\Z")]
-"""The only list that is supported: layers to keep, as fairseq's Transformer splits it."""
+"""Layers to keep, the only list that is supported."""
 LIMITS = {"layers": 1024, "heads": 1024, "positions": 1 << 16, "block_size": 1024}
 LIMITS |= {"min_params_to_wrap": 1 << 62, "": 1 << 20}
-"""The largest integers, by the end of their fields' names."""
+"""The largest integers by the end of their fields' names."""
 
 
 def saved_model(config: object, as_transformer: bool = False) -> Namespace:
-    """Return the model's part of a checkpoint's configuration, fit to build the model from.
+    """Return the model's part of a checkpoint's configuration, safe to build the model from.
 
     Args:
-        config: as it is in the file: a namespace (which then has all options of a command line),
-            a mapping or a node of omegaconf.
-        as_transformer: unknown fields change nothing of the network, whatever they are called.
+        config: a namespace with all options of a command line, a mapping or a node of omegaconf.
+        as_transformer: ignore unknown fields, whatever their names.
 
     Returns:
         The architecture, as ``arch`` and ``_name``, and the fields that are set.
 
     Raises:
-        ConfigError: an architecture that is not supported, or a value that does not fit its field.
+        ConfigError: the architecture is not supported, or a value does not fit its field.
     """
     values = _values("model", config)
     name = architecture(values)
@@ -94,12 +92,12 @@ def saved_model(config: object, as_transformer: bool = False) -> Namespace:
 
 
 def saved_task(config: object) -> Namespace:
-    """Return the task's part of a checkpoint's configuration; of old checkpoints, its languages.
+    """Return the task's part of a checkpoint's configuration; for old checkpoints, its languages.
 
-    A task of a user-dir says nothing of the network, and is taken for ``translation``.
+    A task of a user-dir does not change the network, and becomes ``translation``.
 
     Raises:
-        ConfigError: a task that does not translate, or a value that does not fit its field.
+        ConfigError: the task does not translate, or a value does not fit its field.
     """
     values = _values("task", config)
     name = _task_name(config, values)
@@ -121,22 +119,14 @@ def saved_task(config: object) -> Namespace:
 
 
 def saved_languages(config: object, folder: str) -> Multilingual | None:
-    """Return the languages of a multilingual model's task, whose checkpoint lies in ``folder``.
-
-    Raises:
-        ConfigError: they cannot be read.
-    """
+    """Return the languages of the task of a checkpoint in ``folder``, if it is multilingual."""
     values = _values("task", config)
     is_multilingual = _task_name(config, values) == multilingual.TASK
     return Multilingual.of(values, folder) if is_multilingual else None
 
 
-def kept_languages(task_state: object) -> Multilingual | None:
-    """Return the languages of a multilingual pair, which the state of this plugin's task holds.
-
-    Raises:
-        ConfigError: they cannot be read.
-    """
+def stored_languages(task_state: object) -> Multilingual | None:
+    """Return the languages in the state of this plugin's task, if it is multilingual."""
     saved = task_state.get(multilingual.KEY) if isinstance(task_state, Mapping) else None
     return None if saved is None else Multilingual.of(_values("task", saved), "")
 
@@ -144,10 +134,10 @@ def kept_languages(task_state: object) -> Multilingual | None:
 def saved_fields(
     values: Mapping[str, object], config: type, others: Mapping[str, object]
 ) -> dict[str, object]:
-    """Return the fields of a dataclass, and ``others``, types by name, that were saved.
+    """Return the saved fields of a dataclass, and ``others``, given as types by name.
 
     Raises:
-        ConfigError: an unknown field, or a value that does not fit its field.
+        ConfigError: a field is unknown, or a value does not fit its field.
     """
     known = {**hints_of(config), **others}
     if unknown := values.keys() - known.keys():
@@ -156,7 +146,7 @@ def saved_fields(
 
 
 def _task_name(config: object, values: Mapping[str, object]) -> object:
-    """Return a task's name; in old checkpoints a namespace for everything has it as "task"."""
+    """Return a task's name, which old namespaces of all options have as ``task``."""
     return values.get("task" if isinstance(config, Namespace) else "_name") or "translation"
 
 
@@ -166,7 +156,7 @@ def _is_set(value: object) -> bool:
 
 
 def _values(what: str, config: object) -> dict[str, object]:
-    """Return a part of a configuration as plain values by name, as :func:`hints_of` names them."""
+    """Return a part of a configuration as plain values by the names of :func:`hints_of`."""
     values = {}
     for name, value in _items(what, config).items():
         if isinstance(value, (Mapping, DictConfig)):
@@ -177,8 +167,8 @@ def _values(what: str, config: object) -> dict[str, object]:
 
 
 def _items(what: str, node: object) -> dict[str, object]:
-    """Return a node's values by name. Deeper ones are left as they are: a small file can describe
-    a structure that, written out, is larger than any memory."""
+    """Return a node's values by name, but not deeper ones: a small file can describe a structure
+    that would fill any memory."""
     if isinstance(node, DictConfig):
         content = node._value()
         node = content and {
@@ -203,30 +193,30 @@ def _converted(
     min_: int = -1,
 ) -> dict[str, object]:
     """Return the values of known fields that are set, each of its field's type."""
-    given = {name: values[name] for name in known if values.get(name) is not None}
-    for name in REFUSED.keys() & given.keys():
-        if given.pop(name):
+    saved = {name: values[name] for name in known if values.get(name) is not None}
+    for name in REFUSED.keys() & saved.keys():
+        if saved.pop(name):
             flag = name.replace("_", "-")
             raise ConfigError(f"--{flag}: {REFUSED[name]} is not supported; {SUPPORTED}")
-    for name, value in given.items():
+    for name, value in saved.items():
         if isinstance(value, Enum):
-            given[name] = value.value
+            saved[name] = value.value
         elif name in SAVED_AS_TEXT and isinstance(value, str) and re.fullmatch(r"\d{1,9}", value):
-            given[name] = int(value)
-    kinds = {name: _kind(known[name], name, min_, limits) for name in given}
+            saved[name] = int(value)
+    kinds = {name: _kind(known[name], name, min_, limits) for name in saved}
     try:
         struct = msgspec.defstruct("Saved", list(kinds.items()))
-        saved: dict[str, object] = msgspec.structs.asdict(msgspec.convert(given, struct))
+        result: dict[str, object] = msgspec.structs.asdict(msgspec.convert(saved, struct))
     except (msgspec.ValidationError, RecursionError) as error:
         fault = ascii(str(error))[1:-1][:200]
         raise ConfigError(f"its {what}: {fault}; it is damaged, or a fork's") from None
-    if nan := [name for name, value in saved.items() if value != value]:
+    if nan := [name for name, value in result.items() if value != value]:
         raise ConfigError(f"its {what}: {nan[0]} is NaN")
-    return saved
+    return result
 
 
 def _kind(hint: object, name: str, min_: int, limits: Mapping[str, int]) -> Any:
-    """Return what msgspec is to convert a field to."""
+    """Return the type to which msgspec converts a field."""
     if get_origin(hint) is Union:
         hint = next(arg for arg in get_args(hint) if arg is not type(None))
     if get_origin(hint) is list:

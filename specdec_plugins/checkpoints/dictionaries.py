@@ -1,7 +1,6 @@
-"""Fingerprints of dictionaries.
+"""Fingerprints of dictionaries, which checkpoints hold in the state of their task.
 
-Two dictionaries of the same size build the same model, which translates into nonsense with the
-wrong one. So checkpoints hold the fingerprints of their dictionaries in the state of their task.
+With a wrong dictionary of the right size a model loads, and translates into nonsense.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ SIDES = ("source", "target")
 
 
 def dictionary_fingerprint(dictionary: Dictionary) -> str:
-    """Return the SHA-256 of a fairseq dictionary's symbols, in their order. Counts are left out:
-    they decide nothing."""
+    """Return the SHA-256 of a fairseq dictionary's symbols, in their order."""
     digest = hashlib.sha256()
     for symbol in dictionary.symbols:
         digest.update(symbol.encode("utf-8", "surrogatepass") + b"\n")
@@ -50,22 +48,24 @@ def noted(
 ) -> dict[str, object]:
     """Return a checkpoint's ``task_state`` with the fingerprints of a folder's dictionaries.
 
-    ``languages`` are source and target; ``name`` is the checkpoint's file.
+    Args:
+        languages: source and target.
+        name: the checkpoint's file.
 
     Raises:
-        CheckpointError: there is no such dictionary, or the checkpoint names others.
+        CheckpointError: a dictionary is missing, or the checkpoint names others.
     """
-    found = {}
+    prints = {}
     for side, language in zip(SIDES, languages, strict=True):
         dictionary = load_dictionary(folder, language)
         if multilingual is not None:
             multilingual.augment(dictionary)
-        found[side] = dictionary_fingerprint(dictionary)
-    if task_state.get(KEY, found) != found:
+        prints[side] = dictionary_fingerprint(dictionary)
+    if task_state.get(KEY, prints) != prints:
         raise CheckpointError(
             f"{name}: was trained with other dictionaries than those in {folder}; name their folder"
         )
-    return {**task_state, KEY: found}
+    return {**task_state, KEY: prints}
 
 
 def load_dictionary(folder: str, language: str | None) -> Dictionary:
@@ -85,12 +85,12 @@ def load_dictionary(folder: str, language: str | None) -> Dictionary:
 
 
 def check_dictionaries(task_state: object, task: FairseqTask, name: str) -> None:
-    """Compare the dictionaries of a task with those that the checkpoint ``name`` was trained with.
+    """Compare a task's dictionaries with those that the checkpoint ``name`` was trained with.
 
-    Files of other programs do not name them: a warning says so once.
+    A checkpoint of another program, which names none, gets a warning.
 
     Raises:
-        CheckpointError: a dictionary is another one.
+        CheckpointError: a dictionary differs.
     """
     saved = task_state.get(KEY) if isinstance(task_state, Mapping) else None
     if not isinstance(saved, Mapping):
@@ -99,8 +99,8 @@ def check_dictionaries(task_state: object, task: FairseqTask, name: str) -> None
             "given cannot be checked"
         )
         return
-    for side, ours in fingerprints(task).items():
-        if saved.get(side) != ours:
+    for side, current in fingerprints(task).items():
+        if saved.get(side) != current:
             raise CheckpointError(
                 f"{name}: was trained with another {side} dictionary (other words, or another "
                 "order of them); give the data directory that it was trained with"

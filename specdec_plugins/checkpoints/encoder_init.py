@@ -17,16 +17,10 @@ from specdec_plugins.host.packed_encoder import REDUNDANT
 
 logger = logging.getLogger(__name__)
 
-# Encoders that differ here hold weights of the same shapes and compute something else. The
-# published drafter was started from verifiers that differ beyond the first two.
-SETTINGS = (
-    "encoder_attention_heads",
-    "encoder_normalize_before",
-    "activation_fn",
-    "no_scale_embedding",
-    "no_token_positional_embeddings",
-)
-ALWAYS = SETTINGS[:2]
+STRUCTURE = ("encoder_attention_heads", "encoder_normalize_before")
+DETAILS = ("activation_fn", "no_scale_embedding", "no_token_positional_embeddings")
+"""Settings by which encoders with weights of the same shapes compute something else. The published
+drafter was started from verifiers that differ in details."""
 
 
 def init_encoder_from(
@@ -36,46 +30,44 @@ def init_encoder_from(
 
     Args:
         task: the drafter's, whose dictionaries are compared.
-        exact: the encoders must have the same parameters and settings. Otherwise parameters that
-            the verifier lacks keep their values.
+        exact: require the same parameters and settings; otherwise parameters that the verifier
+            lacks keep their values.
 
     Returns:
-        The names copied.
+        The names of the copied parameters.
 
     Raises:
         CheckpointError: a name, shape, setting or dictionary differs, or the file cannot be read.
     """
     state = load_upgraded(path, getattr(getattr(task, "cfg", None), "as_transformer", False))
     check_dictionaries(state["task_state"], task, path)
-    own = encoder.state_dict()
-    theirs = {
+    parameters = encoder.state_dict()
+    saved = {
         name.removeprefix("encoder."): tensor
         for name, tensor in state["model"].items()
         if name.startswith("encoder.") and _is_learned(name)
     }
-    names = [name for name in own if _is_learned(name)]
-    for name in names:
-        if name in theirs and theirs[name].shape != own[name].shape:
-            table = name == "embed_tokens.weight" and len(theirs[name]) != len(own[name])
-            what = "dictionary" if table else "architecture"
+    names = [name for name in parameters if _is_learned(name)]
+    shared = [name for name in names if name in saved]
+    for name in shared:
+        if saved[name].shape != parameters[name].shape:
             raise CheckpointError(
-                f"{path}: {what} mismatch: encoder.{name} is {tuple(theirs[name].shape)}, "
-                f"the drafter's is {tuple(own[name].shape)}"
+                f"{path}: architecture or dictionary mismatch: encoder.{name} is "
+                f"{tuple(saved[name].shape)}, the drafter's is {tuple(parameters[name].shape)}"
             )
-    _check_settings(encoder, state["cfg"]["model"], path, SETTINGS if exact else ALWAYS)
-    extra = sorted(set(theirs) - set(names))
-    missing = [name for name in names if name not in theirs]
-    if extra or (exact and missing):
+    _check_settings(encoder, state["cfg"]["model"], path, exact)
+    extra = sorted(saved.keys() - set(names))
+    missing = [name for name in names if name not in saved] if exact else []
+    if extra or missing:
         raise CheckpointError(
-            f"{path}: architecture mismatch: encoder.{(extra + missing)[0]} is "
-            f"{'not in the drafter' if extra else 'not in the verifier'}"
+            f"{path}: architecture mismatch: encoder.{(extra + missing)[0]} is not in the "
+            f"{'drafter' if extra else 'verifier'}"
         )
     with torch.no_grad():
-        for name in names:
-            if name in theirs:
-                own[name].copy_(theirs[name])
-    logger.info("encoder initialised from %s (%d parameters)", path, len(names) - len(missing))
-    return [name for name in names if name in theirs]
+        for name in shared:
+            parameters[name].copy_(saved[name])
+    logger.info("encoder initialised from %s (%d parameters)", path, len(shared))
+    return shared
 
 
 def _is_learned(name: str) -> bool:
@@ -83,22 +75,18 @@ def _is_learned(name: str) -> bool:
 
 
 def _check_settings(
-    encoder: TransformerEncoderBase, verifier_cfg: Namespace, path: str, names: tuple[str, ...]
+    encoder: TransformerEncoderBase, verifier_cfg: Namespace, path: str, exact: bool
 ) -> None:
     cfg = encoder.cfg
-    ours = {
-        "encoder_attention_heads": cfg.encoder.attention_heads,
-        "encoder_normalize_before": cfg.encoder.normalize_before,
-        "activation_fn": str(cfg.activation_fn),
-        "no_scale_embedding": cfg.no_scale_embedding,
-        "no_token_positional_embeddings": cfg.no_token_positional_embeddings,
-    }
-    for name in names:
-        theirs = getattr(verifier_cfg, name, ours[name])
-        if theirs != ours[name]:
+    settings = {name: getattr(cfg.encoder, name.removeprefix("encoder_")) for name in STRUCTURE}
+    if exact:
+        settings |= {name: getattr(cfg, name) for name in DETAILS}
+    for name, value in settings.items():
+        saved = getattr(verifier_cfg, name, value)
+        if str(saved) != str(value):
             raise CheckpointError(
-                f"{path}: architecture mismatch: --{name.replace('_', '-')} is {theirs} in the "
-                f"verifier, {ours[name]} in the drafter"
+                f"{path}: architecture mismatch: --{name.replace('_', '-')} is {saved} in the "
+                f"verifier, {value} in the drafter"
             )
 
 
@@ -109,7 +97,7 @@ def write_initial_checkpoint(verifier: str, output: str, as_transformer: bool = 
     four of the ``--reset-…`` flags. Optimizer state and averaged weights are left out.
 
     Returns:
-        The names of the parameters kept.
+        The names of the parameters written.
 
     Raises:
         CheckpointError: ``verifier`` cannot be read or is none, or ``output`` cannot be written.
@@ -117,11 +105,11 @@ def write_initial_checkpoint(verifier: str, output: str, as_transformer: bool = 
     state = load_upgraded(verifier, as_transformer)
     if is_drafter(state):
         raise CheckpointError(f"{verifier}: is a drafter, not a verifier; give a verifier")
-    kept = {k: t for k, t in state["model"].items() if not k.startswith("decoder")}
+    weights = {k: t for k, t in state["model"].items() if not k.startswith("decoder")}
     initial = {
         "args": None,
         "cfg": {part: vars(values) for part, values in state["cfg"].items()},
-        "model": kept,
+        "model": weights,
         "optimizer_history": state["optimizer_history"],
         "task_state": state["task_state"],
         "extra_state": {
@@ -129,4 +117,4 @@ def write_initial_checkpoint(verifier: str, output: str, as_transformer: bool = 
         },
     }
     save_state(initial, output)
-    return list(kept)
+    return list(weights)

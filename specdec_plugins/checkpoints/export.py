@@ -1,10 +1,13 @@
-"""Export a checkpoint for shipping: weights and settings, nothing else."""
+"""Export checkpoints for shipping: weights and settings, nothing else."""
 
 from __future__ import annotations
 
 from argparse import Namespace
+from collections import Counter
 from typing import Any, Literal
 
+import torch
+from fairseq.data import Dictionary
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
@@ -13,8 +16,8 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from specdec_plugins.checkpoints import multilingual
+from specdec_plugins.checkpoints.archive import one_line
 from specdec_plugins.checkpoints.dictionaries import load_dictionary, noted
-from specdec_plugins.checkpoints.draft_vocabulary import most_frequent
 from specdec_plugins.checkpoints.loading import State, is_drafter, is_transformer, save_state
 from specdec_plugins.checkpoints.upgrade import load_upgraded
 from specdec_plugins.files.errors import CheckpointError
@@ -24,10 +27,13 @@ from specdec_plugins.models.drafter import VOCABULARY
 Settings = dict[str, Any]
 """A part of a configuration, by name."""
 DraftFrom = tuple[int, str] | Literal["all"]
-"""The tokens that a drafter drafts: so many, those that a text has most often; or all."""
+"""A drafter's vocabulary: a number of the most frequent tokens of a text file, or all."""
 
-# Settings that name places on the machine that trained; none is needed to build the model.
-PLACES = ("data", "AR_path", "acceptance_head", "cost_profile", "drafter")
+PATHS = ("data", "AR_path", "acceptance_head", "cost_profile", "drafter")
+"""Settings that are paths of the machine that trained; no model needs them."""
+
+MAX_UNKNOWN = 0.02
+"""Share of a text's tokens; of a text that is not segmented a quarter or more are unknown."""
 
 
 def export_checkpoint(
@@ -39,30 +45,24 @@ def export_checkpoint(
     as_transformer: bool = False,
     half: bool = False,
 ) -> int:
-    """Write ``source`` to ``target`` without optimizer state or paths.
+    """Write ``source`` to ``target`` without optimizer state or paths; return its size in bytes.
 
     Args:
-        languages: source and target, written into the checkpoint; fairseq saves only languages that
-            training was given by flag, and else reads them off its data directory.
-        dictionaries: the folder of the dictionaries that it was trained with, whose fingerprints
-            are written into the checkpoint; those of the plugin's tasks hold them already.
-        draft_from: the tokens that a drafter is to draft; None: those that it did.
-        as_transformer: fields that fairseq does not know change nothing of the network.
-        half: write weights in float16, not in their own precision.
-
-    Returns:
-        The size of ``target`` in bytes.
+        languages: source and target, which fairseq saves only if they were flags of training.
+        dictionaries: the folder of the dictionaries of training, whose fingerprints are written
+            into the checkpoint; those of the plugin's tasks have them already.
+        draft_from: a drafter's new vocabulary; None leaves it as it is.
+        as_transformer: ignore fields that fairseq does not know.
+        half: write weights in float16.
 
     Raises:
-        CheckpointError: ``source`` cannot be read or has other weights than its model, a dictionary
-            cannot be or is not the one that it was trained with, the draft vocabulary cannot be
-            chosen, or ``target`` cannot be written.
+        CheckpointError: ``source`` or a dictionary cannot be read or does not fit, the draft
+            vocabulary cannot be chosen, or ``target`` cannot be written.
     """
     state = load_upgraded(source, as_transformer)
     if not all(isinstance(tensor, Tensor) for tensor in state["model"].values()):
         raise CheckpointError(
-            f"{source}: is no model that translates; of an acceptance head's checkpoint "
-            "scripts/calibrate_head.py makes the file to ship"
+            f"{source}: does not translate; scripts/calibrate_head.py exports an acceptance head"
         )
     task = state["cfg"]["task"]
     for name, language in zip(("source_lang", "target_lang"), languages, strict=True):
@@ -79,12 +79,8 @@ def export_checkpoint(
 
 
 def _choose_drafts(
-    state: State,
-    draft_from: DraftFrom,
-    dictionaries: str | None,
-    source: str,
+    state: State, draft_from: DraftFrom, dictionaries: str | None, source: str
 ) -> None:
-    """Set the draft vocabulary of a drafter; see :func:`export_checkpoint`."""
     if not is_drafter(state):
         raise CheckpointError(f"--draft-vocabulary: {source} is no drafter")
     state["model"].pop(VOCABULARY, None)
@@ -99,14 +95,59 @@ def _choose_drafts(
     state["model"][VOCABULARY] = most_frequent(*draft_from, dictionary)
 
 
+def most_frequent(count: int, path: str, dictionary: Dictionary) -> Tensor:
+    """Return a text's ``(count,)`` most frequent tokens and EOS, in the dictionary's order.
+
+    Args:
+        path: segmented text, a sentence a line, ideally the verifier's output.
+
+    Raises:
+        CheckpointError: the text cannot be read, is segmented otherwise, or has fewer kinds of
+            tokens.
+    """
+    seen, eos = _counted(path, dictionary), dictionary.eos()
+    total, unknown = sum(seen.values()), seen.pop(dictionary.unk(), 0)
+    seen.pop(dictionary.pad(), None)
+    if unknown > MAX_UNKNOWN * total:
+        raise CheckpointError(
+            f"--draft-text {path}: of {total} tokens {unknown} are not in the dictionary; give "
+            "text that is segmented as the drafter's training text was"
+        )
+    if not 2 <= count <= len(seen):
+        raise CheckpointError(
+            f"--draft-vocabulary {count}: must be from 2 to the {len(seen)} kinds of tokens that "
+            f"{path} has"
+        )
+    # Ties go to the first in the dictionary. EOS, which ends drafts, is always included.
+    ranked = sorted(seen, key=lambda token: (token != eos, -seen[token], token))
+    return torch.tensor(sorted(ranked[:count]))
+
+
+def _counted(path: str, dictionary: Dictionary) -> Counter[int]:
+    counts: Counter[int] = Counter()
+    try:
+        with open(path, encoding="utf-8") as lines:
+            for line in lines:
+                counts.update(map(dictionary.index, line.split()))
+                counts[dictionary.eos()] += 1
+    except (OSError, UnicodeDecodeError) as error:
+        fault = getattr(error, "strerror", None) or one_line(error)
+        raise CheckpointError(
+            f"--draft-text {path}: cannot be read ({fault}); give segmented text in UTF-8"
+        ) from error
+    return counts
+
+
 def inference_state(state: State, weights: dict[str, Tensor]) -> dict[str, object]:
-    """Return a checkpoint with the settings of ``state`` and these weights, which fairseq's
-    commands and ours load; without optimizer state or paths."""
-    model, task = (_without_places(vars(state["cfg"][part])) for part in ("model", "task"))
-    task = {**_defaults(task["_name"]), **task}
+    """Return a checkpoint for inference by our commands and fairseq's: no optimizer, no paths."""
+    model, task = (
+        {name: None if name in PATHS else value for name, value in vars(state["cfg"][part]).items()}
+        for part in ("model", "task")
+    )
+    task = {**_defaults(str(task["_name"])), **task}
     if is_transformer(state):
-        # For whoever has no plugin. CTranslate2's converter sets up the task from the model's part,
-        # which has all options where fairseq-train writes it.
+        # It must load without the plugin. CTranslate2's converter reads the task's options from the
+        # model's part, where fairseq-train writes all options.
         if state["multilingual"] is None:
             task = {name: task[name] for name in task if name in _settings(TranslationConfig)}
             name = "translation"
@@ -115,10 +156,10 @@ def inference_state(state: State, weights: dict[str, Tensor]) -> dict[str, objec
             name = multilingual.TASK
         model = {**task, **model, "task": name}
         task["_name"] = name
-    # Old architectures of fairseq have no dataclass, and then their settings are a namespace.
+    # fairseq keeps the settings of architectures without a dataclass as a namespace.
     saved = model if model["arch"] in MODEL_DATACLASS_REGISTRY else Namespace(**model)
     return {
-        # fairseq's hub interface asks for all groups of settings; of this model are these two.
+        # fairseq's hub interface reads all groups of settings.
         "cfg": {**_settings(FairseqConfig), "model": saved, "task": task},
         "args": None,
         "model": weights,
@@ -137,10 +178,9 @@ def inference_state(state: State, weights: dict[str, Tensor]) -> dict[str, objec
 
 
 def _defaults(task: str) -> Settings:
-    """Return the defaults of a task's options, where they are known. fairseq's hub interface sets
-    no option that a checkpoint does not name, such as those that are younger than it."""
+    """Return the defaults of a task's options, which fairseq's hub interface does not set."""
     config = TASK_DATACLASS_REGISTRY.get(task)
-    # Not what has no default, or follows an option of another group.
+    # Skip options that have no default or follow another group's.
     return {
         name: value
         for name, value in (_settings(config) if config else {}).items()
@@ -154,12 +194,8 @@ def _settings(config: type) -> Settings:
     return {str(name): value for name, value in dict(plain).items()}
 
 
-def _without_places(settings: Settings) -> Settings:
-    return {name: None if name in PLACES else value for name, value in settings.items()}
-
-
 def _stored(weights: dict[str, Tensor], half: bool) -> dict[str, Tensor]:
-    """Return weights without the rest of their storages; tensors that were one stay one."""
+    """Copy weights out of larger storages; tensors that share memory still do."""
     stored: dict[tuple[object, ...], Tensor] = {}
     result = {}
     for name, tensor in without_copies(weights).items():

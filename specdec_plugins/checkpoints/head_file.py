@@ -20,59 +20,50 @@ from specdec_plugins.models.acceptance_head import AcceptanceHead, HeadSettings,
 from specdec_plugins.models.drafter import Drafter
 
 HEAD_FILE = "acceptance_head.pt"
+REMEDY = "train one with scripts/train_head.sh and scripts/calibrate_head.py"
 PREFIX = "head."
 
 Location = str | os.PathLike[str]
 
 
 def head_scoring(settings: HeadSettings) -> Scoring:
-    """Return the scoring that a head was trained for."""
+    """Return the scoring for which a head was trained."""
     rule = choose_rule(settings.rule)
     return Scoring(rule, settings.rule_temperature, settings.repetition_penalty)
 
 
 def find_head(drafter_path: Location, rule: AcceptanceRule) -> Path | None:
-    """Return the head beside a drafter's checkpoint, if there is one.
+    """Return the head beside a drafter's checkpoint, or None.
 
-    Unless acceptance is strict, the rule's own head goes first, e.g.
-    ``acceptance_head.relaxed.pt``.
+    A head for the rule, e.g. ``acceptance_head.relaxed.pt``, comes before the general one.
     """
-    names = [HEAD_FILE]
-    if rule.name != "strict":
-        names.insert(0, f"acceptance_head.{rule.name}.pt")
+    names = ([] if rule.name == "strict" else [f"acceptance_head.{rule.name}.pt"]) + [HEAD_FILE]
     paths = (Path(drafter_path).parent / name for name in names)
     return next((path for path in paths if path.is_file()), None)
 
 
 def save_head(path: Location, head: AcceptanceHead) -> int:
-    """Write a head, its weights in float16, with its settings.
-
-    Returns:
-        The size of the file in bytes.
+    """Write a head with weights in float16, and return the file's size in bytes.
 
     Raises:
-        CheckpointError: the file cannot be written; one of that name is left as it was.
+        CheckpointError: the file cannot be written; an older one is left as it was.
     """
     weights = {name: tensor.detach().half().cpu() for name, tensor in head.named_parameters()}
     return save_state({"acceptance_head": head.settings.to_file(), "model": weights}, path)
 
 
 def load_head(
-    path: Location,
-    drafter: Drafter,
-    scoring: Scoring,
-    block_size: int,
+    path: Location, drafter: Drafter, scoring: Scoring, block_size: int
 ) -> AcceptanceHead:
-    """Read the head of a file, frozen, in float32 on the CPU.
+    """Read a head, frozen, in float32 on the CPU.
 
     Args:
-        drafter: the drafter whose states it reads, in the precision that it was loaded in.
-        scoring: the acceptance that it predicts.
-        block_size: the slots of a block, at most.
+        drafter: the drafter whose states the head reads, in the precision of its checkpoint.
+        scoring: the acceptance that the head predicts.
 
     Raises:
-        CheckpointError: the file cannot be read or is no head, or the head is one for another
-            drafter, rule, temperature or penalty, or for smaller blocks.
+        CheckpointError: the file cannot be read or is no head, or the head is for another drafter
+            or scoring, or for smaller blocks.
     """
     state = load_archive(path)
     settings = _settings(path, state.get("acceptance_head"))
@@ -104,11 +95,10 @@ def controller_head(
     device: torch.device | str,
     drafter_path: Location | None = None,
 ) -> Head | None:
-    """Return the head that a controller is to use: the one given, or, where it cannot do without,
-    the one beside the drafter.
+    """Return the head that a controller asks: its option's, or the one beside the drafter.
 
     Args:
-        device: where the drafter's states will be.
+        device: that of the drafter's states.
 
     Raises:
         CheckpointError: as :func:`load_head`.
@@ -120,8 +110,7 @@ def controller_head(
         path = find_head(drafter_path, scoring.rule)
     if path is None:
         return None
-    k = block_size or drafter.block_size
-    head = load_head(path, drafter, scoring, k).to(device)
+    head = load_head(path, drafter, scoring, block_size or drafter.block_size).to(device)
     return head if head.settings.layers else head.folded()
 
 
@@ -132,17 +121,13 @@ def load_trained_head(path: Location) -> tuple[AcceptanceHead, dict[str, Namespa
         CheckpointError: the file cannot be read or is a checkpoint of something else.
     """
     state = load_state(path)
-    saved = state["model"].get(f"{PREFIX}_extra_state")
-    settings = _settings(path, saved)
+    settings = _settings(path, state["model"].get(f"{PREFIX}_extra_state"))
     weights = {
         name.removeprefix(PREFIX): value
         for name, value in state["model"].items()
         if not name.endswith("_extra_state")
     }
     return _with_weights(path, settings, weights), state["cfg"]
-
-
-REMEDY = "train one with scripts/train_head.sh and scripts/calibrate_head.py"
 
 
 def _settings(path: Location, saved: object) -> HeadSettings:
@@ -152,21 +137,17 @@ def _settings(path: Location, saved: object) -> HeadSettings:
         kinds = option_types(*RULE_OPTIONS)
         settings = HeadSettings.from_file(saved_fields(saved, HeadSettings, kinds))
         scales = settings.temperature, settings.rule_temperature, settings.repetition_penalty
-        if not all(0 < scale < float("inf") for scale in scales):
-            raise ConfigError("a temperature or penalty in it is not above 0")
-        if min(settings.channels, settings.block_size) < 1 or settings.layers < 0:
-            raise ConfigError("it is of no size that can be")
+        sizes = settings.channels, settings.block_size, settings.layers + 1
+        if min(sizes) < 1 or not all(0 < scale < float("inf") for scale in scales):
+            raise ConfigError("a size, temperature or penalty is impossible")
         head_scoring(settings)
-    except (ValueError, TypeError) as error:  # of a value, of one that is missing
+    except (ValueError, TypeError) as error:  # for a wrong value, for a missing one
         raise CheckpointError(f"{path}: not an acceptance head ({error}); {REMEDY}") from error
     return settings
 
 
 def _with_weights(path: Location, settings: HeadSettings, weights: object) -> AcceptanceHead:
-    """Return the head of these settings and weights.
-
-    It is built without memory first: settings may describe one of any size.
-    """
+    """Return the head; it is built without memory first, since settings may claim any size."""
     if not isinstance(weights, dict):
         raise CheckpointError(f"{path}: not an acceptance head; {REMEDY}")
     check_weights(os.fspath(path), weights)

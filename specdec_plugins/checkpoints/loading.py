@@ -1,8 +1,8 @@
-"""Read fairseq checkpoints and build their models, whoever they come from.
+"""Read fairseq checkpoints, whoever wrote them, and build their models.
 
 Neither the file (:mod:`specdec_plugins.checkpoints.archive`) nor the configuration in it
-(:mod:`specdec_plugins.checkpoints.config`) is trusted: nothing of them is run, and nothing is
-allocated that the file does not hold.
+(:mod:`specdec_plugins.checkpoints.config`) is trusted: nothing in them is run, and no memory is
+allocated that the file does not fill.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from fairseq.models.transformer import TransformerModelBase
 
 from specdec_plugins.checkpoints.archive import check_weights, load_archive, one_line
 from specdec_plugins.checkpoints.config import (
-    kept_languages,
     saved_languages,
     saved_model,
     saved_task,
+    stored_languages,
 )
 from specdec_plugins.checkpoints.dictionaries import check_dictionaries
 from specdec_plugins.checkpoints.multilingual import Multilingual, adopt
@@ -48,13 +48,13 @@ class State(TypedDict):
     model: dict[str, torch.Tensor]
     """Weights by name, all finite."""
     cfg: dict[str, Namespace]
-    """Parts ``model`` and ``task``, as :func:`saved_model` and :func:`saved_task` leave them."""
+    """Parts ``model`` and ``task``, as :func:`saved_model` and :func:`saved_task` return them."""
     multilingual: Multilingual | None
     """The languages of a multilingual model."""
     num_updates: int
     task_state: Mapping[str, object]
     optimizer_history: object
-    """This and all that follows is as it is in the file."""
+    """Unchecked, as is ``extra_state``."""
     extra_state: dict[str, object]
 
 
@@ -65,9 +65,8 @@ def load_state(path: str | os.PathLike[str], as_transformer: bool = False) -> St
         as_transformer: see :func:`saved_model`.
 
     Raises:
-        CheckpointError: the file is missing, unreadable, damaged, not a checkpoint of fairseq's,
-            would need to run something while it is read, or describes what cannot be. Nothing of
-            it has been run then.
+        CheckpointError: the file cannot be read, is not a checkpoint of fairseq's, or describes an
+            impossible model. Nothing in it has been run then.
     """
     name = os.fspath(path)
     state = load_archive(name)
@@ -80,21 +79,21 @@ def load_state(path: str | os.PathLike[str], as_transformer: bool = False) -> St
     if lacking:
         missing = ", ".join(f"'{key}'" for key in lacking)
         raise CheckpointError(f"{name}: not a fairseq checkpoint: it has no {missing}; {SAVED}")
-    # fairseq 0.12.2 saves its packed copies as memory happens to hold them; nothing reads them.
+    # fairseq 0.12.2 saves its packed copies uninitialised; nothing reads them.
     weights = state["model"].items()
     check_weights(name, {key: value for key, value in weights if not REDUNDANT.search(str(key))})
     try:
         model = saved_model(config["model"], as_transformer)
         parts = {"model": model, "task": saved_task(config["task"])}
         languages = saved_languages(config["task"], os.path.dirname(name))
-        languages = languages or kept_languages(state.get("task_state"))
+        languages = languages or stored_languages(state.get("task_state"))
     except ConfigError as error:
         raise CheckpointError(f"{name}: {error}") from error
     return {
         "model": dict(state["model"]),
         "cfg": parts,
         "multilingual": languages,
-        "num_updates": _num_updates(name, state.get("optimizer_history")),
+        "num_updates": _num_updates(state.get("optimizer_history")),
         "task_state": state.get("task_state") or {},
         "optimizer_history": state.get("optimizer_history"),
         "extra_state": dict(state["extra_state"]),
@@ -107,32 +106,25 @@ def is_drafter(state: State) -> bool:
 
 
 def is_transformer(state: State) -> bool:
-    """Return whether a checkpoint is that of a Transformer of fairseq's."""
+    """Return whether a checkpoint is a Transformer's of fairseq."""
     return issubclass(ARCH_MODEL_REGISTRY[state["cfg"]["model"].arch], TransformerModelBase)
 
 
-def _num_updates(name: str, history: object) -> int:
-    last = history[-1] if isinstance(history, list) and history else {}
-    updates = last.get("num_updates", 0) if isinstance(last, Mapping) else None
-    if not isinstance(updates, int) or updates < 0:
-        raise CheckpointError(f"{name}: its optimizer_history does not count updates; {SAVED}")
-    return updates
+def _num_updates(history: object) -> int:
+    last = history[-1] if isinstance(history, list) and history else None
+    updates = last.get("num_updates") if isinstance(last, Mapping) else None
+    return max(updates, 0) if isinstance(updates, int) else 0
 
 
 def load_model(path: str | os.PathLike[str], task: FairseqTask) -> BaseFairseqModel:
-    """Build the model of a checkpoint from the configuration saved in it, for inference.
+    """Build the model of a checkpoint for inference: on the CPU, in float32, in evaluation mode.
 
-    Like fairseq's ``load_model_ensemble_and_task``, but ``task`` (which lends the dictionaries)
-    keeps its own state, and the model is on the CPU, in float32 and in evaluation mode.
-
-    Args:
-        path: a checkpoint as fairseq saves it.
-        task: the task to build the model with.
+    Unlike fairseq's ``load_model_ensemble_and_task`` it leaves the state of ``task``, which lends
+    the dictionaries, as it is.
 
     Raises:
-        CheckpointError: as ``load_state``; or the configuration is impossible, the weights do not
-            fit the model that it describes, or they were trained with other dictionaries, or for
-            the other direction.
+        CheckpointError: as :func:`load_state`; or the model cannot be built, the weights do not fit
+            it, or it was trained with other dictionaries or for the other direction.
     """
     name = os.fspath(path)
     as_transformer = getattr(getattr(task, "cfg", None), "as_transformer", False)
@@ -143,12 +135,12 @@ def load_model(path: str | os.PathLike[str], task: FairseqTask) -> BaseFairseqMo
     else:
         _check_languages(state["cfg"]["task"], task, name)
     check_dictionaries(state["task_state"], task, name)
-    # First without memory of its own: a file may describe a model of any size.
+    # First without memory: a file may describe a model of any size.
     with without_memory(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of weights that are not copied
+        warnings.simplefilter("ignore")  # about weights that are not copied
         _load_weights(name, build_model(name, task, cfg), weights, cfg)
     model = build_model(name, task, cfg)
-    # Some models change with the update they are at (layer freezing, schedules of dropout).
+    # Some models change with the number of updates (layer freezing, schedules of dropout).
     model.set_num_updates(state["num_updates"])
     _load_weights(name, model, weights, cfg)
     use_plain_encoder(model)
@@ -158,12 +150,12 @@ def load_model(path: str | os.PathLike[str], task: FairseqTask) -> BaseFairseqMo
 
 def _check_languages(saved: Namespace, task: FairseqTask, name: str) -> None:
     """Refuse a task whose languages are the saved ones, swapped."""
-    theirs, ours = (
+    trained, current = (
         tuple(getattr(cfg, f"{side}_lang", None) for side in ("source", "target"))
         for cfg in (saved, getattr(task, "cfg", None))
     )
-    if None not in theirs and theirs == ours[::-1] != ours:
-        source, target = theirs
+    if None not in trained and trained == current[::-1] != current:
+        source, target = trained
         raise CheckpointError(
             f"{name}: translates from {source} to {target}; give -s {source} -t {target}, or "
             "neither"
@@ -176,83 +168,69 @@ def _load_weights(
     """Load the weights of the file ``name`` into a model."""
     wanted = model.state_dict()
     weights = {key: saved[key] for key in saved if key in wanted or not REDUNDANT.search(key)}
-    # fairseq 0.12.2 wants the placeholder of which it never reads the value; others do not save it.
+    # fairseq 0.12.2 wants a placeholder that other versions do not save, and never reads it.
     placeholders = {key: value for key, value in wanted.items() if key.endswith("._float_tensor")}
     weights = {**placeholders, **weights}
     try:
-        # A copy, since pruning takes the layers to keep out of it.
+        # A copy, since pruning changes it.
         model.load_state_dict(weights, strict=True, model_cfg=Namespace(**vars(cfg)))
     except Exception as error:  # fairseq's upgrading of old weights can raise anything
-        # A ValueError is our own models'.
-        is_ours = isinstance(error, ValueError)
-        fault = (not is_ours and first_mismatches(wanted, weights)) or one_line(error)
+        # Our own models raise ValueErrors, which say more.
+        mismatches = "" if isinstance(error, ValueError) else first_mismatches(wanted, weights)
+        fault = mismatches or one_line(error)
         raise CheckpointError(
             f"{name}: the weights do not fit the model: {fault}; {OTHER_DICTIONARIES}"
         ) from error
 
 
 def build_model(name: str, task: FairseqTask, cfg: Namespace) -> BaseFairseqModel:
-    """Build the model of a checked configuration, which the file ``name`` holds.
+    """Build the model of a checked configuration from the file ``name``.
 
     Raises:
         CheckpointError: its values do not go together.
     """
-    # Tasks written for older versions of fairseq do not take the flag.
+    # Tasks for older versions of fairseq do not take the flag.
     takes_flag = "from_checkpoint" in inspect.signature(task.build_model).parameters
     flag = {"from_checkpoint": True} if takes_flag else {}
     try:
         return task.build_model(Namespace(**vars(cfg)), **flag)
-    except Exception as error:  # whatever fairseq raises at values that do not go together
+    except Exception as error:  # fairseq raises many kinds
         raise CheckpointError(
             f"{name}: its {cfg.arch} model cannot be built: {one_line(error)}; {OTHER_DICTIONARIES}"
         ) from error
 
 
 def first_mismatches(
-    wanted: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor], most: int = 3
+    wanted: Mapping[str, torch.Tensor], weights: Mapping[str, torch.Tensor]
 ) -> str:
-    """Return the first differences between a model's parameters and the weights read, in words."""
-    found = [
-        f"{key} has shape {tuple(given[key].shape)} instead of {tuple(value.shape)}"
+    """Describe the first three differences between a model's parameters and weights."""
+    faults = [
+        f"{key} has shape {tuple(weights[key].shape)} instead of {tuple(value.shape)}"
         for key, value in wanted.items()
-        if key in given and given[key].shape != value.shape
+        if key in weights and weights[key].shape != value.shape
     ]
-    found += [f"{key} is missing" for key in wanted if key not in given]
-    found += [f"{key} is unknown" for key in given if key not in wanted]
-    rest = [f"and {len(found) - most} more"] if len(found) > most else []
-    return ", ".join(found[:most] + rest)
+    faults += [f"{key} is missing" for key in wanted if key not in weights]
+    faults += [f"{key} is unknown" for key in weights if key not in wanted]
+    rest = [f"and {len(faults) - 3} more"] if len(faults) > 3 else []
+    return ", ".join(faults[:3] + rest)
 
 
 def save_state(state: Mapping[str, object], path: str | os.PathLike[str]) -> int:
-    """Write a checkpoint, whole or not at all, after its weights were read again and compared.
-
-    Returns:
-        The size of the file in bytes.
+    """Write a checkpoint, whole or not at all, and return its size in bytes.
 
     Raises:
-        CheckpointError: the file cannot be written; one of that name is left as it was.
+        CheckpointError: the weights are not finite, or the file cannot be written; an older one is
+            left as it was.
     """
+    weights = state["model"]
+    assert isinstance(weights, Mapping)
+    check_weights(os.fspath(path), weights)
     try:
         with whole_file(path) as file:
             torch.save(state, file)
-            file.flush()
-            if os.path.isfile(file.name):  # no device
-                _compare(state["model"], load_archive(file.name)["model"], os.fspath(path))
     except (OSError, RuntimeError) as error:
-        if isinstance(error, CheckpointError):
-            raise
-        # torch only says that places in the file are not what they should be; the system said why.
+        # torch complains of positions in the file; the system's error before says why.
         cause = error if isinstance(error, OSError) else error.__context__
         fault = getattr(cause, "strerror", None) or one_line(error)
         raise CheckpointError(f"{path}: cannot be written ({fault}); name another file") from error
     return os.path.getsize(path)
-
-
-def _compare(written: object, read: object, name: str) -> None:
-    """Refuse weights that are not finite, or not those that were to be written."""
-    assert isinstance(written, Mapping)
-    assert isinstance(read, Mapping)
-    check_weights(name, read)
-    for key, weight in written.items():
-        if isinstance(weight, torch.Tensor) and not torch.equal(read[key], weight.cpu()):
-            raise CheckpointError(f"{name}: cannot be written: {key} would be another one")

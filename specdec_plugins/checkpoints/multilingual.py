@@ -1,18 +1,18 @@
-"""Multilingual models: which languages a checkpoint has, and where their tokens stand in a batch.
+"""The languages of multilingual models, and the positions of their tokens.
 
-fairseq trains them by ``--task translation_multi_simple_epoch`` (M2M-100, NLLB). Its own functions
-name the tokens, add them to dictionaries and find them there.
+fairseq trains such models by ``--task translation_multi_simple_epoch`` (M2M-100, NLLB). Its
+functions name the tokens, add them to dictionaries and look them up.
 """
 
 from __future__ import annotations
 
 import os
-import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Annotated, TypedDict
 
+import msgspec
 import torch
 from fairseq.data import Dictionary
 from fairseq.data.multilingual.multilingual_data_manager import MultilingualDatasetManager
@@ -25,27 +25,42 @@ from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from torch import Tensor
 
-from specdec_plugins.checkpoints.archive import shown
 from specdec_plugins.files.errors import CheckpointError, ConfigError
 from specdec_plugins.files.output import JsonObject
 
 TASK = "translation_multi_simple_epoch"
 KEY = "multilingual"
-"""The key of a checkpoint's ``task_state`` under which our own models keep this."""
+"""The key of the languages in the ``task_state`` of the plugin's checkpoints."""
 
-NAME = re.compile(r"[^\s,]{1,64}")
-SPEC = re.compile(r"(src|tgt)(\.\w{1,32})?")
+Names = Annotated[
+    list[Annotated[str, msgspec.Meta(pattern=r"\A[^\s,]{1,64}\Z")]],
+    msgspec.Meta(max_length=1 << 17),
+]
+Spec = Annotated[str, msgspec.Meta(pattern=r"\A(src|tgt)(\.\w{1,32})?\Z")] | None
 TAGS = ("<MINED_DATA>", "<MMT_BT_DATA>", "<SMT_BT_DATA>")
 """The last entries of dictionaries of NLLB's branch of fairseq (``--add-data-source-prefix-tags``),
-which nothing but its training puts anywhere."""
+used in its training only."""
 OF_BRANCH = ("add_ssl_task_tokens", "finetune_dict_specs")
-"""Its options by which dictionaries have more entries, of which this knows nothing."""
-MOST = 1 << 17
-"""The most languages, or pairs of them."""
+"""Options of that branch that add other entries to dictionaries."""
+
+
+class TaskOptions(msgspec.Struct):
+    """The options of fairseq's task that name languages and tokens, safely typed."""
+
+    langs: Names = []
+    lang_pairs: Names = []
+    lang_dict: str | None = None
+    lang_tok_style: LangTokStyle = LangTokStyle.multilingual
+    langtoks_specs: Names = []
+    langtoks_main: tuple[Spec, Spec] | None = None
+    encoder_langtok: Spec = None
+    decoder_langtok: bool = False
+    lang_tok_replacing_bos_eos: bool = False
+    add_data_source_prefix_tags: bool = False
 
 
 class Beginning(TypedDict):
-    """The beginning of a batch's targets, as fairseq's generators take it."""
+    """The beginning of a batch's targets, as arguments of fairseq's generators."""
 
     prefix_tokens: Tensor | None
     bos_token: int | None
@@ -53,40 +68,40 @@ class Beginning(TypedDict):
 
 @dataclass(frozen=True)
 class LanguageTokens:
-    """The tokens of one direction; a model of two languages has none."""
+    """The language tokens of a direction; a model of two languages has none."""
 
     source: int | None = None
-    """The one that its sources have, in the source dictionary."""
+    """The token of sources, in the source dictionary."""
     target: int | None = None
-    """The one that its targets begin with."""
+    """The token with which targets begin."""
     replace_eos: bool = False
-    """True if they replace the EOS that ends a source and begins a target; otherwise they stand
-    before the source, and after the EOS that begins the target."""
+    """True if the tokens replace the EOS that ends a source and begins a target; otherwise they
+    come before the source, and after the EOS of the target."""
 
     @property
     def before_source(self) -> int:
-        """Tokens that a source gets in addition."""
+        """The number of tokens added to a source."""
         return int(self.source is not None and not self.replace_eos)
 
     @property
     def forced(self) -> list[int]:
-        """The tokens with which an output begins, after EOS."""
+        """The first tokens of an output after EOS."""
         return [] if self.target is None or self.replace_eos else [self.target]
 
     @property
     def begin(self) -> int | None:
-        """The token in place of the EOS that targets begin with; None: EOS."""
+        """The token that replaces the EOS of targets; None: EOS."""
         return self.target if self.replace_eos else None
 
     def of_source(self, ids: Tensor) -> Tensor:
-        """Return the ``(n,)`` ids of a source, EOS last, with its language."""
+        """Add the language to the ``(n,)`` ids of a source that ends in EOS."""
         if self.source is None:
             return ids
         token = ids.new_tensor([self.source])
         return torch.cat([ids[:-1], token] if self.replace_eos else [token, ids])
 
     def beginning(self, source: Tensor) -> Beginning:
-        """Return the beginning of the targets of ``source`` ``(rows, n)``."""
+        """Return the beginning of the targets of ``(rows, n)`` sources."""
         forced = source.new_tensor(self.forced).expand(len(source), -1) if self.forced else None
         return {"prefix_tokens": forced, "bos_token": self.begin}
 
@@ -96,13 +111,13 @@ class Multilingual:
     """The languages of a checkpoint."""
 
     langs: tuple[str, ...]
-    """In the order of their tokens."""
+    """The languages in the order of their tokens."""
     style: str
-    """The spelling of tokens, by fairseq's name for it."""
+    """fairseq's name for the spelling of tokens."""
     specs: tuple[str, ...]
-    """The kinds of tokens that each language has."""
+    """The kinds of tokens of each language."""
     source_spec: str | None
-    """The token of sources: ``src`` or ``tgt``, perhaps of another kind; None: none."""
+    """The token of sources: ``src`` or ``tgt``, with its kind if it is not the main; None: none."""
     target_spec: str | None
     """The same of targets."""
     replace_eos: bool
@@ -114,53 +129,49 @@ class Multilingual:
 
     @classmethod
     def of(cls, values: Mapping[str, object], folder: str) -> Multilingual:
-        """Return what the options of fairseq's task say, by name; those of ``langtoks`` as
-        ``langtoks_main``.
+        """Return the languages that the options of fairseq's task describe.
 
         Args:
-            folder: where a list of languages lies, if it was saved as the name of a file.
+            values: options by name; those of ``langtoks`` as ``langtoks_main``.
+            folder: the folder of the list of languages, if that is a file.
 
         Raises:
-            ConfigError: the languages cannot be told, or a value cannot be.
+            ConfigError: no languages are named, or a value is impossible.
         """
-        for name in OF_BRANCH:
-            if values.get(name):
-                flag = name.replace("_", "-")
-                raise ConfigError(f"--{flag}, of a branch of fairseq, is not supported")
-        langs, pairs = (_names(values, name) for name in ("langs", "lang_pairs"))
-        listed = values.get("lang_dict")
-        if not langs and listed:
-            args = Namespace(langs=None, lang_dict=_beside(folder, str(listed)))
+        values = {n: v for n, v in values.items() if isinstance(v, (bool, int, str, list, tuple))}
+        if branch := [name for name in OF_BRANCH if values.get(name)]:
+            flag = branch[0].replace("_", "-")
+            raise ConfigError(f"--{flag}, of a branch of fairseq, is not supported")
+        saved = {name: values[name] for name in TaskOptions.__struct_fields__ if values.get(name)}
+        for name, value in saved.items():
+            if name in ("langs", "lang_pairs", "langtoks_specs") and isinstance(value, str):
+                saved[name] = value.split(",")
+        try:
+            options = msgspec.convert(saved, TaskOptions)
+        except (msgspec.ValidationError, RecursionError) as error:
+            raise ConfigError(f"its task: {ascii(str(error))[1:-1][:200]}") from None
+        langs = options.langs
+        if not langs and options.lang_dict:
+            args = Namespace(langs=None, lang_dict=_beside(folder, options.lang_dict))
             langs = MultilingualDatasetManager.load_langs(args)
-        # As fairseq does, which then warns of what may befall a training.
-        langs = langs or sorted({language for pair in pairs for language in pair.split("-")})
+        langs = langs or sorted({name for pair in options.lang_pairs for name in pair.split("-")})
         if not langs:
-            raise ConfigError(
-                "its task is multilingual, and it names no languages; name a file "
-                "that fairseq-train has saved"
-            )
-        style = values.get("lang_tok_style") or LangTokStyle.multilingual.value
-        if style not in [one.value for one in LangTokStyle]:
-            raise ConfigError(f"its task has lang_tok_style {shown(style)}, which is unknown")
-        specs = values.get("langtoks_main")
-        if specs is None:
-            decoder = "tgt" if values.get("decoder_langtok") else None
-            specs = (values.get("encoder_langtok"), decoder)
-        if not isinstance(specs, (list, tuple)) or len(specs) != 2:
-            raise ConfigError('its task has langtoks that are no pair for "main"')
+            raise ConfigError("its task is multilingual, and it names no languages")
+        decoder = "tgt" if options.decoder_langtok else None
+        source_spec, target_spec = options.langtoks_main or (options.encoder_langtok, decoder)
         return cls(
             tuple(langs),
-            str(style),
-            tuple(_names(values, "langtoks_specs")) or (LangTokSpec.main.value,),
-            _spec(specs[0]),
-            _spec(specs[1]),
-            bool(values.get("lang_tok_replacing_bos_eos")),
+            options.lang_tok_style.value,
+            tuple(options.langtoks_specs) or (LangTokSpec.main.value,),
+            source_spec,
+            target_spec,
+            options.lang_tok_replacing_bos_eos,
             f"extra_data_{LangTokSpec.mono_dae.value}" in values,
-            bool(values.get("add_data_source_prefix_tags")),
+            options.add_data_source_prefix_tags,
         )
 
     def task_options(self) -> JsonObject:
-        """All options of fairseq's task: these, and defaults."""
+        """Return all options of fairseq's task: these, and defaults."""
         parser = ArgumentParser()
         TranslationMultiSimpleEpochTask.add_args(parser)
         defaults = vars(parser.parse_args(["."]))
@@ -183,20 +194,21 @@ class Multilingual:
 
     @property
     def known(self) -> str:
-        """Its languages, to read."""
+        """The languages in a sentence."""
         return ", ".join(sorted(self.langs))
 
     def augment(self, dictionary: Dictionary) -> None:
-        """Add the tokens to a dictionary, as fairseq does where it loads one."""
+        """Add the tokens to a dictionary, as fairseq does."""
         extra = self.options()["extra_data"]
         augment_dictionary(dictionary, list(self.langs), self.style, self.specs, extra)
         for tag in TAGS if self.has_tags else ():
             dictionary.add_symbol(tag)
 
     def check(self, languages: tuple[str, str]) -> None:
-        """
+        """Check that the model has these languages, source and target.
+
         Raises:
-            ConfigError: it has not both of them, source and target.
+            ConfigError: a language is none of the model's.
         """
         for flag, language in zip(("-s", "-t"), languages):
             if language not in self.langs:
@@ -211,10 +223,10 @@ class Multilingual:
 
         Args:
             languages: source and target.
-            dictionaries: of both, with the tokens.
+            dictionaries: those of both, with the tokens.
 
         Raises:
-            ConfigError: a language is none of the model's, or its token has no place.
+            ConfigError: a language, or its token, is unknown.
         """
         self.check(languages)
         source, target = languages
@@ -239,14 +251,11 @@ class Multilingual:
 
 
 def adopt(multilingual: Multilingual, task: FairseqTask, name: str) -> None:
-    """Let a task be of a checkpoint's languages: its dictionaries get their tokens.
-
-    Args:
-        name: the checkpoint's file, for messages.
+    """Give a task the languages of the checkpoint ``name``, and its dictionaries their tokens.
 
     Raises:
-        CheckpointError: the task's languages are none of the checkpoint's, or it was given those of
-            another one.
+        CheckpointError: the checkpoint lacks the task's languages, or those of another checkpoint
+            differ.
     """
     if getattr(task, "multilingual", None) not in (None, multilingual):
         raise CheckpointError(
@@ -264,31 +273,9 @@ def adopt(multilingual: Multilingual, task: FairseqTask, name: str) -> None:
     task.multilingual = multilingual
 
 
-def _names(values: Mapping[str, object], name: str) -> list[str]:
-    """Return a list of names, which fairseq also takes with commas between them."""
-    value = values.get(name) or []
-    names = value.split(",") if isinstance(value, str) else value
-    if (
-        not isinstance(names, (list, tuple))
-        or len(names) > MOST
-        or not all(isinstance(one, str) and NAME.fullmatch(one) for one in names)
-    ):
-        raise ConfigError(f"its task has {name} that are no list of names")
-    return list(names)
-
-
 def _beside(folder: str, listed: str) -> str:
-    """Return the path of the list of languages, which is not where it was in training."""
+    """Return the path of a list of languages, which training had elsewhere."""
     path = os.path.join(folder, os.path.basename(listed))
     if not os.path.isfile(path):
         raise ConfigError(f"its languages are listed in a file; put that beside it, as {path}")
     return path
-
-
-def _spec(value: object) -> str | None:
-    """Return which token stands somewhere."""
-    if not value:
-        return None
-    if not isinstance(value, str) or not SPEC.fullmatch(value):
-        raise ConfigError(f"its task has the language token {shown(value)}, which is unknown")
-    return value

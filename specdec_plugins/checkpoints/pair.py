@@ -1,4 +1,4 @@
-"""The two roles: loading a verifier and a drafter, and checking that they belong together."""
+"""Loading a verifier and a drafter, and checking that they belong together."""
 
 from __future__ import annotations
 
@@ -11,91 +11,83 @@ from fairseq.tasks import FairseqTask
 from fairseq.utils import split_paths
 
 from specdec_plugins.checkpoints.loading import is_drafter, load_model, load_state
-from specdec_plugins.decoding.steps.supported import check_supported
-from specdec_plugins.files.errors import CheckpointError, UnsupportedModelError
+from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.models.drafter import Drafter
 
 Path = str | os.PathLike[str]
 
 
 def split_pair(path: str, verifier: str | None) -> tuple[str, str | None]:
-    """Drafter and verifier of a ``--path`` that may name both, in either order, as fairseq does.
+    """Return drafter and verifier of a ``--path`` that may name both, in either order.
 
     Args:
         verifier: the path given with ``--AR-path``, which leaves nothing to split.
 
     Raises:
-        CheckpointError: as ``load_state``; or the two are not a drafter and a verifier.
+        CheckpointError: as :func:`load_state`; or the two are not a drafter and a verifier.
     """
     parts = [path] if os.path.exists(path) else split_paths(path)
     if len(parts) == 1:
         return path, verifier
-    if verifier is not None or len(parts) > 2:
-        raise CheckpointError(
-            f"--path {path}: names {len(parts)} checkpoints; give the drafter's, and the "
-            "verifier's with --AR-path, or both as drafter.pt:verifier.pt"
-        )
-    roles = [is_drafter(load_state(part, as_transformer=True)) for part in parts]
-    if sum(roles) != 1:
-        both = "drafters" if roles[0] else "verifiers"
-        raise CheckpointError(f"--path {path}: both are {both}; give one of each")
-    drafter, other = parts if roles[0] else parts[::-1]
-    return drafter, other
+    if len(parts) == 2 and verifier is None:
+        roles = [is_drafter(load_state(part, as_transformer=True)) for part in parts]
+        if sum(roles) == 1:
+            drafter, other = parts if roles[0] else parts[::-1]
+            return drafter, other
+    raise CheckpointError(
+        f"--path {path}: give the drafter's checkpoint, and the verifier's with --AR-path, or one "
+        "of each as drafter.pt:verifier.pt"
+    )
 
 
 def unwrapped(model: Any) -> BaseFairseqModel:
-    """Return the model itself, without what fairseq wraps it in for several workers."""
+    """Return the model inside fairseq's wrappers for several workers."""
     while not isinstance(model, BaseFairseqModel) and hasattr(model, "module"):
         model = model.module
     return model
 
 
 def load_verifier(path: Path, task: FairseqTask) -> TransformerModelBase:
-    """Return the verifier of a checkpoint: frozen, in evaluation mode.
+    """Return the verifier of a checkpoint, frozen and in evaluation mode.
 
     Raises:
-        CheckpointError: as :func:`load_model`; or the file holds a drafter, or a model that cannot
-            be verified with.
+        CheckpointError: as :func:`load_model`; or the model is no Transformer of fairseq's.
     """
     model = load_model(path, task)
-    if isinstance(model, Drafter):
-        raise CheckpointError(
-            f"{path}: is a drafter, not a verifier; give the drafter with --path and the "
-            "verifier with --AR-path"
-        )
-    try:
-        check_supported(model)
-    except UnsupportedModelError as error:
-        raise CheckpointError(f"{path}: {error}") from error
+    if not isinstance(model, TransformerModelBase):
+        raise _other_role(path, "verifier", model)
     return model.requires_grad_(False)
 
 
 def load_drafter(path: Path, task: FairseqTask) -> Drafter:
-    """Return the drafter of a checkpoint, in evaluation mode.
+    """Return the drafter of a checkpoint, frozen and in evaluation mode.
 
     Raises:
-        CheckpointError: as :func:`load_model`; or the file does not hold a drafter.
+        CheckpointError: as :func:`load_model`; or the model is no drafter.
     """
     model = load_model(path, task)
     if not isinstance(model, Drafter):
-        raise CheckpointError(
-            f"{path}: is no drafter (its architecture is {type(model).__name__}); give the "
-            "drafter with --path and the verifier with --AR-path"
-        )
+        raise _other_role(path, "drafter", model)
     return model.requires_grad_(False)
+
+
+def _other_role(path: Path, role: str, model: BaseFairseqModel) -> CheckpointError:
+    return CheckpointError(
+        f"{path}: is no {role} (its architecture is {type(model).__name__}); give the drafter "
+        "with --path and the verifier with --AR-path"
+    )
 
 
 def check_pair(drafter: Drafter, verifier: TransformerModelBase) -> None:
     """Attach the verifier to the drafter.
 
     Raises:
-        CheckpointError: the two do not speak of the same dictionary or widths.
+        CheckpointError: their dictionaries or widths differ.
     """
-    ours = drafter.target_vocabulary
-    theirs = len(verifier.decoder.dictionary)
-    if ours is not None and ours != theirs:
+    size, other = drafter.target_vocabulary, len(verifier.decoder.dictionary)
+    if size is not None and size != other:
         raise CheckpointError(
-            f"the drafter's target dictionary has {ours} entries, the verifier's {theirs}; "
+            f"the drafter's target dictionary has {size} entries, the verifier's {other}; "
             "the two must be trained with the same dictionaries"
         )
     try:

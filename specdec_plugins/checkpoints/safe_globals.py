@@ -22,29 +22,24 @@ FORCE_ANYTHING = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 
 
 def register_safe_globals() -> None:
-    """Allow what fairseq's checkpoints hold in every restricted ``torch.load`` of this process.
+    """Allow the contents of fairseq's checkpoints in every restricted ``torch.load``.
 
-    fairseq leaves ``weights_only`` open, and torch 2.6 and later then read restrictedly: without
-    this, neither training could be resumed nor ``fairseq-generate`` load a model. May be called
-    any number of times.
+    fairseq does not set ``weights_only``, and torch 2.6 and later then restrict reading: training
+    could not be resumed, nor could ``fairseq-generate`` load a model.
     """
     known = torch.serialization.get_safe_globals()
     torch.serialization.add_safe_globals([g for g in safe_globals() if g not in known])
 
 
 def force_weights_only() -> None:
-    """Make a ``torch.load`` that leaves the choice open restricted on torch 2.4 and 2.5 as well.
-
-    For programs in which fairseq itself opens the checkpoints. Later versions of torch do this
-    by themselves; where the user has set either of torch's own variables, that choice stands.
-    """
+    """Restrict fairseq's ``torch.load`` on torch 2.4 and 2.5, too, unless the user decided."""
     major, minor = (int(part) for part in torch.__version__.split(".")[:2])
     if (major, minor) < (2, 6) and FORCE_ANYTHING not in os.environ:
         os.environ.setdefault(FORCE_WEIGHTS_ONLY, "1")
 
 
 class _Dtype:
-    """Stands for ``numpy.dtype`` in a checkpoint: plain numbers only, and in no odd layout."""
+    """A stand-in for ``numpy.dtype``: plain numbers only."""
 
     def __init__(self, code: str, *_: object) -> None:
         if not re.fullmatch(r"[biufc]\d+", code):
@@ -56,10 +51,9 @@ class _Dtype:
 
 
 class _Array(np.ndarray):
-    """Stands for ``numpy.ndarray`` in a checkpoint; saved again, it is an ordinary array.
+    """A stand-in for ``numpy.ndarray``; saved again, it is an ordinary array.
 
-    The real class would accept raw bytes as an array of Python objects, that is, as pointers to
-    whatever the file's author likes.
+    The real class would take bytes for Python objects, that is, for any pointers.
     """
 
     def __new__(cls, *_: object) -> _Array:
@@ -74,7 +68,7 @@ class _Array(np.ndarray):
 
 
 def _numpy_stand_ins() -> Iterator[Callable[..., object]]:
-    """The above, and the functions that rebuild values, by the names that checkpoints ask for."""
+    """Yield stand-ins for numpy's classes and functions, under their names."""
     yield _named(_Dtype, "numpy", "dtype")
     yield _named(_Array, "numpy", "ndarray")
     for module in ("numpy.core.multiarray", "numpy._core.multiarray"):  # numpy 1 and numpy 2
@@ -96,7 +90,7 @@ def _named(stand_in: Callable[..., object], module: str, name: str) -> Callable[
 
 @lru_cache(maxsize=1)
 def safe_globals() -> tuple[Any, ...]:
-    """Return the allow-list: containers, configuration nodes and numbers, nothing that acts."""
+    """Return the allow-list: containers, nodes of configurations and numbers."""
     nodes = omegaconf.nodes
     return (
         argparse.Namespace,

@@ -1,8 +1,8 @@
-"""Give weights today's names, for commands that copy weights without building their model.
+"""Give weights today's names, for commands that copy weights.
 
-fairseq renames the weights of older checkpoints while it loads them into a model: a fused matrix of
+A model of fairseq's renames the weights of older checkpoints when it loads them: a fused matrix of
 queries, keys and values (before November 2019), ``layer_norms.N``, ``embed_out``. So the model is
-built here too, without memory of its own, and does that.
+built here, too, but without memory.
 """
 
 from __future__ import annotations
@@ -26,22 +26,20 @@ from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.host.checkpoints import without_memory
 from specdec_plugins.host.packed_encoder import without_copies
 
-SIDES = ("encoder", "decoder")
-
 
 def load_upgraded(path: str | os.PathLike[str], as_transformer: bool = False) -> State:
-    """Read a checkpoint as ``load_state`` does; a Transformer's weights have today's names.
+    """Read a checkpoint, and give a Transformer's weights today's names.
 
-    What is not a Transformer is this plugin's own, whose weights never had other names.
+    Weights of the plugin's own models never had others.
 
     Raises:
-        CheckpointError: as ``load_state``; or the weights are not those of the Transformer that the
-            configuration describes, so that some would be lost.
+        CheckpointError: as :func:`load_state`; or the weights are not those of the Transformer that
+            the configuration describes.
     """
     name, state = os.fspath(path), load_state(path, as_transformer)
     cfg, weights = state["cfg"]["model"], state["model"]
     if is_transformer(state):
-        # Every layer that was saved: those to keep are chosen where the file is loaded.
+        # All layers: pruning is for those who load the file.
         whole = {**vars(cfg), "encoder_layers_to_keep": None, "decoder_layers_to_keep": None}
         task = TranslationTask(TranslationConfig(), *_dictionaries(name, weights))
         with without_memory():
@@ -59,7 +57,7 @@ def load_upgraded(path: str | os.PathLike[str], as_transformer: bool = False) ->
 def _dictionaries(name: str, weights: Mapping[str, torch.Tensor]) -> list[Dictionary]:
     """Return dictionaries as long as the tables of embeddings, source and target."""
     dictionaries = []
-    for side in SIDES:
+    for side in ("encoder", "decoder"):
         table = weights.get(f"{side}.embed_tokens.weight")
         if table is None:
             raise CheckpointError(

@@ -30,8 +30,8 @@ from statistics import median
 import torch
 
 from specdec_plugins.checkpoints.architectures import AS_TRANSFORMER
-from specdec_plugins.decoding.engine_choice import engine_name
 from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.engines.choice import engine_name
 from specdec_plugins.evaluation.differences import Tokens, decode, gap
 from specdec_plugins.evaluation.systems import parse_system
 from specdec_plugins.evaluation.table import markdown

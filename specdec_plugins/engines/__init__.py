@@ -1,2 +1,1 @@
-"""How pure steps are run: by PyTorch as they are, or by an engine that compiles them. No fairseq in
-here."""
+"""Engines run pure steps: PyTorch as it is, OpenVINO, CUDA graphs. No fairseq in here."""

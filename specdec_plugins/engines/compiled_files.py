@@ -1,4 +1,4 @@
-"""What was compiled, and the weights that it was compiled from, on disk. No fairseq in here."""
+"""Compiled models, and weights, as files in the user's cache folder. No fairseq in here."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import logging
 import mmap
 import re
 import shutil
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -23,116 +24,98 @@ from specdec_plugins.machine import cache_folder, make_cache_folder, processor_n
 logger = logging.getLogger(__name__)
 
 ACCIDENTAL = re.compile(r"___torch_mangle_\d+\.?|#.*")
-"""The parts of a printed graph that tell where its code stands and what has been traced before."""
-
+"""The parts of a printed graph that depend on line numbers and on earlier traces."""
 LARGE = 2**18
 """Bytes of weights that are worth a file of their own."""
-DIGEST = hashlib.sha256().digest_size
+FULL = 2**31
+"""Bytes above which files of earlier days go when new ones are written."""
+DAY = 86_400
+"""Seconds; younger files may belong to the same models as the new ones."""
 
-Content = bytes | memoryview
-
-
-class Kept:
-    """What a file holds, where it is mapped into memory."""
-
-    def __init__(self, mapped: mmap.mmap) -> None:
-        self._mapped = mapped
-        whole = memoryview(mapped)
-        self.digest, self.content = whole[:DIGEST].tobytes(), whole[DIGEST:]
-
-    def rest(self) -> None:
-        """Let go of the memory: what is read again is read from the file."""
-        self._mapped.madvise(mmap.MADV_DONTNEED)
+Buffer = bytes | memoryview | mmap.mmap
 
 
 class CompiledFiles:
-    """Files named by all that is compiled: the computation, its weights, versions, settings and
-    processor; and files of weights, named by what they hold."""
+    """Files named by a digest of the computation, its weights, versions, settings and processor.
+
+    The files of a version replace those of the version before.
+    """
 
     def __init__(self, settings: Mapping[str, object]) -> None:
-        """``settings``: what the result depends on beside the computation and this machine."""
+        """``settings``: whatever else the compiled model depends on."""
         about = {**settings, "torch": torch.__version__, "processor": processor_name()}
-        self._about = json.dumps(about, sort_keys=True).encode()
+        self._about = json.dumps(about, sort_keys=True)
         self._folder = cache_folder() / "compiled" / specdec_plugins.__version__
 
     def path(self, fingerprint: str, sizes: object = None) -> Path:
-        """Return the file of a computation of that fingerprint, which need not exist.
-
-        ``sizes``: what it is compiled for.
-        """
-        digest = hashlib.sha256(fingerprint.encode() + json.dumps(sizes).encode())
-        return self._folder / f"{digest.hexdigest()[:32]}.bin"
+        """Return the file of a computation, compiled for inputs of these sizes."""
+        return self._named(fingerprint.encode() + json.dumps(sizes).encode(), "bin")
 
     def fingerprint(self, traced: torch.jit.ScriptModule) -> str:
-        """Return what tells a traced computation and its weights from others, compiled like
-        this."""
+        """Return the digest of a traced computation and its weights."""
         graph = traced.inlined_graph
         return self.digest(ACCIDENTAL.sub("", str(graph)), _tensors(traced, graph))
 
-    def digest(self, described: str, tensors: Iterable[Tensor]) -> str:
-        """Return what tells a computation from others: how it is described, and its weights."""
-        digest = hashlib.sha256(self._about)
-        digest.update(described.encode())
+    def digest(self, description: str, tensors: Iterable[Tensor]) -> str:
+        """Return the digest of a computation from its description and its weights."""
+        digest = hashlib.sha256(f"{self._about}{description}".encode())
         for tensor in tensors:
-            digest.update(str(tensor.dtype).encode() + str(list(tensor.shape)).encode())
+            digest.update(f"{tensor.dtype}{list(tensor.shape)}".encode())
             digest.update(_content(tensor))
         return digest.hexdigest()
 
-    def keeps(self, fingerprint: str) -> bool:
-        """Return whether there is a file of it, for inputs of any sizes."""
-        return self.path(fingerprint).exists()
-
     def map_weights(self, traced: torch.jit.ScriptModule) -> None:
-        """Let the large weights of a traced computation lie in files, if these can be written: they
-        stay what they are, and take memory from when they are read. What is compiled has its own.
+        """Map the large weights of a traced computation from files, where these can be written.
+
+        Compiled models have copies of the weights; mapped ones take no memory until they are read.
         """
         for tensor in _tensors(traced, traced.inlined_graph):
-            if tensor.nbytes >= LARGE:
-                content = _content(tensor)
-                path = self._folder / f"{hashlib.sha256(content).hexdigest()[:32]}.weights"
-                kept = self.load(path)
-                if kept is None:
-                    self.save(path, content)
-                    kept = self.load(path)
-                if kept is not None:
-                    mapped = torch.frombuffer(kept.content, dtype=tensor.dtype)
-                    tensor.data = mapped.view_as(tensor)
-                    kept.rest()
+            content = _content(tensor)
+            if content.nbytes >= LARGE:
+                path = self._named(content, "weights")
+                stored = self.load(path) or self.save(path, content)
+                if stored is not None and len(stored) == content.nbytes:
+                    tensor.data = torch.frombuffer(stored, dtype=tensor.dtype).view_as(tensor)
 
-    def load(self, path: Path) -> Kept | None:
-        """Return what was saved under this name; None if there is nothing, or it is damaged."""
+    def load(self, path: Path) -> mmap.mmap | None:
+        """Map a file; return None if there is none."""
         try:
             with path.open("rb") as file:
-                kept = Kept(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         except (OSError, ValueError):
             return None
-        return kept if _digest(path, kept.content) == kept.digest else None
 
-    def save(self, path: Path, content: Content) -> None:
-        """Store content, whole or not at all, and remove the files of other versions."""
+    def save(self, path: Path, content: Buffer) -> mmap.mmap | None:
+        """Write a file, whole or not at all, and map it; return None if it cannot be written."""
         make_cache_folder()
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            for other in self._folder.parent.iterdir():
-                if other != self._folder:
-                    shutil.rmtree(other, ignore_errors=True)
+            self._make_room(memoryview(content).nbytes)
             with whole_file(path) as file:
-                file.write(_digest(path, content))
                 file.write(content)
         except OSError as error:
-            _warn_once(f"{path.parent}: cannot be written ({error.strerror}); not kept")
+            _warn_once(f"{self._folder}: cannot be written ({error.strerror}); not kept")
+        return self.load(path)
 
+    def _named(self, content: Buffer, suffix: str) -> Path:
+        return self._folder / f"{hashlib.sha256(content).hexdigest()[:32]}.{suffix}"
 
-def _digest(path: Path, content: Content) -> bytes:
-    """Return the digest of a file, of its name, too, which is its key."""
-    digest = hashlib.sha256(path.name.encode())
-    digest.update(content)
-    return digest.digest()
+    def _make_room(self, size: int) -> None:
+        """Remove the files of other versions, and old ones beyond the limit."""
+        for other in self._folder.parent.iterdir():
+            if other != self._folder:
+                shutil.rmtree(other, ignore_errors=True)
+        files = sorted((file.stat().st_mtime, file) for file in self._folder.iterdir())
+        excess = size + sum(file.stat().st_size for _, file in files) - FULL
+        for modified, file in files:
+            if excess > 0 and modified < time.time() - DAY:
+                excess -= file.stat().st_size
+                file.unlink(missing_ok=True)
 
 
 @cache
 def _warn_once(message: str) -> None:
-    """One warning where many files have the same fault, that of their folder."""
+    """Warn once, however many files a folder cannot take."""
     logger.warning(message)
 
 
@@ -141,8 +124,7 @@ def _content(tensor: Tensor) -> memoryview:
 
 
 def _tensors(traced: torch.jit.ScriptModule, graph: Any) -> Iterator[Tensor]:
-    """The weights of a traced computation: of its modules, and those that stand in its graph, of
-    whose methods torch's types know few."""
+    """Yield the weights of a traced computation's modules, and those in its graph."""
     yield from traced.state_dict(keep_vars=True).values()
     for node in graph.findAllNodes("prim::Constant"):
         if node.hasAttribute("value") and node.kindOf("value") == "t":

@@ -1,4 +1,4 @@
-"""Running what OpenVINO compiled, in place of a step."""
+"""Requests to a compiled model, called in place of a step."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specdec_plugins.engines.compiled_files import Buffer
 from specdec_plugins.engines.step import Results
 
 if TYPE_CHECKING:
@@ -20,19 +21,19 @@ Array = NDArray[np.generic]
 
 
 class Request:
-    """A compiled step, and what it reads and writes."""
+    """A compiled step with its input and output buffers."""
 
     def __init__(
         self,
         tensor: type[openvino.Tensor],
         compiled: openvino.CompiledModel,
         parts: Sequence[int],
-        content: memoryview,
+        content: Buffer,
     ) -> None:
         """
         Args:
-            parts: for each input of the step, how many inputs of the compiled model it fills.
-            content: what the model was made from, and reads.
+            parts: how many of the model's inputs each input of the step fills.
+            content: the memory from which the model reads its weights.
 
         Raises:
             RuntimeError: the model has more inputs or fewer.
@@ -47,120 +48,108 @@ class Request:
         ]
 
     def run(self, inputs: Sequence[Tensor]) -> list[Array]:
-        """Return the results, which the next run writes over."""
-        for place, x in zip(self._inputs, inputs, strict=True):
-            if x is not place.last:
-                place.hand(x)
+        """Return the results, which the next run overwrites."""
+        for target, x in zip(self._inputs, inputs, strict=True):
+            if x is not target.last:
+                target.set(x)
         return list(self._compiled.infer(share_outputs=True).values())
 
 
 class _Input:
-    """An input of a step, which a request reads where it lies."""
+    """An input of a step, which a request reads in the caller's memory."""
 
     def __init__(
-        self, tensor: type[openvino.Tensor], request: openvino.InferRequest, places: range
+        self, tensor: type[openvino.Tensor], request: openvino.InferRequest, indices: range
     ) -> None:
-        """``places``: among the request's inputs. Of several each is one entry of the input's
-        first two dimensions."""
-        self._tensor, self._request, self._places = tensor, request, places
+        """``indices``: the request's inputs, one for each entry of the first two dimensions."""
+        self._tensor, self._request, self._indices = tensor, request, indices
         self.last: Tensor | None = None
-        """What it reads where it lies, and need not be handed again: it may have been filled anew,
-        which costs less than to hand over another tensor."""
-        self._where: tuple[object, ...] = ()
-        """Its memory, which :attr:`_parts` keep from being another's."""
+        """The tensor that is set; filled anew, it need not be set again."""
+        self._memory: tuple[object, ...] = ()
+        """The address, shape and strides of that tensor; :attr:`_parts` keep it alive."""
 
-    def hand(self, x: Tensor) -> None:
+    def set(self, x: Tensor) -> None:
         """Let the request read ``x``."""
-        where = x.data_ptr(), x.shape, x.stride()
-        if where != self._where:
-            self.last, self._where = None, ()
-            entries = x.flatten(0, 1) if len(self._places) > 1 else [x]
+        memory = x.data_ptr(), x.shape, x.stride()
+        if memory != self._memory:
+            self.last, self._memory = None, ()
+            entries = x.flatten(0, 1) if len(self._indices) > 1 else [x]
             self._parts = [entry.contiguous() for entry in entries]
-            for place, part in zip(self._places, self._parts):
+            for index, part in zip(self._indices, self._parts):
                 shared = self._tensor(part.numpy(), shared_memory=True)
-                self._request.set_input_tensor(place, shared)
+                self._request.set_input_tensor(index, shared)
             if self._parts[0].data_ptr() != x.data_ptr():
                 return  # They are copies.
-        self.last, self._where = x, where
+        self.last, self._memory = x, memory
 
 
 class CompiledStep:
-    """What is called in place of a step.
+    """A step's requests, one for each of the first few numbers of tokens.
 
-    Where the number of tokens changes from one run to the next, OpenVINO loses as much time as half
-    a step takes: each of the first few numbers has a request of its own, and the weights once more.
+    A request that meets another number of tokens loses half a step's time.
     """
 
-    MOST = 4
-    """The most requests that are kept."""
-
-    def __init__(self, request: Callable[[int], Request], transient: int, most: int = MOST) -> None:
+    def __init__(
+        self, request: Callable[[int], Request], transient: int, max_requests: int = 4
+    ) -> None:
         """
         Args:
-            request: makes one, for rows of so many tokens.
-            transient: as of the step.
-            most: how many are made.
+            request: makes a request for rows of this many tokens.
+            transient: the step's attribute.
         """
         self._request: Callable[[int], Request] | None = request
-        self._transient, self._most = transient, most
+        self._transient, self._max = transient, max_requests
         self._requests: dict[int, Request] = {}
 
     def __call__(self, *inputs: Tensor | None, tokens: int = 0) -> Results:
-        """``tokens``: how many a row has."""
-        return self.kept(self.run(*inputs, tokens=tokens))
+        """Return the results for rows of this many tokens."""
+        return self.copied(self.run(*inputs, tokens=tokens))
 
     def run(self, *inputs: Tensor | None, tokens: int) -> list[Array]:
-        """Return the results, which the next run writes over."""
-        return self._request_for(tokens).run([x for x in inputs if x is not None])
-
-    def kept(self, results: Sequence[Array]) -> Results:
-        """Return the first results of a run, of which only the transient ones are written over."""
-        return tuple(
-            torch.from_numpy(array if place < self._transient else array.copy())
-            for place, array in enumerate(results)
-        )
-
-    def has_one(self, tokens: int) -> bool:
-        """Return whether there is a request for so many tokens, or can be."""
-        return tokens in self._requests or self._request is not None
-
-    def _request_for(self, tokens: int) -> Request:
+        """Return the results, which the next run overwrites."""
         if tokens not in self._requests:
             if self._request is None:
                 tokens = next(reversed(self._requests))
             else:
                 self._requests[tokens] = self._request(tokens)
-                if len(self._requests) == self._most:
-                    self._request = None  # and let go of what they are made from
-        return self._requests[tokens]
+                if len(self._requests) == self._max:
+                    self._request = None  # and release the uncompiled model
+        return self._requests[tokens].run([x for x in inputs if x is not None])
+
+    def copied(self, results: Sequence[Array]) -> Results:
+        """Copy the results of a run, except the transient ones."""
+        return tuple(
+            torch.from_numpy(array if index < self._transient else array.copy())
+            for index, array in enumerate(results)
+        )
+
+    def takes(self, tokens: int) -> bool:
+        """Return whether a request for this many tokens exists or can be made."""
+        return tokens in self._requests or self._request is not None
 
 
 class _ByRows:
-    """What is called in place of a step that one row has to itself more often than not."""
+    """A step for any number of rows, and the same step for a single row.
 
-    def __init__(self, several: CompiledStep, one: CompiledStep) -> None:
-        """
-        Args:
-            several: for any number of rows.
-            one: for one row, of numbers of tokens that it has a request for. It is left alone once
-                there have been several rows, the last of which is not worth compiling for.
-        """
-        self._several, self._one = several, one
-        self._always_one = True
+    After the first batch of several rows, single rows are no longer worth compiling for.
+    """
+
+    def __init__(self, several: CompiledStep, single: CompiledStep) -> None:
+        self._several, self._single = several, single
+        self._only_single = True
 
     def _step(self, rows: int, tokens: int) -> CompiledStep:
-        self._always_one &= rows == 1
-        return self._one if self._always_one and self._one.has_one(tokens) else self._several
+        self._only_single &= rows == 1
+        return self._single if self._only_single and self._single.takes(tokens) else self._several
 
 
 class CompiledSourceStep(_ByRows):
-    """What is called in place of a step over sources."""
+    """A compiled :class:`SourceStep`."""
 
     def __init__(
-        self, several: CompiledStep, one: CompiledStep, rows_at: int, tokens_at: int
+        self, several: CompiledStep, single: CompiledStep, rows_at: int, tokens_at: int
     ) -> None:
-        """``rows_at``, ``tokens_at``: as of the step."""
-        super().__init__(several, one)
+        super().__init__(several, single)
         self._at = rows_at, tokens_at
 
     def __call__(self, x: Tensor, *inputs: Tensor | None) -> Results:
@@ -169,10 +158,10 @@ class CompiledSourceStep(_ByRows):
 
 
 class CompiledCachedStep(_ByRows):
-    """What is called in place of a functional step."""
+    """A compiled :class:`CachedStep`."""
 
     def __call__(self, past: Tensor, mask: Tensor, *inputs: Tensor | None) -> Results:
         tokens = mask.size(2)
         step = self._step(past.size(2), tokens)
         *results, new = step.run(past, mask, *inputs, tokens=tokens)
-        return (*step.kept(results), torch.from_numpy(new))
+        return (*step.copied(results), torch.from_numpy(new))

@@ -1,4 +1,4 @@
-"""Steps replayed as CUDA graphs: a step's kernels are launched at once. No fairseq in here."""
+"""Steps replayed as CUDA graphs, which launch all kernels at once. No fairseq in here."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from specdec_plugins.engines.eager import EagerEngine
 logger = logging.getLogger(__name__)
 
 Replay = Callable[[], None]
-"""A function of tensors that never move, or what has been recorded of one."""
+"""A function of tensors that never move, or its recording."""
 
 
 @dataclass(frozen=True)
 class Buckets:
-    """The few sizes of what is recorded: each twice the one before it."""
+    """The sizes of recordings, each twice the size before."""
 
     width: int = 128
     """Positions of the smallest cache."""
@@ -28,37 +28,36 @@ class Buckets:
     """Tokens of the shortest source."""
 
     def rows(self, rows: int) -> int:
-        """Rows of a batch."""
+        """Return the rows of a batch."""
         return 1 << (rows - 1).bit_length()
 
     def positions(self, count: int) -> int:
-        """Positions of a cache that has room for so many."""
+        """Return the positions of a cache that needs ``count``."""
         return _doubled(self.width, count)
 
     def sources(self, tokens: int) -> int:
-        """Source tokens."""
+        """Return the number of source tokens."""
         return _doubled(self.source, tokens)
 
 
-def _doubled(size: int, least: int) -> int:
-    while size < least:
+def _doubled(size: int, min_: int) -> int:
+    while size < min_:
         size *= 2
     return size
 
 
 class CudaGraphsEngine(EagerEngine):
-    """Records what a whole step does, and replays it: without the host, which takes longer to
-    launch a step's kernels than a GPU to run them.
+    """Record whole steps and replay them; what cannot be recorded runs as it is.
 
-    What cannot be recorded is run as it is, step by step.
+    The host takes longer to launch a step's kernels than a GPU to run them.
     """
 
     name = "cuda-graphs"
     WARM_UP = 2
-    """Times that something is run before it is recorded: it makes what is made once."""
+    """Runs before a recording, in which CUDA allocates what it allocates once."""
     ATTENTION = (SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH)
-    """Not cuDNN's, which torch 2.11 and later prefer on Hopper in half precision: of every shape it
-    builds a plan first, tens of milliseconds each, and small ones it does not do faster."""
+    """Not cuDNN's, which torch 2.11 and later prefer on Hopper in half precision: it plans every
+    shape for tens of milliseconds, and is no faster on small ones."""
 
     def __init__(
         self,
@@ -66,33 +65,33 @@ class CudaGraphsEngine(EagerEngine):
         buckets: Buckets | None = None,
         record: Callable[[Replay], Replay] | None = None,
     ) -> None:
-        """``record``: in place of CUDA's own way; it may run what it is given."""
+        """``record``: records in place of CUDA; it may run its argument."""
         super().__init__(precision)
         self.buckets = buckets or Buckets()
         self._record = record
         self._pool: Any = None
         self._aside: Any = None
-        """The stream of warm-ups: each new one would have a workspace of its own."""
+        """The stream of warm-ups; a new stream would allocate a workspace."""
         self._runners: set[str] = set()
-        """What the steps so far were run by, which :attr:`name` says."""
+        """The engines that ran the steps so far."""
 
     def _run_by(self, runner: str) -> None:
         self._runners.add(runner)
         self.name = " and ".join(sorted(self._runners))
 
     def fall_back(self, reason: str) -> None:
-        """Know that steps are run as they are; the first time a warning says why."""
+        """Note that steps are not recorded; the first time, warn."""
         if reason not in self.fallbacks:
             self.fallbacks.append(reason)
             logger.warning("%s: %s; eager runs the steps", CudaGraphsEngine.name, reason)
             self._run_by(EagerEngine.name)
 
     def record(self, part: Replay, device: torch.device) -> Replay:
-        """What does the same as ``part``, which is run; what it made in passing is kept."""
+        """Run ``part``, and return its recording; what it allocates stays allocated."""
         self._run_by(CudaGraphsEngine.name)
         if self._record is not None:
             return self._record(part)
-        # What is replayed was chosen when it was recorded.
+        # A replay runs the kernels that were chosen for the recording.
         with torch.cuda.device(device), sdpa_kernel(list(self.ATTENTION)):
             return self._captured(part)
 
@@ -108,7 +107,7 @@ class CudaGraphsEngine(EagerEngine):
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
             part()
-        # All share what they need in passing: none runs beside another.
+        # Recordings never overlap, so they share memory.
         self._pool = graph.pool()
         replay: Replay = graph.replay
         return replay

@@ -1,5 +1,4 @@
-"""Steps run by PyTorch as they are: on any device, in any floating-point type. The reference. No
-fairseq in here."""
+"""The reference engine: PyTorch, on any device. No fairseq in here."""
 
 from __future__ import annotations
 
@@ -13,13 +12,13 @@ from specdec_plugins.engines.step import CachedStep, Run, Step
 
 
 class EagerEngine:
-    """Runs steps as they are, in the precision of their weights."""
+    """Run steps as they are, in the precision of their weights."""
 
     name = "eager"
     sizes = Sizes()
 
     def __init__(self, precision: str = "float32") -> None:
-        """``precision``: of the models that it will be given."""
+        """``precision``: that of the models."""
         self.precision = precision
         self.about: dict[str, object] = {}
         self.fallbacks: list[str] = []

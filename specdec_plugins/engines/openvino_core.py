@@ -1,40 +1,79 @@
-"""OpenVINO's core, and what it can do on this machine. No fairseq in here."""
+"""OpenVINO's core, and its abilities on this machine. No fairseq in here."""
 
 from __future__ import annotations
 
 import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specdec_plugins.engines.imports import installed_openvino
+from specdec_plugins.files.errors import EngineError
 
 if TYPE_CHECKING:
     from openvino import Core
 
 logger = logging.getLogger(__name__)
 
+TELEMETRY = "openvino_telemetry"
+
+
+def has_openvino() -> bool:
+    """Return whether OpenVINO is installed."""
+    return find_spec("openvino") is not None
+
+
+@contextmanager
+def without_telemetry() -> Iterator[None]:
+    """Hide the module by which OpenVINO and NNCF, imported in here, would report their use."""
+    before = sys.modules.get(TELEMETRY)
+    sys.modules[TELEMETRY] = None  # type: ignore[assignment]  # Python's own way to hide a module
+    try:
+        yield
+    finally:
+        del sys.modules[TELEMETRY]
+        if before is not None:
+            sys.modules[TELEMETRY] = before
+
+
+def installed_openvino() -> Any:
+    """Return the module.
+
+    Raises:
+        EngineError: it cannot be imported.
+    """
+    try:
+        with without_telemetry():
+            import openvino
+    except ImportError as error:
+        raise EngineError(
+            f"--engine openvino, --precision int8: OpenVINO cannot be imported ({error}); pip "
+            "install 'specdec-plugins[openvino,int8]', or use --engine eager"
+        ) from error
+    return openvino
+
 
 @cache
 def core() -> Core:
-    """Return the process's one and only, to its end.
+    """Return the core of this process, which lives to its end.
 
-    Every core brings a stack for handlers of signals. When it goes, it puts back the one that was
-    there before it, even if that went with another core: of two, the first signal after them, such
-    as that of Ctrl-C, would end the process.
+    Each core installs a stack of signal handlers, and on its way out restores the stack it found,
+    even one that another core has freed: the next signal would then end the process.
     """
     made = installed_openvino().Core()
-    made.get_versions("CPU")  # It brings the stack when it is first asked for something.
+    made.get_versions("CPU")  # The stack is installed at the first use.
     return made
 
 
 @cache
 def takes(option: str, value: str) -> bool:
     """Return whether this version of OpenVINO knows an option."""
-    # Another core, since what a core is told holds for all that it compiles.
-    other = installed_openvino().Core()
-    other.get_versions("CPU")  # Before that it takes whatever it is given.
+    other = installed_openvino().Core()  # A property would hold for all that a core compiles.
+    other.get_versions("CPU")  # Before this, any option is taken.
     try:
         other.set_property("CPU", {option: value})
     except RuntimeError:
@@ -42,23 +81,12 @@ def takes(option: str, value: str) -> bool:
     return True
 
 
-def computed_precision(precision: str) -> str:
-    """Return the precision that OpenVINO computes in here if it is asked for one.
-
-    Raises:
-        EngineError: OpenVINO is not installed.
-    """
-    return "float32" if precision == "bfloat16" and not has_bfloat16() else precision
-
-
 @cache
 def has_bfloat16() -> bool:
-    """Return whether OpenVINO computes in bfloat16 here if it is told to. On a processor without it
-    takes float32 and does not say so, and what it says of the processor is not always so: a product
-    of a number that bfloat16 has to round tells. A warning says that there is none.
+    """Return whether OpenVINO computes in bfloat16 here; if not, warn.
 
-    Raises:
-        EngineError: OpenVINO is not installed.
+    Where it cannot, it silently computes in float32, and its list of the processor's abilities is
+    not reliable. So multiply a number that bfloat16 has to round.
     """
     openvino, size = installed_openvino(), 64
     from openvino import opset13 as operations
@@ -75,3 +103,8 @@ def has_bfloat16() -> bool:
     if not rounded:
         logger.warning("OpenVINO has no bfloat16 on this processor, and takes float32 in its place")
     return rounded
+
+
+def computed_precision(precision: str) -> str:
+    """Return the precision in which OpenVINO computes here if this one is asked for."""
+    return "float32" if precision == "bfloat16" and not has_bfloat16() else precision

@@ -10,8 +10,10 @@ from specdec_plugins.models.layers import Map, Projection
 
 
 def pack(step: Step) -> None:
-    """Let oneDNN reorder a step's weights once for all calls, where this torch and processor can:
-    for a few rows on a CPU its products are then about twice as fast."""
+    """Let oneDNN reorder a step's weights, if this torch and processor can.
+
+    Products of a few rows on a CPU are then about twice as fast.
+    """
     for projection in step.projections:
         run = _packed(projection)
         if run is not None:
@@ -19,7 +21,7 @@ def pack(step: Step) -> None:
 
 
 def _packed(projection: Projection) -> Map | None:
-    """Return what computes it, or None where that cannot be had, or is there already."""
+    """Return the packed product; None if it is impossible or the weights are packed already."""
     weight, bias = projection.weight, projection.bias
     if weight is None or weight.device.type != "cpu":
         return None

@@ -1,4 +1,4 @@
-"""The few sizes to which what a step is handed is padded. No fairseq in here."""
+"""The sizes of the inputs of steps. No fairseq in here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 def _steps(first: int, *runs: tuple[int, int]) -> Iterator[int]:
-    """``first``, then in steps of so many up to so many, run by run."""
+    """Yield ``first``, then numbers ``step`` apart up to ``last``, run by run."""
     yield first
     for step, last in runs:
         while first < last:
@@ -16,46 +16,46 @@ def _steps(first: int, *runs: tuple[int, int]) -> Iterator[int]:
 
 
 class Sizes:
-    """The sizes that steps are handed: here exactly what there is, with room for the new keys and
-    values behind those that are cached."""
+    """Exact sizes, with room for new keys and values behind the cached ones."""
 
     exact = True
     CHUNK = 64
     """Positions by which the cache grows."""
 
     def room(self, positions: int) -> int:
-        """Positions that a cache has where so many are needed."""
+        """Return the positions of a cache that needs this many."""
         return -(-max(positions, 1) // self.CHUNK) * self.CHUNK
 
     def slots(self, tokens: int) -> int:
-        """New tokens."""
+        """Return the number of new tokens."""
         return tokens
 
     def block(self, prefix: int, slots: int) -> int:
-        """New tokens of a prefix, and the slots of a block behind them."""
+        """Return the new tokens of a prefix and the slots of the block behind it."""
         return prefix + slots
 
     def source(self, tokens: int) -> int:
-        """Source tokens."""
+        """Return the number of source tokens."""
         return tokens
 
     def rows(self, rows: int) -> int:
-        """Rows of a batch."""
+        """Return the rows of a batch."""
         return rows
 
 
 class PaddedSizes(Sizes):
-    """A few sizes: where one changes from call to call, an engine may lose as much time as some of
-    a step takes, and more where it meets one for the first time. Of the cache a step is handed all;
-    masks are always given."""
+    """A few sizes, for engines to which every new size costs time.
+
+    A step gets the whole cache, and always masks.
+    """
 
     exact = False
     CACHED = tuple(_steps(32, (32, 128), (64, 512), (256, 4096)))
     SOURCE = tuple(_steps(16, (8, 32), (16, 64), (32, 128), (64, 512), (256, 4096)))
     # A draft of a round number of tokens goes with the one before it.
     SLOTS = (1, 5, *_steps(9, (8, 33), (16, 129), (64, 1025)))
-    # Mostly what one step has committed, now and then two. Few of them: what is compiled for one
-    # holds the weights once more, and what is read in turn leaves the processor's cache.
+    # The tokens that a step or two have committed. Few sizes, since a model compiled for each holds
+    # the weights once more, and models that take turns leave the processor's cache.
     PREFIX = (8, 16, *_steps(32, (32, 256), (256, 4096)))
     ROWS = tuple(_steps(1, (1, 4), (2, 8), (4, 16), (8, 64), (32, 256), (128, 4096)))
 
@@ -76,6 +76,6 @@ class PaddedSizes(Sizes):
 
 
 def _at_least(size: int, sizes: tuple[int, ...]) -> int:
-    """Return the first of the sizes that holds so many; beyond them, as many as there are."""
-    place = bisect_left(sizes, size)
-    return sizes[place] if place < len(sizes) else size
+    """Return the first of the sizes that is large enough; beyond them, ``size``."""
+    index = bisect_left(sizes, size)
+    return sizes[index] if index < len(sizes) else size

@@ -1,4 +1,4 @@
-"""Pure steps: what an engine can run. No fairseq in here."""
+"""Pure steps, which engines run. No fairseq in here."""
 
 from __future__ import annotations
 
@@ -20,52 +20,56 @@ Run = Callable[..., Results]
 
 
 class Step(nn.Module):
-    """A function of tensors alone: it keeps no state.
+    """A function of tensors that keeps no state.
 
-    An input may be None where there is nothing to say; an engine that compiles steps wants those
-    that :meth:`example` has.
+    An input may be None; engines that compile steps expect the same ones as in :meth:`example`.
     """
 
     transient = 0
-    """The number of first results that are to be read before the step is run again; until then they
-    are the caller's, to be changed, too."""
+    """The number of first results that the next run overwrites; until then the caller may change
+    them."""
 
     projections: Sequence[Projection] = ()
-    """Its linear maps, whose weights an engine may hold in another form."""
+    """The linear maps, whose weights an engine may hold in another form."""
     lookups: Sequence[Tensor] = ()
-    """Matrices of which it looks up rows."""
+    """Matrices whose rows are looked up."""
 
     def example(self) -> tuple[Tensor | None, ...]:
-        """Inputs of small and different sizes, for an engine that traces what is done with them;
-        None for those that there never are."""
+        """Return inputs of small, distinct sizes to trace; None for inputs that never occur."""
         raise NotImplementedError
 
 
 class SourceStep(Step):
-    """A step over sources, of which there are a few lengths again and again."""
+    """A step over sources."""
 
     rows_at, tokens_at = 0, 1
-    """The dimensions of its first input that count rows and source tokens."""
+    """The dimensions of the first input that count rows and source tokens."""
 
     def example(self, rows: int = 2, tokens: int = 7) -> tuple[Tensor | None, ...]:
-        """Inputs for so many rows of so many tokens."""
+        """Return inputs for ``rows`` sources of ``tokens`` tokens."""
         raise NotImplementedError
 
 
 class CachedStep(Step):
-    """A step over keys and values of the tokens before; those of the new ones are its last result,
-    ``(layers, 2, rows, heads, slots, dim)``, which is to be read before it is run again."""
+    """A step over cached keys and values; its last result is those of the new tokens.
+
+    That result is ``(layers, 2, rows, heads, slots, dim)``, and the next run overwrites it.
+    """
 
     layers: list[DecoderLayerRunner]
     run: Callable[..., Results]
-    """The step, with the self-attention of every layer given first: a sequence of
+    """The step as a function whose first argument is each layer's self-attention, a sequence of
     :data:`~specdec_plugins.models.layers.Attend`."""
     memory_at: int
-    """Which of the inputs is :data:`~specdec_plugins.models.layers.KeysValues`."""
+    """The index of the input that is :data:`~specdec_plugins.models.layers.KeysValues`."""
 
     def example(self, rows: int = 2, tokens: int = 5, others: int = 7) -> tuple[Tensor | None, ...]:
-        """Inputs of :meth:`run`: so many new ``tokens`` in so many ``rows``. Every size that is
-        neither, and changes from call to call, as that of a source, grows with ``others``."""
+        """Return inputs of :meth:`run` after the first.
+
+        Args:
+            rows, tokens: the batch and its new tokens.
+            others: every other size that changes from call to call grows with it.
+        """
         raise NotImplementedError
 
     def forward(
@@ -76,9 +80,9 @@ class CachedStep(Step):
     ) -> Results:
         """
         Args:
-            past: ``(layers, 2, rows, heads, width, dim)`` keys and values of the tokens before, or
-                the same as a pair of each layer.
-            mask: to be added to the scores of self-attention over those, then the new ones.
+            past: ``(layers, 2, rows, heads, width, dim)`` cached keys and values, or a pair of
+                tensors for each layer.
+            mask: added to the scores of self-attention over the cached, then the new tokens.
             inputs: those of :meth:`run`.
         """
         new: list[Tensor] = []
@@ -87,8 +91,7 @@ class CachedStep(Step):
         return (*results, torch.stack(new))
 
     def in_room(self, past: Tensor, mask: Tensor | None, *inputs: Tensor | None) -> Results:
-        """Return the same where ``past`` has room for the new tokens behind the others, which is
-        written to: to join keys and values takes longer."""
+        """Write new keys and values into room at the end of ``past``; joining them takes longer."""
         assert inputs[0] is not None
         slots = inputs[0].size(1)
         results = self.run([_in_room(layer, mask, slots) for layer in past], *inputs)
@@ -98,8 +101,10 @@ class CachedStep(Step):
 def _joined(
     past_keys: Tensor, past_values: Tensor, mask: Tensor | None, new: list[Tensor]
 ) -> Attend:
-    """Self-attention over cached positions, ``(batch, heads, width, dim)`` each, and new ones,
-    which are noted."""
+    """Return self-attention over cached positions ``(rows, heads, width, dim)`` and new ones.
+
+    The keys and values of the new ones are appended to ``new``.
+    """
 
     def attend(query: Tensor, key_value: Tensor) -> Tensor:
         new.append(key_value.permute(2, 0, 3, 1, 4))
@@ -111,8 +116,7 @@ def _joined(
 
 
 def _in_room(past: Tensor, mask: Tensor | None, slots: int) -> Attend:
-    """Return the same over ``(2, batch, heads, width + slots, dim)``, the last of which are
-    written."""
+    """Return self-attention over ``(2, rows, heads, width + slots, dim)``; it writes the last."""
     keys, values = past
 
     def attend(query: Tensor, key_value: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A step as OpenVINO is given it: traced, with keys and values by layer. No fairseq in here."""
+"""Traced steps, which OpenVINO compiles. No fairseq in here."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from torch import Tensor, nn
 from specdec_plugins.engines.step import CachedStep, Results, SourceStep, Step
 
 Pairs = list[tuple[Tensor, Tensor]]
-"""Keys and values, of each layer."""
+"""Keys and values of each layer."""
 Inputs = tuple[Tensor | None, ...]
 Shapes = list[list[int]]
-"""The shapes of all inputs; -1 where a size may be any."""
+"""The shapes of all inputs; -1 stands for any size."""
 TOLERATED = 0.5
-"""Relative error: int8 stays below 0.1, a kernel that is wrong on a processor is near 1 or
-above."""
+"""Relative error. That of int8 stays below 0.1; a wrong kernel's is near 1 or above."""
 
 
 class TracedStep:
-    """A step's graph. Where keys and values of all layers are an input of the step, the graph has
-    one for each: to split them takes as long as to attend."""
+    """A step's graph, with an input for each layer's keys and values.
+
+    To split them in the graph would take as long as to attend.
+    """
 
     def __init__(self, step: Step) -> None:
         _unshare(step)
@@ -36,58 +37,64 @@ class TracedStep:
         example = example_inputs(step)
         inputs = self._split(example)
         self.parts = list(map(len, inputs))
-        """The number of inputs of the graph for each input of the step that there is."""
-        given = _Given(step, example, self._by_layer)
-        with torch.no_grad():
-            self.graph = _traced(given.eval(), tuple(chain.from_iterable(inputs)))
+        """The number of the graph's inputs for each input of the step."""
+        module = _Split(step, example, self._by_layer).eval()
+        with torch.no_grad(), warnings.catch_warnings():
+            # The numbers of layers and of keys and values become constants.
+            warnings.simplefilter("ignore", torch.jit.TracerWarning)  # type: ignore[attr-defined]
+            self.graph: torch.jit.ScriptModule = torch.jit.trace(  # type: ignore[no-untyped-call]
+                module, tuple(chain.from_iterable(inputs)), check_trace=False
+            )
 
     def shapes(self, rows: int, tokens: int) -> Shapes:
-        """Return the shapes of the inputs, for so many new tokens in so many rows of a cached step,
-        or so many source tokens."""
-        one, other = (
+        """Return the shapes of the graph's inputs.
+
+        Args:
+            tokens: new tokens in a row of a cached step, else source tokens.
+        """
+        first, second = (
             chain.from_iterable(self._split(example_inputs(self._step, rows, tokens, others)))
             for others in (7, 8)
         )
         return [
-            [size if size == another else -1 for size, another in zip(x.shape, y.shape)]
-            for x, y in zip(one, other, strict=True)
+            [size if size == other else -1 for size, other in zip(x.shape, y.shape)]
+            for x, y in zip(first, second, strict=True)
         ]
 
     def is_near(
         self, run: Callable[[list[Tensor]], Sequence[NDArray[np.generic]]], rows: int, tokens: int
     ) -> bool:
-        """Return whether what was compiled gives about what torch does, of random inputs: of their
-        first results the difference is at most :data:`TOLERATED` of the norm.
+        """Return whether a compiled step computes about what PyTorch does, on random inputs.
+
+        The first results' relative difference must be at most :data:`TOLERATED`.
 
         Args:
-            run: takes the inputs that there are, and returns arrays.
-            rows, tokens: as of :meth:`shapes`, where the step has such inputs.
+            run: the compiled step, which takes the inputs that are not None.
+            rows, tokens: as for :meth:`shapes`.
         """
         example = example_inputs(self._step, rows, tokens)
-        # Their own, so that what is drawn elsewhere stays what it is.
-        generator = torch.Generator().manual_seed(0)
+        generator = torch.Generator().manual_seed(0)  # leaves the user's random numbers alone
         inputs = [
             torch.randn(x.shape, generator=generator) if x.is_floating_point() else x
             for x in example
             if x is not None
         ]
-        given = iter(inputs)
+        tensors = iter(inputs)
         with torch.no_grad():
-            expected = self._step(*(None if x is None else next(given) for x in example))[0]
+            expected = self._step(*(None if x is None else next(tensors) for x in example))[0]
         difference = torch.from_numpy(run(inputs)[0]) - expected
-        return bool(difference.norm() <= TOLERATED * expected.norm())  # Not if it is no number.
+        return bool(difference.norm() <= TOLERATED * expected.norm())  # False for NaN
 
     def _split(self, inputs: Inputs) -> list[list[Tensor]]:
         return [
-            list(x.flatten(0, 1)) if place in self._by_layer else [x]
-            for place, x in enumerate(inputs)
+            list(x.flatten(0, 1)) if index in self._by_layer else [x]
+            for index, x in enumerate(inputs)
             if x is not None
         ]
 
 
 def example_inputs(step: Step, rows: int = 2, tokens: int = 5, others: int = 7) -> Inputs:
-    """Example inputs of a step, or of what a cached one becomes; the sizes are for steps that have
-    such."""
+    """Return example inputs of any step's forward, of these sizes if it has such."""
     if isinstance(step, SourceStep):
         return step.example(rows, tokens)
     if not isinstance(step, CachedStep):
@@ -99,44 +106,31 @@ def example_inputs(step: Step, rows: int = 2, tokens: int = 5, others: int = 7) 
 
 
 def _unshare(step: Step) -> None:
-    """Copy what is multiplied with where the same matrix is a table as well: OpenVINO would not
-    pack it."""
+    """Copy matrices that are tables of embeddings, too: OpenVINO would not pack them."""
     tables = {table.data_ptr() for table in step.lookups}
     for projection in step.projections:
         if projection.weight is not None and projection.weight.data_ptr() in tables:
             projection.weight = projection.weight.detach().clone()
 
 
-def _traced(module: nn.Module, inputs: tuple[Tensor, ...]) -> torch.jit.ScriptModule:
-    with warnings.catch_warnings():
-        # That the number of layers, and of keys and values, stays what it is.
-        warnings.simplefilter("ignore", torch.jit.TracerWarning)  # type: ignore[attr-defined]
-        traced: torch.jit.ScriptModule = torch.jit.trace(  # type: ignore[no-untyped-call]
-            module, inputs, check_trace=False
-        )
-    return traced
-
-
-class _Given(nn.Module):
-    """A module that is called without the inputs that there never are, and with keys and values of
-    all layers one after another."""
+class _Split(nn.Module):
+    """A step without the inputs that are None, and with each layer's keys and values."""
 
     def __init__(self, module: nn.Module, example: Inputs, by_layer: Collection[int]) -> None:
         super().__init__()
         self.module = module
         self._layers = [
-            None if x is None else len(x) if place in by_layer else 0
-            for place, x in enumerate(example)
+            None if x is None else len(x) if index in by_layer else 0
+            for index, x in enumerate(example)
         ]
 
     def forward(self, *tensors: Tensor) -> Results:
-        left = iter(tensors)
-        return self.module(*(_taken(left, layers) for layers in self._layers))
+        rest = iter(tensors)
+        return self.module(*(_next_input(rest, layers) for layers in self._layers))
 
 
-def _taken(left: Iterator[Tensor], layers: int | None) -> Tensor | Pairs | None:
-    """Return the next input: a pair of each of the layers, one tensor for none of them, or
-    nothing."""
+def _next_input(rest: Iterator[Tensor], layers: int | None) -> Tensor | Pairs | None:
+    """Return a pair for each of the layers, a tensor for 0 layers, or None."""
     if layers is None:
         return None
-    return [(next(left), next(left)) for _ in range(layers)] if layers else next(left)
+    return [(next(rest), next(rest)) for _ in range(layers)] if layers else next(rest)

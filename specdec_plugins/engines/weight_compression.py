@@ -10,7 +10,7 @@ from contextlib import redirect_stdout
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from specdec_plugins.engines.imports import without_telemetry
+from specdec_plugins.engines.openvino_core import without_telemetry
 from specdec_plugins.files.errors import EngineError
 
 if TYPE_CHECKING:
@@ -18,12 +18,16 @@ if TYPE_CHECKING:
 
 
 class WeightCompression:
-    """Makes the weights of a model int8, each row of a matrix with a scale of its own, and what
-    they are multiplied with int8 as well, each vector with as few scales as can be."""
+    """Make weights int8, with a scale for each row, and so, as they come, their factors.
+
+    Each vector of factors has as few scales as possible.
+    """
 
     GROUP_SIZE = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
-    """OpenVINO's name for how many numbers share a scale. It has to divide what a matrix takes, or
-    float32 is what is multiplied; left alone it is 32, which costs a sixth of a step's time."""
+    """OpenVINO's option of how many factors share a scale.
+
+    Where it does not divide a matrix's width, products are in float32; its default of 32 costs a
+    sixth of a step's time."""
 
     def __init__(self) -> None:
         """
@@ -39,21 +43,21 @@ class WeightCompression:
             ) from error
 
     def __call__(self, model: Model) -> Model:
-        # Here, since what was compiled before needs no NNCF, which takes seconds and 200 MiB.
+        # NNCF takes seconds and 200 MiB, and stored models do without.
         with without_telemetry():
             import nncf
 
         logging.getLogger("nncf").setLevel(logging.ERROR)
         size = math.gcd(*_widths(model))
         if size >= 32:
-            # With the model, not an option: what is loaded from a file later has it, too.
+            # In the model, so that its file has it, too.
             model.set_rt_info(str(size), ["runtime_options", self.GROUP_SIZE])
-        with redirect_stdout(io.StringIO()):  # to which it draws bars
+        with redirect_stdout(io.StringIO()):  # It draws progress bars.
             return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_SYM)
 
 
 def _widths(model: Model) -> Iterator[int]:
-    """How many numbers each matrix of weights of an OpenVINO model takes."""
+    """Yield the input width of each matrix of weights."""
     for operation in model.get_ordered_ops():
         if operation.get_type_name() == "MatMul":
             shape = operation.input_value(1).get_partial_shape()

@@ -11,8 +11,8 @@ from pathlib import Path
 from random import Random
 
 from specdec_plugins.decoding.acceptance import StrictRule
-from specdec_plugins.decoding.engine_choice import engine_name
 from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.engines.choice import engine_name
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference.ctranslate2_ar import obstacle
 from specdec_plugins.inference.ctranslate2_model import is_installed

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import tempfile
 import time
+from contextlib import suppress
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -95,10 +96,11 @@ def load_model(
     files = CompiledFiles({"ctranslate2": version("ctranslate2")})
     described = f"{verifier.cfg} {source.symbols} {target.symbols}"
     path = files.path(files.digest(described, verifier.state_dict().values()))
-    kept = files.load(path)
-    if kept is not None:
-        parts = msgspec.msgpack.decode(kept.content, type=dict[str, bytes])
-        return _open_fastest(parts, precision, device, batch)
+    stored = files.load(path)
+    if stored is not None:
+        with suppress(msgspec.MsgspecError):  # a damaged file
+            parts = msgspec.msgpack.decode(stored, type=dict[str, bytes])
+            return _open_fastest(parts, precision, device, batch)
     logger.info("converting the verifier for CTranslate2, for this and later runs")
     begin = time.perf_counter()
     fault = f"its model cannot be written to {tempfile.gettempdir()}"

@@ -11,15 +11,10 @@ from specdec_plugins.checkpoints.architectures import AS_TRANSFORMER
 from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
 from specdec_plugins.decoding.controllers.base import Controller
 from specdec_plugins.decoding.controllers.simple import Auto
-from specdec_plugins.decoding.engine_choice import (
-    PRECISION,
-    PRECISIONS,
-    EngineOptions,
-    check_drafter,
-    check_engine,
-)
+from specdec_plugins.decoding.engine_options import PRECISION, EngineOptions
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.options import check_options, option
+from specdec_plugins.engines.choice import PRECISIONS, check_drafter, engine_name
 from specdec_plugins.files.output import JsonObject
 from specdec_plugins.inference.pair_folder import pair_settings
 
@@ -119,7 +114,7 @@ class Settings(EngineOptions):
                 f"--AR-path: give the verifier's checkpoint; --strategy {strategy} needs one"
             )
         engine = "eager" if strategy == "fairseq" else self.engine
-        check_engine(engine, self.precision, self.device)
+        engine_name(engine, self.precision, self.device)  # or a refusal
         if self.drafts:
             check_drafter(engine, self.precision, self.drafter_precision, self.device)
 

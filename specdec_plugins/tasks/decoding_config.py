@@ -10,7 +10,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
 from specdec_plugins.decoding.acceptance import RULE_OPTIONS
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
-from specdec_plugins.decoding.engine_choice import LoadedModels
+from specdec_plugins.decoding.engine_options import LoadedModels
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.options import option_fields, option_types
 

@@ -20,9 +20,9 @@ from specdec_plugins.decoding.acceptance import Scoring, choose_rule
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers.base import Controller, controller_of
 from specdec_plugins.decoding.controllers.simple import Auto, Constant
-from specdec_plugins.decoding.engine_choice import choose_engines
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import SHORTEST, GenerationLimits
+from specdec_plugins.engines.choice import choose_engines
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engines
 from specdec_plugins.models.drafter import Drafter

@@ -24,7 +24,7 @@ from fairseq.tasks.translation import TranslationTask
 from torch import Tensor
 
 from specdec_plugins.checkpoints import multilingual
-from specdec_plugins.checkpoints.config import kept_languages, saved_model
+from specdec_plugins.checkpoints.config import saved_model, stored_languages
 from specdec_plugins.checkpoints.dictionaries import KEY, check_dictionaries, fingerprints
 from specdec_plugins.checkpoints.encoder_init import init_encoder_from
 from specdec_plugins.checkpoints.multilingual import LanguageTokens, Multilingual, adopt
@@ -234,7 +234,7 @@ class TranslationSpecdecTask(TranslationTask):
             CheckpointError: the checkpoint was trained with other dictionaries, or languages.
         """
         name = "a checkpoint of --path"
-        kept = kept_languages(state_dict)
+        kept = stored_languages(state_dict)
         if kept is not None:
             adopt(kept, self, name)
         check_dictionaries(state_dict, self, name)

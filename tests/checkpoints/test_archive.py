@@ -78,31 +78,23 @@ class TestDamage:
                 archive.writestr(name, content)
             archive.writestr("archive/data/99", bytes(50_000_000))
         assert checkpoint.stat().st_size < 1_000_000
-        assert "no archive as torch writes it" in complaint(checkpoint)
+        assert "damaged" in complaint(checkpoint)
 
     def test_the_same_entry_twice(self, checkpoint: Path) -> None:
         with zipfile.ZipFile(checkpoint, "a") as archive, pytest.warns(UserWarning, match="Dupl"):
             archive.writestr(archive.namelist()[-1], b"other")
-        assert "no archive as torch writes it" in complaint(checkpoint)
+        assert "damaged" in complaint(checkpoint)
 
     def test_no_ordinary_file(self) -> None:
         assert "no ordinary file" in complaint("/dev/zero")
 
 
 class TestWeights:
-    @pytest.mark.parametrize("model", [[1, 2], "weights", torch.zeros(3), None])
-    def test_that_are_no_weights(self, model: Any, checkpoint: Path) -> None:
-        assert "it has no 'model'" in complaint(save_changed(checkpoint, model=model))
-
     @pytest.mark.parametrize("value", ["text", 3, [torch.zeros(8)], None, {"a": 1}])
     def test_a_weight_that_is_no_tensor(self, value: Any, checkpoint: Path) -> None:
         weights = {**load_state(checkpoint)["model"], "decoder.layers.0.fc1.bias": value}
         message = complaint(save_changed(checkpoint, model=weights))
         assert f"weight 'decoder.layers.0.fc1.bias' is a {type(value).__name__}" in message
-
-    def test_a_name_that_is_no_text(self, checkpoint: Path) -> None:
-        weights = {**load_state(checkpoint)["model"], 7: torch.zeros(1)}
-        assert "a weight's name is a int" in complaint(save_changed(checkpoint, model=weights))
 
     @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
     def test_values_that_are_no_numbers(self, value: float, checkpoint: Path) -> None:

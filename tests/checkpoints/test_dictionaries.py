@@ -50,11 +50,6 @@ def test_fingerprints_tell_words_and_order_apart_but_not_counts() -> None:
     assert len({first, *(dictionary_fingerprint(make_dictionary(o)) for o in others)}) == 6
 
 
-def test_the_same_dictionaries(saved: Path, caplog: pytest.LogCaptureFixture) -> None:
-    load_model(saved, make_own_task(WORDS))
-    assert not caplog.records
-
-
 def test_another_order_of_the_same_size_is_refused(saved: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         load_model(saved, make_own_task(WORDS[::-1]))
@@ -78,13 +73,3 @@ def test_an_old_file_is_warned_of_once(saved: Path, caplog: pytest.LogCaptureFix
     messages = [record.message for record in caplog.records]
     assert len(messages) == 1
     assert messages[0].startswith(f"{saved}: does not say which dictionaries")
-
-
-@pytest.mark.parametrize("state", [[], {KEY: 3}, {KEY: {"source": 3}}])
-def test_fingerprints_that_are_none(saved: Path, state: object) -> None:
-    torch.save({**make_state(make_task()), "task_state": state}, saved)
-    if isinstance(state, dict) and isinstance(state[KEY], dict):
-        with pytest.raises(CheckpointError, match="another source dictionary"):
-            load_model(saved, make_own_task(WORDS))
-    else:
-        load_model(saved, make_own_task(WORDS))

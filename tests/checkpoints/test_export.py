@@ -53,17 +53,6 @@ def trained(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("saved", [torch.float16, torch.float32, torch.float64])
-def test_weights_keep_their_precision(saved: torch.dtype, trained: Path, tmp_path: Path) -> None:
-    state = torch.load(trained, weights_only=False)
-    state["model"] = {name: tensor.to(saved) for name, tensor in state["model"].items()}
-    torch.save(state, trained)
-    export_checkpoint(str(trained), str(tmp_path / "small.pt"))
-    for name, tensor in load_state(tmp_path / "small.pt")["model"].items():
-        assert tensor.dtype == saved
-        assert torch.equal(tensor, state["model"][name])
-
-
 def test_views_of_one_storage_stay_what_they_are(trained: Path, tmp_path: Path) -> None:
     state = torch.load(trained, weights_only=False)
     attention = "encoder.layers.0.self_attn"
@@ -193,13 +182,9 @@ def test_a_draft_vocabulary_is_what_a_text_has_most(
     ("flags", "message"),
     [
         ({"--draft-vocabulary": "6"}, "6: must be from 2 to the 5 kinds of tokens that .*text.de"),
-        ({"--draft-vocabulary": "0"}, "--draft-vocabulary 0: must be from 2"),
-        ({"--draft-vocabulary": None}, "--draft-text: give both"),
         ({"--draft-text": None}, "--draft-vocabulary, --draft-text: give both"),
-        ({"--draft-vocabulary": "all"}, "text.de: --draft-vocabulary all reads no text"),
         ({"--dictionaries": None}, "--draft-vocabulary 2: needs --dictionaries"),
         ({"--draft-text": "nowhere.de"}, "nowhere.de: cannot be read .No such file"),
-        ({"--target-lang": "fr"}, r"dict\.fr\.txt: cannot be read as a dictionary"),
         ({"SOURCE": "verifier.pt"}, "verifier.pt is no drafter"),
         ({"text": b"w0 " * 30 + b"Katze"}, "of 32 tokens 1 are not in the dictionary"),
         ({"text": b"\xff"}, "cannot be read .*UTF-8"),
@@ -224,30 +209,10 @@ def test_a_draft_vocabulary_that_cannot_be_chosen(
     assert not target.exists()
 
 
-def test_a_draft_vocabulary_is_a_number_or_all(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        export_script.main(["drafter.pt", "small.pt", "--draft-vocabulary", "many"])
-    assert "many: must be a number of tokens, or all" in capsys.readouterr().err
-
-
 def test_a_heads_checkpoint_is_refused(trained: Path, tmp_path: Path) -> None:
     state = torch.load(trained, weights_only=False)
     state["cfg"]["model"] = {"_name": "acceptance_head"}
     state["model"] = {"head.out.weight": torch.zeros(1, 4), "head._extra_state": {"layers": 0}}
     torch.save(state, trained)
-    with pytest.raises(CheckpointError, match=r"trained\.pt: .*calibrate_head\.py makes the file"):
+    with pytest.raises(CheckpointError, match=r"trained\.pt: does not translate"):
         export_checkpoint(str(trained), str(tmp_path / "small.pt"))
-
-
-def test_an_unwritable_target_is_named(trained: Path, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="nowhere"):
-        export_checkpoint(str(trained), str(tmp_path / "nowhere" / "small.pt"))
-
-
-def test_the_script_reports_errors_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert export_script.main([str(tmp_path / "missing.pt"), str(tmp_path / "x.pt")]) == 1
-    error = capsys.readouterr().err
-    assert error.startswith(f"export_checkpoint.py: {tmp_path}/missing.pt: no such file")
-    assert error.count("\n") == 1

@@ -12,7 +12,6 @@ from models.test_acceptance_head import inputs, make_head
 
 from specdec_plugins.checkpoints.head_file import controller_head, find_head, load_head, save_head
 from specdec_plugins.decoding.acceptance import (
-    AcceptanceRule,
     RelaxedRule,
     SamplingRule,
     Scoring,
@@ -52,10 +51,6 @@ def test_a_head_is_read_as_it_was_written(saved: Path) -> None:
     assert not any(p.requires_grad for p in head.parameters())
 
 
-def test_a_head_of_the_shipped_size_is_under_a_megabyte(tmp_path: Path) -> None:
-    assert save_head(tmp_path / "head.pt", make_head(channels=256, block_size=8)) < 1_000_000
-
-
 def test_the_head_beside_a_drafter_is_found(saved: Path) -> None:
     for rule in (RULE, StrictRule()):
         assert find_head(saved.parent / "drafter.pt", rule) == saved
@@ -75,10 +70,6 @@ def test_a_controllers_head_is_for_its_device(saved: Path) -> None:
         assert isinstance(head, AcceptanceHead)
         assert head.out.weight.device.type == device
     assert controller_head(*given, "cpu") is None
-
-
-def test_smaller_blocks_are_no_problem(saved: Path) -> None:
-    assert load_head(saved, DRAFTER, Scoring(RULE), 2).settings.block_size == 4
 
 
 def test_heads_of_before_sampling_are_read(saved: Path) -> None:
@@ -113,28 +104,6 @@ class TestSampling:
         torch.save(state, saved)
         load_head(saved, DRAFTER, Scoring(self.RULE, 0.5), 4)
 
-    @pytest.mark.parametrize(
-        ("rule", "temperature", "message"),
-        [
-            (
-                StrictRule(),
-                0.5,
-                r"for sampling \(top 3\) at temperature 0.5 acceptance, not strict; give",
-            ),
-            (
-                SamplingRule(),
-                0.5,
-                "give --sampling --sampling-topk 3 --temperature 0.5, or",
-            ),
-            (RULE, 1.0, r"at temperature 0.5 acceptance, not sampling \(top 3\); give --sampling"),
-        ],
-    )
-    def test_other_uses_are_refused(
-        self, saved: Path, rule: AcceptanceRule, temperature: float, message: str
-    ) -> None:
-        with pytest.raises(CheckpointError, match=message):
-            load_head(saved, DRAFTER, Scoring(rule, temperature), 4)
-
 
 def test_a_repetition_penalty_is_part_of_the_rule(saved: Path, tmp_path: Path) -> None:
     """Strict, too: the verifier's best token depends on it."""
@@ -151,14 +120,6 @@ def test_a_repetition_penalty_is_part_of_the_rule(saved: Path, tmp_path: Path) -
             load_head(path, DRAFTER, Scoring(repetition_penalty=penalty), 4)
     with pytest.raises(CheckpointError, match=r"penalty 2; give .* --repetition-penalty 1, or"):
         load_head(saved, DRAFTER, Scoring(RULE, 1.0, 2.0), 4)
-
-
-def test_a_strict_head_does_for_every_temperature(tmp_path: Path) -> None:
-    path = tmp_path / "acceptance_head.pt"
-    save_head(path, make_head(drafter=fingerprint(DRAFTER)))
-    load_head(path, DRAFTER, Scoring(temperature=0.3), 4)
-    with pytest.raises(CheckpointError, match=r"give --beta 1 --tau 0\.0 instead of --sampling"):
-        load_head(path, DRAFTER, Scoring(SamplingRule()), 4)
 
 
 @pytest.mark.parametrize(
@@ -210,29 +171,5 @@ def test_sizes_that_cannot_be(saved: Path, change: dict[str, int]) -> None:
     state = torch.load(saved, weights_only=True)
     state["acceptance_head"].update(change)
     torch.save(state, saved)
-    with pytest.raises(CheckpointError, match="it is of no size that can be"):
+    with pytest.raises(CheckpointError, match="not an acceptance head"):
         load_head(saved, DRAFTER, Scoring(RULE), 4)
-
-
-def test_weights_that_do_not_fit_their_settings(saved: Path) -> None:
-    state = torch.load(saved, weights_only=True)
-    del state["model"]["out.bias"]
-    torch.save(state, saved)
-    with pytest.raises(CheckpointError, match="weights do not fit"):
-        load_head(saved, DRAFTER, Scoring(RULE), 4)
-
-
-def test_a_head_that_cannot_be_written_leaves_the_old_one(
-    saved: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(state: Any, file: Any) -> None:
-        file.write(b"half")
-        raise OSError(28, "No space left on device")
-
-    before = saved.read_bytes()
-    names = sorted(saved.parent.iterdir())
-    monkeypatch.setattr(torch, "save", fail)
-    with pytest.raises(CheckpointError, match=r"cannot be written \(No space left on device\)"):
-        save_head(saved, make_head())
-    assert saved.read_bytes() == before
-    assert sorted(saved.parent.iterdir()) == names

@@ -42,10 +42,10 @@ def test_both_checkpoints_as_fairseq_takes_them(
 @pytest.mark.parametrize(
     ("parts", "verifier", "message"),
     [
-        (["drafter"] * 2, None, "both are drafters; give one of each"),
-        (["verifier"] * 2, None, "both are verifiers; give one of each"),
-        (["drafter", "verifier"], "verifier", "names 2 checkpoints; give the drafter's"),
-        (["drafter", "verifier", "verifier"], None, "names 3 checkpoints"),
+        (["drafter"] * 2, None, "one of each as"),
+        (["verifier"] * 2, None, "one of each as"),
+        (["drafter", "verifier"], "verifier", "one of each as"),
+        (["drafter", "verifier", "verifier"], None, "one of each as"),
         (["drafter", "nowhere"], None, "nowhere.pt: no such file"),
     ],
 )
@@ -468,7 +468,7 @@ def test_a_line_too_short_for_the_minimum(
 @pytest.mark.parametrize(
     ("flags", "status", "message"),
     [
-        (["--path", "verifier.pt", "--AR-path", "drafter.pt"], 1, "drafter.pt: is a drafter"),
+        (["--path", "verifier.pt", "--AR-path", "drafter.pt"], 1, "drafter.pt: is no verifier"),
         (["--path", "verifier.pt"], 1, "verifier.pt: is no drafter"),
         (["--path", "missing.pt"], 1, "missing.pt: cannot be read"),
         (["--AR-path", "codes"], 1, "codes: not a checkpoint"),
@@ -485,7 +485,6 @@ def test_a_line_too_short_for_the_minimum(
         (["--warmup", "-1"], 2, "--warmup -1"),
         (["--fp16", "--bf16"], 2, "--fp16, --bf16, --fp64: give one of them"),
         (["--precision", "int8", "--bf16"], 2, "--precision, --fp16, --bf16"),
-        (["--precision", "int8", "--cpu"], 2, "--precision int8: needs OpenVINO, which is not"),
         (["--repetition-penalty", "2", "--strategy", "fairseq"], 2, "penalty 2.0: cannot be had"),
         (["--sampling", "--strategy", "drafter"], 2, "--sampling: cannot be had with"),
         (["--sampling", "--controller", "oracle"], 2, "--controller oracle: looks at drafted"),

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from inference_runs import RunScript
 
-from specdec_plugins.decoding import engine_choice
 from specdec_plugins.decoding.steps.drafter import DrafterStep
-from specdec_plugins.engines import openvino_core
+from specdec_plugins.engines import choice, openvino_core
 from specdec_plugins.engines.openvino import OpenVinoEngine
 from specdec_plugins.engines.step import Step
 
@@ -35,7 +34,7 @@ def test_engines_that_cannot_take_a_step(
     run: RunScript, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The report names what ran the models in their place."""
-    monkeypatch.setattr(engine_choice, "has_openvino", lambda: True)
+    monkeypatch.setattr(choice, "has_openvino", lambda: True)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     prepared = OpenVinoEngine._prepared
     stats = tmp_path / "stats.json"

@@ -256,7 +256,7 @@ def test_errors_are_one_line(
         ([model, tmp_path / "nowhere", output], 1, "nowhere: no such file or folder"),
         ([model, source, tmp_path], 1, "holds something else"),
         ([*good, "--target-prefix", "word"], 2, "--target-prefix word: the target dictionary has"),
-        ([*good, "--AR-path", f"{model}/drafter.pt"], 1, "is a drafter, not a verifier"),
+        ([*good, "--AR-path", f"{model}/drafter.pt"], 1, "is no verifier"),
     ):
         try:
             found = script.main(command(*arguments)[1:])  # type: ignore[arg-type]

@@ -1,7 +1,8 @@
-"""Compiled files, and weights that lie in files."""
+"""Files of compiled models and of weights."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,44 +11,40 @@ import torch
 from torch import Tensor, nn
 
 import specdec_plugins
-from specdec_plugins.engines.compiled_files import LARGE, CompiledFiles, Kept
-
-
-def content(kept: Kept | None) -> bytes | None:
-    return None if kept is None else kept.content.tobytes()
+from specdec_plugins.engines import compiled_files
+from specdec_plugins.engines.compiled_files import LARGE, CompiledFiles
 
 
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CompiledFiles:
-    """In a folder of their own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return CompiledFiles({})
-
-
-def test_a_file_of_another_key_or_a_damaged_one_is_not_used(files: CompiledFiles) -> None:
-    """It is whole, and may be of another model of the same shapes."""
-    path, other = files.path("one"), files.path("other")
-    files.save(path, b"compiled")
-    assert content(files.load(path)) == b"compiled"
-    path.rename(other)
-    assert files.load(other) is None
-    path.write_bytes(b"")
-    assert files.load(path) is None
 
 
 def test_files_are_the_users_own_and_of_one_version(
     files: CompiledFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = files.path("one")
-    files.save(path, b"compiled")
+    path = files.path("a model")
+    stored = files.save(path, b"compiled")
+    assert stored is not None
+    assert bytes(stored) == b"compiled"
     assert (tmp_path / "specdec").stat().st_mode & 0o777 == 0o700
     monkeypatch.setattr(specdec_plugins, "__version__", "9.9")
-    CompiledFiles({}).save(CompiledFiles({}).path("one"), b"compiled")
+    CompiledFiles({}).save(CompiledFiles({}).path("a model"), b"compiled")
     assert not path.exists()
 
 
+def test_the_oldest_files_go(files: CompiledFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled_files, "FULL", 25)
+    paths = [files.path(str(number)) for number in range(4)]
+    for number, path in enumerate(paths):
+        files.save(path, b"0123456789")
+        os.utime(path, (number, number))
+    assert [path.exists() for path in paths] == [False, False, True, True]
+
+
 class Twofold(nn.Module):
-    """Has a weight of its own and one that stands in its graph, both large, and a small one."""
+    """A module with a large weight, another that is a constant of its graph, and a small one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,12 +56,12 @@ class Twofold(nn.Module):
 
 
 def traced(module: nn.Module) -> Any:
-    trace: Any = torch.jit.trace  # which torch has no types for
+    trace: Any = torch.jit.trace  # untyped
     return trace(module.requires_grad_(False), torch.ones(2, LARGE // 1024))
 
 
 def mapped(tensor: Tensor) -> str:
-    """The name of the file in which a tensor lies; nothing if that is none."""
+    """Return the name of the file in which a tensor lies; empty if that is none."""
     for line in Path("/proc/self/maps").read_text("utf-8").splitlines():
         begin, end = (int(address, 16) for address in line.split()[0].split("-"))
         if begin <= tensor.data_ptr() < end:
@@ -74,23 +71,17 @@ def mapped(tensor: Tensor) -> str:
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="this is not Linux")
 def test_large_weights_lie_in_files(files: CompiledFiles) -> None:
-    """They are what they were, also where a file was damaged, and may be changed."""
+    """They keep their values, and may be changed."""
     module = Twofold()
     computation, x = traced(module), torch.randn(2, LARGE // 1024)
     expected, fingerprint = module(x), files.fingerprint(computation)
-    folder = files.path("").parent
-    for damaged in (False, True):
-        if damaged:
-            for file in list(folder.iterdir()):
-                file.unlink()  # What is mapped stays.
-                file.write_bytes(b"")
-        files.map_weights(computation)
-        assert torch.equal(module(x), expected)
-        assert torch.equal(computation(x), expected)
-        large = {mapped(module.linear.weight), mapped(module.matrix)}
-        assert large == {file.name for file in folder.iterdir()}
-        assert len(large) == 2
-        assert not mapped(module.linear.bias)
+    files.map_weights(computation)
+    assert torch.equal(module(x), expected)
+    assert torch.equal(computation(x), expected)
+    large = {mapped(module.linear.weight), mapped(module.matrix)}
+    assert large == {file.name for file in files.path("").parent.iterdir()}
+    assert len(large) == 2
+    assert not mapped(module.linear.bias)
     assert files.fingerprint(computation) == fingerprint
     module.matrix.zero_()
     assert not computation(x).any()
@@ -98,7 +89,6 @@ def test_large_weights_lie_in_files(files: CompiledFiles) -> None:
     other.linear.weight.copy_(module.linear.weight)
     files.map_weights(other)
     assert torch.equal(other.linear.weight, module.linear.weight)
-    assert len(list(folder.iterdir())) == 3
 
 
 def test_weights_that_cannot_be_written_stay_in_memory(

@@ -77,8 +77,8 @@ def test_it_is_converted_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with monkeypatch.context() as patch:
         patch.delattr(ctranslate2_model, "convert_verifier")
         assert translations(load(folder)) == expected
-    (kept,) = (f for f in (folder / "cache").rglob("*") if f.is_file() and "compiled" in f.parts)
-    kept.write_bytes(b"damaged")
+    (stored,) = (folder / "cache" / "specdec" / "compiled").glob("*/*.bin")
+    stored.write_bytes(b"damaged")
     assert translations(load(folder)) == expected
 
 

@@ -634,11 +634,11 @@ class TestRoles:
         self, data: Path, verifier: Path, published: tuple[Path, Logs], tmp_path: Path
     ) -> None:
         drafter = published[0] / "checkpoint_best.pt"
-        with pytest.raises(CheckpointError, match="is a drafter, not a verifier; give the drafter"):
+        with pytest.raises(CheckpointError, match="is no verifier"):
             load_verifier(drafter, make_task(data))
         with pytest.raises(CheckpointError, match=r"is no drafter \(its architecture is"):
             load_drafter(verifier, make_task(data))
-        with pytest.raises(CheckpointError, match="is a drafter, not a verifier"):
+        with pytest.raises(CheckpointError, match="is no verifier"):
             run_train(data, tmp_path, f"{DRAFTER} --AR-path {drafter} --max-update 1")
 
     def test_a_lent_drafter_needs_the_flag(self, data: Path, tmp_path: Path) -> None:

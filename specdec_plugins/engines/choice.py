@@ -1,0 +1,114 @@
+"""The engines, and the choice among them. No fairseq in here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine
+from specdec_plugins.engines.eager import EagerEngine
+from specdec_plugins.engines.engine import Engine, Engines
+from specdec_plugins.engines.openvino import OpenVinoEngine
+from specdec_plugins.engines.openvino_core import has_openvino
+
+TORCH = ("float32", "float64", "bfloat16", "float16")
+PRECISIONS = (*TORCH, "int8")
+COMPILED = ("float32", "bfloat16", "int8")
+"""Precisions of OpenVINO, the widest first."""
+
+
+@dataclass(frozen=True)
+class EngineKind:
+    """An engine that ``--engine`` can name."""
+
+    make: Callable[[str], Engine]
+    """Makes one for a precision."""
+    precisions: tuple[str, ...]
+    device: str | None = None
+    """The type of its devices; None: any."""
+
+    def runs(self, precision: str, device: str) -> bool:
+        """Return whether it computes in a precision on a type of device."""
+        # PyTorch's float16 on a CPU is many times slower than its float32.
+        slow = precision == "float16" and device == "cpu"
+        return self.device in (None, device) and precision in self.precisions and not slow
+
+
+ENGINES: dict[str, EngineKind] = {
+    "openvino": EngineKind(OpenVinoEngine, COMPILED, "cpu"),
+    CudaGraphsEngine.name: EngineKind(CudaGraphsEngine, TORCH, "cuda"),
+    EagerEngine.name: EngineKind(EagerEngine, TORCH),
+}
+"""All engines, in the order in which ``auto`` tries them."""
+
+
+def engine_name(engine: str, precision: str, device: str) -> str:
+    """Return the engine that is asked for, or the one that ``auto`` stands for.
+
+    Raises:
+        ValueError: the engine does not compute in this precision on this device.
+    """
+    kind = torch.device(device).type
+    names = list(ENGINES) if engine == "auto" else [engine]
+    suitable = [name for name in names if ENGINES[name].runs(precision, kind)]
+    if not suitable:
+        choices = [
+            f"{name} ({', '.join(p for p in PRECISIONS if item.runs(p, kind))})"
+            for name, item in ENGINES.items()
+            if item.device in (None, kind)
+        ]
+        raise ValueError(
+            f"--engine {engine} --precision {precision}: not on {kind}; choose from "
+            f"{', '.join(choices)}"
+        )
+    installed = [name for name in suitable if name != "openvino" or has_openvino()]
+    return (installed or suitable)[0]
+
+
+def check_drafter(engine: str, precision: str, drafter_precision: str | None, device: str) -> None:
+    """Refuse a precision of the drafter's own where the engine has only one.
+
+    Raises:
+        ValueError: the drafter's precision does not go with the engine.
+    """
+    name = engine_name(engine, precision, device)
+    if drafter_precision not in (None, precision) and name != "openvino":
+        raise ValueError(
+            f"--drafter-precision {drafter_precision}: is for --engine openvino (pip install "
+            f"'specdec-plugins[openvino]'), and {name} runs --precision {precision} here"
+        )
+
+
+def choose_engine(engine: str, precision: str, device: str) -> Engine:
+    """Make the engine that is asked for.
+
+    Raises:
+        ValueError: the engine does not compute in this precision on this device.
+        EngineError: the engine is not installed.
+    """
+    name = engine_name(engine, precision, device)
+    if torch.device(device).type == "cuda":
+        # See CudaGraphsEngine.ATTENTION; without graphs every length is another shape.
+        torch.backends.cuda.enable_cudnn_sdp(False)
+    if engine == "auto" and name == "openvino":
+        return OpenVinoEngine(precision, fall_back=True)
+    return ENGINES[name].make(precision)
+
+
+def choose_engines(
+    engine: str, precision: str, drafter_precision: str | None, device: str
+) -> Engines:
+    """Make one engine for both models, or two where their precisions differ.
+
+    Raises:
+        ValueError: an engine does not compute in its precision on this device.
+        EngineError: an engine is not installed.
+    """
+    chosen = choose_engine(engine, precision, device)
+    check_drafter(engine, precision, drafter_precision, device)
+    if drafter_precision in (None, precision):
+        return Engines.both(chosen)
+    other = choose_engine(engine, str(drafter_precision), device)
+    return Engines(chosen, chosen if other.precision == chosen.precision else other)

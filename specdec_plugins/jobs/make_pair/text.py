@@ -160,7 +160,7 @@ def collect(job: PairJob, lines: dict[str, int]) -> JsonObject:
             size, said = len(source.split()), len(output.split())
             found.update(source_tokens=size, output_tokens=said)
             found["repeated"] += REPEATS.search(output) is not None
-            if 0 < said < LIMITS.most(size + 1, LARGEST):
+            if 0 < said < LIMITS.max_length(size + 1, LARGEST):
                 kept[kind] += 1
                 for file, text in zip(written[kind], (source, output), strict=True):
                     file.write(text.encode())

@@ -93,7 +93,7 @@ def outputs_of(job: PairJob, pairs: list[tuple[str, str]]) -> dict[str, int]:
 
 def test_outputs_that_run_on_are_left_out(write: Write, caplog: pytest.LogCaptureFixture) -> None:
     job = write([])
-    most = LIMITS.most(3, 100)
+    most = LIMITS.max_length(3, 100)
     pairs = [("a b", "A B")] * 9 + [("a b", " ".join(["x"] * most)), ("c", ""), ("d e", "D")]
     caplog.set_level(logging.WARNING)
     facts = collect(job, outputs_of(job, pairs))

@@ -34,14 +34,14 @@ CEILINGS = {
     "cli": 1441,
     "criterions": 524,
     "data": 136,
-    "decoding": 5999,
+    "decoding": 6013,
     "engines": 1436,
     "evaluation": 1716,
     "files": 650,
     "host": 390,
     "inference": 2726,
     "jobs": 1995,
-    "models": 2117,
+    "models": 2043,
     "tasks": 770,
 }
 """Lines of each room, all of them."""

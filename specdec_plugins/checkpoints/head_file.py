@@ -121,8 +121,7 @@ def controller_head(
     if path is None:
         return None
     k = block_size or drafter.block_size
-    head = load_head(path, drafter, scoring, k).to(device)
-    return head if head.settings.layers else head.folded()
+    return load_head(path, drafter, scoring, k).to(device)
 
 
 def load_trained_head(path: Location) -> tuple[AcceptanceHead, dict[str, Namespace]]:

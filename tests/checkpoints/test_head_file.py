@@ -106,13 +106,6 @@ class TestSampling:
             load_head(saved, DRAFTER, Scoring(self.RULE, 0.5), 4).settings.rule == self.RULE.values
         )
 
-    def test_one_that_states_the_options_of_all_rules(self, saved: Path) -> None:
-        """As earlier versions wrote it."""
-        state = torch.load(saved, weights_only=True)
-        state["acceptance_head"].update(beta=1, tau=0.0, sampling_topp=-1.0)
-        torch.save(state, saved)
-        load_head(saved, DRAFTER, Scoring(self.RULE, 0.5), 4)
-
     @pytest.mark.parametrize(
         ("rule", "temperature", "message"),
         [

@@ -30,23 +30,23 @@ FLOORS = (
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 179,
-    "checkpoints": 2041,
+    "checkpoints": 2040,
     "cli": 1441,
     "criterions": 524,
     "data": 136,
-    "decoding": 6013,
+    "decoding": 5882,
     "engines": 1436,
     "evaluation": 1716,
     "files": 650,
     "host": 390,
-    "inference": 2726,
+    "inference": 2725,
     "jobs": 1995,
     "models": 2043,
-    "tasks": 770,
+    "tasks": 769,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 182
-MAX_CLAUSES = 225
+MAX_FILES = 178
+MAX_CLAUSES = 124
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""
 UPWARD = {"checkpoints.head_file": {"decoding"}, "checkpoints.pair": {"decoding"}}

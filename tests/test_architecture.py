@@ -34,19 +34,19 @@ CEILINGS = {
     "cli": 1416,
     "criterions": 524,
     "data": 136,
-    "decoding": 6183,
+    "decoding": 5775,
     "engines": 1486,
     "evaluation": 1716,
     "files": 650,
     "host": 390,
-    "inference": 2723,
+    "inference": 2722,
     "jobs": 1752,
-    "models": 2117,
-    "tasks": 770,
+    "models": 2043,
+    "tasks": 769,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 177
-MAX_CLAUSES = 152
+MAX_FILES = 171
+MAX_CLAUSES = 70
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""
 UPWARD = {"checkpoints.head_file": {"decoding"}}

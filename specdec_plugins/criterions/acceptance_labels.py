@@ -153,8 +153,7 @@ class AcceptanceLabeller:
         capacity = 2 * length + self.block_size + 1
         self.verifier.start(encoder_out, capacity)
         self.drafter.start(net_input, encoder_out, capacity)
-        none = source.new_zeros(rows)
-        whole = ChainDraft(before[:, 1:], [length - 1] * rows, none, none, none)
+        whole = ChainDraft.of(before[:, 1:])
         # In an empty cache the tokens are where they belong.
         features = self.verifier.score(before[:, 0], whole, [0] * rows).states
         if self.drafter.causal:
@@ -181,7 +180,8 @@ class AcceptanceLabeller:
         lprobs = log_probabilities(logits, self.scoring.temperature)
         self._bans.apply(lprobs, cut[:, None] + draft.depths, None)
         verification = Verification(lprobs, self.eos)
-        accepted = draft.accept(self.rule, verification, None).counts[1]
+        counts = draft.accept(self.rule, verification, None).accepted
+        accepted = torch.tensor(counts, device=last.device)
         slots = torch.arange(self.block_size, device=accepted.device)
         chances = (slots < accepted[:, None]).to(draft.confidences.dtype)
         if self.rule.draws:

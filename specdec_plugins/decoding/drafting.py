@@ -1,28 +1,19 @@
-"""How drafts are made, one class a kind: by passes of the drafter, or of what is left of one."""
+"""Make drafts: one class for each kind."""
 
 from __future__ import annotations
-
-import math
 
 import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import Scoring
 from specdec_plugins.decoding.acceptance.sampling import Proposal, draw
-from specdec_plugins.decoding.acceptance.tree_walk import prepare_walk
-from specdec_plugins.decoding.append import prepare_append
 from specdec_plugins.decoding.batch import Batch
 from specdec_plugins.decoding.drafts import (
     ChainDraft,
     Draft,
     DrawnDraft,
     LatticeTrees,
-    SelfScoredDraft,
-    prepare_trees,
 )
-from specdec_plugins.decoding.indices import indices
-from specdec_plugins.decoding.limits import TokenBans
-from specdec_plugins.decoding.scorers import verification_of
 from specdec_plugins.decoding.statistics import Stopwatch
 from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
@@ -31,40 +22,32 @@ from specdec_plugins.models.lattice import SlotScores
 
 
 class Drafting:
-    """Makes the drafts of one batch after another; this one is the null object.
-
-    Without a drafter every step verifies nothing, and commits the verifier's next token.
-    """
-
-    def __init__(self) -> None:
-        prepare_walk()
-        prepare_append()
+    """Makes the drafts of one batch after another; this null object drafts nothing."""
 
     def start(self, stopwatch: Stopwatch) -> None:
         """Begin a batch; ``stopwatch`` times the drafter's encoder and its passes."""
 
     def draft(self, batch: Batch, reuse_above: float) -> Draft:
-        """The next draft, of ``batch.draft_lengths``.
+        """Return the next draft, of ``batch.draft_lengths``.
 
         Args:
-            reuse_above: where what is left of a row's last draft is expected to have as many tokens
-                accepted, it is verified in place of a new one.
+            reuse_above: re-verify what is left of a row's tree if its expected accepted length is
+                at least this.
         """
         return ChainDraft.empty(len(batch.rows), batch.device)
 
-    def note(self, result: StepResult) -> None:
-        """What became of the last draft."""
+    def observe(self, result: StepResult) -> None:
+        """Take in what became of the last draft."""
 
-    def keep(self, kept: list[int], width: int) -> None:
-        """Go on with the rows ``kept``, none longer than ``width``."""
+    def keep(self, rows: list[int], width: int) -> None:
+        """Go on with ``rows`` only, none longer than ``width``."""
 
 
 class ChainDrafting(Drafting):
     """Each slot's token is chosen after the one before it."""
 
     def __init__(self, drafter: CachedDrafter, with_confidences: bool = False) -> None:
-        """``with_confidences``: also tell how probable each token is to the drafter."""
-        super().__init__()
+        """``with_confidences``: drafts have the drafter's probability of each token."""
         self.drafter = drafter
         self._with_confidences = with_confidences
         self._stopwatch = Stopwatch()
@@ -82,7 +65,7 @@ class ChainDrafting(Drafting):
             return self._chosen(batch, *self._run(batch, slots))
 
     def _chosen(self, batch: Batch, states: Tensor, scores: SlotScores) -> Draft:
-        """The draft of a pass of the drafter."""
+        """Return the draft of a pass of the drafter."""
         confidences = states.new_empty(len(states), 0)
         if self._with_confidences:
             tokens, confidences = scores.choose_with_confidence()
@@ -92,8 +75,7 @@ class ChainDrafting(Drafting):
         return ChainDraft(tokens, batch.draft_lengths, lengths, states, confidences)
 
     def _read_source(self, batch: Batch) -> None:
-        """Let the drafter read the source before its first draft of a batch, which may come late or
-        never."""
+        """Let the drafter read the source before its first draft of a batch."""
         if self._started:
             return
         with self._stopwatch("encode", batch.device):
@@ -105,12 +87,12 @@ class ChainDrafting(Drafting):
     def _run(
         self, batch: Batch, slots: int, rows: list[int] | None = None
     ) -> tuple[Tensor, SlotScores]:
-        """States of the next slots of all rows, or of some, and what they may hold."""
-        return self.drafter.draft(_prefixes(batch, self.drafter.causal, slots, rows), slots)
+        """Return states and scores of the next slots of all rows, or of some."""
+        return self.drafter.draft(prefixes_of(batch, self.drafter.causal, slots, rows), slots)
 
-    def keep(self, kept: list[int], width: int) -> None:
+    def keep(self, rows: list[int], width: int) -> None:
         if self._started:
-            self.drafter.keep(kept, width)
+            self.drafter.keep(rows, width)
 
 
 class DrawnDrafting(ChainDrafting):
@@ -129,8 +111,7 @@ class DrawnDrafting(ChainDrafting):
 
 
 def draw_chain(scores: SlotScores, scoring: Scoring) -> tuple[Tensor, Proposal]:
-    """``(rows, slots)`` tokens, each drawn after the one drawn before it, and what they were drawn
-    from."""
+    """Return ``(rows, slots)`` tokens, each drawn after the one before it, and their proposal."""
     lattice = scores.lattice()
     rule, temperature = scoring.rule, scoring.temperature
     first = rule.propose(lattice.first, temperature)
@@ -142,15 +123,13 @@ def draw_chain(scores: SlotScores, scoring: Scoring) -> tuple[Tensor, Proposal]:
 
 
 class TreeDrafting(ChainDrafting):
-    """Trees of the most probable continuations, of what is left of the last draft where that will
-    do."""
+    """Trees of the most probable continuations, of the last draft's rest where that will do."""
 
     def __init__(self, drafter: CachedDrafter, depth: int) -> None:
-        """``depth``: how many tokens deep trees are at most."""
+        """``depth``: the largest depth of trees, in tokens."""
         super().__init__(drafter)
         self._depth = depth
         self._trees: LatticeTrees | None = None
-        prepare_trees()
 
     def start(self, stopwatch: Stopwatch) -> None:
         super().start(stopwatch)
@@ -176,7 +155,7 @@ class TreeDrafting(ChainDrafting):
             return trees.grow(nodes, batch.draft_lengths, called)
 
     def _renewed(self, batch: Batch, rows: list[int], slots: int) -> LatticeTrees:
-        """A new draft of some rows, with what there is of the others."""
+        """Draft for some rows, and keep what is left of the others."""
         old = self._trees
         some = None if old is None or len(rows) == len(batch.rows) else rows
         _, scores = self._run(batch, slots, some)
@@ -187,65 +166,30 @@ class TreeDrafting(ChainDrafting):
         old.replace(rows, drafted)
         return old
 
-    def note(self, result: StepResult) -> None:
+    def observe(self, result: StepResult) -> None:
         if self._trees is not None and not self._trees.advance(result.accepted, result.last):
             self._trees = None
 
-    def keep(self, kept: list[int], width: int) -> None:
-        super().keep(kept, width)
+    def keep(self, rows: list[int], width: int) -> None:
+        super().keep(rows, width)
         if self._trees is not None:
-            self._trees.keep(kept)
+            self._trees.keep(rows)
 
 
-class SelfScoredDrafting(ChainDrafting):
-    """Whole blocks with the drafter's own scores, which the limits have changed already: for the
-    drafter alone."""
-
-    def __init__(self, drafter: CachedDrafter, bans: TokenBans) -> None:
-        super().__init__(drafter)
-        self._bans = bans
-
-    def _chosen(self, batch: Batch, states: Tensor, scores: SlotScores) -> Draft:
-        decoder = self.drafter.decoder
-        chosen = scores.choose()
-        previous = torch.cat([batch.last[:, None], chosen[:, :-1]], dim=1)
-        logits = decoder.slot_logits(states, previous).to(batch.scores.dtype)
-        if decoder.draft_vocabulary is not None:
-            others = torch.full_like(logits[0, 0], -math.inf)
-            others[decoder.draft_vocabulary] = 0
-            logits = logits + others
-        depths = indices(chosen.size(1), batch.device)
-        normalisers = logits.logsumexp(-1)
-        verification = verification_of(logits, normalisers, batch, depths, self._bans)
-        tokens = verification.best
-        if not self._bans.limits.unkpen:
-            # The drafter chose without knowing what the limits forbid.
-            allowed = verification.scores.gather(-1, chosen[..., None])[..., 0] > -math.inf
-            tokens = torch.where(allowed, chosen, tokens)
-        return SelfScoredDraft(
-            tokens,
-            batch.draft_lengths,
-            batch.on_device.draft_lengths,
-            states,
-            states.new_empty(len(states), 0),
-            verification=verification,
-        )
-
-
-def _prefixes(batch: Batch, causal: bool, slots: int, rows: list[int] | None) -> Prefixes:
-    """What a drafter is to go on from with blocks of ``slots``.
+def prefixes_of(batch: Batch, causal: bool, slots: int, rows: list[int] | None = None) -> Prefixes:
+    """Return the prefixes of a batch, which blocks of ``slots`` are to follow.
 
     Args:
-        causal: it has cached what it has been given.
-        rows: which it is to draft for; None for all.
+        causal: the drafter has cached earlier tokens.
+        rows: those to draft for; None for all.
     """
     new, lengths, last = batch.uncached if causal else batch.lengths, batch.lengths, batch.last
-    own = None
+    blocks = None
     if min(batch.draft_lengths) < slots:
-        own = [min(max(length, 1), slots) for length in batch.draft_lengths]
+        blocks = [min(max(length, 1), slots) for length in batch.draft_lengths]
     if rows is not None:
         new, lengths = [new[i] for i in rows], [lengths[i] for i in rows]
-        own = None if own is None else [own[i] for i in rows]
+        blocks = None if blocks is None else [blocks[i] for i in rows]
         last = last[torch.tensor(rows, device=batch.device)]
-    # Behind the EOS that every row begins with.
-    return Prefixes(batch.tokens[:, 1:], new, lengths, last, batch.features, own, rows)
+    # After the EOS that every row begins with.
+    return Prefixes(batch.tokens[:, 1:], new, lengths, last, batch.features, blocks, rows)

@@ -16,7 +16,7 @@ from torch import Tensor
 from specdec_plugins.decoding.acceptance import Scoring, Verification
 from specdec_plugins.decoding.acceptance.sampling import Proposal
 from specdec_plugins.decoding.acceptance.tensor_walk import (
-    Way,
+    AcceptedPath,
     chain_links,
     walk_by_tensors,
 )
@@ -28,6 +28,7 @@ from specdec_plugins.decoding.resident.state import Kind, Shape, State
 from specdec_plugins.decoding.steps.drafter import DrafterStep
 from specdec_plugins.decoding.steps.encoder import StockEncoder
 from specdec_plugins.decoding.steps.mask import mask_elsewhere
+from specdec_plugins.decoding.steps.prefixes import block_inputs
 from specdec_plugins.decoding.steps.verifier import VerifierStep
 from specdec_plugins.models.lattice import SlotScores
 from specdec_plugins.models.layers import additive, position_table, source_memory
@@ -35,7 +36,7 @@ from specdec_plugins.models.layers import additive, position_table, source_memor
 
 @dataclass(frozen=True)
 class Models:
-    """What a step is made of."""
+    """The parts of a step."""
 
     encoder: StockEncoder
     verifier: VerifierStep
@@ -43,17 +44,17 @@ class Models:
     bans: TokenBans
     drafter: DrafterStep | None = None
     drafter_encoder: StockEncoder | None = None
-    """None where it reads the verifier's."""
+    """None where the drafter reads the verifier's."""
 
     @property
     def weight(self) -> Tensor:
-        """One of the verifier's."""
+        """A weight of the verifier."""
         weight: Tensor = self.verifier.decoder.embed_tokens.weight
         return weight
 
 
 class ResidentStep:
-    """Parts of a step, each of which can be recorded."""
+    """A step in parts that can be recorded."""
 
     def __init__(self, models: Models, kind: Kind, shape: Shape) -> None:
         self.kind, self.shape = kind, shape
@@ -68,7 +69,7 @@ class ResidentStep:
         self._table = position_table(decoder.embed_positions, shape.width, decoder.padding_idx)
         encoders = (models.encoder, models.drafter_encoder)
         self._source_tables = {
-            one: one.positions(shape.source) for one in encoders if one is not None
+            encoder: encoder.positions(shape.source) for encoder in encoders if encoder is not None
         }
         precision = torch.promote_types(weight.dtype, torch.float32)
         self.tree = TreeInput(shape.rows, kind, models.bans.pad, device) if kind.nodes else None
@@ -79,7 +80,7 @@ class ResidentStep:
             self._draft_table = self._drafter.decoder.positions(2 * shape.width)
 
     def begin(self, tokens: Tensor, limits: list[int]) -> None:
-        """Hold nothing yet of the sources ``tokens`` ``(rows, n)``."""
+        """Begin with the sources ``tokens`` ``(rows, n)``."""
         self.state.begin(tokens, limits, self._models.bans.pad, self._models.bans.eos)
 
     def grow(self, lattice: HostLattice, rows: list[int]) -> None:
@@ -101,8 +102,8 @@ class ResidentStep:
         states = self._read(self._models.encoder, visible)
         state.memory.copy_(source_memory(self._verifier.layers, states))
         if self._drafter is not None and state.draft_memory is not None:
-            own = self._models.drafter_encoder
-            states = states if own is None else self._read(own, visible)
+            encoder = self._models.drafter_encoder
+            states = states if encoder is None else self._read(encoder, visible)
             state.draft_memory.copy_(source_memory(self._drafter.layers, states))
 
     def _read(self, encoder: StockEncoder, visible: Tensor) -> Tensor:
@@ -110,11 +111,11 @@ class ResidentStep:
         return encoder.masked(state.source, visible, state.memory_mask, table)
 
     def draft(self) -> None:
-        """Of trees: the first draft."""
+        """Make the first draft of trees."""
         self.outcome.draft(self._draft().lattice())
 
     def run(self) -> None:
-        """The whole step of chains; of trees, acceptance of one and the next draft."""
+        """Run the whole step of chains; for trees, accept one and make the next draft."""
         if not self.kind.block:
             self._verify(self.state.tokens[:, :0], None)
         elif self.tree is not None:
@@ -126,17 +127,14 @@ class ResidentStep:
             self._verify(self._draft().choose(), None)
 
     def _draft(self) -> SlotScores:
-        """What the slots after every row's last token may hold."""
+        """Return the scores of the slots after every row's last token."""
         state, kind, drafter = self.state, self.kind, self._drafter
         assert drafter is not None
         assert state.draft_cache is not None
         cached, index = state.lengths - state.new, self._index[: kind.window + kind.block]
-        positions = cached[:, None] + index
-        is_mask = index >= state.new[:, None]
-        seen = torch.where(is_mask, (state.new + kind.block)[:, None], index + 1)
-        among = index < seen[..., None]
+        counts = cached, state.new, kind.block
+        is_mask, positions, block, among = block_inputs(counts, index, kind.block)
         mask = mask_elsewhere(cached, self._capacity, among, self._dtype)
-        block = state.new[:, None] + index[: kind.block]
         given = state.tokens, is_mask, positions, block, state.last, self._draft_table
         rest = state.draft_memory, state.memory_mask, None, state.features
         _, *scores, _ = drafter.in_room(state.draft_cache, mask, *given, *rest)
@@ -163,38 +161,38 @@ class ResidentStep:
         bans = models.bans
         bans.apply(logits, positions, state.limits, bans.limits.min_len > 0, by_tensors=True)
         verification = Verification(logits, bans.eos, normalisers, by_tensors=True)
-        way = self._accepted(verification, drafted, proposal)
-        self._append(way, verification.of(way.tokens, way.sources), states)
+        path = self._accepted(verification, drafted, proposal)
+        self._append(path, verification.of(path.tokens, path.sources), states)
 
     def _accepted(
         self, verification: Verification, drafted: Tensor, proposal: Proposal | None
-    ) -> Way:
+    ) -> AcceptedPath:
         rule, eos, links = self._models.scoring.rule, verification.eos, self._links
         if proposal is None:
-            own = rule.own(verification)
+            best = rule.verifier_tokens(verification)
             after = links.after.expand_as(drafted)
-            good = rule.agrees(verification, own, drafted, after)
+            good = rule.agrees(verification, best, drafted, after)
         else:
-            good, own = rule.judge_drawn(verification, drafted, proposal)
+            good, best = rule.judge_drawn(verification, drafted, proposal)
         if self.tree is None and self.kind.block > 1:
             good = torch.cat([good[:, :1], good[:, 1:] & (drafted[:, :-1] != eos)], dim=1)
-        return walk_by_tensors(links, drafted, (good, own), eos, rule.several)
+        return walk_by_tensors(links, drafted, (good, best), eos, rule.several)
 
-    def _append(self, way: Way, scores: Tensor, states: Tensor) -> None:
-        """Keep what was accepted, and tell the host."""
+    def _append(self, path: AcceptedPath, scores: Tensor, states: Tensor) -> None:
+        """Append what was accepted, and send it to the host."""
         state, window = self.state, self.kind.window
-        self.outcome.accept(way, scores)
+        self.outcome.accept(path, scores)
         positions = state.lengths[:, None] + self._index[:window]
-        self._keep(state.cache, way.sources, positions)
+        self._keep(state.cache, path.sources, positions)
         if self._models.scoring.repetition_penalty != 1:
-            state.history[self._rows, positions] = way.tokens
-        last, count = way.tokens[:, 0], state.going.long()
+            state.history[self._rows, positions] = path.tokens
+        last, count = path.tokens[:, 0], state.going.long()
         if self.kind.block:
-            state.tokens[:, :window] = way.tokens
+            state.tokens[:, :window] = path.tokens
             if state.features is not None:
-                state.features.copy_(states[self._rows, way.sources])
-            last = way.tokens.gather(1, way.committed - 1)[:, 0]
-            count = way.committed[:, 0]
+                state.features.copy_(states[self._rows, path.sources])
+            last = path.tokens.gather(1, path.committed - 1)[:, 0]
+            count = path.committed[:, 0]
         state.last.copy_(last)
         # Rows that have ended begin anew, where there is room for whatever they do.
         state.going.logical_and_(last != self._models.bans.eos)
@@ -202,8 +200,7 @@ class ResidentStep:
         if self.kind.block:
             torch.mul(count, state.going, out=state.new)
 
-    def _keep(self, cache: Tensor, sources: Tensor, places: Tensor) -> None:
-        """Of the tokens that were read, cache the ``sources``-th ones of every row at its
-        ``places``."""
+    def _keep(self, cache: Tensor, sources: Tensor, positions: Tensor) -> None:
+        """Cache each row's tokens of indices ``sources`` at ``positions``."""
         columns = cache.permute(2, 4, 0, 1, 3, 5)
-        columns[self._rows, places] = columns[self._rows, self._capacity + sources]
+        columns[self._rows, positions] = columns[self._rows, self._capacity + sources]

@@ -1,4 +1,4 @@
-"""What a drafter goes on from, and its inputs on the host and off it. No fairseq in here."""
+"""The prefixes of drafts, and the drafter's inputs made of them. No fairseq in here."""
 
 from __future__ import annotations
 
@@ -8,44 +8,42 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.arrays import Bools, Floating, Ints
-from specdec_plugins.decoding.compiled import compiled
-from specdec_plugins.decoding.indices import row_starts
+from specdec_plugins.decoding.kernels import Bools, Floating, Ints, compiled, indices
 
 
 @dataclass(frozen=True)
 class Prefixes:
-    """What a drafter is to go on from, a row each."""
+    """The prefixes that blocks are to follow, one a row."""
 
     tokens: Tensor
-    """``(rows, n)`` of all rows of the batch: prefixes, then whatever."""
+    """``(rows, n)`` prefixes of all rows of the batch, then padding."""
     new: list[int]
-    """How many tokens of each prefix, its last ones, the drafter has not cached; for one that is
-    bidirectional all of them."""
+    """The number of last tokens of each prefix that the drafter has not cached; all of them if it
+    is bidirectional."""
     lengths: list[int]
     """Prefix lengths p."""
     last: Tensor
-    """``(rows,)`` the token before each block: the prefix's last, EOS before the first."""
+    """``(rows,)`` the token before each block."""
     features: Tensor | None
-    """``(rows, n, channels)`` of all rows of the batch: the verifier's states for prefixes, then
-    whatever, for drafters that read them; None where there are none."""
+    """``(rows, n, channels)`` the verifier's states for the prefixes of all rows of the batch, for
+    drafters that read them."""
     slots: list[int] | None = None
-    """How many slots each row is to have of the block, at least 1; None: all."""
+    """Slots of each row's block, at least 1; None: all."""
     rows: list[int] | None = None
-    """Which rows of the batch these are; None: all."""
+    """The rows of the batch; None: all."""
 
     @property
     def cached(self) -> list[int]:
-        """How many tokens of each prefix the drafter has cached."""
+        """The number of tokens of each prefix that the drafter has cached."""
         return [length - new for length, new in zip(self.lengths, self.new)]
 
-    def own(self, block_size: int) -> list[int]:
-        """Return how many slots of a block are each row's."""
+    def slots_of(self, block_size: int) -> list[int]:
+        """Return the slots of each row's block."""
         return [block_size] * len(self.new) if self.slots is None else self.slots
 
 
 class NewTokens(NamedTuple):
-    """New tokens, as a drafter's step has them."""
+    """New tokens, as inputs of a drafter's step."""
 
     tokens: Tensor
     is_mask: Tensor
@@ -55,7 +53,7 @@ class NewTokens(NamedTuple):
 
 
 class DrafterInputs(NamedTuple):
-    """What a step is handed of new tokens."""
+    """Inputs of a step that depend on new tokens."""
 
     mask: Tensor
     new: NewTokens
@@ -66,30 +64,42 @@ class DrafterInputs(NamedTuple):
 def new_tokens(
     prefixes: Prefixes, positions: Tensor, chosen: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    """Return what prefixes have at ``positions`` ``(rows, window)``, and the verifier's states for
-    it.
+    """Return the tokens of prefixes at ``positions`` ``(rows, window)``, and the verifier's states.
 
-    ``chosen``: ``(rows,)`` which rows of the batch they are; None: all.
+    ``chosen``: ``(rows,)`` rows of the batch; None: all.
     """
     tokens, features = prefixes.tokens, prefixes.features
-    if chosen is None and not any(prefixes.cached):
-        window = positions.size(1)
-        return tokens[:, :window], None if features is None else features[:, :window]
-    found = (tokens if chosen is None else tokens[chosen]).gather(1, positions)
-    if features is None:
-        return found, None
-    # As places within all rows one after another, which are quicker to copy from.
-    starts = row_starts(*features.shape[:2], features.device)
-    flat = ((starts if chosen is None else starts[chosen]) + positions).flatten()
-    states = features.flatten(0, 1).index_select(0, flat)
-    return found, states.view(*positions.shape, features.size(-1))
+    row = (indices(len(tokens), tokens.device) if chosen is None else chosen)[:, None]
+    return tokens[row, positions], None if features is None else features[row, positions]
+
+
+def block_inputs(
+    counts: tuple[Tensor, Tensor, Tensor | int],
+    index: Tensor,
+    block_size: int,
+    causal: bool = True,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return ``is_mask``, positions and block of :class:`NewTokens`, and ``(rows, n, n)`` the new
+    tokens that each sees.
+
+    Args:
+        counts: ``(rows,)`` each: tokens of each prefix that are cached, and that are new; and
+            slots of each row's block, which follows them.
+        index: ``(n,)`` 0, 1, 2, …
+        causal: tokens of a prefix do not see those after them.
+    """
+    cached, new, slots = counts
+    is_mask, end = index >= new[:, None], (new + slots)[:, None]
+    seen = torch.where(is_mask, end, index + 1) if causal else end
+    block = new[:, None] + index[:block_size]
+    return is_mask, cached[:, None] + index, block, index < seen[..., None]
 
 
 def empty_inputs(
     rows: int, slots: int, block: int, width: int, read: tuple[int, int], dtype: torch.dtype
 ) -> DrafterInputs:
-    """Inputs of so many slots, the last ``block`` of which are the block's; ``read``: of how many
-    slots there are features, and of how many channels."""
+    """Return buffers of so many slots, the last ``block`` of which are the block's; ``read``: slots
+    and channels of features."""
     tokens, positions = torch.zeros(2, rows, slots, dtype=torch.long)
     new = NewTokens(
         tokens,
@@ -113,13 +123,11 @@ def fill_inputs(
     """
     Args:
         inputs: of a step: those of :class:`NewTokens`, with padding.
-        prefix: prefixes ``(rows, n)`` of all rows of the batch; and of each row that there is to be
-            a block for the token before it.
-        counts: ``(4, rows)`` how many tokens of its prefix are cached, how many are new, how many
-            slots its block is to have, and which row of the batch it is.
-        among: ``(rows, slots, slots)`` which of the new tokens each sees.
-        about: a token that stands for none; whether tokens of a prefix do not see what comes after
-            them.
+        prefix: prefixes ``(rows, n)`` of all rows of the batch; the token before each block.
+        counts: ``(4, rows)`` each row's cached and new tokens, slots of its block, and its index in
+            the batch.
+        among: ``(rows, slots, slots)`` the new tokens that each sees.
+        about: a token for masks; True if tokens of a prefix do not see later ones.
     """
     tokens, is_mask, positions, block, last = inputs
     prefixes, befores = prefix
@@ -127,7 +135,7 @@ def fill_inputs(
     slots = tokens.shape[1]
     tokens[:], is_mask[:], positions[:], block[:], last[:] = masked, False, 0, 0, 0
     for i in range(counts.shape[1]):
-        cached, new, own, row = counts[0, i], counts[1, i], counts[2, i], counts[3, i]
+        cached, new, count, row = counts[0, i], counts[1, i], counts[2, i], counts[3, i]
         last[i] = befores[i]
         for slot in range(block.shape[1]):
             block[i, slot] = new + slot
@@ -136,15 +144,14 @@ def fill_inputs(
             is_mask[i, slot] = slot >= new
             if slot < new:
                 tokens[i, slot] = prefixes[row, cached + slot]
-            seen = slot + 1 if causal and slot < new else new + own
+            seen = slot + 1 if causal and slot < new else new + count
             for other in range(slots):
                 among[i, slot, other] = other < seen
 
 
 @compiled
 def fill_features(features: Floating, states: Floating, counts: Ints) -> None:
-    """``features``: of new tokens, with padding; ``states``: ``(rows, n, channels)`` of all rows of
-    the batch; ``counts``: as above."""
+    """Fill features of new tokens from ``states`` ``(rows, n, channels)`` of the whole batch."""
     features[:] = 0
     for i in range(counts.shape[1]):
         for slot in range(counts[1, i]):

@@ -40,7 +40,7 @@ CEILINGS = {
     "files": 650,
     "host": 390,
     "inference": 2722,
-    "jobs": 1752,
+    "jobs": 1750,
     "models": 2043,
     "tasks": 769,
 }

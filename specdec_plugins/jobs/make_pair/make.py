@@ -21,7 +21,7 @@ from specdec_plugins.jobs.make_pair.card import write_card
 from specdec_plugins.jobs.make_pair.job import Command, Done, PairJob, shown
 from specdec_plugins.jobs.make_pair.recipe import with_plan
 from specdec_plugins.jobs.make_pair.text import head_lines, worded_lines
-from specdec_plugins.jobs.make_pair.training import BEST, SHARE, Plan, TrainingLog
+from specdec_plugins.jobs.make_pair.training import BEST, SHARE, Plan, TrainingLog, head_updates
 
 STAGES = (
     stages.check,
@@ -122,7 +122,7 @@ def rehearse(job: PairJob) -> Iterator[str]:
     seconds["train"] = plan.updates * log.pace / (1 - SHARE)
     seconds["export"] = 0.0
     if job.heads:
-        seconds["heads"] = stages.head_updates(head_lines(lines)) * log.pace
+        seconds["heads"] = head_updates(head_lines(lines)) * log.pace
     seconds["measure"] = stages.FINISH
     yield f"{counted(lines, 'line')} of text, {counted(plan.updates, 'update')} of training"
     commands = commands_of(job)

@@ -44,6 +44,7 @@ from specdec_plugins.jobs.make_pair.training import (
     WARMUP,
     Plan,
     TrainingLog,
+    head_updates,
     trained,
     watch,
 )
@@ -53,8 +54,6 @@ logger = logging.getLogger(__name__)
 
 BATCH = 64
 """Sentences that are distilled at a time."""
-HEAD_UPDATES = 100, 400
-"""Minimum and maximum updates of a head's training."""
 CHECKED, COMPARED = 20, 200
 """Lines by which the verifier is checked, and the pair is compared with it at the end."""
 FINISH, FOR_HEADS = 180.0, 300.0
@@ -266,15 +265,6 @@ def heads(job: PairJob, done: Done) -> JsonObject:
     path = layout.pair / f"acceptance_head{rule}.pt"
     save_head(path, head.calibrated(*fitted))
     return {"files": [path]}
-
-
-def head_updates(lines: int) -> int:
-    """Return the updates of a head's training, of about 50 lines each.
-
-    When a head has read a text 25 times, it has learnt from it what it can.
-    """
-    fewest, most_updates = HEAD_UPDATES
-    return min(most_updates, max(fewest, 25 * lines // 50))
 
 
 def measure(job: PairJob, done: Done) -> JsonObject:

@@ -75,6 +75,14 @@ class Plan:
         return cls(updates, interval, (trained + seconds) / 3600)
 
 
+def head_updates(lines: int) -> int:
+    """Return the updates of a head's training, of about 50 lines each.
+
+    When a head has read a text 25 times, it has learnt from it what it can.
+    """
+    return min(400, max(100, 25 * lines // 50))
+
+
 class TrainingLog:
     """The lines of fairseq-train with ``--log-format json``; damaged lines are passed over."""
 

@@ -11,8 +11,8 @@ from jobs import pair_job
 
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.jobs.make_pair import training
-from specdec_plugins.jobs.make_pair.stages import head_updates, time_to_train
-from specdec_plugins.jobs.make_pair.training import LAST, Plan, TrainingLog, watch
+from specdec_plugins.jobs.make_pair.stages import time_to_train
+from specdec_plugins.jobs.make_pair.training import LAST, Plan, TrainingLog, head_updates, watch
 
 AT = "2026-11-25 10:{:02d}:{:02d} | INFO | {} | {}\n"
 

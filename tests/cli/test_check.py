@@ -159,7 +159,7 @@ def test_a_system_that_cannot_be(name: str, capfd: pytest.CaptureFixture[str]) -
     [
         ("model.pt", "adaptive softmax is not supported"),
         ("none.pt", "none.pt"),
-        ("model.pt:model.pt", "distil"),
+        ("model.pt:model.pt", "only one"),
     ],
 )
 def test_what_cannot_be_verified_with(

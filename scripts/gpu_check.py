@@ -38,9 +38,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from specdec_plugins.decoding.acceptance import StrictRule  # noqa: E402
-from specdec_plugins.decoding.arrays import wait_for  # noqa: E402
 from specdec_plugins.decoding.build import build_generator  # noqa: E402
 from specdec_plugins.decoding.controllers.simple import Constant, NoDrafts, Tree  # noqa: E402
+from specdec_plugins.decoding.kernels import wait_for  # noqa: E402
 from specdec_plugins.decoding.limits import GenerationLimits  # noqa: E402
 from specdec_plugins.decoding.resident.state import Kind, Shape  # noqa: E402
 from specdec_plugins.decoding.resident.step import ResidentStep  # noqa: E402

@@ -215,3 +215,9 @@ def _one_thread() -> Any:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+def counts_of(accepted: Any) -> list[list[int]]:
+    """The counts of an ``Accepted``: committed, accepted, verified, last, finished."""
+    counts = accepted.committed, accepted.accepted, accepted.verified
+    return [*counts, accepted.last, accepted.finished]

@@ -181,7 +181,8 @@ class AcceptanceLabeller:
         lprobs = log_probabilities(logits, self.scoring.temperature)
         self._bans.apply(lprobs, cut[:, None] + draft.depths, None)
         verification = Verification(lprobs, self.eos)
-        accepted = draft.accept(self.rule, verification, None).counts[1]
+        counts = draft.accept(self.rule, verification, None).accepted
+        accepted = torch.tensor(counts, device=last.device)
         slots = torch.arange(self.block_size, device=accepted.device)
         chances = (slots < accepted[:, None]).to(draft.confidences.dtype)
         if self.rule.draws:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import Accepted
-from specdec_plugins.decoding.append import Column, append
 from specdec_plugins.decoding.drafts import Draft
-from specdec_plugins.decoding.indices import told
+from specdec_plugins.decoding.kernels import (
+    Ints,
+    compiled,
+    indices,
+    is_host,
+    numbers,
+    on_host,
+    to_device,
+)
 from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.decoding.target_prefix import TargetPrefix
 from specdec_plugins.host.fairseq_types import EncoderOut, NetInput
@@ -18,7 +26,7 @@ from specdec_plugins.models.rows import keep_rows
 
 
 class RowCounts(NamedTuple):
-    """Per row, on the device, ``(rows,)`` each: what the batch has as lists."""
+    """The counts of a batch on the device, each ``(rows,)``."""
 
     lengths: Tensor
     max_lengths: Tensor
@@ -26,7 +34,7 @@ class RowCounts(NamedTuple):
 
 
 class Batch:
-    """The rows still being decoded: tokens on the device, counts on the host."""
+    """The unfinished rows: tokens on the device, counts on the host."""
 
     def __init__(
         self,
@@ -37,61 +45,60 @@ class Batch:
         longest_draft: int,
         precision: torch.dtype,
     ) -> None:
-        """Nothing is decoded yet, and nothing planned.
-
+        """
         Args:
             encoder_out: the verifier's, if its encoder was run.
-            prefix: what the targets begin with; what it forces is not committed yet.
-            max_lengths: most tokens of each row before EOS.
+            prefix: forced tokens, which are not committed yet.
+            max_lengths: the largest number of tokens of each row before EOS.
             longest_draft: in slots or nodes.
-            precision: of scores.
+            precision: that of scores.
         """
         source = net_input["src_tokens"]
         rows = len(source)
         self.net_input, self.encoder_out = net_input, encoder_out
         self.rows = list(range(rows))
-        """Where each row stands in the batch as it began."""
+        """The index of each row in the batch as it began."""
         # A row's last step may start at its maximum length and write a whole draft after it.
         self.capacity = max(max_lengths) + 2 * (longest_draft + 1)
         """Tokens that a row has room for."""
         self.tokens = prefix.begins[:, None].repeat(1, self.capacity)
-        """``(rows, capacity)`` EOS, or what stands for it, then the committed tokens, then
-        whatever."""
+        """``(rows, capacity)`` the first token (EOS by default), the committed ones, then
+        padding."""
         self.free_from = prefix.free_from
-        """As of a target prefix."""
+        """Positions before this one have no minimum length: some row's prefix holds them."""
         self.scores = torch.zeros(rows, self.capacity, dtype=precision, device=source.device)
-        """``(rows, capacity)`` log-probabilities of the committed tokens under the verifier."""
+        """``(rows, capacity)`` log-probabilities of ``tokens``."""
         self.last = self.tokens[:, 0]
-        """``(rows,)`` the last committed token of each, what it begins with before the first."""
+        """``(rows,)`` the last of the tokens."""
         self.features: Tensor | None = None
-        """``(rows, capacity, channels)`` the verifier's states for the committed tokens, the first
-        at 0, then whatever; only for a drafter that reads them, from the first step on."""
+        """``(rows, capacity, channels)`` the verifier's states for the committed tokens, from
+        index 0, for a drafter that reads them; None before the first step."""
         self.lengths = [0] * rows
-        """Committed tokens, forced ones among them."""
+        """Committed tokens, forced ones included."""
         self.max_lengths = max_lengths
         self.uncached = [0] * rows
-        """Tokens committed since the drafter's last pass: if causal, it has not cached them."""
+        """Tokens committed since the last pass of a causal drafter, which has not cached them."""
         self.draft_lengths = [0] * rows
-        """Of the next step; see :meth:`plan`."""
+        """Draft lengths of the next step."""
         self._on_device: RowCounts | None = None
 
     @property
     def device(self) -> torch.device:
-        """Where the tokens are."""
+        """The device of the tokens."""
         return self.tokens.device
 
     @property
     def on_device(self) -> RowCounts:
-        """The counts, copied to the device when they are asked for after a change."""
+        """The counts on the device, copied at the first use after a change."""
         if self._on_device is None:
             counts = [self.lengths, self.max_lengths, self.draft_lengths]
-            self._on_device = RowCounts(*told(counts, self.device).unbind())
+            self._on_device = RowCounts(*to_device(counts, self.device).unbind())
         return self._on_device
 
     def room(self, slots: int) -> list[int] | None:
-        """How many tokens each row may still have before EOS; None if all have ``slots`` or more,
-        which is mostly so."""
-        room = [most - length for most, length in zip(self.max_lengths, self.lengths)]
+        """Return the tokens that each row may still have before EOS; None if all have room for
+        ``slots``."""
+        room = [limit - length for limit, length in zip(self.max_lengths, self.lengths)]
         return room if min(room) < slots else None
 
     def commit(
@@ -105,21 +112,18 @@ class Batch:
         """Append what was accepted of a draft.
 
         Args:
-            scores: ``(rows, n)`` the accepted tokens' log-probabilities; n holds all that is
-                committed.
+            scores: ``(rows, n)`` the accepted tokens' log-probabilities.
             states: ``(rows, slots, channels)`` the verifier's, for a drafter that reads them.
-            verifier_called: whether the verifier had a pass.
+            verifier_called: True if the verifier had a pass.
         """
-        committed, count, finished, verified, last = accepted.on_host
-        # Behind the EOS that every row begins with.
-        columns = [Column(self.tokens, accepted.tokens, 1), Column(self.scores, scores, 1)]
+        committed, called = accepted.committed, draft.called
+        self._append(self.tokens, accepted.tokens, committed, 1)
+        self._append(self.scores, scores, committed, 1)
         if states is not None:
             if self.features is None:
                 self.features = states.new_empty(*self.tokens.shape, states.size(-1))
-            columns.append(Column(self.features, states, sources=accepted.sources))
-        append(columns, self.lengths, committed)
-        self.last = accepted.counts[4]
-        called = draft.called
+            self._append(self.features, states, committed, 0, accepted.sources)
+        self.last = to_device(accepted.last, self.device)
         before = zip(called, self.uncached, committed)
         self.uncached = [n if cached else m + n for cached, m, n in before]
         self.lengths = [length + n for length, n in zip(self.lengths, committed)]
@@ -128,30 +132,68 @@ class Batch:
             rows=self.rows,
             drafted=draft.drafted,
             called=called,
-            verified=verified,
-            accepted=count,
+            verified=accepted.verified,
+            accepted=accepted.accepted,
             committed=committed,
-            finished=[bool(end) for end in finished],
-            last=last,
+            finished=accepted.finished,
+            last=accepted.last,
             lengths=self.lengths,
-            limited=[length > most for length, most in zip(self.lengths, self.max_lengths)],
+            limited=[length > limit for length, limit in zip(self.lengths, self.max_lengths)],
             verifier_called=verifier_called,
             sources=accepted.sources,
         )
+
+    def _append(
+        self,
+        target: Tensor,
+        new: Tensor,
+        counts: list[int],
+        offset: int,
+        sources: Tensor | None = None,
+    ) -> None:
+        """Append ``counts`` of the ``new`` entries ``(rows, n, …)`` to every row.
+
+        Args:
+            target: ``(rows, capacity, …)``; its row begins ``offset`` entries before its first
+                token. The entries after the new ones may be overwritten.
+            sources: ``(rows, n)`` indices of the new entries to append; None: the first ones.
+        """
+        rows, width = len(counts), max(counts)
+        end = offset + max(map(int.__add__, self.lengths, counts))
+        if end > target.size(1):
+            raise ValueError(f"{end} tokens in a row of {target.size(1)}")
+        if is_host(target.device):
+            chosen = np.arange(width)[None] if sources is None else on_host(sources)
+            bounds = np.array((self.lengths, counts))
+            _copy(numbers(target), numbers(new.contiguous()), bounds, offset, chosen)
+            return
+        row, slots = indices(rows, self.device)[:, None], indices(width, self.device)
+        positions = self.on_device.lengths[:, None] + slots + offset
+        target[row, positions] = new[row, slots[None] if sources is None else sources[:, :width]]
 
     def plan(self, draft_lengths: list[int]) -> None:
         """Set the draft lengths of the next step."""
         if draft_lengths != self.draft_lengths:
             self.draft_lengths, self._on_device = draft_lengths, None
 
-    def keep(self, kept: list[int]) -> None:
-        """Drop all rows but ``kept``, and have them in this order."""
-        names = ("rows", "lengths", "max_lengths", "uncached", "draft_lengths")
-        for name in names:
+    def keep(self, rows: list[int]) -> None:
+        """Go on with ``rows`` only, in this order."""
+        for name in ("rows", "lengths", "max_lengths", "uncached", "draft_lengths"):
             values = getattr(self, name)
-            setattr(self, name, [values[i] for i in kept])
-        self.tokens, self.scores = keep_rows(self.tokens, kept), keep_rows(self.scores, kept)
-        self.last = keep_rows(self.last, kept)
+            setattr(self, name, [values[i] for i in rows])
+        self.tokens, self.scores = keep_rows(self.tokens, rows), keep_rows(self.scores, rows)
+        self.last = keep_rows(self.last, rows)
         if self.features is not None:
-            self.features = keep_rows(self.features, kept)
+            self.features = keep_rows(self.features, rows)
         self._on_device = None
+
+
+@compiled
+def _copy(target: Any, new: Any, bounds: Ints, offset: int, sources: Ints) -> None:
+    """Copy rows; ``bounds``: ``(2, rows)`` lengths and counts; ``sources``: ``(rows, n)`` or, for
+    all rows, ``(1, n)``."""
+    for row in range(bounds.shape[1]):
+        begin = bounds[0, row] + offset
+        chosen = sources[row if len(sources) > 1 else 0]
+        for n in range(bounds[1, row]):
+            target[row, begin + n] = new[row, chosen[n]]

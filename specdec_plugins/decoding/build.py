@@ -6,9 +6,10 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from specdec_plugins.decoding.acceptance import AcceptAll, AcceptanceRule, StrictRule
+from specdec_plugins.decoding.acceptance import AcceptanceRule, StrictRule
 from specdec_plugins.decoding.controllers.base import Controller, Head
 from specdec_plugins.decoding.controllers.simple import Auto, Constant, Tree
+from specdec_plugins.decoding.drafter_alone import DrafterAlone
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
@@ -121,31 +122,22 @@ def build_drafter_alone(
     block_size: int | None = None,
     limits: GenerationLimits | None = None,
     engines: Engines | None = None,
-) -> SpeculativeGenerator:
-    """Return the drafter without anybody who verifies what it says.
-
-    It shows what the drafter is worth by itself: fast, and worse than its verifier. Scores are the
-    drafter's own, and pad is never drafted.
+) -> DrafterAlone:
+    """Return a generator that commits drafts unverified.
 
     Args:
-        verifier: run only where the drafter reads its encoder or its states: then its passes are
-            counted; None for a drafter that needs none.
-        limits: without a repetition penalty, which would be the verifier's.
+        verifier: needed by a drafter that reads its encoder or its states.
+        limits: the repetition penalty is ignored.
 
     Raises:
-        ValueError: a block size that the drafter was not trained for, or a drafter that needs its
-            verifier and has none.
+        ValueError: a block size that the drafter was not trained for, or no verifier.
     """
-    controller = Constant(max_draft=checked_block_size(drafter, block_size))
-    engines = engines or Engines.both(EagerEngine())
     if verifier is not None:
         drafter.attach_verifier(verifier)
-    return SpeculativeGenerator(
-        drafter.verifier if drafter.reads_verifier else None,
-        CachedDrafter(drafter, engines.drafter),
+    return DrafterAlone(
+        drafter,
         tgt_dict,
-        controller,
-        AcceptAll(),
-        limits,
-        engine=engines.verifier,
+        checked_block_size(drafter, block_size),
+        limits or GenerationLimits(),
+        engines or Engines.both(EagerEngine()),
     )

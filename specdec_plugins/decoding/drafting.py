@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import Scoring
 from specdec_plugins.decoding.acceptance.sampling import Proposal, draw
-from specdec_plugins.decoding.acceptance.tree_walk import prepare_walk
-from specdec_plugins.decoding.append import prepare_append
 from specdec_plugins.decoding.batch import Batch
 from specdec_plugins.decoding.drafts import (
     ChainDraft,
     Draft,
     DrawnDraft,
     LatticeTrees,
-    SelfScoredDraft,
-    prepare_trees,
 )
-from specdec_plugins.decoding.indices import indices
-from specdec_plugins.decoding.limits import TokenBans
-from specdec_plugins.decoding.scorers import verification_of
 from specdec_plugins.decoding.statistics import Stopwatch
 from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
@@ -36,10 +27,6 @@ class Drafting:
     Without a drafter every step verifies nothing, and commits the verifier's next token.
     """
 
-    def __init__(self) -> None:
-        prepare_walk()
-        prepare_append()
-
     def start(self, stopwatch: Stopwatch) -> None:
         """Begin a batch; ``stopwatch`` times the drafter's encoder and its passes."""
 
@@ -52,8 +39,8 @@ class Drafting:
         """
         return ChainDraft.empty(len(batch.rows), batch.device)
 
-    def note(self, result: StepResult) -> None:
-        """What became of the last draft."""
+    def observe(self, result: StepResult) -> None:
+        """Take in what became of the last draft."""
 
     def keep(self, kept: list[int], width: int) -> None:
         """Go on with the rows ``kept``, none longer than ``width``."""
@@ -64,7 +51,6 @@ class ChainDrafting(Drafting):
 
     def __init__(self, drafter: CachedDrafter, with_confidences: bool = False) -> None:
         """``with_confidences``: also tell how probable each token is to the drafter."""
-        super().__init__()
         self.drafter = drafter
         self._with_confidences = with_confidences
         self._stopwatch = Stopwatch()
@@ -106,7 +92,7 @@ class ChainDrafting(Drafting):
         self, batch: Batch, slots: int, rows: list[int] | None = None
     ) -> tuple[Tensor, SlotScores]:
         """States of the next slots of all rows, or of some, and what they may hold."""
-        return self.drafter.draft(_prefixes(batch, self.drafter.causal, slots, rows), slots)
+        return self.drafter.draft(prefixes_of(batch, self.drafter.causal, slots, rows), slots)
 
     def keep(self, kept: list[int], width: int) -> None:
         if self._started:
@@ -150,7 +136,6 @@ class TreeDrafting(ChainDrafting):
         super().__init__(drafter)
         self._depth = depth
         self._trees: LatticeTrees | None = None
-        prepare_trees()
 
     def start(self, stopwatch: Stopwatch) -> None:
         super().start(stopwatch)
@@ -187,7 +172,7 @@ class TreeDrafting(ChainDrafting):
         old.replace(rows, drafted)
         return old
 
-    def note(self, result: StepResult) -> None:
+    def observe(self, result: StepResult) -> None:
         if self._trees is not None and not self._trees.advance(result.accepted, result.last):
             self._trees = None
 
@@ -197,55 +182,20 @@ class TreeDrafting(ChainDrafting):
             self._trees.keep(kept)
 
 
-class SelfScoredDrafting(ChainDrafting):
-    """Whole blocks with the drafter's own scores, which the limits have changed already: for the
-    drafter alone."""
-
-    def __init__(self, drafter: CachedDrafter, bans: TokenBans) -> None:
-        super().__init__(drafter)
-        self._bans = bans
-
-    def _chosen(self, batch: Batch, states: Tensor, scores: SlotScores) -> Draft:
-        decoder = self.drafter.decoder
-        chosen = scores.choose()
-        previous = torch.cat([batch.last[:, None], chosen[:, :-1]], dim=1)
-        logits = decoder.slot_logits(states, previous).to(batch.scores.dtype)
-        if decoder.draft_vocabulary is not None:
-            others = torch.full_like(logits[0, 0], -math.inf)
-            others[decoder.draft_vocabulary] = 0
-            logits = logits + others
-        depths = indices(chosen.size(1), batch.device)
-        normalisers = logits.logsumexp(-1)
-        verification = verification_of(logits, normalisers, batch, depths, self._bans)
-        tokens = verification.best
-        if not self._bans.limits.unkpen:
-            # The drafter chose without knowing what the limits forbid.
-            allowed = verification.scores.gather(-1, chosen[..., None])[..., 0] > -math.inf
-            tokens = torch.where(allowed, chosen, tokens)
-        return SelfScoredDraft(
-            tokens,
-            batch.draft_lengths,
-            batch.on_device.draft_lengths,
-            states,
-            states.new_empty(len(states), 0),
-            verification=verification,
-        )
-
-
-def _prefixes(batch: Batch, causal: bool, slots: int, rows: list[int] | None) -> Prefixes:
-    """What a drafter is to go on from with blocks of ``slots``.
+def prefixes_of(batch: Batch, causal: bool, slots: int, rows: list[int] | None = None) -> Prefixes:
+    """Return the prefixes of a batch, which blocks of ``slots`` are to follow.
 
     Args:
-        causal: it has cached what it has been given.
-        rows: which it is to draft for; None for all.
+        causal: the drafter has cached earlier tokens.
+        rows: those to draft for; None for all.
     """
     new, lengths, last = batch.uncached if causal else batch.lengths, batch.lengths, batch.last
-    own = None
+    blocks = None
     if min(batch.draft_lengths) < slots:
-        own = [min(max(length, 1), slots) for length in batch.draft_lengths]
+        blocks = [min(max(length, 1), slots) for length in batch.draft_lengths]
     if rows is not None:
         new, lengths = [new[i] for i in rows], [lengths[i] for i in rows]
-        own = None if own is None else [own[i] for i in rows]
+        blocks = None if blocks is None else [blocks[i] for i in rows]
         last = last[torch.tensor(rows, device=batch.device)]
-    # Behind the EOS that every row begins with.
-    return Prefixes(batch.tokens[:, 1:], new, lengths, last, batch.features, own, rows)
+    # After the EOS that every row begins with.
+    return Prefixes(batch.tokens[:, 1:], new, lengths, last, batch.features, blocks, rows)

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import math
 from argparse import Namespace
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -67,37 +68,38 @@ class GenerationLimits:
     def __post_init__(self) -> None:
         check_options(self)
 
-    def longest(self, source_lengths: Tensor) -> Tensor:
-        """``(rows,)`` maximum lengths, float64 and not rounded, of ``(rows,)`` source lengths."""
-        return self.max_len_a * source_lengths.double() + float(self.max_len_b)
-
-    def most(self, source: int, positions: int) -> int:
-        """Return the most tokens, EOS not counted, for a source of so many, EOS counted, of a model
-        that has so many target positions."""
+    def max_length(self, source: int, positions: int) -> int:
+        """Return the maximum length, EOS not counted, for a source of so many tokens, EOS counted,
+        and a model of so many target positions."""
         return int(min(self.max_len_a * source + self.max_len_b, positions - 1))
+
+    def max_lengths(self, tokens: Tensor, pad: int, positions: int) -> list[int]:
+        """Return the maximum lengths for source ``tokens`` ``(rows, n)``.
+
+        Raises:
+            ValueError: the minimum is above one of them.
+        """
+        sources: list[int] = tokens.ne(pad).sum(1).tolist()
+        if fault := self.fault(min(sources), positions):
+            raise ValueError(fault)
+        return [self.max_length(source, positions) for source in sources]
 
     def check_positions(self, positions: int) -> None:
         """
         Raises:
-            ValueError: the minimum is above the maximum of every source.
+            ValueError: the minimum is above the maximum length for every source.
         """
-        longest = self.most(LARGEST, positions)
-        if self.min_len > longest:
-            raise ValueError(
-                f"--min-len {self.min_len}: is above the maximum length, {longest}; give at most "
-                "that"
-            )
+        if fault := self.fault(None, positions):
+            raise ValueError(fault)
 
-    def fault(self, source: int, positions: int) -> str | None:
-        """Return what to say of a source of so many tokens if its maximum is below the minimum."""
-        most = self.most(source, positions)
-        if self.min_len <= most:
+    def fault(self, source: int | None, positions: int) -> str | None:
+        """Return the message if the minimum is above the maximum length for a source of so many
+        tokens; None as ``source`` stands for every source."""
+        longest = self.max_length(LARGEST if source is None else source, positions)
+        about = "" if source is None else f" of a source of {source} tokens"
+        if self.min_len <= longest:
             return None
-        return (
-            f"--min-len {self.min_len}: is above the maximum length of a source of {source} tokens,"
-            f" {most} (--max-len-a {self.max_len_a:g} --max-len-b {self.max_len_b}); give at most "
-            "that"
-        )
+        return f"--min-len {self.min_len}: is above the maximum length{about}, {longest}"
 
     @classmethod
     def from_config(cls, args: FairseqDataclass | Namespace) -> GenerationLimits:
@@ -112,8 +114,21 @@ class GenerationLimits:
                 raise ValueError(f"{flag} {value}: not supported by speculative decoding")
         if (nbest := getattr(args, "nbest", 1)) != 1:
             raise ValueError(f"--nbest {nbest}: speculative decoding gives one hypothesis")
-        given = {name: getattr(args, name) for name in option_fields(cls) if hasattr(args, name)}
-        return cls(**given, normalize_scores=not getattr(args, "unnormalized", False))
+        values = {name: getattr(args, name) for name in option_fields(cls) if hasattr(args, name)}
+        return cls(**values, normalize_scores=not getattr(args, "unnormalized", False))
+
+
+def check_stock_search(options: Mapping[str, Any]) -> None:
+    """
+    Raises:
+        ValueError: an option that fairseq's search lacks.
+    """
+    instead = "translate with a drafter, or by --strategy AR of specdec-translate"
+    penalty = options.get("repetition_penalty", 1)
+    if penalty != 1:
+        raise ValueError(f"--repetition-penalty {penalty}: is not in fairseq's search; {instead}")
+    if options.get("sampling_topk", -1) > 0 and options.get("sampling_topp", -1) > 0:
+        raise ValueError(f"--sampling-topk, --sampling-topp: fairseq takes one of them; {instead}")
 
 
 @dataclass(frozen=True)

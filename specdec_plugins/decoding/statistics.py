@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from specdec_plugins.decoding.arrays import wait_for
-from specdec_plugins.decoding.observers import Observer
-from specdec_plugins.decoding.step_result import StepResult
+from specdec_plugins.decoding.kernels import wait_for
+from specdec_plugins.decoding.step_result import Judgement, Observer, StepResult
 
 PHASES = ("encode", "draft", "control", "verify")
 """Parts of a run's time; the rest is reported as "other"."""
@@ -100,7 +99,7 @@ class DecodingStatistics(Observer):
     def begin(self, forced: list[int]) -> None:
         self.forced_tokens += sum(forced)
 
-    def note(self, result: StepResult) -> None:
+    def step(self, result: StepResult, judgement: Judgement | None = None) -> None:
         """Count a step of every row."""
         self.steps += len(result.rows)
         self.drafter_calls += sum(result.called)

@@ -1,26 +1,28 @@
-"""What a step did to every row, as the host knows it, and its record in a trace. No fairseq in
-here."""
+"""The result of a step and of a sentence, and those who observe steps. No fairseq in here."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypedDict
 
 from torch import Tensor
 
+from specdec_plugins.decoding.acceptance import AcceptanceRule, Verification
+from specdec_plugins.decoding.drafts import Draft
 from specdec_plugins.models.rows import unfinished
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """A value a row of the rows that the step had."""
+    """Counts of a step, a value for each row that took part in it."""
 
     rows: list[int]
-    """The place of each row in the batch as it began."""
+    """The index of each row in the batch as it began."""
     drafted: list[int]
     """Draft lengths: slots, or nodes of a tree."""
     called: list[bool]
-    """Whether it had a pass of the drafter, and did not reuse an earlier draft."""
+    """True if the drafter ran, False if an earlier draft was reused."""
     verified: list[int]
     """Verify lengths."""
     accepted: list[int]
@@ -28,88 +30,130 @@ class StepResult:
     committed: list[int]
     """Tokens that were committed, bonus token included."""
     finished: list[bool]
-    """Whether they end the sentence."""
+    """True if they end the sentence."""
     last: list[int]
     """The last of these tokens."""
     lengths: list[int]
-    """Committed tokens in all."""
+    """All committed tokens."""
     limited: list[bool]
-    """Whether the length limit ended the sentence."""
+    """True if the length limit ended the sentence."""
     verifier_called: bool
-    """Whether the verifier had a pass; not where the drafter is alone and reads nothing of one."""
+    """True if the verifier had a pass."""
     sources: Tensor
-    """``(rows, n)`` the token after which each committed one comes: 0 is the last one of the step
-    before, i > 0 the i-th drafted one."""
+    """``(rows, n)`` the token before each committed one: 0 is the last one of the step before,
+    i > 0 the i-th drafted one."""
 
     @cached_property
     def kept(self) -> list[int]:
-        """Which of these rows the next step has, in its order: rows change places. For those that
-        remember something of each."""
+        """The rows that go on, in the order of the next step: rows change places."""
         return unfinished(self.finished)
 
     @property
     def ended(self) -> list[bool]:
-        """Whether the last accepted token ends the sentence, row by row: no bonus token came after
-        it."""
+        """True where the last accepted token ends the sentence, without a bonus token."""
         return [new == count for new, count in zip(self.committed, self.accepted)]
 
     @property
     def rejected(self) -> list[bool]:
-        """Of chains: whether the token after the accepted ones was verified and rejected. Else all
-        that was verified was accepted, or the sentence ends before it, so that nothing is known of
-        the slots after the accepted ones."""
-        return [
-            not ended and accepted < verified and not limited
-            for ended, accepted, verified, limited in zip(
-                self.ended, self.accepted, self.verified, self.limited
-            )
-        ]
+        """True where the token after the accepted ones of a chain was verified and rejected.
+
+        Where it is False, nothing is known of the slots after the accepted ones.
+        """
+        counts = zip(self.ended, self.accepted, self.verified, self.limited)
+        return [not end and n < verified and not limited for end, n, verified, limited in counts]
 
     @cached_property
     def nodes(self) -> list[list[int]]:
-        """Of trees: the accepted nodes of each row; on a GPU, this waits for it."""
-        ways: list[list[int]] = self.sources.tolist()
-        return [way[1 : count + 1] for way, count in zip(ways, self.accepted)]
+        """The accepted nodes of each row's tree; this waits for a GPU."""
+        paths: list[list[int]] = self.sources.tolist()
+        return [path[1 : count + 1] for path, count in zip(paths, self.accepted)]
 
 
 @dataclass(frozen=True)
 class StepTrace:
-    """One step of one row. Tokens are symbols of the target dictionary, EOS (``</s>``) included.
+    """A step of a row. Tokens are symbols of the target dictionary, EOS (``</s>``) included.
 
-    What the step committed is ``drafted[:accepted]``, then ``bonus``. The other drafted tokens were
-    rejected: those up to ``verify_length`` since the verifier did not want them or one before
-    them, or since they come after the sentence's EOS; those from it on since they were not even
+    The step committed ``drafted[:accepted]``, then ``bonus``. Of the other drafted tokens, those
+    before ``verify_length`` were rejected or come after a rejected token or EOS; the rest were not
     sent to the verifier.
     """
 
     drafted: list[str]
-    """The drafted tokens, one a slot or node: there are as many as the draft length."""
+    """The drafted tokens, as many as the draft length."""
     verify_length: int
-    """How many of them, from the first, were sent to the verifier."""
+    """The number of them, from the first, that were sent to the verifier."""
     accepted: int
-    """How many of those, from the first, were committed."""
+    """The number of them, from the first, that were committed."""
     bonus: str | None
-    """The verifier's own token after them; None where they end in the sentence's EOS."""
+    """The verifier's token after them; None where they end in the sentence's EOS."""
     milliseconds: float
-    """Wall time of the step of the whole batch that the row was in, the same for all its rows: from
-    the end of the verifier's encoder, or of the step before, until its tokens are on the host."""
+    """Wall time of the batch's step, the same for all its rows."""
     parents: list[int] | None = None
-    """Of a tree: the place in ``drafted`` of the token before each, -1 where that is the last one
-    of the step before (and for ``<pad>``, which only fills up). The accepted tokens come first,
-    then the others by probability. None where each token follows the one before it."""
+    """The index in ``drafted`` of each tree token's parent; -1: the last token of the step before
+    (and the parent of ``<pad>``, which only fills up). The accepted tokens come first, then the
+    others by probability. None for chains."""
     p: list[float | None] | None = None
-    """Of each drafted token: how probable it is to the verifier after the one that it comes after,
-    as the acceptance rule judges it; when sampling, what the verifier draws it by. None of what was
-    not verified; 0 where a limit forbids it. Traces of earlier versions have none of these."""
+    """Each drafted token's probability to the verifier, as the acceptance rule judges it; None
+    where it was not verified, 0 where a limit forbids it."""
     q: list[float] | None = None
-    """How probable it is to the drafter, among all that it chose or drew it from."""
+    """Each drafted token's probability to the drafter, among its candidates."""
     p_acc: list[float | None] | None = None
-    """min(1, p / q): with sampling, of a chain, the probability with which it is accepted if all
-    before it are (Leviathan et al., ICML 2023, algorithm 1; the name is SpecDec++'s)."""
+    """min(1, p / q): for a sampled chain, the probability of acceptance if all tokens before are
+    accepted (Leviathan et al., ICML 2023, algorithm 1; the name is SpecDec++'s)."""
     head: list[float] | None = None
-    """What an acceptance head said of that; None where none was asked."""
+    """The acceptance head's estimate of that; None where no head was asked."""
 
     @property
     def committed(self) -> int:
         """Tokens that the step committed, bonus token included."""
         return self.accepted + (self.bonus is not None)
+
+
+class Hypothesis(TypedDict, total=False):
+    """fairseq's result of a sentence, with what our generators add."""
+
+    tokens: Tensor
+    """``(length,)``, EOS included."""
+    score: Tensor
+    positional_scores: Tensor
+    attention: Tensor
+    alignment: Tensor
+    steps: int
+    accepted: list[int]
+    """The number of drafted tokens that each step committed."""
+    forced: int
+    """The number of tokens that the target prefix forced."""
+    history: list[dict[str, Tensor]]
+    """The forced tokens, if any, and the tokens that each step committed, as fairseq's
+    ``--retain-iter-history`` prints them."""
+    trace: list[StepTrace]
+    """The steps, where they are recorded."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A step's draft and the verifier's view of it."""
+
+    draft: Draft
+    verified: Draft
+    """The part of the draft that was sent to the verifier."""
+    rule: AcceptanceRule
+    verification: Verification
+    predicted: Tensor | None
+    """``(rows, slots)`` an acceptance head's estimates; None where no head was asked."""
+
+
+class Observer:
+    """Is called after every step; this one does nothing."""
+
+    needs_judgement = False
+    """True if it reads drafts, with the drafter's probability of each token."""
+
+    def begin(self, forced: list[int]) -> None:
+        """Begin a batch; ``forced``: the number of forced tokens of each row."""
+
+    def step(self, result: StepResult, judgement: Judgement | None = None) -> None:
+        """Take in a step; ``judgement`` is None unless an observer needs it."""
+
+    def end(self, hypotheses: list[list[Hypothesis]]) -> None:
+        """End a batch; something may be added to each row's hypothesis."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import Accepted
-from specdec_plugins.decoding.indices import indices, told
+from specdec_plugins.decoding.kernels import indices
 from specdec_plugins.host.fairseq_types import NetInput, Sample
 
 FORCED, BEGINS = "prefix_tokens", "begin_tokens"
@@ -89,12 +89,10 @@ class TargetPrefix:
         return cls(begins, tokens[:, : max(lengths)], lengths, tokens.size(1)), limits
 
     def accepted(self) -> Accepted:
-        """All that is forced, as what a step commits: nothing of it was drafted."""
-        device = self.tokens.device
-        lengths = told(self.lengths, device)
-        before = torch.cat([self.begins[:, None], self.tokens], dim=1)
-        last = before.gather(1, lengths[:, None])[:, 0]
-        nothing = torch.zeros_like(lengths)
-        counts = torch.stack([lengths, nothing, nothing, nothing, last])
-        sources = indices(self.tokens.size(1), device).expand_as(self.tokens)
-        return Accepted(self.tokens, sources, counts, counts.tolist())
+        """Return the forced tokens as what a step commits, none of which was drafted."""
+        sources = indices(self.tokens.size(1), self.tokens.device).expand_as(self.tokens)
+        before = torch.cat([self.begins[:, None], self.tokens], dim=1).tolist()
+        last = [row[length] for row, length in zip(before, self.lengths)]
+        none = [0] * len(last)
+        finished = [False] * len(last)
+        return Accepted(self.tokens, sources, self.lengths, none, none, last, finished)

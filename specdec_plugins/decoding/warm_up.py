@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from specdec_plugins.decoding.arrays import is_host, wait_for
 from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.decoding.kernels import is_host, wait_for
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.engines.sizes import Sizes
 from specdec_plugins.host.fairseq_types import Sample

@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from specdec_plugins.decoding.arrays import Floats
+from specdec_plugins.decoding.kernels import Floats
 from specdec_plugins.evaluation.plots import new_figure
 from specdec_plugins.files.output import JsonObject, whole_file
 

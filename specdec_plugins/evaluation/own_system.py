@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import torch
 
+from specdec_plugins.decoding.drafter_alone import DrafterAlone
 from specdec_plugins.decoding.generator import SpeculativeGenerator
-from specdec_plugins.decoding.observers import Observer
 from specdec_plugins.decoding.statistics import COUNTS, DecodingStatistics
-from specdec_plugins.decoding.step_result import StepResult
+from specdec_plugins.decoding.step_result import Judgement, Observer, StepResult
 from specdec_plugins.evaluation.worker import Decoded
 from specdec_plugins.files.lines import Line
 from specdec_plugins.files.output import JsonObject
@@ -24,7 +24,7 @@ class RowCounts(Observer):
     def begin(self, forced: list[int]) -> None:
         self.drafted, self.verified = [0] * len(forced), [0] * len(forced)
 
-    def note(self, result: StepResult) -> None:
+    def step(self, result: StepResult, judgement: Judgement | None = None) -> None:
         for row, drafted, verified in zip(result.rows, result.drafted, result.verified):
             self.drafted[row] += drafted
             self.verified[row] += verified
@@ -50,9 +50,9 @@ class TranslatorJob:
         """Decode the first ``batches``; a controller keeps what it learns for the next call."""
         generator, counts = self.translator.generator, RowCounts()
         log = generator.statistics = DecodingStatistics()
-        ours = isinstance(generator, SpeculativeGenerator)
-        if isinstance(generator, SpeculativeGenerator):
-            generator.observers = [counts]
+        ours = False
+        if isinstance(generator, SpeculativeGenerator | DrafterAlone):
+            generator.observers, ours = [counts], True
         seconds: list[float] = []
         results: list[Translation] = []
         columns: dict[str, list[object]] = {"drafted_tokens": [], "verified_tokens": []}

@@ -63,7 +63,7 @@ class Sentences:
             name=path,
             lines=[lines[index] for index, _ in worded],
             tokens=[[codec.source[i] for i in ids[:-1]] for _, ids in worded],
-            longest=[settings.limits.most(len(ids), positions) for _, ids in worded],
+            longest=[settings.limits.max_length(len(ids), positions) for _, ids in worded],
             references=references,
             codec=codec,
         )

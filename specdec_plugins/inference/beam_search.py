@@ -9,8 +9,8 @@ from fairseq.models import BaseFairseqModel
 from fairseq.sequence_generator import EnsembleModel, SequenceGenerator
 from torch import Tensor
 
-from specdec_plugins.decoding.hypothesis import Hypothesis
 from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.decoding.step_result import Hypothesis
 from specdec_plugins.host.fairseq_types import EncoderOut, NetInput, Sample
 
 

@@ -10,9 +10,9 @@ from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import TransformerModelBase
 from torch import Tensor
 
-from specdec_plugins.decoding.hypothesis import Hypothesis
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.decoding.step_result import Hypothesis
 from specdec_plugins.files.errors import EngineError
 from specdec_plugins.host.fairseq_types import Sample
 from specdec_plugins.inference.ctranslate2_model import is_installed, load_model, symbols
@@ -104,7 +104,7 @@ class CTranslate2Generator:
         inputs = sample["net_input"]
         lengths = inputs["src_lengths"].tolist()
         rows = zip(inputs["src_tokens"], lengths, strict=True)
-        most = [self._limits.most(length, self.positions) for length in lengths]
+        most = [self._limits.max_length(length, self.positions) for length in lengths]
         results = self._model.translate_batch(
             [symbols(self._source, ids[-length:-1]) for ids, length in rows],
             beam_size=1,

@@ -13,10 +13,11 @@ import torch
 from fairseq.data.data_utils import collate_tokens
 from torch import Tensor
 
+from specdec_plugins.decoding.drafter_alone import DrafterAlone
 from specdec_plugins.decoding.generator import SpeculativeGenerator
-from specdec_plugins.decoding.hypothesis import Hypothesis
 from specdec_plugins.decoding.limits import SHORTEST
 from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.decoding.step_result import Hypothesis
 from specdec_plugins.engines.engine import Engines
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import InputLines, Line
@@ -27,7 +28,7 @@ from specdec_plugins.inference.settings import Settings
 from specdec_plugins.inference.text import TextCodec
 from specdec_plugins.inference.trace_file import SentenceTrace
 
-Generator = SpeculativeGenerator | BeamSearchGenerator | CTranslate2Generator
+Generator = SpeculativeGenerator | DrafterAlone | BeamSearchGenerator | CTranslate2Generator
 """What decodes batches, by fairseq's generator contract, and counts."""
 
 

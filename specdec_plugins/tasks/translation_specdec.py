@@ -40,9 +40,8 @@ from specdec_plugins.data.block_mask import (
 from specdec_plugins.decoding.acceptance import choose_rule
 from specdec_plugins.decoding.controllers.base import controller_of
 from specdec_plugins.decoding.generator import SpeculativeGenerator
-from specdec_plugins.decoding.hypothesis import Hypothesis
-from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.decoding.stock_search import check_stock_search
+from specdec_plugins.decoding.limits import GenerationLimits, check_stock_search
+from specdec_plugins.decoding.step_result import Hypothesis
 from specdec_plugins.decoding.warm_up import warm_up
 from specdec_plugins.files.errors import UsageError
 from specdec_plugins.host.fairseq_types import LogOutput, Sample

@@ -12,7 +12,7 @@ from drafters import make_block, make_causal, slot_logits
 from strict import one_row
 
 from specdec_plugins.decoding.build import build_drafter_alone, build_generator
-from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.decoding.drafter_alone import DrafterAlone
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.decoding.steps.prefixes import Prefixes
@@ -35,7 +35,7 @@ def make_drafter(kind: str) -> Any:
     return drafter
 
 
-def alone(drafter: Any, k: int | None = None, **limits: Any) -> SpeculativeGenerator:
+def alone(drafter: Any, k: int | None = None, **limits: Any) -> DrafterAlone:
     given = GenerationLimits(**limits)
     return build_drafter_alone(drafter, drafter.verifier, DICTIONARY, k, given)
 
@@ -169,7 +169,7 @@ def test_a_drafter_that_reads_its_verifier_needs_it(kind: str) -> None:
     drafter = DRAFTERS[kind]()
     with pytest.raises(ValueError, match="--AR-path"):
         build_drafter_alone(drafter, None, DICTIONARY)
-    assert build_drafter_alone(drafter, VERIFIER, DICTIONARY).controller.max_length == 4
+    assert build_drafter_alone(drafter, VERIFIER, DICTIONARY).block_size == 4
     assert drafter.verifier is VERIFIER
 
 

@@ -116,22 +116,6 @@ def test_a_source_too_short_for_the_minimum() -> None:
         generator.generate([], make_batch([9, 3]))
 
 
-@given(
-    a=st.floats(0, 1e308),
-    b=st.integers(0, LARGEST),
-    least=st.integers(0, LARGEST),
-    source=st.integers(1, 2000),
-    positions=st.integers(2, 5000),
-)
-def test_most_is_what_rows_are_given(
-    a: float, b: int, least: int, source: int, positions: int
-) -> None:
-    limits = GenerationLimits(max_len_a=a, max_len_b=b, min_len=least)
-    rows = limits.longest(torch.tensor([source])).clamp(max=positions - 1).long()
-    assert limits.most(source, positions) == rows.item()
-    assert (limits.fault(source, positions) is None) == (least <= rows.item())
-
-
 @pytest.mark.parametrize(
     "limits",
     [

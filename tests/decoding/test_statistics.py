@@ -167,18 +167,11 @@ def test_one_that_waits_reads_the_clock_on_either_side(monkeypatch: pytest.Monke
 
 
 def test_a_latency_ends_when_the_device_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    waited: list[torch.device] = []
-
-    def wait(device: torch.device) -> None:
-        waited.append(device)
-        time.sleep(0.01)
-
-    monkeypatch.setattr(torch.cuda, "synchronize", wait)
-    monkeypatch.setattr(results, "make_hypothesis", Mock())
-    statistics, device = DecodingStatistics(), torch.device("cuda", 1)
+    monkeypatch.setattr(results, "wait_for", lambda device: time.sleep(0.01))
+    statistics = DecodingStatistics()
     found = results.Results(1, GenerationLimits(), statistics)
-    found.finish(0, Mock(device=device), Mock(device=device))
-    assert waited == [device]
+    found.step(make_result([0], [0], [0]))
+    found.finish(0, torch.tensor([2]), torch.zeros(1))
     assert sum(statistics.latencies) >= 0.01
 
 

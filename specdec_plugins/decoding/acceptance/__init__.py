@@ -3,7 +3,6 @@
 from specdec_plugins.decoding.acceptance.rules import (
     RULE_OPTIONS,
     RULES,
-    AcceptAll,
     AcceptanceRule,
     RelaxedRule,
     SamplingRule,
@@ -16,7 +15,6 @@ from specdec_plugins.decoding.acceptance.verification import Accepted, Verificat
 __all__ = [
     "RULES",
     "RULE_OPTIONS",
-    "AcceptAll",
     "AcceptanceRule",
     "Accepted",
     "RelaxedRule",

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance.sampling import (
@@ -20,7 +19,7 @@ from specdec_plugins.decoding.acceptance.sampling import (
 )
 from specdec_plugins.decoding.acceptance.tree_walk import walk_along
 from specdec_plugins.decoding.acceptance.verification import Accepted, Verification
-from specdec_plugins.decoding.indices import indices
+from specdec_plugins.decoding.kernels import indices
 from specdec_plugins.decoding.limits import LARGEST
 from specdec_plugins.decoding.options import check_options, option, option_fields
 
@@ -278,34 +277,6 @@ class SamplingRule(AcceptanceRule):
         p = self.sampling.probabilities(verification.log_probabilities)
         accepted, own = speculative_sampling(p, drafted, proposal, lengths)
         return indices(drafted.size(1), drafted.device) < accepted[:, None], own
-
-
-@dataclass(frozen=True)
-class AcceptAll(AcceptanceRule):
-    """All that is drafted is committed, and nothing is added: the drafter alone.
-
-    It is not one of ``RULES``: a strategy asks for it, not an option.
-    """
-
-    name: ClassVar[str] = "none"
-    lossless: ClassVar[bool] = False
-
-    def accept_chain(
-        self,
-        verification: Verification,
-        drafted: Tensor,
-        lengths: Tensor,
-        room: list[int] | None,
-    ) -> Accepted:
-        """See the base class; the last drafted token stands where the verifier's own would."""
-        before = lengths - 1
-        last = drafted.gather(1, before[:, None])
-        all_of_them = torch.ones_like(drafted[:, 1:], dtype=torch.bool)
-        found = walk_along(drafted[:, :-1], all_of_them, last, verification.eos, before, None)
-        # All that is committed was drafted, and nothing was verified.
-        counts = found.counts
-        counts[1], counts[3] = counts[0], 0
-        return Accepted(found.tokens, found.sources, counts, counts.tolist())
 
 
 RULES: tuple[type[AcceptanceRule], ...] = (SamplingRule, RelaxedRule, StrictRule)

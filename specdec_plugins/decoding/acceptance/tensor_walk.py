@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.indices import indices
+from specdec_plugins.decoding.kernels import indices
 
 
 class Links(NamedTuple):

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance.verification import Accepted
-from specdec_plugins.decoding.arrays import Bools, Ints, on_host
-from specdec_plugins.decoding.compiled import compiled
+from specdec_plugins.decoding.kernels import Bools, Ints, compiled, on_host
 
 
 def walk(
@@ -39,11 +38,12 @@ def walk(
     """
     bounds = np.array((lengths, [good.size(1)] * len(lengths) if room is None else room))
     given = *tree, on_host(good), on_host(own)
-    nodes, chosen, counts, straight = _walk(*given, eos, bounds)
-    found = torch.from_numpy(chosen), torch.from_numpy(nodes), torch.from_numpy(counts)
-    if good.device.type != "cpu":
-        found = found[0].to(good.device), found[1].to(good.device), found[2].to(good.device)
-    return Accepted(*found, counts.tolist(), straight)
+    nodes, chosen, counts = _walk(*given, eos, bounds)
+    tokens = torch.from_numpy(chosen).to(good.device)
+    sources = torch.from_numpy(nodes).to(good.device)
+    committed, accepted, verified, last = counts.tolist()
+    finished = [token == eos for token in last]
+    return Accepted(tokens, sources, committed, accepted, verified, last, finished)
 
 
 def walk_along(
@@ -70,12 +70,6 @@ def _chain(rows: int, slots: int) -> Ints:
     return np.tile(np.arange(slots), (rows, 1))
 
 
-def prepare_walk() -> None:
-    """Compile it, or load what was compiled, before the first batch is decoded."""
-    nothing = torch.zeros(1, 0, dtype=torch.long)
-    walk_along(nothing, nothing.bool(), torch.zeros(1, 1).long(), 2, torch.zeros(1).long(), None)
-
-
 @compiled
 def _child(node: int, parents: Ints, tokens: Ints, good: Bools, own: int, beyond: Ints) -> int:
     """Return where the way goes on after a node: to the verifier's ``own`` token; if that is not
@@ -93,16 +87,15 @@ def _child(node: int, parents: Ints, tokens: Ints, good: Bools, own: int, beyond
 @compiled
 def _walk(
     parents: Ints, tokens: Ints, good: Bools, best: Ints, eos: int, bounds: Ints
-) -> tuple[Ints, Ints, Ints, bool]:
-    """Nodes, tokens and counts of an :class:`Accepted`, and whether it is straight.
+) -> tuple[Ints, Ints, Ints]:
+    """Return the sources, tokens and counts (committed to last) of an :class:`Accepted`.
 
     ``bounds``: ``(2, rows)`` lengths and room of :func:`walk`.
     """
     lengths, room = bounds
     rows, most = parents.shape
     nodes, chosen = np.zeros((2, rows, most + 1), np.int64)
-    counts = np.zeros((5, rows), np.int64)
-    straight = True
+    counts = np.zeros((4, rows), np.int64)
     width = 0
     for row in range(rows):
         length = min(lengths[row], most)
@@ -121,15 +114,13 @@ def _walk(
             accepted += 1
             node = child
             nodes[row, accepted], chosen[row, accepted - 1] = node, tokens[row, node - 1]
-            straight &= node == accepted
         committed = accepted
         if node == 0 or tokens[row, node - 1] != eos:
             chosen[row, accepted] = best[row, node]
             committed += 1
         counts[0, row] = committed
         counts[1, row] = min(accepted, room[row])
-        counts[4, row] = chosen[row, committed - 1]
-        counts[2, row] = counts[4, row] == eos
-        counts[3, row] = length
+        counts[2, row] = length
+        counts[3, row] = chosen[row, committed - 1]
         width = max(width, accepted + 1)
-    return nodes[:, :width].copy(), chosen[:, :width].copy(), counts, straight
+    return nodes[:, :width].copy(), chosen[:, :width].copy(), counts

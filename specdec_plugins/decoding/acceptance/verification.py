@@ -9,9 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.arrays import Floating, Ints, on_host
-from specdec_plugins.decoding.compiled import compiled
-from specdec_plugins.decoding.indices import indices
+from specdec_plugins.decoding.kernels import Floating, Ints, compiled, indices, on_host
 
 
 @dataclass(frozen=True)
@@ -95,17 +93,19 @@ def _of(scores: Floating, normalisers: Floating, tokens: Ints, sources: Ints) ->
 
 @dataclass(frozen=True)
 class Accepted:
-    """What is to be committed of every row: accepted tokens, then the verifier's own, up to EOS."""
+    """The tokens to commit of every row: accepted ones, then the verifier's, up to EOS."""
 
     tokens: Tensor
-    """``(rows, n)`` these, then whatever."""
+    """``(rows, n)`` these tokens, then padding."""
     sources: Tensor
-    """``(rows, n)`` which of the tokens that the verifier read comes before each."""
-    counts: Tensor
-    """``(5, rows)`` how many tokens are committed; how many of them were drafted (an EOS that the
-    length limit forces was not); 1 where EOS is among them, else 0; how many drafted tokens were
-    looked at; and the last token committed."""
-    on_host: list[list[int]]
-    """The counts, for the host."""
-    straight: bool = True
-    """Whether in every row these are the first tokens of the draft."""
+    """``(rows, n)`` the token that the verifier read before each, counted from the root, 0."""
+    committed: list[int]
+    """Tokens to commit."""
+    accepted: list[int]
+    """Drafted tokens among them; not an EOS that the length limit forces."""
+    verified: list[int]
+    """Drafted tokens that were looked at."""
+    last: list[int]
+    """The last token to commit."""
+    finished: list[bool]
+    """True if it is EOS."""

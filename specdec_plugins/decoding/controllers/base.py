@@ -10,9 +10,8 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from torch import Tensor
 
 from specdec_plugins.decoding.drafts import Draft
-from specdec_plugins.decoding.hypothesis import Hypothesis
 from specdec_plugins.decoding.options import check_options, option, option_fields
-from specdec_plugins.decoding.step_result import StepResult
+from specdec_plugins.decoding.step_result import Hypothesis, StepResult
 
 CONTROLLERS: dict[str, type[Controller]] = {}
 """All controllers, by name."""

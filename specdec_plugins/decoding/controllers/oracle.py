@@ -12,8 +12,7 @@ from torch import Tensor
 from specdec_plugins.decoding.controllers.base import Controller, register
 from specdec_plugins.decoding.controllers.simple import Constant
 from specdec_plugins.decoding.drafts import Draft
-from specdec_plugins.decoding.hypothesis import Hypothesis
-from specdec_plugins.decoding.step_result import StepResult
+from specdec_plugins.decoding.step_result import Hypothesis, StepResult
 
 
 @register

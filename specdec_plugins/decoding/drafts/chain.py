@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule, Accepted, Verification
 from specdec_plugins.decoding.acceptance.sampling import Proposal
-from specdec_plugins.decoding.indices import indices
+from specdec_plugins.decoding.kernels import indices
 
 
 @lru_cache(maxsize=512)
@@ -43,6 +43,12 @@ class ChainDraft:
             nothing = torch.zeros(rows, 0, device=device)
             tokens = lengths.new_empty(rows, 0)
         return cls(tokens, [0] * rows, lengths, nothing[..., None], nothing)
+
+    @classmethod
+    def of(cls, tokens: Tensor) -> ChainDraft:
+        """Return a draft of all ``tokens`` ``(rows, slots)``, which nothing is known of."""
+        rows, slots = tokens.shape
+        return replace(cls.empty(rows, tokens.device), tokens=tokens, drafted=[slots] * rows)
 
     @property
     def called(self) -> list[bool]:
@@ -92,11 +98,3 @@ class DrawnDraft(ChainDraft):
         self, rule: AcceptanceRule, verification: Verification, room: list[int] | None
     ) -> Accepted:
         return rule.accept_drawn(verification, self.tokens, self.proposal, self.lengths, room)
-
-
-@dataclass(frozen=True)
-class SelfScoredDraft(ChainDraft):
-    """Tokens that nobody verifies, and the drafter's own scores of them."""
-
-    verification: Verification = field(kw_only=True)
-    """Of slots in place of tokens that were read: the first has those of the first token."""

@@ -10,8 +10,7 @@ import math
 
 import numpy as np
 
-from specdec_plugins.decoding.arrays import Bools, Floats, Ints, Scores
-from specdec_plugins.decoding.compiled import compiled
+from specdec_plugins.decoding.kernels import Bools, Floats, Ints, Scores, compiled
 
 HostLattice = tuple[Ints, Scores, Scores]
 """A lattice's candidates, first and following scores; see :class:`Lattice`."""

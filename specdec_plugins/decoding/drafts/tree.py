@@ -12,8 +12,8 @@ from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule, Accepted, Verification
 from specdec_plugins.decoding.acceptance.tree_walk import walk
-from specdec_plugins.decoding.arrays import Floats, Ints
 from specdec_plugins.decoding.drafts.growth import HostLattice, Trees, advance, grow_all, grow_some
+from specdec_plugins.decoding.kernels import Floats, Ints
 from specdec_plugins.models.lattice import Lattice
 
 Number = TypeVar("Number", bound=np.generic)
@@ -171,18 +171,3 @@ def _replaced(old: NDArray[Number], rows: list[int], new: NDArray[Number]) -> ND
         old = np.pad(old, [(0, 0), (0, missing)] + [(0, 0)] * (old.ndim - 2))
     old[rows, : new.shape[1]] = new
     return old
-
-
-def prepare_trees() -> None:
-    """Compile what trees take, or load what was compiled: seconds, or tenths of one.
-
-    Otherwise the first batch that is decoded would pay for it.
-    """
-    scores = torch.zeros(1, 2, 1, 1)
-    lattice = Lattice(torch.zeros(1, 2, 1).long(), scores[:, 0, 0], scores[:, 1:])
-    trees = LatticeTrees(lattice, 2, 1)
-    tree = trees.grow(1, [1], [True])
-    trees.replace([0], trees)
-    nothing = torch.zeros(1, 1).bool(), torch.zeros(1, 2).long()
-    found = walk((tree.host_parents, tree.host_tokens), *nothing, 2, [1], None)
-    trees.advance(found.on_host[1], [0])

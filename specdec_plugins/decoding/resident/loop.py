@@ -12,13 +12,12 @@ from specdec_plugins.decoding.acceptance import Scoring
 from specdec_plugins.decoding.controllers.base import Controller
 from specdec_plugins.decoding.drafts.growth import HostLattice
 from specdec_plugins.decoding.limits import TokenBans
-from specdec_plugins.decoding.observers import Observer
 from specdec_plugins.decoding.resident.messages import Committed
 from specdec_plugins.decoding.resident.state import Kind, Shape
 from specdec_plugins.decoding.resident.step import Models, ResidentStep
 from specdec_plugins.decoding.results import Results
 from specdec_plugins.decoding.statistics import Stopwatch
-from specdec_plugins.decoding.step_result import StepResult
+from specdec_plugins.decoding.step_result import Observer, StepResult
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.decoding.steps.encoder import StockEncoder
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
@@ -126,10 +125,8 @@ class ResidentLoop:
             while batch.rows:
                 result = batch.advance(stopwatch)
                 for observer in observers:
-                    observer.note(result)
+                    observer.step(result)
                 batch.finish(result, results)
-        for observer in observers:
-            observer.end(results.hypotheses)
 
 
 def _kind(controller: Controller, rows: int) -> Kind:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance.tensor_walk import Links, Way
-from specdec_plugins.decoding.arrays import Floating, Ints, wait_for
 from specdec_plugins.decoding.drafts.growth import HostLattice, Trees
+from specdec_plugins.decoding.kernels import Floating, Ints, wait_for
 from specdec_plugins.decoding.resident.state import Kind
 from specdec_plugins.models.lattice import Lattice
 

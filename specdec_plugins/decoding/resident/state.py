@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.indices import told
+from specdec_plugins.decoding.kernels import to_device
 from specdec_plugins.decoding.steps.drafter import DrafterStep
 from specdec_plugins.decoding.steps.verifier import VerifierStep
 from specdec_plugins.models.layers import DecoderLayerRunner
@@ -101,7 +101,7 @@ class State:
         self.source[:rows, -length:] = tokens
         # What is padding sees something, too.
         self.source[rows:, -length:] = tokens[:1]
-        self.limits.copy_(told(limits + limits[:1] * (self._rows - rows), self.device))
+        self.limits.copy_(to_device(limits + limits[:1] * (self._rows - rows), self.device))
         self.lengths.zero_()
         self.new.zero_()
         self.last.fill_(eos)
@@ -110,7 +110,7 @@ class State:
     def take(self, other: State, rows: list[int]) -> None:
         """Go on with some ``rows`` of another state, which has no more of anything."""
         there = rows + rows[:1] * (self._rows - len(rows))
-        chosen = told(there, self.device)
+        chosen = to_device(there, self.device)
         for (mine, dim), (theirs, _) in zip(self._by_rows, other._by_rows, strict=True):
             if mine is not None and theirs is not None:
                 taken = theirs.index_select(dim, chosen)

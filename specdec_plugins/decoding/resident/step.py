@@ -28,6 +28,7 @@ from specdec_plugins.decoding.resident.state import Kind, Shape, State
 from specdec_plugins.decoding.steps.drafter import DrafterStep
 from specdec_plugins.decoding.steps.encoder import StockEncoder
 from specdec_plugins.decoding.steps.mask import mask_elsewhere
+from specdec_plugins.decoding.steps.prefixes import block_inputs
 from specdec_plugins.decoding.steps.verifier import VerifierStep
 from specdec_plugins.models.lattice import SlotScores
 from specdec_plugins.models.layers import additive, position_table, source_memory
@@ -131,12 +132,9 @@ class ResidentStep:
         assert drafter is not None
         assert state.draft_cache is not None
         cached, index = state.lengths - state.new, self._index[: kind.window + kind.block]
-        positions = cached[:, None] + index
-        is_mask = index >= state.new[:, None]
-        seen = torch.where(is_mask, (state.new + kind.block)[:, None], index + 1)
-        among = index < seen[..., None]
+        counts = cached, state.new, kind.block
+        is_mask, positions, block, among = block_inputs(counts, index, kind.block)
         mask = mask_elsewhere(cached, self._capacity, among, self._dtype)
-        block = state.new[:, None] + index[: kind.block]
         given = state.tokens, is_mask, positions, block, state.last, self._draft_table
         rest = state.draft_memory, state.memory_mask, None, state.features
         _, *scores, _ = drafter.in_room(state.draft_cache, mask, *given, *rest)

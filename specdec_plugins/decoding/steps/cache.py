@@ -11,9 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.arrays import Floating, Ints, is_host, numbers, on_host
-from specdec_plugins.decoding.compiled import compiled
-from specdec_plugins.decoding.indices import indices, told
+from specdec_plugins.decoding.kernels import (
+    Floating,
+    Ints,
+    compiled,
+    indices,
+    is_host,
+    numbers,
+    on_host,
+    to_device,
+)
 from specdec_plugins.engines.sizes import Sizes
 from specdec_plugins.engines.step import Results, Run
 from specdec_plugins.models.layers import DecoderLayerRunner
@@ -156,7 +163,7 @@ Where = tuple[list[int], list[int], list[int]]
 def _write_elsewhere(past: Tensor, new: Tensor, columns: Tensor, where: Where) -> None:
     # More than what is kept, behind it, where nobody reads.
     most, device = max(where[2]), past.device
-    rows, begins = told([where[0], where[1]], device).unbind()
+    rows, begins = to_device([where[0], where[1]], device).unbind()
     taken = new.permute(2, 4, 0, 1, 3, 5)[indices(len(rows), device)[:, None], columns[:, :most]]
     places = begins[:, None] + indices(most, device)
     past.permute(2, 4, 0, 1, 3, 5)[rows[:, None], places] = taken

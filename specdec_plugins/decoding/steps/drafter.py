@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specdec_plugins.decoding.arrays import is_host, numbers, on_host
-from specdec_plugins.decoding.indices import indices, told
+from specdec_plugins.decoding.kernels import indices, is_host, numbers, on_host, to_device
 from specdec_plugins.decoding.steps.cache import KVCache, Reused
 from specdec_plugins.decoding.steps.encoder import (
     Encode,
@@ -26,6 +25,7 @@ from specdec_plugins.decoding.steps.prefixes import (
     DrafterInputs,
     NewTokens,
     Prefixes,
+    block_inputs,
     empty_inputs,
     fill_features,
     fill_inputs,
@@ -183,7 +183,7 @@ class CachedDrafter:
         if prefixes.rows is not None:
             rows = self._sizes.rows(count)
             # What is padding is the first row of all once more.
-            chosen = told(prefixes.rows + [0] * (rows - count), device)
+            chosen = to_device(prefixes.rows + [0] * (rows - count), device)
             memory = memory.of(chosen)
         if is_host(device):
             inputs = self._inputs(prefixes, block_size, rows)
@@ -212,7 +212,7 @@ class CachedDrafter:
             channels = self.step.channels
         inputs = self._new(rows, slots, block_size, width, (read, channels), self._dtype)
         own = list(range(len(prefixes.new))) if prefixes.rows is None else prefixes.rows
-        counts = np.array((prefixes.cached, prefixes.new, prefixes.own(block_size), own))
+        counts = np.array((prefixes.cached, prefixes.new, prefixes.slots_of(block_size), own))
         given: Any = tuple(tensor.numpy() for tensor in inputs.new)
         prefix = on_host(prefixes.tokens), on_host(prefixes.last)
         among = np.empty((len(own), slots, slots), np.bool_)
@@ -228,17 +228,16 @@ class CachedDrafter:
     ) -> DrafterInputs:
         """Return the same on a device, without padding."""
         cached, device, window = prefixes.cached, prefixes.tokens.device, max(prefixes.new)
-        begins, new, own = told([cached, prefixes.new, prefixes.own(block_size)], device).unbind()
+        rows = [cached, prefixes.new, prefixes.slots_of(block_size)]
+        begins, new, slots = to_device(rows, device).unbind()
         index = indices(window + block_size, device)
-        positions = begins[:, None] + index
+        is_mask, positions, block, among = block_inputs(
+            (begins, new, slots), index, block_size, self.causal
+        )
         tokens, features = new_tokens(prefixes, positions[:, :window], chosen)
-        # Right after its own new tokens comes a row's block; what follows that is never read.
+        # A row's block comes right after its new tokens; nobody reads the slots after it.
         tokens = F.pad(tokens, (0, block_size), value=self.decoder.padding + 1)
-        is_mask, last = index >= new[:, None], (new + own)[:, None]
-        seen = torch.where(is_mask, last, index + 1) if self.causal else last
-        among = index < seen[..., None]
         mask = mask_elsewhere(begins, self._cache.width(max(cached)), among, self._dtype)
-        block = new[:, None] + indices(block_size, device)
         made = NewTokens(tokens, is_mask, positions, block, prefixes.last)
         return DrafterInputs(mask, made, features)
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.arrays import Bools, Floating, Ints
-from specdec_plugins.decoding.compiled import compiled
-from specdec_plugins.decoding.indices import indices
+from specdec_plugins.decoding.kernels import Bools, Floating, Ints, compiled, indices
 from specdec_plugins.host.fairseq_types import EncoderOut
 from specdec_plugins.models.layers import additive, lowest, source_mask
 

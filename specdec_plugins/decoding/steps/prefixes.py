@@ -8,9 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.arrays import Bools, Floating, Ints
-from specdec_plugins.decoding.compiled import compiled
-from specdec_plugins.decoding.indices import row_starts
+from specdec_plugins.decoding.kernels import Bools, Floating, Ints, compiled, indices
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class Prefixes:
         """How many tokens of each prefix the drafter has cached."""
         return [length - new for length, new in zip(self.lengths, self.new)]
 
-    def own(self, block_size: int) -> list[int]:
+    def slots_of(self, block_size: int) -> list[int]:
         """Return how many slots of a block are each row's."""
         return [block_size] * len(self.new) if self.slots is None else self.slots
 
@@ -66,23 +64,35 @@ class DrafterInputs(NamedTuple):
 def new_tokens(
     prefixes: Prefixes, positions: Tensor, chosen: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    """Return what prefixes have at ``positions`` ``(rows, window)``, and the verifier's states for
-    it.
+    """Return the tokens of prefixes at ``positions`` ``(rows, window)``, and the verifier's states.
 
-    ``chosen``: ``(rows,)`` which rows of the batch they are; None: all.
+    ``chosen``: ``(rows,)`` rows of the batch; None: all.
     """
     tokens, features = prefixes.tokens, prefixes.features
-    if chosen is None and not any(prefixes.cached):
-        window = positions.size(1)
-        return tokens[:, :window], None if features is None else features[:, :window]
-    found = (tokens if chosen is None else tokens[chosen]).gather(1, positions)
-    if features is None:
-        return found, None
-    # As places within all rows one after another, which are quicker to copy from.
-    starts = row_starts(*features.shape[:2], features.device)
-    flat = ((starts if chosen is None else starts[chosen]) + positions).flatten()
-    states = features.flatten(0, 1).index_select(0, flat)
-    return found, states.view(*positions.shape, features.size(-1))
+    row = (indices(len(tokens), tokens.device) if chosen is None else chosen)[:, None]
+    return tokens[row, positions], None if features is None else features[row, positions]
+
+
+def block_inputs(
+    counts: tuple[Tensor, Tensor, Tensor | int],
+    index: Tensor,
+    block_size: int,
+    causal: bool = True,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return ``is_mask``, positions and block of :class:`NewTokens`, and ``(rows, n, n)`` the new
+    tokens that each sees.
+
+    Args:
+        counts: ``(rows,)`` each: tokens of each prefix that are cached, and that are new; and
+            slots of each row's block, which follows them.
+        index: ``(n,)`` 0, 1, 2, …
+        causal: tokens of a prefix do not see those after them.
+    """
+    cached, new, slots = counts
+    is_mask, end = index >= new[:, None], (new + slots)[:, None]
+    seen = torch.where(is_mask, end, index + 1) if causal else end
+    block = new[:, None] + index[:block_size]
+    return is_mask, cached[:, None] + index, block, index < seen[..., None]
 
 
 def empty_inputs(

@@ -10,11 +10,8 @@ import torch
 from fairseq.models.transformer import TransformerModelBase
 from torch import Tensor
 
-from specdec_plugins.decoding.acceptance import Accepted
-from specdec_plugins.decoding.arrays import Ints, is_host, on_host
-from specdec_plugins.decoding.compiled import compiled
 from specdec_plugins.decoding.drafts import Draft
-from specdec_plugins.decoding.indices import told
+from specdec_plugins.decoding.kernels import Ints, compiled, is_host, on_host, to_device
 from specdec_plugins.decoding.steps.cache import KVCache, Reused
 from specdec_plugins.decoding.steps.encoder import (
     MemoryStep,
@@ -224,17 +221,22 @@ class CachedVerifier:
 
     def _inputs_elsewhere(self, last: Tensor, draft: Draft, lengths: list[int]) -> Inputs:
         """Return the same on a device, without padding."""
-        cached = told(lengths, last.device)
+        cached = to_device(lengths, last.device)
         tokens = torch.cat([last[:, None], draft.tokens], dim=1)
         width, mask = self._cache.width(max(lengths)), None
         if needs_mask(lengths, tokens.size(1), width, self._sizes.exact):
             mask = mask_elsewhere(cached, width, draft.ancestors, self._dtype)
         return mask, tokens, cached[:, None] + draft.depths
 
-    def commit(self, accepted: Accepted, lengths: list[int]) -> None:
-        """Cache what was accepted of the draft scored last; ``lengths``: as they were when it
-        was."""
-        self._cache.write(accepted.sources, lengths, accepted.on_host[0])
+    def commit(self, sources: Tensor, counts: list[int], lengths: list[int]) -> None:
+        """Cache some of the tokens that were read last.
+
+        Args:
+            sources: ``(rows, n)`` their indices, each after the one before it.
+            counts: the number of them in each row.
+            lengths: committed tokens of each row when they were read.
+        """
+        self._cache.write(sources, lengths, counts)
 
     def keep(self, rows: list[int], width: int) -> None:
         """Go on with ``rows`` only, of which at most ``width`` positions are cached."""

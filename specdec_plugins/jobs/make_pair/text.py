@@ -184,7 +184,7 @@ def _count(pair: list[str], counts: Counter[str]) -> str:
     counts["repeated"] += REPEATS.search(pair[1].rstrip("\n")) is not None
     if not length:
         return "empty"
-    return "run_on" if length >= LIMITS.most(size + 1, LARGEST) else ""
+    return "run_on" if length >= LIMITS.max_length(size + 1, LARGEST) else ""
 
 
 def frequent_tokens(path: Path, entries: int) -> int | None:

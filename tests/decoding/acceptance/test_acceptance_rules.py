@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import examples
+from conftest import counts_of, examples
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import (
-    AcceptAll,
     AcceptanceRule,
     Accepted,
     RelaxedRule,
@@ -64,7 +63,7 @@ def accept(rule: AcceptanceRule, step: Step) -> list[int]:
     """How many tokens are accepted of every row's draft, all of which is its own."""
     verification, drafted = step
     whole = torch.full((len(drafted),), drafted.size(1))
-    return rule.accept_chain(verification, drafted, whole, None).on_host[1]
+    return rule.accept_chain(verification, drafted, whole, None).accepted
 
 
 def reference(
@@ -102,14 +101,13 @@ def test_what_is_committed_is_that_of_the_loop(
     lengths, room = data.draw(some), data.draw(st.none() | some)
     accepted = a_rule(beta, tau).accept_chain(verification, drafted, torch.tensor(lengths), room)
     scores = verification.log_probabilities.tolist()
-    for row, counts in enumerate(zip(*accepted.on_host)):
+    for row, counts in enumerate(zip(*counts_of(accepted))):
         own, limit = drafted[row, : lengths[row]].tolist(), INF if room is None else room[row]
         eos = verification.eos
         tokens, count = reference(scores[row], own, beta, tau, eos, limit)
         assert accepted.tokens[row, : len(tokens)].tolist() == tokens
         assert accepted.sources[row, : len(tokens)].tolist() == list(range(len(tokens)))
-        assert counts == (len(tokens), count, tokens[-1] == eos, lengths[row], tokens[-1])
-    assert accepted.straight
+        assert counts == (len(tokens), count, lengths[row], tokens[-1], tokens[-1] == eos)
 
 
 @examples(200)
@@ -159,7 +157,7 @@ def scores_of(best: list[int], vocabulary: int = 9) -> Tensor:
 
 def committed(accepted: Accepted) -> list[int]:
     """Of the only row."""
-    found: list[int] = accepted.tokens[0, : accepted.on_host[0][0]].tolist()
+    found: list[int] = accepted.tokens[0, : accepted.committed[0]].tolist()
     return found
 
 
@@ -201,23 +199,9 @@ def test_sampling_commits_what_is_sure(
     else:
         accepted = rule.accept_chain(verification, drafted, torch.tensor([length]), room)
     assert committed(accepted) == tokens
-    ends = int(tokens[-1] == EOS)
-    assert accepted.on_host == [[len(tokens)], [count], [ends], [length], [tokens[-1]]]
-
-
-@pytest.mark.parametrize(
-    ("draft", "length", "tokens"),
-    [([3, 4, 5], 3, [3, 4, 5]), ([3, 4, 5], 2, [3, 4]), ([3, EOS, 5], 3, [3, EOS])],
-)
-def test_without_a_verifier_the_draft_is_committed(
-    draft: list[int], length: int, tokens: list[int]
-) -> None:
-    """Up to EOS; nothing is added, and nothing counts as verified."""
-    verification, drafted = Verification(scores_of([7] * len(draft)), EOS), torch.tensor([draft])
-    accepted = AcceptAll().accept_chain(verification, drafted, torch.tensor([length]), None)
-    assert committed(accepted) == tokens
-    new, ends = len(tokens), int(tokens[-1] == EOS)
-    assert accepted.on_host == [[new], [new], [ends], [0], [tokens[-1]]]
+    assert (accepted.committed, accepted.accepted) == ([len(tokens)], [count])
+    assert (accepted.verified, accepted.last) == ([length], [tokens[-1]])
+    assert accepted.finished == [tokens[-1] == EOS]
 
 
 def test_log_probabilities_of_what_was_committed() -> None:

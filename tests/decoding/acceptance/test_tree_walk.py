@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from conftest import examples
+from conftest import counts_of, examples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,9 +60,7 @@ def test_the_way_that_is_followed(good: list[int], length: int, way: list[int]) 
     own = OWN[[0, *way][-1]]
     assert found.sources.tolist() == [[0, *way]]
     assert found.tokens.tolist() == [[9 + node for node in way] + [own]]
-    assert found.on_host == found.counts.tolist()
-    assert found.on_host == [[len(way) + 1], [len(way)], [0], [length], [own]]
-    assert found.straight == (way in ([], [1]))
+    assert counts_of(found) == [[len(way) + 1], [len(way)], [length], [own], [False]]
 
 
 def test_the_verifiers_own_token_is_preferred() -> None:
@@ -82,11 +80,11 @@ def test_where_a_sentence_ends(room: int | None, accepted: int) -> None:
     # In the draft: nothing of the verifier's comes after it; what the limit forces is not the
     # draft's.
     found = walk(parents, good, [[10, EOS, 12, 13]], room=rooms)
-    assert found.on_host == [[2], [accepted], [1], [4], [EOS]]
+    assert counts_of(found) == [[2], [accepted], [4], [EOS], [True]]
     assert found.tokens[0, :2].tolist() == [10, EOS]
     # With the verifier's own token.
     found = walk(parents, good, own=[[50, 51, EOS, 53, 54]], room=rooms)
-    assert found.on_host == [[3], [accepted], [1], [4], [EOS]]
+    assert counts_of(found) == [[3], [accepted], [4], [EOS], [True]]
     assert found.tokens.tolist() == [[10, 11, EOS]]
 
 
@@ -94,14 +92,11 @@ def test_rows_are_followed_apart() -> None:
     rows = [TREE[:6], [0, 1, 2, 3, 4, 5]], [[0, 1, 0, 0, 1, 0], [1, 1, 1, 1, 0, 1]]
     tokens = [list(range(10, 16)), list(range(20, 26))]
     found = walk(*rows, tokens, [OWN[:7], [10 + token for token in OWN[:7]]])
-    assert found.on_host == [[3, 5], [2, 4], [0, 0], [6, 6], [55, 64]]
+    assert counts_of(found) == [[3, 5], [2, 4], [6, 6], [55, 64], [False, False]]
     assert found.sources[0, :3].tolist() == [0, 2, 5]
     assert found.sources[1].tolist() == [0, 1, 2, 3, 4]
     assert found.tokens[0, :3].tolist() == [11, 14, 55]
     assert found.tokens[1].tolist() == [20, 21, 22, 23, 64]
-    assert not found.straight
-    rows[1][0] = [1, 0, 0, 0, 0, 0]
-    assert walk(*rows).straight
 
 
 def plain_way(parents: list[int], tokens: list[int], good: list[int], own: list[int]) -> list[int]:
@@ -151,6 +146,5 @@ def test_ways_are_those_of_a_plain_search(data: st.DataObject) -> None:
             said.append(own[row][way[-1]])
         assert found.sources[row, : len(way)].tolist() == way
         assert found.tokens[row, : len(said)].tolist() == said
-        expected = [len(said), len(way) - 1, said[-1] == EOS, lengths[row], said[-1]]
-        assert found.counts[:, row].tolist() == expected
-    assert found.straight == all(way == list(range(len(way))) for way in ways)
+        expected = [len(said), len(way) - 1, lengths[row], said[-1], said[-1] == EOS]
+        assert [values[row] for values in counts_of(found)] == expected

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from conftest import counts_of
 
 from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule, StrictRule, Verification
 from specdec_plugins.decoding.acceptance.sampling import Proposal
@@ -60,20 +61,20 @@ def test_acceptance_goes_as_far_as_each_rows_own_tokens(
 ) -> None:
     verification = verify([[3, 4, 5, 6], [4, 5, 3, 6]])
     accepted = draft.accept(rule, verification, None)
-    assert accepted.on_host == [[4, 3], [3, 2], [0, 0], [3, 2], [6, 3]]
+    assert counts_of(accepted) == [[4, 3], [3, 2], [3, 2], [6, 3], [False, False]]
     # A draft that is cut is judged like a shorter one; an EOS that is forced was not drafted.
     cut = draft.cut(torch.tensor([1, 0]))
     slots = cut.tokens.size(1) + 1
     forced = verify([[EOS] * slots] * 2)
     eos = replace(cut, tokens=torch.full_like(cut.tokens, EOS))
     if draft is CHOSEN:
-        assert cut.accept(rule, verify([[3, 4], [4, 5]]), None).on_host[1] == [1, 0]
-        assert eos.accept(rule, forced, None).on_host[1] == [1, 0]
-        assert eos.accept(rule, forced, [0, 0]).on_host[1] == [0, 0]
+        assert cut.accept(rule, verify([[3, 4], [4, 5]]), None).accepted == [1, 0]
+        assert eos.accept(rule, forced, None).accepted == [1, 0]
+        assert eos.accept(rule, forced, [0, 0]).accepted == [0, 0]
     else:
-        assert cut.accept(rule, verify([[3, 4, 5], [4, 5, 6]]), None).on_host[1] == [2, 1]
-        assert eos.accept(rule, forced, None).on_host[1] == [1, 1]
-        assert eos.accept(rule, forced, [0, 1]).on_host[1] == [0, 1]
+        assert cut.accept(rule, verify([[3, 4, 5], [4, 5, 6]]), None).accepted == [2, 1]
+        assert eos.accept(rule, forced, None).accepted == [1, 1]
+        assert eos.accept(rule, forced, [0, 1]).accepted == [0, 1]
 
 
 def test_a_relaxed_chain() -> None:
@@ -91,4 +92,4 @@ def test_nothing_drafted(rule: StrictRule | SamplingRule) -> None:
     assert (empty.drafted, empty.called, empty.depths.tolist()) == ([0, 0], [False, False], [0])
     accepted = empty.accept(rule, verify([[5], [EOS]]), None)
     assert accepted.tokens.tolist() == [[5], [EOS]]
-    assert accepted.on_host == [[1, 1], [0, 0], [0, 1], [0, 0], [5, EOS]]
+    assert counts_of(accepted) == [[1, 1], [0, 0], [0, 0], [5, EOS], [False, True]]

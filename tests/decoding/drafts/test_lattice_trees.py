@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from conftest import examples
+from conftest import counts_of, examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec_plugins.decoding.acceptance import RelaxedRule, StrictRule, Verification, tree_walk
-from specdec_plugins.decoding.drafts import LatticeTrees, TreeDraft, growth, prepare_trees
+from specdec_plugins.decoding.acceptance import RelaxedRule, StrictRule, Verification
+from specdec_plugins.decoding.drafts import LatticeTrees, TreeDraft
 from specdec_plugins.models.lattice import Lattice
 
 EOS, PAD = 2, 1
@@ -239,7 +239,7 @@ def test_nodes_are_judged_by_what_the_verifier_says_after_their_parents() -> Non
     assert found.tokens.tolist() == [[4, 6, 7]]
     read = torch.cat([torch.tensor([[8]]), tree.tokens], dim=1)
     assert read.gather(1, found.sources).tolist() == [[8, 4, 6]]
-    assert found.on_host == [[3], [2], [0], [6], [7]]
+    assert counts_of(found) == [[3], [2], [6], [7], [False]]
     # All are within reach of the best: of ways as long, the verifier's own.
     assert tree.accept(RelaxedRule(9, 9.0), verify(tree, AFTER), None).tokens.tolist() == [
         [4, 6, 7]
@@ -255,7 +255,7 @@ def test_an_eos_that_the_limit_forces_is_not_accepted(room: int | None, accepted
     tree = grow_tree(Lattice(candidates, torch.zeros(1, 2), torch.zeros(1, 1, 2, 2)), 6)
     rooms = None if room is None else [room]
     found = tree.accept(StrictRule(), verify(tree, {8: 4, 4: EOS}), rooms)
-    assert found.on_host == [[2], [accepted], [1], [6], [EOS]]
+    assert counts_of(found) == [[2], [accepted], [6], [EOS], [True]]
     assert found.tokens[0, :2].tolist() == [4, EOS]
 
 
@@ -269,26 +269,6 @@ def test_a_row_with_fewer_nodes_of_its_own() -> None:
     best[:, 1] = tree.tokens[:, 1]
     scores = torch.nn.functional.one_hot(best, 50).float().log_softmax(-1)
     found = tree.accept(RelaxedRule(50, 9.0), Verification(scores, EOS), None)
-    assert found.on_host[1][1] == 1
-    assert found.on_host[1][0] > 1
-    assert found.on_host[3] == [6, 1]
-
-
-def test_what_is_prepared_need_not_be_compiled_again() -> None:
-    prepare_trees()
-    functions = growth.grow_all, growth.grow_some, growth.advance, tree_walk._walk
-    before = [len(function.signatures) for function in functions]
-    lattice = make_lattice(3, 4, 3, seed=1)
-    expanded = lattice.following[:, :1].expand(-1, 3, -1, -1)
-    with torch.inference_mode():
-        trees = LatticeTrees(Lattice(lattice.candidates, lattice.first, expanded), EOS, PAD)
-        for rows in (3, 2):
-            tree = grow(trees, 5, rows)
-            scores = torch.zeros(rows, 6, 50).log_softmax(-1)
-            found = tree.accept(StrictRule(), Verification(scores, EOS), [3] * rows)
-            trees.advance(found.on_host[1], found.on_host[4])
-            trees.expected_accepted(5)
-            trees.replace([1], LatticeTrees(part_of(lattice, 1), EOS, PAD))
-            if rows == 3:
-                trees.keep([0, 2])
-    assert [len(function.signatures) for function in functions] == before
+    assert found.accepted[1] == 1
+    assert found.accepted[0] > 1
+    assert found.verified == [6, 1]

@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from padded import PADDED
 
-from specdec_plugins.decoding.acceptance import Accepted
 from specdec_plugins.decoding.steps import cache
 from specdec_plugins.decoding.steps import drafter as drafter_module
 from specdec_plugins.decoding.steps import verifier as verifier_module
@@ -94,9 +93,8 @@ def test_a_verifier(
             torch.testing.assert_close(ours, own, atol=1e-9, rtol=1e-9)
         new = torch.randint(1, nodes + 2, (rows,)).tolist()
         sources = torch.stack([torch.randperm(nodes + 1).sort().values for _ in range(rows)])
-        accepted = Accepted(drafted.tokens, sources, torch.tensor([new]), [new], straight=False)
         for one in both:
-            one.commit(accepted, counts)
+            one.commit(sources, new, counts)
         counts = [count + more for count, more in zip(counts, new)]
         survivors = unfinished((torch.rand(rows) < 0.2).tolist())
         if survivors and len(survivors) < rows:
@@ -151,7 +149,7 @@ def test_a_drafter(
         )
         (expected, scores), (found, ours) = (one.draft(prefixes, slots) for one in both)
         for i in range(len(going)):
-            own = prefixes.own(slots)[i]
+            own = prefixes.slots_of(slots)[i]
             torch.testing.assert_close(found[i, :own], expected[i, :own], atol=1e-9, rtol=1e-9)
             chosen = ours.choose()[i, :own], scores.choose()[i, :own]
             assert chosen[0].tolist() == chosen[1].tolist()

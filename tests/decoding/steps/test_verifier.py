@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from specdec_plugins.decoding.acceptance import Accepted
 from specdec_plugins.decoding.steps.supported import check_supported
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
 from specdec_plugins.files.errors import UnsupportedModelError
@@ -145,10 +144,7 @@ def test_ragged_scoring_is_the_full_forward(
         taken = [own[end] for own, end in zip(ways, ends)]
         width = max(map(len, taken))
         sources = torch.tensor([way + [0] * (width - len(way)) for way in taken])
-        lengths = torch.tensor([[len(way) for way in taken]]).expand(5, -1)
-        straight = all(way == list(range(len(way))) for way in taken)
-        accepted = Accepted(inputs, sources, lengths, lengths.tolist(), straight)
-        cached.commit(accepted, counts)
+        cached.commit(sources, [len(way) for way in taken], counts)
         for i, row in enumerate(rows):
             committed[row] += [*inputs[i, taken[i][1:]].tolist(), int(torch.randint(4, 24, ()))]
         survivors = unfinished((torch.rand(len(rows)) < 0.2).tolist())

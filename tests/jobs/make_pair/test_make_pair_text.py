@@ -79,7 +79,7 @@ def collected(job: PairJob, pairs: list[tuple[str, str]]) -> Any:
 
 
 def test_outputs_that_run_on_are_left_out(tmp_path: Path) -> None:
-    job, limit = pair_job(tmp_path), LIMITS.most(3, 100)
+    job, limit = pair_job(tmp_path), LIMITS.max_length(3, 100)
     pairs = [("a b", "A B")] * 9 + [("a b", " ".join(["x"] * limit)), ("c", ""), ("d e", "D")]
     facts = collected(job, pairs)
     assert facts["learned"] == {"valid": 1, "head": 1, "train": 8}

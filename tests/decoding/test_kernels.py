@@ -16,10 +16,10 @@ import numba
 import pytest
 from numba.core.caching import IndexDataCacheFile
 
-from specdec_plugins.decoding.compiled import compiled
+from specdec_plugins.decoding.kernels import compiled
 
 PROGRAM = """
-from specdec_plugins.decoding.compiled import compiled
+from specdec_plugins.decoding.kernels import compiled
 @compiled
 def twice(number):
     return 2 * number

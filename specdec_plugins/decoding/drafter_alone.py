@@ -1,0 +1,161 @@
+"""The drafter without a verifier: a baseline, as fast as drafts can be, and worse."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.acceptance import Accepted
+from specdec_plugins.decoding.batch import Batch
+from specdec_plugins.decoding.drafting import prefixes_of
+from specdec_plugins.decoding.drafts import ChainDraft
+from specdec_plugins.decoding.kernels import indices
+from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
+from specdec_plugins.decoding.results import Results
+from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.decoding.step_result import Hypothesis, Observer, StepResult
+from specdec_plugins.decoding.steps.drafter import CachedDrafter
+from specdec_plugins.decoding.steps.verifier import CachedVerifier
+from specdec_plugins.decoding.target_prefix import TargetPrefix, with_prefix
+from specdec_plugins.engines.engine import Engines
+from specdec_plugins.host.fairseq_types import NetInput, Sample
+from specdec_plugins.models.drafter import Drafter
+
+if TYPE_CHECKING:
+    from fairseq.data import Dictionary
+
+
+class DrafterAlone:
+    """fairseq's generator contract: whole blocks are committed as they are drafted.
+
+    Scores are the drafter's; forced tokens have log-probability 0. The verifier runs only where
+    the drafter reads its encoder or its states.
+    """
+
+    def __init__(
+        self,
+        drafter: Drafter,
+        tgt_dict: Dictionary,
+        block_size: int,
+        limits: GenerationLimits,
+        engines: Engines,
+    ) -> None:
+        self.pad, self.eos = tgt_dict.pad(), tgt_dict.eos()
+        self.model, self.block_size, self.engines = drafter, block_size, engines
+        self.limits, self._bans = limits, TokenBans(limits, self.pad, tgt_dict.unk(), self.eos)
+        self.positions = int(drafter.decoder.embed_positions.max_positions)
+        limits.check_positions(self.positions)
+        self.statistics = DecodingStatistics()
+        self.observers: list[Observer] = []
+        self._verifier = None
+        if drafter.reads_verifier:
+            verifier = drafter.verifier.eval()
+            layers = drafter.feature_layers
+            self._verifier = CachedVerifier(verifier, self.pad, engines.verifier, layers)
+        self._drafter = CachedDrafter(drafter, engines.drafter)
+
+    @torch.inference_mode()
+    def generate(
+        self,
+        models: object,
+        sample: Sample,
+        prefix_tokens: Tensor | None = None,
+        bos_token: int | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Translate a batch; the arguments are those of fairseq's ``SequenceGenerator``."""
+        net_input = with_prefix(sample, prefix_tokens, bos_token)["net_input"]
+        results = Results(len(net_input["src_tokens"]), self.limits, self.statistics)
+        observers = (results, self.statistics, *self.observers)
+        stopwatch = self.statistics.stopwatch
+        with self.engines.running():
+            batch, prefix = self._start(net_input)
+            for observer in observers:
+                observer.begin(prefix.lengths)
+            while batch.rows:
+                with stopwatch("draft", batch.device):
+                    tokens, scores = self._draft(batch)
+                with stopwatch("verify", batch.device):
+                    result = self._commit(batch, self._whole(tokens), scores)
+                for observer in observers:
+                    observer.step(result)
+                if any(result.finished):
+                    results.take(batch, result)
+                    self._keep(result.kept, max(batch.lengths))
+        for observer in observers:
+            observer.end(results.hypotheses)
+        return results.hypotheses
+
+    def _start(self, net_input: NetInput) -> tuple[Batch, TargetPrefix]:
+        """Read the source, and commit the forced tokens."""
+        source, encoder_out = net_input["src_tokens"], None
+        limits = self.limits.max_lengths(source, self.pad, self.positions)
+        prefix, limits = TargetPrefix.of(net_input, limits, self.pad, self.eos)
+        precision = torch.promote_types(next(self.model.parameters()).dtype, torch.float32)
+        batch = Batch(net_input, None, prefix, limits, self.block_size, precision)
+        with self.statistics.stopwatch("encode", batch.device):
+            if self._verifier is not None:
+                encoder_out = self._verifier.encode(source, net_input["src_lengths"])
+                self._verifier.start(encoder_out, batch.capacity)
+            self._drafter.start(net_input, encoder_out, batch.capacity)
+        if any(prefix.lengths):
+            scores = torch.zeros_like(prefix.tokens, dtype=batch.scores.dtype)
+            result = self._commit(batch, prefix.accepted(), scores)
+            self.statistics.verifier_calls += len(batch.rows) * result.verifier_called
+        batch.plan([self.block_size] * len(batch.rows))
+        return batch, prefix
+
+    def _draft(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return ``(rows, block)`` tokens and their log-probabilities."""
+        decoder, slots = self._drafter.decoder, self.block_size
+        prefixes = prefixes_of(batch, self._drafter.causal, slots)
+        states, slot_scores = self._drafter.draft(prefixes, slots)
+        tokens = slot_scores.choose()
+        previous = torch.cat([batch.last[:, None], tokens[:, :-1]], dim=1)
+        logits = decoder.slot_logits(states, previous).to(batch.scores.dtype)
+        if decoder.draft_vocabulary is not None:
+            absent = torch.full_like(logits[0, 0], -math.inf)
+            absent[decoder.draft_vocabulary] = 0
+            logits = logits + absent
+        normalisers = logits.logsumexp(-1)
+        counts, depths = batch.on_device, indices(slots, batch.device)
+        positions = counts.lengths[:, None] + depths
+        self._bans.apply(logits, positions, counts.max_lengths, free_from=batch.free_from)
+        best = logits.argmax(-1)
+        if not self.limits.unkpen:
+            # The drafter chose without knowing what the limits forbid.
+            allowed = logits.gather(-1, tokens[..., None])[..., 0] > -math.inf
+            best = torch.where(allowed, tokens, best)
+        return best, logits.gather(-1, best[..., None])[..., 0] - normalisers
+
+    def _whole(self, tokens: Tensor) -> Accepted:
+        """Accept all tokens of every row's block ``(rows, block)`` up to EOS."""
+        rows = tokens.tolist()
+        counts = [row.index(self.eos) + 1 if self.eos in row else len(row) for row in rows]
+        return Accepted(
+            tokens,
+            indices(tokens.size(1), tokens.device).expand_as(tokens),
+            committed=counts,
+            accepted=counts,
+            verified=[0] * len(rows),
+            last=[row[count - 1] for row, count in zip(rows, counts)],
+            finished=[self.eos in row for row in rows],
+        )
+
+    def _commit(self, batch: Batch, accepted: Accepted, scores: Tensor) -> StepResult:
+        states, tokens = None, accepted.tokens
+        if self._verifier is not None and self._drafter.reads_features:
+            # The last token is read before the next block.
+            read = ChainDraft.of(tokens[:, :-1])
+            states = self._verifier.score(batch.last, read, batch.lengths).states
+            self._verifier.commit(accepted.sources, accepted.committed, batch.lengths)
+        return batch.commit(ChainDraft.of(tokens), accepted, scores, states, states is not None)
+
+    def _keep(self, rows: list[int], width: int) -> None:
+        """Go on with ``rows``, none longer than ``width``."""
+        if rows:
+            self._drafter.keep(rows, width)
+            if self._verifier is not None:
+                self._verifier.keep(rows, width)

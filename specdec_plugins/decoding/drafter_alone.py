@@ -83,7 +83,9 @@ class DrafterAlone:
                     observer.step(result)
                 if any(result.finished):
                     results.take(batch, result)
-                    self._keep(result.kept, max(batch.lengths))
+                    for model in (self._drafter, self._verifier) if batch.rows else ():
+                        if model is not None:
+                            model.keep(result.kept, max(batch.lengths))
         for observer in observers:
             observer.end(results.hypotheses)
         return results.hypotheses
@@ -152,10 +154,3 @@ class DrafterAlone:
             states = self._verifier.score(batch.last, read, batch.lengths).states
             self._verifier.commit(accepted.sources, accepted.committed, batch.lengths)
         return batch.commit(ChainDraft.of(tokens), accepted, scores, states, states is not None)
-
-    def _keep(self, rows: list[int], width: int) -> None:
-        """Go on with ``rows``, none longer than ``width``."""
-        if rows:
-            self._drafter.keep(rows, width)
-            if self._verifier is not None:
-                self._verifier.keep(rows, width)

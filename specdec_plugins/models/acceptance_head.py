@@ -1,4 +1,4 @@
-"""``acceptance_head``: how likely the verifier is to accept each drafted token.
+"""``acceptance_head``: the probability that the verifier accepts each drafted token.
 
 The head reads the frozen drafter's last states. Its probabilities are conditional: that the token
 of a slot is accepted, given that all before it are; their running product is the probability that
@@ -21,24 +21,25 @@ from torch import Tensor, nn
 
 from specdec_plugins.files.output import JsonObject
 from specdec_plugins.host.packed_encoder import REDUNDANT
+from specdec_plugins.models.block_causal import option_of
 from specdec_plugins.models.drafter import Drafter
 
 DOUBT = 1e-6
-"""The distance from 0 and 1 that no drafted token's probability is taken to be nearer than."""
+"""Probabilities of drafted tokens are kept this far from 0 and 1."""
 
 
 @dataclass(frozen=True)
 class HeadSettings:
-    """What a head is and what it was trained for; saved with it."""
+    """The form of a head and the models and rule that it was trained for; saved with it."""
 
     channels: int
     """Width of the drafter's states."""
     layers: int
     """Residual blocks."""
     slot_feature: bool
-    """It is told the place in the block."""
+    """True if it reads the slot's index in the block."""
     confidence_feature: bool
-    """It is told the drafter's probability of the token that was chosen."""
+    """True if it reads the drafter's probability of the chosen token."""
     block_size: int
     """The largest block it was trained for, k."""
     drafter: str
@@ -46,16 +47,16 @@ class HeadSettings:
     rule: JsonObject = field(default_factory=dict)
     """The acceptance rule: the options that ask for it, by name."""
     rule_temperature: float = 1.0
-    """What the scores that the rule judges are divided by; 1 where it is strict."""
+    """The temperature of the scores that the rule judges; 1 for the strict rule."""
     repetition_penalty: float = 1.0
     """The penalty in the scores that the rule judges."""
     temperature: float = 1.0
-    """Its logits are divided by this,"""
+    """Calibration: logits are divided by this,"""
     bias: float = 0.0
-    """and then this is added to them."""
+    """and then this is added."""
 
     def to_file(self) -> JsonObject:
-        """Return the settings in one mapping, those of the rule among them."""
+        """Return the settings and the rule's options in one mapping."""
         return {
             **{name: value for name, value in vars(self).items() if name != "rule"},
             **self.rule,
@@ -63,19 +64,14 @@ class HeadSettings:
 
     @classmethod
     def from_file(cls, saved: JsonObject) -> "HeadSettings":
-        """Return the reverse; earlier versions wrote the options of all rules."""
-        own = {name: saved[name] for name in cls.__dataclass_fields__ if name in saved}
-        rule = {name: value for name, value in saved.items() if name not in own}
-        if rule.pop("sampling", False):
-            drawn = {n: v for n, v in rule.items() if n.startswith("sampling") and v > 0}
-            rule = {"sampling": True, **drawn}
-        else:
-            rule = {n: v for n, v in rule.items() if not n.startswith("sampling")}
-        return cls(**own, rule=rule)
+        """Return the settings of such a mapping."""
+        fields = {name: saved[name] for name in cls.__dataclass_fields__ if name in saved}
+        rule = {name: value for name, value in saved.items() if name not in fields}
+        return cls(**fields, rule=rule)
 
 
 def fingerprint(drafter: Drafter) -> str:
-    """SHA-256 of a drafter's weights in float16, as 64 hexadecimal digits.
+    """Return the SHA-256 of a drafter's weights in float16, as 64 hexadecimal digits.
 
     Exported or not, the same weights have the same fingerprint; take it before the drafter is
     converted to a type that is less precise than float16.
@@ -101,7 +97,7 @@ class ResidualBlock(nn.Module):
 
 
 class AcceptanceHead(nn.Module):
-    """Residual blocks, each with weights of its own, and a linear layer."""
+    """Residual blocks and a linear layer."""
 
     def __init__(self, settings: HeadSettings) -> None:
         super().__init__()
@@ -123,7 +119,7 @@ class AcceptanceHead(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def logits(self, states: Tensor, confidences: Tensor) -> Tensor:
-        """``(…, slots)`` log-odds, before temperature and bias.
+        """Return ``(…, slots)`` log-odds, before temperature and bias.
 
         Args:
             states: ``(…, slots, channels)`` the drafter's last states, the block's first slot
@@ -141,14 +137,9 @@ class AcceptanceHead(nn.Module):
         return self.out(x)[..., 0]
 
     def forward(self, states: Tensor, confidences: Tensor) -> Tensor:
-        """``(…, slots)`` probability, float32, that each token is accepted if all before it are."""
+        """Return ``(…, slots)`` float32 probabilities of acceptance if all before are accepted."""
         logits = self.logits(states, confidences).float()
         return (logits / self.settings.temperature + self.settings.bias).sigmoid()
-
-    def folded(self) -> "FoldedHead":
-        """Return the same, quicker, of a head that has no blocks and whose weights do not
-        change."""
-        return FoldedHead(self)
 
     def get_extra_state(self) -> JsonObject:
         """Return the settings, for the state dict: torch's hook."""
@@ -159,76 +150,34 @@ class AcceptanceHead(nn.Module):
         Raises:
             ValueError: the weights are those of a head for something else.
         """
-        # Heads of before there was a setting have its default.
-        saved = HeadSettings.from_file(state).to_file()
-        own = self.settings.to_file()
-        for name in {**own, **saved}:
-            if saved.get(name) != own.get(name):
+        expected = self.settings.to_file()
+        for name in {**expected, **state}:
+            if state.get(name) != expected.get(name):
                 raise ValueError(
-                    f"this acceptance head was trained with {name} {saved.get(name)}, not "
-                    f"{own.get(name)}; "
-                    "train another one in another folder"
+                    f"this acceptance head was trained with {name} {state.get(name)}, not "
+                    f"{expected.get(name)}; train another one in another folder"
                 )
-
-
-class FoldedHead:
-    """An :class:`AcceptanceHead` without blocks is a weighted sum: here its parts are multiplied
-    out, so that a few small calls a step are left."""
-
-    @torch.no_grad()
-    def __init__(self, head: AcceptanceHead) -> None:
-        """
-        Raises:
-            ValueError: the head has blocks.
-        """
-        settings = head.settings
-        if settings.layers:
-            raise ValueError(f"a head of {settings.layers} residual blocks is no weighted sum")
-        self._weight = (head.out.weight[0] / settings.temperature).float()
-        constant = (head.out.bias / settings.temperature + settings.bias).float()
-        self._slots = constant.expand(settings.block_size)
-        self._odds = [0.0, 0.0]
-        if head.slots is not None:
-            self._slots = self._slots + head.slots.float() @ self._weight
-        if head.confidence is not None:
-            self._odds = (self._weight @ head.confidence.weight.float()).tolist()
-
-    def __call__(self, states: Tensor, confidences: Tensor) -> Tensor:
-        """Return the logits, as of :class:`AcceptanceHead`."""
-        p = confidences.clamp(DOUBT, 1 - DOUBT)
-        logits = states.float() @ self._weight
-        logits += self._slots[: states.size(-2)]
-        # In place, and with numbers of the host: each call is as long as all that it computes.
-        logits.add_(p.log(), alpha=self._odds[0])
-        logits.add_(p.neg_().log1p_(), alpha=self._odds[1])
-        return logits.sigmoid_()
 
 
 @dataclass
 class AcceptanceHeadConfig(FairseqDataclass):
     """Options of ``--arch acceptance_head``."""
 
-    drafter: str = field(
-        default="",
-        metadata={"help": "checkpoint of the drafter that the head is for; it stays as it is"},
+    drafter: str = option_of(
+        "", "checkpoint of the drafter that the head is for; it stays as it is"
     )
-    head_layers: int = field(
-        default=0,
-        metadata={
-            "help": "residual blocks of the head; 3 as in SpecDec++, which take longer to ask"
-        },
+    head_layers: int = option_of(
+        0, "residual blocks of the head; 3 as in SpecDec++, which take longer to ask"
     )
-    no_slot_feature: bool = field(
-        default=False, metadata={"help": "do not tell the head the place in the block"}
-    )
-    no_confidence_feature: bool = field(
-        default=False, metadata={"help": "do not tell the head the drafter's own probabilities"}
+    no_slot_feature: bool = option_of(False, "do not tell the head the place in the block")
+    no_confidence_feature: bool = option_of(
+        False, "do not tell the head the drafter's own probabilities"
     )
 
 
 @register_model("acceptance_head", dataclass=AcceptanceHeadConfig)
 class AcceptanceHeadModel(BaseFairseqModel):
-    """A head in training, with the drafter that it is for, which is neither trained nor saved."""
+    """A head in training, with its drafter, which is neither trained nor saved."""
 
     def __init__(self, head: AcceptanceHead, drafter: Drafter) -> None:
         super().__init__()
@@ -274,7 +223,7 @@ class AcceptanceHeadModel(BaseFairseqModel):
         return self._drafter[0]
 
     def attach_verifier(self, verifier: BaseFairseqModel) -> None:
-        """The drafter's verifier."""
+        """Attach the drafter's verifier."""
         self.drafter.attach_verifier(verifier)
 
     def _apply(

@@ -1,10 +1,10 @@
 """``block_causal``: a drafter whose prefix is causal, so that it can be cached.
 
-Against the published ``block`` drafter: prefix slots do not see the block (their states are
-computed once and kept), masks have an embedding of their own, embeddings are scaled and positions
-added as in the verifier (so that an encoder copied from it computes exactly what it did there),
-the encoder and the token table may be the verifier's own, frozen, and each prefix slot may be
-given the verifier's decoder state for its token (after EAGLE, Li et al., ICML 2024).
+Unlike in the published ``block`` drafter, prefix slots do not see the block (their states are
+cached), masks have an embedding, and embeddings are scaled and positions added as in the verifier,
+so that a copied encoder computes the same. The encoder and the token table may be the verifier's,
+frozen, and each prefix slot may read the verifier's decoder state for its token (after EAGLE, Li
+et al., ICML 2024).
 """
 
 # No postponed annotations: fairseq reads the config fields' types at run time.
@@ -42,6 +42,11 @@ from specdec_plugins.models.previous_token_head import PreviousTokenHead, TokenC
 logger = logging.getLogger(__name__)
 
 
+def option_of(default: Any, text: str) -> Any:
+    """Return the field of an option with its help text."""
+    return field(default=default, metadata={"help": text})
+
+
 @dataclass
 class BlockCausalConfig(FairseqDataclass):
     """Options of ``--arch block_causal``."""
@@ -49,70 +54,54 @@ class BlockCausalConfig(FairseqDataclass):
     block_size: Optional[int] = II("task.block_size")
     max_source_positions: int = II("task.max_source_positions")
     max_target_positions: int = II("task.max_target_positions")
-    encoder_layers: int = field(default=6, metadata={"help": "encoder layers"})
-    encoder_embed_dim: int = field(default=512, metadata={"help": "encoder width"})
-    encoder_ffn_embed_dim: int = field(default=2048, metadata={"help": "encoder FFN width"})
-    encoder_attention_heads: int = field(default=8, metadata={"help": "encoder heads"})
-    encoder_normalize_before: bool = field(default=False, metadata={"help": "pre-norm encoder"})
-    encoder_learned_pos: bool = field(default=False, metadata={"help": "learned source positions"})
-    decoder_layers: int = field(default=2, metadata={"help": "decoder layers"})
-    decoder_embed_dim: int = field(default=512, metadata={"help": "decoder width"})
-    decoder_ffn_embed_dim: int = field(default=2048, metadata={"help": "decoder FFN width"})
-    decoder_attention_heads: int = field(default=8, metadata={"help": "decoder heads"})
-    decoder_normalize_before: bool = field(default=False, metadata={"help": "pre-norm decoder"})
-    decoder_learned_pos: bool = field(default=False, metadata={"help": "learned target positions"})
+    encoder_layers: int = option_of(6, "encoder layers")
+    encoder_embed_dim: int = option_of(512, "encoder width")
+    encoder_ffn_embed_dim: int = option_of(2048, "encoder FFN width")
+    encoder_attention_heads: int = option_of(8, "encoder heads")
+    encoder_normalize_before: bool = option_of(False, "pre-norm encoder")
+    encoder_learned_pos: bool = option_of(False, "learned source positions")
+    decoder_layers: int = option_of(2, "decoder layers")
+    decoder_embed_dim: int = option_of(512, "decoder width")
+    decoder_ffn_embed_dim: int = option_of(2048, "decoder FFN width")
+    decoder_attention_heads: int = option_of(8, "decoder heads")
+    decoder_normalize_before: bool = option_of(False, "pre-norm decoder")
+    decoder_learned_pos: bool = option_of(False, "learned target positions")
     activation_fn: ChoiceEnum(get_available_activation_fns()) = field(  # type: ignore[valid-type]
         default="relu", metadata={"help": "activation of the FFN"}
     )
-    dropout: float = field(default=0.1, metadata={"help": "dropout probability"})
-    attention_dropout: float = field(default=0.0, metadata={"help": "dropout of attention weights"})
-    activation_dropout: float = field(default=0.0, metadata={"help": "dropout inside the FFN"})
-    share_all_embeddings: bool = field(
-        default=False, metadata={"help": "one table for source, target and output"}
+    dropout: float = option_of(0.1, "dropout probability")
+    attention_dropout: float = option_of(0.0, "dropout of attention weights")
+    activation_dropout: float = option_of(0.0, "dropout inside the FFN")
+    share_all_embeddings: bool = option_of(False, "one table for source, target and output")
+    share_decoder_input_output_embed: bool = option_of(False, "one table for target and output")
+    layernorm_embedding: bool = option_of(
+        False, "layer norm on the encoder's embeddings, as in its verifier"
     )
-    share_decoder_input_output_embed: bool = field(
-        default=False, metadata={"help": "one table for target and output"}
+    no_scale_embedding: bool = option_of(False, "do not scale embeddings by sqrt(width)")
+    init_encoder_from: Optional[str] = option_of(
+        None, "verifier checkpoint whose encoder is copied at the start"
     )
-    layernorm_embedding: bool = field(
-        default=False,
-        metadata={"help": "layer norm on the encoder's embeddings, as in its verifier"},
+    share_verifier_encoder: bool = option_of(
+        False,
+        "use the verifier's own encoder and target table, frozen: nothing of them is "
+        "trained, run twice or stored (needs --AR-path)",
     )
-    no_scale_embedding: bool = field(
-        default=False, metadata={"help": "do not scale embeddings by sqrt(width)"}
+    verifier_features: bool = option_of(
+        False,
+        "add to each prefix slot the verifier's decoder state for its token (needs --AR-path)",
     )
-    init_encoder_from: Optional[str] = field(
-        default=None, metadata={"help": "verifier checkpoint whose encoder is copied at the start"}
+    verifier_feature_layers: Optional[str] = option_of(
+        None,
+        "with --verifier-features, also the states after these layers of the "
+        "verifier's decoder, counted from 1: 1,2",
     )
-    share_verifier_encoder: bool = field(
-        default=False,
-        metadata={
-            "help": "use the verifier's own encoder and target table, frozen: nothing of them is "
-            "trained, run twice or stored (needs --AR-path)"
-        },
+    previous_token_head: bool = option_of(
+        False,
+        "choose each slot's token knowing the token chosen before it, among the slot's "
+        "best candidates",
     )
-    verifier_features: bool = field(
-        default=False,
-        metadata={
-            "help": "add to each prefix slot the verifier's decoder state for its token "
-            "(needs --AR-path)"
-        },
-    )
-    verifier_feature_layers: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "with --verifier-features, also the states after these layers of the "
-            "verifier's decoder, counted from 1: 1,2"
-        },
-    )
-    previous_token_head: bool = field(
-        default=False,
-        metadata={
-            "help": "choose each slot's token knowing the token chosen before it, among the slot's "
-            "best candidates"
-        },
-    )
-    verifier_embed_dim: int = field(
-        default=512, metadata={"help": "width of the verifier's decoder, for --verifier-features"}
+    verifier_embed_dim: int = option_of(
+        512, "width of the verifier's decoder, for --verifier-features"
     )
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 from argparse import ArgumentParser, Namespace
-from typing import ClassVar, TypeVar
+from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from fairseq.models import register_model, register_model_architecture
@@ -32,8 +33,6 @@ from specdec_plugins.models.layers import positioned
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 UNSUPPORTED = (
     "no_token_positional_embeddings",
     "adaptive_softmax_cutoff",
@@ -52,7 +51,7 @@ UNSUPPORTED = (
     "quant_noise_pq",
     "quant_noise_scalar",
 )
-"""Settings of fairseq's Transformer that this drafter would do nothing with."""
+"""Settings of fairseq's Transformer that are refused."""
 
 
 class BlockDecoder(DrafterDecoder):
@@ -137,7 +136,7 @@ class BlockDrafter(Drafter):
         "src_embedding_copy": bool,
         "apply_bert_init": bool,
     }
-    """What a checkpoint's configuration has beside the fields of fairseq's Transformer."""
+    """Fields of a checkpoint's configuration beside those of fairseq's Transformer."""
 
     def __init__(
         self,
@@ -156,21 +155,12 @@ class BlockDrafter(Drafter):
     def add_args(cls, parser: ArgumentParser) -> None:
         """fairseq's Transformer flags, and the drafter's own."""
         TransformerModel.add_args(parser)
-        parser.add_argument(
-            "--src-embedding-copy",
-            action="store_true",
-            help="a mask's input is a soft copy of the source embeddings",
-        )
-        parser.add_argument(
-            "--apply-bert-init",
-            action="store_true",
-            help="draw Linear and Embedding weights from N(0, 0.02)",
-        )
-        parser.add_argument(
-            "--init-encoder-from",
-            metavar="FILE",
-            help="verifier checkpoint whose encoder is copied at the start",
-        )
+        copies = "a mask's input is a soft copy of the source embeddings"
+        parser.add_argument("--src-embedding-copy", action="store_true", help=copies)
+        draws = "draw Linear and Embedding weights from N(0, 0.02)"
+        parser.add_argument("--apply-bert-init", action="store_true", help=draws)
+        initial = "verifier checkpoint whose encoder is copied at the start"
+        parser.add_argument("--init-encoder-from", metavar="FILE", help=initial)
 
     @classmethod
     def build_model(cls, args: Namespace, task: FairseqTask) -> BlockDrafter:
@@ -181,16 +171,15 @@ class BlockDrafter(Drafter):
         """
         cls.check_task(task)
         block(args)
-        for name in UNSUPPORTED:
-            if getattr(args, name, None):
-                flag = f"--{name.replace('_', '-')}"
-                raise ValueError(f"{flag}: not supported by --arch block; leave it out")
         if getattr(args, "layernorm_embedding", False):
             logger.warning("--layernorm-embedding does nothing with --arch block, as published")
-        for name in ("decoder_input_dim", "decoder_output_dim"):
-            if getattr(args, name, None) not in (None, args.decoder_embed_dim):
-                flag = f"--{name.replace('_', '-')}"
-                raise ValueError(f"{flag}: not supported by --arch block; leave it out")
+        widths = ("decoder_input_dim", "decoder_output_dim")
+        refused = [name for name in UNSUPPORTED if getattr(args, name, None)]
+        known = (None, args.decoder_embed_dim)
+        refused += [name for name in widths if getattr(args, name, None) not in known]
+        if refused:
+            flag = f"--{refused[0].replace('_', '-')}"
+            raise ValueError(f"{flag}: not supported by --arch block; leave it out")
         source, target = task.source_dictionary, task.target_dictionary
         args.mask_token = target.unk()
         args.no_scale_embedding = True
@@ -251,17 +240,11 @@ def block(args: Namespace) -> None:
         "apply_bert_init": False,
         "init_encoder_from": None,
     }
-    for name, value in defaults.items():
-        setattr(args, name, _given(args, name, value))
+    _fill_in(args, defaults)
     for side in ("encoder", "decoder"):
         dim = getattr(args, f"{side}_embed_dim")
-        for name, value in (("ffn_embed_dim", 4 * dim), ("attention_heads", dim // 64)):
-            setattr(args, f"{side}_{name}", _given(args, f"{side}_{name}", value))
-
-
-def _given(args: Namespace, name: str, default: T) -> T:
-    value = getattr(args, name, None)
-    return default if value is None else value
+        widths = {f"{side}_ffn_embed_dim": 4 * dim, f"{side}_attention_heads": dim // 64}
+        _fill_in(args, widths)
 
 
 @register_model_architecture("block", "block_6e6d512")
@@ -269,6 +252,11 @@ def _given(args: Namespace, name: str, default: T) -> T:
 def block_base(args: Namespace) -> None:
     """Fill in the published defaults; the FFN and the heads do not follow the width."""
     for side in ("encoder", "decoder"):
-        for name, value in (("ffn_embed_dim", 2048), ("attention_heads", 8)):
-            setattr(args, f"{side}_{name}", _given(args, f"{side}_{name}", value))
+        _fill_in(args, {f"{side}_ffn_embed_dim": 2048, f"{side}_attention_heads": 8})
     block(args)
+
+
+def _fill_in(args: Namespace, defaults: Mapping[str, object]) -> None:
+    for name, value in defaults.items():
+        if getattr(args, name, None) is None:
+            setattr(args, name, value)

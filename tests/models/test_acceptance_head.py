@@ -72,26 +72,6 @@ def test_a_head_is_what_its_definition_says(layers: int) -> None:
     torch.testing.assert_close(head(states, confidences), (logits / 1.5 - 0.25).sigmoid())
 
 
-@pytest.mark.parametrize("slots", [4, 2])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
-@pytest.mark.parametrize("confidence_feature", [True, False])
-@torch.no_grad()
-def test_a_folded_head_is_the_head(
-    slots: int, dtype: torch.dtype, confidence_feature: bool
-) -> None:
-    """Of any drafter, as sure as it may be; what it is given stays as it was."""
-    changes = {"confidence_feature": confidence_feature, "temperature": 1.5, "bias": -0.25}
-    head = make_head(layers=0, **changes)
-    states, confidences = inputs(slots)
-    confidences[0, :2], confidences[1, :2] = 0, 1
-    states = states.to(dtype)
-    given = states.clone(), confidences.clone()
-    found = head.folded()(states, confidences)
-    torch.testing.assert_close(found, head(states, confidences), atol=1e-6, rtol=0)
-    assert torch.equal(states, given[0])
-    assert torch.equal(confidences, given[1])
-
-
 @pytest.mark.parametrize("feature", ["slot_feature", "confidence_feature"])
 def test_features_can_be_left_out(feature: str) -> None:
     states, confidences = inputs()

@@ -25,23 +25,22 @@ from specdec_plugins.decoding.options import check_options, option, option_field
 
 
 class AcceptanceRule:
-    """When a drafted token may be committed, and which token the verifier adds.
+    """Decides which drafted tokens may be committed, and which token the verifier adds.
 
-    A rule says of every drafted token, by itself, whether it may follow the one before it; chains
-    then take the longest good beginning, trees the way that
-    :func:`~specdec_plugins.decoding.acceptance.tree_walk.walk` finds.
+    A rule judges every drafted token by itself. Of a chain the longest good beginning is then
+    accepted, of a tree the path of :func:`~specdec_plugins.decoding.acceptance.tree_walk.walk`.
     """
 
     name: ClassVar[str]
-    """Also of the acceptance head's file for it."""
+    """Also part of the file name of an acceptance head for this rule."""
     options: ClassVar[type | None] = None
-    """The dataclass of its options; None if they are its own fields."""
+    """The dataclass of its options; None if they are its fields."""
     lossless: ClassVar[bool] = True
-    """True if the output, or its distribution, is that of the verifier alone."""
+    """True if the output, or its distribution, is the verifier's."""
     draws: ClassVar[bool] = False
     """True if drafts are to be drawn, by :meth:`propose`."""
     several: ClassVar[bool] = True
-    """True if several of the tokens that may come next may be good."""
+    """True if several tokens may be good at the same position."""
     takes_temperature: ClassVar[bool] = True
     """True if acceptance depends on the temperature."""
 
@@ -50,13 +49,13 @@ class AcceptanceRule:
         """Return the rule, if these values of all options ask for it.
 
         Raises:
-            ValueError: they contradict each other, by the flags.
+            ValueError: options that contradict each other.
         """
         raise NotImplementedError
 
     def __str__(self) -> str:
-        given = ", ".join(f"{name} {value}" for name, value in self.values.items())
-        return f"{self.name} ({given})"
+        options = ", ".join(f"{name} {value}" for name, value in self.values.items())
+        return f"{self.name} ({options})"
 
     @property
     def values(self) -> dict[str, Any]:
@@ -69,22 +68,22 @@ class AcceptanceRule:
         flags = ((f"--{name.replace('_', '-')}", value) for name, value in self.values.items())
         return " ".join(flag if value is True else f"{flag} {value}" for flag, value in flags)
 
+    def verifier_tokens(self, verification: Verification) -> Tensor:
+        """Return ``(rows, slots)`` the token that the verifier commits after each slot."""
+        return verification.best
+
     def agrees(
-        self, verification: Verification, own: Tensor, drafted: Tensor, after: Tensor
+        self, verification: Verification, verifier_tokens: Tensor, drafted: Tensor, after: Tensor
     ) -> Tensor:
-        """Return ``(rows, drafted)`` True for drafted tokens that may be committed, each by itself.
+        """Return ``(rows, drafted)`` True for drafted tokens that may be committed.
 
         Args:
-            own: ``(rows, slots)`` the verifier's tokens, of :meth:`own`.
+            verifier_tokens: ``(rows, slots)`` those of :meth:`verifier_tokens`.
             drafted: ``(rows, drafted)`` tokens.
             after: ``(rows, drafted)`` the slot whose scores judge each of them.
         """
-        # Not "no better token": of two tokens that tie, only the one that is taken.
-        return drafted == own.gather(1, after)
-
-    def own(self, verification: Verification) -> Tensor:
-        """Return ``(rows, slots)`` the token that the verifier commits after each slot."""
-        return verification.best
+        # Not "no better token": of two tokens that tie, only one is the verifier's.
+        return drafted == verifier_tokens.gather(1, after)
 
     def accept_chain(
         self,
@@ -93,31 +92,27 @@ class AcceptanceRule:
         lengths: Tensor,
         room: list[int] | None,
     ) -> Accepted:
-        """Return the longest good beginning of every row's draft.
+        """Accept the longest good beginning of every row's chain.
 
         Args:
-            drafted: ``(rows, slots)`` tokens, each following the one before it.
-            lengths: ``(rows,)`` how many of them are each row's.
+            drafted: ``(rows, slots)`` tokens.
+            lengths: ``(rows,)`` the number of tokens of each row.
             room: as in :func:`walk`.
         """
-        own = self.own(verification)
+        tokens = self.verifier_tokens(verification)
         after = indices(drafted.size(1), drafted.device).expand_as(drafted)
-        good = self.agrees(verification, own, drafted, after)
-        return walk_along(drafted, good, own, verification.eos, lengths, room)
+        good = self.agrees(verification, tokens, drafted, after)
+        return walk_along(drafted, good, tokens, verification.eos, lengths, room)
 
     def probabilities_of(
         self, verification: Verification, drafted: Tensor, after: Tensor
     ) -> Tensor:
-        """Return ``(rows, drafted)`` the verifier's probabilities of drafted tokens, for traces.
-
-        Args:
-            drafted, after: as in :meth:`agrees`.
-        """
-        # A negative penalty of unknown words adds to what was normalised.
+        """Return ``(rows, drafted)`` the verifier's probabilities of drafted tokens, for traces."""
+        # A negative penalty for unknown words raises normalised probabilities.
         return verification.of(drafted, after).exp().clamp(max=1)
 
     def propose(self, scores: Tensor, temperature: float) -> Tensor:
-        """Return ``(..., candidates)`` probabilities to draw drafts by, of the drafter's scores."""
+        """Return ``(..., candidates)`` probabilities of the drafter's scores to draw drafts by."""
         raise NotImplementedError(f"{self.name} acceptance draws no drafts")
 
     def judge_drawn(
@@ -131,26 +126,14 @@ class AcceptanceRule:
 
         Returns:
             ``(rows, slots)`` True for tokens that may be committed, and ``(rows, 1)`` the
-            verifier's own token after them.
+            verifier's token after them.
         """
         raise NotImplementedError(f"{self.name} acceptance draws no drafts")
-
-    def accept_drawn(
-        self,
-        verification: Verification,
-        drafted: Tensor,
-        proposal: Proposal,
-        lengths: Tensor,
-        room: list[int] | None,
-    ) -> Accepted:
-        """Accept a draft whose tokens were drawn; see :meth:`accept_chain`."""
-        good, own = self.judge_drawn(verification, drafted, proposal, lengths)
-        return walk_along(drafted, good, own, verification.eos, lengths, room)
 
 
 @dataclass(frozen=True)
 class StrictRule(AcceptanceRule):
-    """A drafted token is accepted where it is the verifier's best: its own greedy output."""
+    """Accepts the verifier's best token: the output is its greedy output."""
 
     name: ClassVar[str] = "strict"
     several: ClassVar[bool] = False
@@ -161,7 +144,6 @@ class StrictRule(AcceptanceRule):
 
     @classmethod
     def from_options(cls, values: Mapping[str, Any]) -> StrictRule:
-        """Return the rule: it takes no options."""
         return cls()
 
     @property
@@ -171,9 +153,9 @@ class StrictRule(AcceptanceRule):
 
 @dataclass(frozen=True)
 class RelaxedRule(AcceptanceRule):
-    """A drafted token is accepted where it is good enough; output is then not the greedy one.
+    """Accepts good tokens; the output may differ from the greedy one.
 
-    It must be among the verifier's ``beta`` best tokens and its score within ``tau`` nats of the
+    A token must be among the verifier's ``beta`` best and its score within ``tau`` nats of the
     best (SpecDec, Xia et al., EMNLP 2023 Findings, §3.2).
     """
 
@@ -185,7 +167,6 @@ class RelaxedRule(AcceptanceRule):
 
     @classmethod
     def from_options(cls, values: Mapping[str, Any]) -> RelaxedRule | None:
-        """Return the rule for a beta above 1."""
         return cls(values["beta"], values["tau"]) if values["beta"] > 1 else None
 
     @property
@@ -193,10 +174,10 @@ class RelaxedRule(AcceptanceRule):
         return {"beta": self.beta, "tau": self.tau}
 
     def agrees(
-        self, verification: Verification, own: Tensor, drafted: Tensor, after: Tensor
+        self, verification: Verification, verifier_tokens: Tensor, drafted: Tensor, after: Tensor
     ) -> Tensor:
         score = verification.at(drafted, after)
-        near = verification.at(own.gather(1, after), after) - score <= self.tau
+        near = verification.at(verifier_tokens.gather(1, after), after) - score <= self.tau
         return verification.among_best(self.beta, score, after, near & score.isfinite())
 
 
@@ -218,10 +199,10 @@ class Drawing:
 
 @dataclass(frozen=True)
 class SamplingRule(AcceptanceRule):
-    """The verifier draws its tokens; output is distributed as if it did so alone.
+    """The verifier draws its tokens; the output has the distribution of its samples.
 
-    Drafted tokens that were chosen are accepted where they are what the verifier draws; of those
-    that were drawn, :func:`speculative_sampling` decides.
+    A chosen token is accepted where the verifier draws it; :func:`speculative_sampling` judges
+    drawn tokens.
     """
 
     sampling: Sampling = field(default_factory=Sampling)
@@ -236,7 +217,6 @@ class SamplingRule(AcceptanceRule):
 
     @classmethod
     def from_options(cls, values: Mapping[str, Any]) -> SamplingRule | None:
-        """Return the rule for ``--sampling``."""
         sampling = Sampling(values["sampling_topk"], values["sampling_topp"])
         if not values["sampling"]:
             if str(sampling) != "sampling":
@@ -248,14 +228,10 @@ class SamplingRule(AcceptanceRule):
 
     @property
     def values(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"sampling": True}
-        if self.sampling.topk > 0:
-            found["sampling_topk"] = self.sampling.topk
-        if self.sampling.topp > 0:
-            found["sampling_topp"] = self.sampling.topp
-        return found
+        parts = {"sampling_topk": self.sampling.topk, "sampling_topp": self.sampling.topp}
+        return {"sampling": True, **{name: value for name, value in parts.items() if value > 0}}
 
-    def own(self, verification: Verification) -> Tensor:
+    def verifier_tokens(self, verification: Verification) -> Tensor:
         return draw(self.sampling.probabilities(verification.log_probabilities))
 
     def probabilities_of(
@@ -275,8 +251,8 @@ class SamplingRule(AcceptanceRule):
         lengths: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         p = self.sampling.probabilities(verification.log_probabilities)
-        accepted, own = speculative_sampling(p, drafted, proposal, lengths)
-        return indices(drafted.size(1), drafted.device) < accepted[:, None], own
+        accepted, token = speculative_sampling(p, drafted, proposal, lengths)
+        return indices(drafted.size(1), drafted.device) < accepted[:, None], token
 
 
 RULES: tuple[type[AcceptanceRule], ...] = (SamplingRule, RelaxedRule, StrictRule)
@@ -289,36 +265,34 @@ def choose_rule(values: Mapping[str, Any] | Namespace) -> AcceptanceRule:
     """Return the rule that options ask for.
 
     Args:
-        values: values by name, or a command line's; missing values have their defaults.
+        values: values by name; missing values have their defaults.
 
     Raises:
-        ValueError: a value that cannot be, or options that contradict each other, by their flags.
+        ValueError: a value out of its bounds, or options that contradict each other.
     """
-    given = values if isinstance(values, Mapping) else vars(values)
-    known: dict[str, Any] = {}
+    known = values if isinstance(values, Mapping) else vars(values)
+    options: dict[str, Any] = {}
     for owner in RULE_OPTIONS:
-        options = owner(**{name: given[name] for name in option_fields(owner) if name in given})
-        check_options(options)
-        known |= vars(options)
-    return next(rule for rule in (kind.from_options(known) for kind in RULES) if rule)
+        part = owner(**{name: known[name] for name in option_fields(owner) if name in known})
+        check_options(part)
+        options |= vars(part)
+    return next(rule for rule in (kind.from_options(options) for kind in RULES) if rule)
 
 
-RELAXED = RelaxedRule(beta=3, tau=1.0)
-"""Relaxed acceptance without values, as in the paper's tables."""
+def rule_named(name: str) -> AcceptanceRule:
+    """Return the rule of a ``--rule``: ``strict``, ``relaxed`` or ``relaxed:BETA:TAU``.
 
-
-def rule_named(name: str, relaxed: RelaxedRule = RELAXED) -> AcceptanceRule:
-    """Return the rule that a ``--rule`` names: ``strict``, ``relaxed`` or ``relaxed:BETA:TAU``.
+    The default BETA and TAU are those of the paper's tables.
 
     Raises:
-        ValueError: it names none.
+        ValueError: another name.
     """
-    found = re.fullmatch(r"relaxed:(\d+):(\d*\.?\d+)", name)
-    if found is not None and int(found[1]) > 1:
-        return choose_rule({"beta": int(found[1]), "tau": float(found[2])})
+    match = re.fullmatch(r"relaxed:(\d+):(\d*\.?\d+)", name)
+    if match is not None and int(match[1]) > 1:
+        return choose_rule({"beta": int(match[1]), "tau": float(match[2])})
     if name not in ("strict", "relaxed"):
         raise ValueError(
             f"--rule {name}: must be strict, relaxed or relaxed:BETA:TAU, for example "
             "relaxed:5:3.0; BETA must be at least 2"
         )
-    return relaxed if name == "relaxed" else StrictRule()
+    return RelaxedRule(beta=3, tau=1.0) if name == "relaxed" else StrictRule()

@@ -1,4 +1,4 @@
-"""The way through drafted tokens that is accepted: through a tree, or along a chain."""
+"""The accepted path through drafted tokens: through a tree, or along a chain."""
 
 from __future__ import annotations
 
@@ -15,73 +15,73 @@ from specdec_plugins.decoding.kernels import Bools, Ints, compiled, on_host
 def walk(
     tree: tuple[Ints, Ints],
     good: Tensor,
-    own: Tensor,
+    verifier_tokens: Tensor,
     eos: int,
     lengths: list[int],
     room: list[int] | None,
 ) -> Accepted:
-    """Return the way from the root over nodes that are ``good``, then the verifier's own token.
+    """Return the path from the root over ``good`` nodes, then the verifier's token.
 
-    With strict acceptance there is only one. With relaxed acceptance it goes to the verifier's own
-    token wherever the tree has that; else to where it goes on longest, of equals to the likeliest.
-
-    It is found on the host, by compiled code: a GPU copies there what is good and its own tokens.
+    With relaxed acceptance there may be several paths: this one goes to the verifier's token
+    where the tree has it, else to the child with the longest good path, the likeliest of equals.
+    It is found on the host, which waits for a GPU.
 
     Args:
-        tree: ``(rows, nodes)`` each: the node that each comes after, where 0 is the root and node
-            i > 0 holds drafted token i - 1; and the drafted tokens, by probability.
-        good: ``(rows, nodes)`` whether each may be committed after its parent.
-        own: ``(rows, nodes + 1)`` the verifier's own token after each node.
-        lengths: how many nodes of each row there are.
-        room: how many tokens of each row may come before an EOS is forced on it, which is then not
-            its node's; None where no node is as deep.
+        tree: ``(rows, nodes)`` each: parents, where 0 is the root and node i > 0 holds drafted
+            token i - 1; and the drafted tokens, by probability.
+        good: ``(rows, nodes)`` True for nodes that may be committed after their parents.
+        verifier_tokens: ``(rows, nodes + 1)`` after each node.
+        lengths: the number of nodes of each row.
+        room: the number of tokens of each row before an EOS is forced, which then is not its
+            node's; None where no node is as deep.
     """
     bounds = np.array((lengths, [good.size(1)] * len(lengths) if room is None else room))
-    given = *tree, on_host(good), on_host(own)
-    nodes, chosen, counts = _walk(*given, eos, bounds)
-    tokens = torch.from_numpy(chosen).to(good.device)
-    sources = torch.from_numpy(nodes).to(good.device)
+    nodes, chosen, counts = _walk(*tree, on_host(good), on_host(verifier_tokens), eos, bounds)
+    tokens, sources = (torch.from_numpy(array).to(good.device) for array in (chosen, nodes))
     committed, accepted, verified, last = counts.tolist()
     finished = [token == eos for token in last]
     return Accepted(tokens, sources, committed, accepted, verified, last, finished)
 
 
 def walk_along(
-    drafted: Tensor, good: Tensor, own: Tensor, eos: int, lengths: Tensor, room: list[int] | None
+    drafted: Tensor,
+    good: Tensor,
+    verifier_tokens: Tensor,
+    eos: int,
+    lengths: Tensor,
+    room: list[int] | None,
 ) -> Accepted:
-    """As :func:`walk`, of chains: the longest good beginning of a draft, no further than EOS.
+    """Return the longest good beginning of chains ``(rows, slots)``, up to EOS; see :func:`walk`.
 
     Args:
-        drafted, good: ``(rows, slots)``, each token following the one before it.
-        own: ``(rows, slots + 1)`` the verifier's token at every place, or ``(rows, 1)`` at the only
-            one that counts.
-        lengths: ``(rows,)`` how many of the tokens are each row's.
+        verifier_tokens: ``(rows, slots + 1)`` after each slot, or ``(rows, 1)`` after the accepted
+            ones.
+        lengths: ``(rows,)`` the number of tokens of each row.
     """
     rows, slots = drafted.shape
-    if own.size(1) <= slots:
-        own = own.expand(-1, slots + 1)
     tree = _chain(rows, slots), on_host(drafted)
-    return walk(tree, good, own, eos, lengths.tolist(), room)
+    if verifier_tokens.size(1) <= slots:
+        verifier_tokens = verifier_tokens.expand(-1, slots + 1)
+    return walk(tree, good, verifier_tokens, eos, lengths.tolist(), room)
 
 
 @lru_cache(maxsize=4096)
 def _chain(rows: int, slots: int) -> Ints:
-    """``(rows, slots)`` the parents of a chain's nodes; not to be changed."""
+    """Return ``(rows, slots)`` the parents of a chain's nodes; not to be changed."""
     return np.tile(np.arange(slots), (rows, 1))
 
 
 @compiled
-def _child(node: int, parents: Ints, tokens: Ints, good: Bools, own: int, beyond: Ints) -> int:
-    """Return where the way goes on after a node: to the verifier's ``own`` token; if that is not
-    there, to where it goes on longest, of equals to the likeliest; 0 if nowhere."""
-    found = 0
+def _child(node: int, parents: Ints, tokens: Ints, good: Bools, best: int, beyond: Ints) -> int:
+    """Return the next node of the path after ``node``; 0 if there is none."""
+    next_node = 0
     for child in range(node + 1, len(parents) + 1):
         if parents[child - 1] == node and good[child - 1]:
-            if tokens[child - 1] == own:
+            if tokens[child - 1] == best:
                 return child
-            if found == 0 or beyond[child] > beyond[found]:
-                found = child
-    return found
+            if next_node == 0 or beyond[child] > beyond[next_node]:
+                next_node = child
+    return next_node
 
 
 @compiled
@@ -90,25 +90,25 @@ def _walk(
 ) -> tuple[Ints, Ints, Ints]:
     """Return the sources, tokens and counts (committed to last) of an :class:`Accepted`.
 
-    ``bounds``: ``(2, rows)`` lengths and room of :func:`walk`.
+    ``bounds``: ``(2, rows)`` lengths and room.
     """
     lengths, room = bounds
-    rows, most = parents.shape
-    nodes, chosen = np.zeros((2, rows, most + 1), np.int64)
+    rows, longest = parents.shape
+    nodes, chosen = np.zeros((2, rows, longest + 1), np.int64)
     counts = np.zeros((4, rows), np.int64)
     width = 0
     for row in range(rows):
-        length = min(lengths[row], most)
-        # How many good tokens may follow each node, one after another.
-        beyond = np.zeros(most + 1, np.int64)
+        length = min(lengths[row], longest)
+        # The length of the longest good path after each node.
+        beyond = np.zeros(longest + 1, np.int64)
         for node in range(length, 0, -1):
             if good[row, node - 1]:
                 parent = parents[row, node - 1]
                 beyond[parent] = max(beyond[parent], beyond[node] + 1)
         node, accepted = 0, 0
         while node == 0 or tokens[row, node - 1] != eos:
-            own = best[row, node]
-            child = _child(node, parents[row, :length], tokens[row], good[row], own, beyond)
+            candidates = parents[row, :length], tokens[row], good[row]
+            child = _child(node, *candidates, best[row, node], beyond)
             if child == 0:
                 break
             accepted += 1

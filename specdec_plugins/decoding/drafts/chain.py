@@ -10,6 +10,7 @@ from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule, Accepted, Verification
 from specdec_plugins.decoding.acceptance.sampling import Proposal
+from specdec_plugins.decoding.acceptance.tree_walk import walk_along
 from specdec_plugins.decoding.kernels import indices
 
 
@@ -97,4 +98,5 @@ class DrawnDraft(ChainDraft):
     def accept(
         self, rule: AcceptanceRule, verification: Verification, room: list[int] | None
     ) -> Accepted:
-        return rule.accept_drawn(verification, self.tokens, self.proposal, self.lengths, room)
+        judged = rule.judge_drawn(verification, self.tokens, self.proposal, self.lengths)
+        return walk_along(self.tokens, *judged, verification.eos, self.lengths, room)

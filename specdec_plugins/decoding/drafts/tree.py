@@ -56,7 +56,7 @@ class TreeDraft:
     def accept(
         self, rule: AcceptanceRule, verification: Verification, room: list[int] | None
     ) -> Accepted:
-        own = rule.own(verification)
+        own = rule.verifier_tokens(verification)
         good = rule.agrees(verification, own, self.tokens, self.parents)
         host = self.host_parents, self.host_tokens
         return walk(host, good, own, verification.eos, self.drafted, room)

@@ -1,4 +1,4 @@
-"""What device and host tell each other at every step: one tensor each way."""
+"""What device and host tell each other at every step: one tensor each path."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.acceptance.tensor_walk import Links, Way
+from specdec_plugins.decoding.acceptance.tensor_walk import AcceptedPath, Links
 from specdec_plugins.decoding.drafts.growth import HostLattice, Trees
 from specdec_plugins.decoding.kernels import Floating, Ints, wait_for
 from specdec_plugins.decoding.resident.state import Kind
@@ -67,9 +67,9 @@ class Outcome:
             for place, (part, shape) in enumerate(zip(parts, self._shapes))
         ]
 
-    def accept(self, way: Way, scores: Tensor) -> None:
+    def accept(self, path: AcceptedPath, scores: Tensor) -> None:
         """Tell what is committed, with log-probabilities ``(rows, n)``."""
-        told = scores, way.tokens, way.accepted, way.committed, way.sources
+        told = scores, path.tokens, path.accepted, path.committed, path.sources
         for part, tensor in zip(self._parts, told):
             part.copy_(tensor)
 

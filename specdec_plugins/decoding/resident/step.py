@@ -16,7 +16,7 @@ from torch import Tensor
 from specdec_plugins.decoding.acceptance import Scoring, Verification
 from specdec_plugins.decoding.acceptance.sampling import Proposal
 from specdec_plugins.decoding.acceptance.tensor_walk import (
-    Way,
+    AcceptedPath,
     chain_links,
     walk_by_tensors,
 )
@@ -161,15 +161,15 @@ class ResidentStep:
         bans = models.bans
         bans.apply(logits, positions, state.limits, bans.limits.min_len > 0, by_tensors=True)
         verification = Verification(logits, bans.eos, normalisers, by_tensors=True)
-        way = self._accepted(verification, drafted, proposal)
-        self._append(way, verification.of(way.tokens, way.sources), states)
+        path = self._accepted(verification, drafted, proposal)
+        self._append(path, verification.of(path.tokens, path.sources), states)
 
     def _accepted(
         self, verification: Verification, drafted: Tensor, proposal: Proposal | None
-    ) -> Way:
+    ) -> AcceptedPath:
         rule, eos, links = self._models.scoring.rule, verification.eos, self._links
         if proposal is None:
-            own = rule.own(verification)
+            own = rule.verifier_tokens(verification)
             after = links.after.expand_as(drafted)
             good = rule.agrees(verification, own, drafted, after)
         else:
@@ -178,21 +178,21 @@ class ResidentStep:
             good = torch.cat([good[:, :1], good[:, 1:] & (drafted[:, :-1] != eos)], dim=1)
         return walk_by_tensors(links, drafted, (good, own), eos, rule.several)
 
-    def _append(self, way: Way, scores: Tensor, states: Tensor) -> None:
+    def _append(self, path: AcceptedPath, scores: Tensor, states: Tensor) -> None:
         """Keep what was accepted, and tell the host."""
         state, window = self.state, self.kind.window
-        self.outcome.accept(way, scores)
+        self.outcome.accept(path, scores)
         positions = state.lengths[:, None] + self._index[:window]
-        self._keep(state.cache, way.sources, positions)
+        self._keep(state.cache, path.sources, positions)
         if self._models.scoring.repetition_penalty != 1:
-            state.history[self._rows, positions] = way.tokens
-        last, count = way.tokens[:, 0], state.going.long()
+            state.history[self._rows, positions] = path.tokens
+        last, count = path.tokens[:, 0], state.going.long()
         if self.kind.block:
-            state.tokens[:, :window] = way.tokens
+            state.tokens[:, :window] = path.tokens
             if state.features is not None:
-                state.features.copy_(states[self._rows, way.sources])
-            last = way.tokens.gather(1, way.committed - 1)[:, 0]
-            count = way.committed[:, 0]
+                state.features.copy_(states[self._rows, path.sources])
+            last = path.tokens.gather(1, path.committed - 1)[:, 0]
+            count = path.committed[:, 0]
         state.last.copy_(last)
         # Rows that have ended begin anew, where there is room for whatever they do.
         state.going.logical_and_(last != self._models.bans.eos)

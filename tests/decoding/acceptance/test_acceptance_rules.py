@@ -23,6 +23,7 @@ from specdec_plugins.decoding.acceptance import (
     choose_rule,
 )
 from specdec_plugins.decoding.acceptance.sampling import Proposal, Sampling
+from specdec_plugins.decoding.drafts import ChainDraft, DrawnDraft
 from specdec_plugins.decoding.limits import COLDEST
 
 INF = math.inf
@@ -120,7 +121,7 @@ def test_tokens_are_judged_by_the_slots_that_they_come_after(
     rows, slots = drafted.shape
     after = torch.randint(slots + 1, (rows, 2 * slots))
     drafted, rule = drafted.repeat(1, 2), a_rule(beta, tau)
-    found = rule.agrees(verification, rule.own(verification), drafted, after)
+    found = rule.agrees(verification, rule.verifier_tokens(verification), drafted, after)
     assert found.shape == drafted.shape
     for row, place in ((row, place) for row in range(rows) for place in range(2 * slots)):
         scores = verification.log_probabilities[row, after[row, place]].tolist()
@@ -194,8 +195,9 @@ def test_sampling_commits_what_is_sure(
     if drawn:
         sure = torch.ones(1, len(draft))
         proposal = Proposal(drafted[..., None], sure[..., None], sure)
-        given: Any = (verification, drafted, proposal, torch.tensor([length]), room)
-        accepted = rule.accept_drawn(*given)
+        whole = ChainDraft.of(drafted)
+        fields = {**vars(whole), "lengths": torch.tensor([length])}
+        accepted = DrawnDraft(**fields, proposal=proposal).accept(rule, verification, room)
     else:
         accepted = rule.accept_chain(verification, drafted, torch.tensor([length]), room)
     assert committed(accepted) == tokens

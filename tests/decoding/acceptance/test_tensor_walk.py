@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec_plugins.decoding.acceptance.tensor_walk import (
+    AcceptedPath,
     Links,
-    Way,
     chain_links,
     walk_by_tensors,
 )
@@ -21,7 +21,7 @@ EOS = 2
 CPU = torch.device("cpu")
 
 
-def assert_same(way: Way, accepted: Any) -> None:
+def assert_same(way: AcceptedPath, accepted: Any) -> None:
     committed, count = accepted.committed, accepted.accepted
     assert way.committed[:, 0].tolist() == committed
     assert way.accepted[:, 0].tolist() == count

@@ -153,8 +153,7 @@ class AcceptanceLabeller:
         capacity = 2 * length + self.block_size + 1
         self.verifier.start(encoder_out, capacity)
         self.drafter.start(net_input, encoder_out, capacity)
-        none = source.new_zeros(rows)
-        whole = ChainDraft(before[:, 1:], [length - 1] * rows, none, none, none)
+        whole = ChainDraft.of(before[:, 1:])
         # In an empty cache the tokens are where they belong.
         features = self.verifier.score(before[:, 0], whole, [0] * rows).states
         if self.drafter.causal:

@@ -44,7 +44,7 @@ class DrafterAlone:
         engines: Engines,
     ) -> None:
         self.pad, self.eos = tgt_dict.pad(), tgt_dict.eos()
-        self.model, self.block_size, self.engines = drafter, block_size, engines
+        self.drafter, self.block_size, self.engines = drafter, block_size, engines
         self.limits, self._bans = limits, TokenBans(limits, self.pad, tgt_dict.unk(), self.eos)
         self.positions = int(drafter.decoder.embed_positions.max_positions)
         limits.check_positions(self.positions)
@@ -95,7 +95,7 @@ class DrafterAlone:
         source, encoder_out = net_input["src_tokens"], None
         limits = self.limits.max_lengths(source, self.pad, self.positions)
         prefix, limits = TargetPrefix.of(net_input, limits, self.pad, self.eos)
-        precision = torch.promote_types(next(self.model.parameters()).dtype, torch.float32)
+        precision = torch.promote_types(next(self.drafter.parameters()).dtype, torch.float32)
         batch = Batch(net_input, None, prefix, limits, self.block_size, precision)
         with self.statistics.stopwatch("encode", batch.device):
             if self._verifier is not None:

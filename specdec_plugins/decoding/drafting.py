@@ -1,4 +1,4 @@
-"""How drafts are made, one class a kind: by passes of the drafter, or of what is left of one."""
+"""Make drafts: one class for each kind."""
 
 from __future__ import annotations
 
@@ -22,35 +22,32 @@ from specdec_plugins.models.lattice import SlotScores
 
 
 class Drafting:
-    """Makes the drafts of one batch after another; this one is the null object.
-
-    Without a drafter every step verifies nothing, and commits the verifier's next token.
-    """
+    """Makes the drafts of one batch after another; this null object drafts nothing."""
 
     def start(self, stopwatch: Stopwatch) -> None:
         """Begin a batch; ``stopwatch`` times the drafter's encoder and its passes."""
 
     def draft(self, batch: Batch, reuse_above: float) -> Draft:
-        """The next draft, of ``batch.draft_lengths``.
+        """Return the next draft, of ``batch.draft_lengths``.
 
         Args:
-            reuse_above: where what is left of a row's last draft is expected to have as many tokens
-                accepted, it is verified in place of a new one.
+            reuse_above: re-verify what is left of a row's tree if its expected accepted length is
+                at least this.
         """
         return ChainDraft.empty(len(batch.rows), batch.device)
 
     def observe(self, result: StepResult) -> None:
         """Take in what became of the last draft."""
 
-    def keep(self, kept: list[int], width: int) -> None:
-        """Go on with the rows ``kept``, none longer than ``width``."""
+    def keep(self, rows: list[int], width: int) -> None:
+        """Go on with ``rows`` only, none longer than ``width``."""
 
 
 class ChainDrafting(Drafting):
     """Each slot's token is chosen after the one before it."""
 
     def __init__(self, drafter: CachedDrafter, with_confidences: bool = False) -> None:
-        """``with_confidences``: also tell how probable each token is to the drafter."""
+        """``with_confidences``: drafts have the drafter's probability of each token."""
         self.drafter = drafter
         self._with_confidences = with_confidences
         self._stopwatch = Stopwatch()
@@ -68,7 +65,7 @@ class ChainDrafting(Drafting):
             return self._chosen(batch, *self._run(batch, slots))
 
     def _chosen(self, batch: Batch, states: Tensor, scores: SlotScores) -> Draft:
-        """The draft of a pass of the drafter."""
+        """Return the draft of a pass of the drafter."""
         confidences = states.new_empty(len(states), 0)
         if self._with_confidences:
             tokens, confidences = scores.choose_with_confidence()
@@ -78,8 +75,7 @@ class ChainDrafting(Drafting):
         return ChainDraft(tokens, batch.draft_lengths, lengths, states, confidences)
 
     def _read_source(self, batch: Batch) -> None:
-        """Let the drafter read the source before its first draft of a batch, which may come late or
-        never."""
+        """Let the drafter read the source before its first draft of a batch."""
         if self._started:
             return
         with self._stopwatch("encode", batch.device):
@@ -91,12 +87,12 @@ class ChainDrafting(Drafting):
     def _run(
         self, batch: Batch, slots: int, rows: list[int] | None = None
     ) -> tuple[Tensor, SlotScores]:
-        """States of the next slots of all rows, or of some, and what they may hold."""
+        """Return states and scores of the next slots of all rows, or of some."""
         return self.drafter.draft(prefixes_of(batch, self.drafter.causal, slots, rows), slots)
 
-    def keep(self, kept: list[int], width: int) -> None:
+    def keep(self, rows: list[int], width: int) -> None:
         if self._started:
-            self.drafter.keep(kept, width)
+            self.drafter.keep(rows, width)
 
 
 class DrawnDrafting(ChainDrafting):
@@ -115,8 +111,7 @@ class DrawnDrafting(ChainDrafting):
 
 
 def draw_chain(scores: SlotScores, scoring: Scoring) -> tuple[Tensor, Proposal]:
-    """``(rows, slots)`` tokens, each drawn after the one drawn before it, and what they were drawn
-    from."""
+    """Return ``(rows, slots)`` tokens, each drawn after the one before it, and their proposal."""
     lattice = scores.lattice()
     rule, temperature = scoring.rule, scoring.temperature
     first = rule.propose(lattice.first, temperature)
@@ -128,11 +123,10 @@ def draw_chain(scores: SlotScores, scoring: Scoring) -> tuple[Tensor, Proposal]:
 
 
 class TreeDrafting(ChainDrafting):
-    """Trees of the most probable continuations, of what is left of the last draft where that will
-    do."""
+    """Trees of the most probable continuations, of the last draft's rest where that will do."""
 
     def __init__(self, drafter: CachedDrafter, depth: int) -> None:
-        """``depth``: how many tokens deep trees are at most."""
+        """``depth``: the largest depth of trees, in tokens."""
         super().__init__(drafter)
         self._depth = depth
         self._trees: LatticeTrees | None = None
@@ -161,7 +155,7 @@ class TreeDrafting(ChainDrafting):
             return trees.grow(nodes, batch.draft_lengths, called)
 
     def _renewed(self, batch: Batch, rows: list[int], slots: int) -> LatticeTrees:
-        """A new draft of some rows, with what there is of the others."""
+        """Draft for some rows, and keep what is left of the others."""
         old = self._trees
         some = None if old is None or len(rows) == len(batch.rows) else rows
         _, scores = self._run(batch, slots, some)
@@ -176,10 +170,10 @@ class TreeDrafting(ChainDrafting):
         if self._trees is not None and not self._trees.advance(result.accepted, result.last):
             self._trees = None
 
-    def keep(self, kept: list[int], width: int) -> None:
-        super().keep(kept, width)
+    def keep(self, rows: list[int], width: int) -> None:
+        super().keep(rows, width)
         if self._trees is not None:
-            self._trees.keep(kept)
+            self._trees.keep(rows)
 
 
 def prefixes_of(batch: Batch, causal: bool, slots: int, rows: list[int] | None = None) -> Prefixes:

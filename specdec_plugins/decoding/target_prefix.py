@@ -1,8 +1,4 @@
-"""Target prefixes: tokens that the caller forces before decoding begins. No fairseq in here.
-
-They travel with what a model reads of a batch, so that whoever decodes a part of it, or decodes it
-twice, has them.
-"""
+"""Target prefixes: tokens that the caller forces. They travel in a batch's ``net_input``."""
 
 from __future__ import annotations
 
@@ -16,19 +12,14 @@ from specdec_plugins.decoding.kernels import indices
 from specdec_plugins.host.fairseq_types import NetInput, Sample
 
 FORCED, BEGINS = "prefix_tokens", "begin_tokens"
-"""Members of a batch's ``net_input``: ``(rows, n)`` forced tokens of each row, then pad; and
-``(rows,)`` what each target begins with in place of EOS."""
+"""Keys of ``net_input``: ``(rows, n)`` forced tokens, then pad; ``(rows,)`` the first tokens."""
 
 
 def with_prefix(sample: Sample, forced: Tensor | None, begin: int | None) -> Sample:
-    """Return the batch, whose targets begin with these tokens.
-
-    Args:
-        forced: ``(rows, n)``, as fairseq's ``prefix_tokens``.
-        begin: stands in place of the EOS that targets begin with, as fairseq's ``bos_token``.
+    """Return the batch with fairseq's ``prefix_tokens`` and ``bos_token``.
 
     Raises:
-        ValueError: there is not a prefix for each row.
+        ValueError: not a prefix for each row.
     """
     net_input = sample["net_input"]
     source, more = net_input["src_tokens"], {}
@@ -45,47 +36,45 @@ def with_prefix(sample: Sample, forced: Tensor | None, begin: int | None) -> Sam
 
 
 def has_prefix(net_input: NetInput) -> bool:
-    """Return whether a batch says how targets begin."""
+    """Return whether a batch has forced tokens."""
     return FORCED in net_input or BEGINS in net_input
 
 
 @dataclass(frozen=True)
 class TargetPrefix:
-    """What the rows of a batch begin with."""
+    """The forced tokens of a batch."""
 
     begins: Tensor
-    """``(rows,)`` the token that each target's first one follows: EOS, if nothing else is said."""
+    """``(rows,)`` the token before each target's first one: EOS by default."""
     tokens: Tensor
-    """``(rows, n)`` forced tokens, then whatever."""
+    """``(rows, n)`` forced tokens, then padding."""
     lengths: list[int]
-    """How many of them each row has, EOS not counted."""
+    """The number of them in each row, EOS not counted."""
     free_from: int
-    """Positions before this one are in the prefix of some row: there fairseq's search has no
-    minimum length."""
+    """Positions before this one are in some row's prefix: fairseq has no minimum length there."""
 
     @classmethod
     def of(
         cls, net_input: NetInput, max_lengths: list[int], pad: int, eos: int
     ) -> tuple[TargetPrefix, list[int]]:
-        """Return what a batch says, and most tokens of each row before EOS: no more than before a
-        forced EOS.
+        """Return a batch's prefix, and the maximum lengths, which a forced EOS reduces.
 
         As in fairseq's search the maximum length wins over a prefix.
 
         Raises:
-            ValueError: a forced token comes after pad, which leaves a row free.
+            ValueError: a forced token after pad.
         """
         source = net_input["src_tokens"]
         begins = net_input.get(BEGINS, source.new_full((len(source),), eos))
         tokens = net_input.get(FORCED, source.new_empty(len(source), 0))
         lengths, limits = [], []
-        for row, most in zip(tokens.tolist(), max_lengths):
+        for row, longest in zip(tokens.tolist(), max_lengths):
             length = next((i for i, token in enumerate(row) if token in (pad, eos)), len(row))
             ends = length < len(row) and row[length] == eos
             if not ends and any(token != pad for token in row[length:]):
                 raise ValueError(f"prefix tokens {row}: a token comes after pad; put pad last")
-            limits.append(min(most, length) if ends else most)
-            lengths.append(min(length, most))
+            limits.append(min(longest, length) if ends else longest)
+            lengths.append(min(length, longest))
         return cls(begins, tokens[:, : max(lengths)], lengths, tokens.size(1)), limits
 
     def accepted(self) -> Accepted:

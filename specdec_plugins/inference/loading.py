@@ -216,15 +216,15 @@ def _build_generator(
         refuse_languages(task.language_tokens)
         words, rows = (task.source_dictionary, target), settings.batch
         return CTranslate2Generator(verifier, words, settings.limits, settings.precision, rows=rows)
-    k = settings.block_size
     if settings.strategy == "drafter":
         assert drafter is not None
-        return build_drafter_alone(drafter, verifier, target, k, settings.limits, engines)
+        how = settings.block_size, settings.limits, engines
+        return build_drafter_alone(drafter, verifier, target, *how)
     generator = build_generator(
         verifier,
         drafter,
         target,
-        block_size=k,
+        block_size=settings.block_size,
         rule=settings.rule,
         limits=settings.limits,
         controller=settings.controller,

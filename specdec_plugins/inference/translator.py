@@ -263,11 +263,9 @@ class Translator:
 
     def _are_numbers(self, sample: Sample) -> bool:
         """Return whether the verifier's scores of a batch's first tokens are numbers."""
-        generator = self.generator
-        if isinstance(generator, BeamSearchGenerator):
-            model = generator.generator.model.models[0]
-        else:
-            model = getattr(generator, "model", None)
+        model = getattr(self.generator, "model", None)
+        if isinstance(self.generator, BeamSearchGenerator):
+            model = self.generator.generator.model.models[0]
         if model is None:
             return True
         inputs = sample["net_input"]

@@ -21,36 +21,35 @@ Number = TypeVar("Number", bound=np.generic)
 
 @dataclass(frozen=True)
 class TreeDraft:
-    """Drafted tokens by probability, and how they hang together.
+    """Drafted tokens by probability, as a tree.
 
     Node 0 is the root, the last committed token; node i > 0 holds drafted token i - 1. Every node's
     parent comes before it, and none is an EOS's.
     """
 
     tokens: Tensor
-    """``(rows, nodes)``; ``pad``, which no verifier accepts, where there are fewer."""
+    """``(rows, nodes)``; ``pad``, which is never accepted, fills up."""
     drafted: list[int]
     called: list[bool]
     depths: Tensor
-    """``(rows, nodes + 1)`` tokens from the root to each node, its own included; 0 of the root."""
+    """``(rows, nodes + 1)`` tokens from the root to each node; 0 for the root."""
     ancestors: Tensor
     """``(rows, nodes + 1, nodes + 1)`` bool: the nodes that each node comes after, and itself."""
     parents: Tensor
-    """``(rows, nodes)`` of all but the root."""
+    """``(rows, nodes)`` parents of all nodes but the root."""
     host_parents: Ints
-    """The same on the host."""
     host_tokens: Ints
-    """``(rows, nodes)`` the drafted tokens, likewise."""
+    """``(rows, nodes)`` parents and tokens on the host."""
     gains: Floats
-    """``(rows, nodes + 1)`` log-probability to the drafter of the way to each node, likewise; minus
-    infinity of what fills up."""
+    """``(rows, nodes + 1)`` the drafter's log-probability of the path to each node, on the host;
+    minus infinity where ``pad`` fills up."""
 
     @property
     def after(self) -> Tensor:
         return self.parents
 
     def cut(self, lengths: Tensor) -> TreeDraft:
-        """The whole tree: how large it is, is decided before it is grown."""
+        """Return the whole tree: its size is decided before it is grown."""
         return self
 
     def accept(
@@ -72,12 +71,11 @@ class TreeDraft:
 
 
 class LatticeTrees:
-    """A lattice on the host, and how far each row has come in it.
+    """A lattice on the host, and each row's position in it.
 
-    What a draft holds for the slots after a rejected one was drafted without knowing the tokens
-    before it, and a lattice says how well it follows the verifier's token: unless that is none of
-    its slot's candidates, a tree can be grown after it from what is left, without a pass of the
-    drafter.
+    The slots after a rejected one were drafted without knowing the tokens before them, and a
+    lattice scores how well they follow the verifier's token. If that is among its slot's
+    candidates, a tree can be grown from the rest without a pass of the drafter.
     """
 
     def __init__(self, lattice: Lattice, eos: int, pad: int) -> None:
@@ -88,26 +86,26 @@ class LatticeTrees:
         )
         self._lattice: HostLattice = candidates, first, following
         self._eos, self._pad = eos, pad
-        # Of each row: the first slot to fill; which candidate of the slot before it comes before;
-        # and how many slots there are: if none is left, the first one to fill.
+        # Each row's first slot to fill, the candidate chosen in the slot before it, and the number
+        # of slots.
         self._places = np.zeros((3, len(lattice.candidates)), np.int64)
         self._places[2] = lattice.candidates.size(1)
         self._trees: Trees | None = None
-        """The trees of all rows, once they are grown."""
+        """The trees of all rows; None before they are grown."""
 
     def expected_accepted(self, nodes: int) -> list[float]:
-        """How many tokens of each row's tree of ``nodes`` would be accepted if each were accepted
-        as often as the drafter thinks; 0 where nothing is left."""
+        """Return the expected accepted length of each row's tree of ``nodes``, by the drafter's
+        probabilities; 0 where nothing is left."""
         expected: list[float] = self._grow(nodes)[-1].tolist()
         return expected
 
     def _grow(self, nodes: int) -> Trees:
-        """The trees of all rows, anew."""
+        """Grow the trees of all rows."""
         self._trees = grow_all(self._lattice, self._places, nodes, self._eos, self._pad)
         return self._trees
 
     def replace(self, rows: list[int], drafted: LatticeTrees) -> None:
-        """Take over a new draft of some rows; the trees of the others stay as they are."""
+        """Take over a new draft of some rows; the trees of the others stay."""
         (candidates, first, following), new = self._lattice, drafted._lattice
         self._lattice = (
             _replaced(candidates, rows, new[0]),
@@ -120,18 +118,16 @@ class LatticeTrees:
             grow_some(self._lattice, *places, self._eos, self._pad, self._trees)
 
     def grow(self, nodes: int, lengths: list[int], called: list[bool]) -> TreeDraft:
-        """The most probable continuations of every row, ``nodes`` tokens in all, by probability.
+        """Return the ``nodes`` most probable continuations of every row, as trees.
 
-        Of all ways through what is left of the lattice, each beginning of one is a token's, with
-        the probability of the whole way to it, to the drafter. The most probable ones make a tree,
-        since no token is more probable than the one before it: broad where the drafter is unsure,
-        deep where it is sure. (Best-first search, as in OPT-Tree, Wang et al., TACL 2025, and in
-        the dynamic trees of EAGLE-2, Li et al., EMNLP 2024, but without a pass of the drafter for
-        each level: a lattice has all of them.) Nothing continues an EOS.
+        A token's probability is that of the path to it, so the most probable tokens form a tree:
+        broad where the drafter is unsure, deep where it is sure. This is best-first search as in
+        OPT-Tree (Wang et al., TACL 2025) and EAGLE-2 (Li et al., EMNLP 2024), but a lattice needs
+        no pass of the drafter for each level. Nothing continues an EOS.
 
         Args:
-            lengths: how many of the nodes are each row's.
-            called: which rows had a pass of the drafter for it.
+            lengths: the number of nodes of each row.
+            called: True for rows that had a pass of the drafter.
         """
         tokens, parents, depths, ancestors, gains, _ = self._trees or self._grow(nodes)
         on_device = {
@@ -147,25 +143,21 @@ class LatticeTrees:
         )
 
     def advance(self, accepted: list[int], last: list[int]) -> bool:
-        """Every row has gone on: by ``accepted`` tokens of its tree, and one of the verifier's,
-        ``last``.
-
-        Returns:
-            whether anything is left of any row.
-        """
+        """Move every row on by its ``accepted`` tokens and the verifier's, ``last``; return whether
+        anything is left of any row."""
         self._trees = None
         return bool(advance(self._lattice[0], self._places, np.array((accepted, last))))
 
-    def keep(self, kept: list[int]) -> None:
-        """Drop all rows but ``kept``."""
+    def keep(self, rows: list[int]) -> None:
+        """Go on with ``rows`` only."""
         self._trees = None
         candidates, first, following = self._lattice
-        self._lattice = candidates[kept], first[kept], following[kept]
-        self._places = np.ascontiguousarray(self._places[:, kept])
+        self._lattice = candidates[rows], first[rows], following[rows]
+        self._places = np.ascontiguousarray(self._places[:, rows])
 
 
 def _replaced(old: NDArray[Number], rows: list[int], new: NDArray[Number]) -> NDArray[Number]:
-    """A part of a lattice with some rows replaced, which may have fewer slots or more."""
+    """Replace some rows of a lattice, which may have other numbers of slots."""
     missing = new.shape[1] - old.shape[1]
     if missing > 0:
         old = np.pad(old, [(0, 0), (0, missing)] + [(0, 0)] * (old.ndim - 2))

@@ -1,4 +1,4 @@
-"""What device and host tell each other at every step: one tensor each path."""
+"""Messages between device and host: one tensor in each direction at every step."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from specdec_plugins.decoding.resident.state import Kind
 from specdec_plugins.models.lattice import Lattice
 
 REAL = (0, 6, 7)
-"""Which parts of an outcome are no whole numbers."""
+"""Indices of an outcome's parts that are not integers."""
 
 
 class Committed(NamedTuple):
-    """What a step has committed, on the host; it holds until the next one."""
+    """A step's committed tokens on the host, valid until the next step."""
 
     accepted: Ints
     """``(rows,)`` drafted tokens that were accepted."""
     counts: Ints
     """``(rows,)`` tokens that were committed."""
     tokens: Ints
-    """``(rows, n)`` these, then whatever."""
+    """``(rows, n)`` these, then padding."""
     scores: Floating
     """``(rows, n)`` their log-probabilities."""
     sources: Ints
-    """``(rows, n)`` the node after which each comes."""
+    """``(rows, n)`` the node before each."""
 
 
 class Outcome:
-    """What the host is told: what a step has committed, and of trees the next lattice."""
+    """The message to the host: a step's committed tokens and, for trees, the next lattice."""
 
     def __init__(
         self, rows: int, kind: Kind, candidates: int, precision: torch.dtype, device: torch.device
     ) -> None:
         """
         Args:
-            candidates: of each slot of a lattice.
-            precision: of scores, in which whole numbers are told, too.
+            candidates: those of each slot of a lattice.
+            precision: that of scores; integers are sent in the same width.
         """
         self._shapes: list[tuple[int, ...]] = [(kind.window,), (kind.window,), (1,), (1,)]
         if kind.nodes:
@@ -63,24 +63,24 @@ class Outcome:
         whole = torch.int64 if numbers.dtype == torch.float64 else torch.int32
         parts = torch.split(numbers, [math.prod(shape) for shape in self._shapes], dim=1)
         return [
-            (part if place in REAL else part.view(whole)).view(-1, *shape)
-            for place, (part, shape) in enumerate(zip(parts, self._shapes))
+            (part if index in REAL else part.view(whole)).view(-1, *shape)
+            for index, (part, shape) in enumerate(zip(parts, self._shapes))
         ]
 
     def accept(self, path: AcceptedPath, scores: Tensor) -> None:
-        """Tell what is committed, with log-probabilities ``(rows, n)``."""
-        told = scores, path.tokens, path.accepted, path.committed, path.sources
-        for part, tensor in zip(self._parts, told):
+        """Send what is committed, with log-probabilities ``(rows, n)``."""
+        parts = scores, path.tokens, path.accepted, path.committed, path.sources
+        for part, tensor in zip(self._parts, parts):
             part.copy_(tensor)
 
     def draft(self, lattice: Lattice) -> None:
-        """Tell the next lattice."""
-        told = lattice.candidates, lattice.first, lattice.following
-        for part, tensor in zip(self._parts[-3:], told):
+        """Send the next lattice."""
+        parts = lattice.candidates, lattice.first, lattice.following
+        for part, tensor in zip(self._parts[-3:], parts):
             part.copy_(tensor)
 
     def read(self) -> tuple[Committed, HostLattice | None]:
-        """All of it; the host waits for the device here, and nowhere else."""
+        """Return the message; the host waits for the device here, and nowhere else."""
         self._host.copy_(self._numbers, non_blocking=True)
         wait_for(self._numbers.device)
         scores, tokens, accepted, counts, *tree = self._arrays
@@ -93,10 +93,10 @@ class Outcome:
 
 
 class TreeInput:
-    """What the device is told: the trees to verify."""
+    """The message to the device: the trees to verify."""
 
     def __init__(self, rows: int, kind: Kind, pad: int, device: torch.device) -> None:
-        """Trees of ``pad``, which is never accepted."""
+        """Begin with trees of ``pad``, which is never accepted."""
         nodes = kind.nodes
         # Whole words, so that their places are.
         width = 8 * (3 * nodes + 1) + -(-((nodes + 1) ** 2) // 8) * 8
@@ -112,9 +112,9 @@ class TreeInput:
         self.links = Links(after, depths, ancestors, kind.block)
 
     def write(self, trees: Trees, rows: list[int]) -> None:
-        """Tell the trees of some rows; the host does not wait."""
-        for mine, theirs in zip(self._arrays, trees):
-            mine[rows] = theirs
+        """Send the trees of some rows; the host does not wait."""
+        for array, tree in zip(self._arrays, trees):
+            array[rows] = tree
         self._bytes.copy_(self._host, non_blocking=True)
 
 

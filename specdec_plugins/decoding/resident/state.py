@@ -1,4 +1,4 @@
-"""The buffers of a resident step: what they hold changes, where they are does not."""
+"""The buffers of a resident step, at fixed addresses."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from specdec_plugins.models.layers import DecoderLayerRunner
 
 @dataclass(frozen=True)
 class Kind:
-    """What every step drafts."""
+    """The draft of every step."""
 
     block: int = 0
-    """Slots of a pass of the drafter; of trees, tokens that they are deep at most. 0: it drafts
-    nothing."""
+    """Slots of a pass of the drafter, for trees the largest depth; 0: nothing is drafted."""
     nodes: int = 0
     """Drafted tokens of a tree; 0: drafts are chains."""
 
@@ -31,7 +30,7 @@ class Kind:
 
     @property
     def window(self) -> int:
-        """The most tokens that a step commits."""
+        """The largest number of tokens that a step commits."""
         return 1 + self.block
 
 
@@ -41,13 +40,13 @@ class Shape:
 
     rows: int
     width: int
-    """Positions of the verifier's cache; in the last ones stand the tokens that are read."""
+    """Positions of the verifier's cache; the last ones are for the tokens that are read."""
     source: int
     """Source tokens."""
 
 
 class State:
-    """Rows that are decoded, those that have ended among them: nobody looks at these."""
+    """The rows of a batch; nobody reads those that have ended."""
 
     def __init__(
         self,
@@ -56,23 +55,21 @@ class State:
         shape: Shape,
         weight: Tensor,
     ) -> None:
-        """``weight``: one of the verifier's, in whose precision and on whose device it is."""
+        """``weight``: the verifier's, for precision and device."""
         verifier, drafter = steps
         rows, width = shape.rows, shape.width
         self.device, self._rows = weight.device, rows
         self.source = self._counts(rows, shape.source)
         """``(rows, source)`` tokens of the source."""
         self.lengths, self.limits, self.last = (self._counts(rows) for _ in range(3))
-        """``(rows,)``: committed tokens; most of them before EOS; the last one, EOS before the
-        first."""
+        """``(rows,)``: committed tokens; their limit before EOS; the last one, EOS at first."""
         self.new = self._counts(rows)
-        """``(rows,)`` how many tokens the last step has committed, which the drafter has not
-        cached."""
+        """``(rows,)`` tokens that the last step committed, which the drafter has not cached."""
         self.going = self._counts(rows, dtype=torch.bool)
         self.tokens = self._counts(rows, kind.window + kind.block)
-        """``(rows, window + block)`` the tokens that the last step has committed, then whatever."""
+        """``(rows, window + block)`` the tokens that the last step committed, then padding."""
         self.history = self._counts(rows, width)
-        """``(rows, width)`` all of them; kept only for a repetition penalty."""
+        """``(rows, width)`` all committed tokens, only for a repetition penalty."""
         self.cache = _cache(verifier.layers, rows, width, weight)
         self.memory = _cache(verifier.layers, rows, shape.source, weight)
         self.memory_mask = weight.new_zeros(rows, 1, 1, shape.source)
@@ -95,11 +92,11 @@ class State:
         return torch.zeros(shape, dtype=dtype, device=self.device)
 
     def begin(self, tokens: Tensor, limits: list[int], pad: int, eos: int) -> None:
-        """Hold nothing yet of the sources ``tokens`` ``(rows, n)``, of which there may be fewer."""
+        """Begin with the sources ``tokens`` ``(rows, n)``; other rows are padding."""
         rows, length = tokens.shape
         self.source.fill_(pad)
         self.source[:rows, -length:] = tokens
-        # What is padding sees something, too.
+        # Padding rows copy the first row's source: attention over nothing is NaN.
         self.source[rows:, -length:] = tokens[:1]
         self.limits.copy_(to_device(limits + limits[:1] * (self._rows - rows), self.device))
         self.lengths.zero_()
@@ -108,21 +105,20 @@ class State:
         self._go_on(rows)
 
     def take(self, other: State, rows: list[int]) -> None:
-        """Go on with some ``rows`` of another state, which has no more of anything."""
-        there = rows + rows[:1] * (self._rows - len(rows))
-        chosen = to_device(there, self.device)
-        for (mine, dim), (theirs, _) in zip(self._by_rows, other._by_rows, strict=True):
-            if mine is not None and theirs is not None:
-                taken = theirs.index_select(dim, chosen)
-                mine[tuple(slice(size) for size in taken.shape)].copy_(taken)
+        """Go on with some ``rows`` of another state, which is no larger."""
+        chosen = to_device(rows + rows[:1] * (self._rows - len(rows)), self.device)
+        for (target, dim), (source, _) in zip(self._by_rows, other._by_rows, strict=True):
+            if target is not None and source is not None:
+                part = source.index_select(dim, chosen)
+                target[tuple(slice(size) for size in part.shape)].copy_(part)
         self._go_on(len(rows))
 
     def _go_on(self, rows: int) -> None:
-        """The first ``rows`` do; the others are padding."""
+        """Mark the first ``rows`` as going; the others are padding."""
         self.going[:rows], self.going[rows:] = True, False
 
 
 def _cache(layers: Sequence[DecoderLayerRunner], rows: int, width: int, weight: Tensor) -> Tensor:
-    """Zeros: a masked position has weight 0, and 0 x NaN would be NaN."""
+    """Return zeros: a masked position has weight 0, and 0 x NaN would be NaN."""
     heads, dim = layers[0].heads, layers[0].head_dim
     return weight.new_zeros(len(layers), 2, rows, heads, width, dim)

@@ -30,63 +30,61 @@ Made = TypeVar("Made")
 
 
 class Reused(Generic[Made]):
-    """Tensors by size, the same again: what an engine has been handed it need not be handed once
-    more. Of several rows only the last ones, which may be large."""
+    """A pool of buffers by shape, so that an engine can keep its binding.
+
+    Of buffers of several rows, which may be large, only the last is stored.
+    """
 
     def __init__(self, make: Callable[..., Made]) -> None:
-        """``make``: of a number of rows, and of other sizes."""
         self._make = make
         self._of_one_row: dict[tuple[object, ...], Made] = {}
         self._of_several: dict[tuple[object, ...], Made] = {}
 
     def __call__(self, rows: int, *sizes: object) -> Made:
-        made = self._of_one_row if rows == 1 else self._of_several
-        found = made.get((rows, *sizes))
-        if found is None:
-            found = self._make(rows, *sizes)
+        pool = self._of_one_row if rows == 1 else self._of_several
+        key = (rows, *sizes)
+        if key not in pool:
             self._of_several.clear()
-            made[(rows, *sizes)] = found
-        return found
+            pool[key] = self._make(*key)
+        return pool[key]
 
 
 class KVCache:
-    """Keys and values of all layers, ``(layers, 2, rows, heads, width, dim)``, as they are attended
-    to: what a step reads lies where it is, and only what is then committed is kept.
+    """Keys and values of all layers, ``(layers, 2, rows, heads, width, dim)``.
 
-    There is no length in here: how many positions of a row hold something, the caller knows. The
-    others hold zeros, or what an earlier step, batch or row has left, which nobody reads.
+    The caller knows the number of positions in use of each row. The others hold zeros, or old
+    values that nobody reads.
     """
 
     def __init__(self, layers: Sequence[DecoderLayerRunner], sizes: Sizes) -> None:
-        """``sizes``: the engine's."""
         self._shape = len(layers), layers[0].heads, layers[0].head_dim
         self._sizes = sizes
         self._reused: dict[torch.dtype, Reused[Tensor]] = {}
         self.rows = 0
-        """Rows, with what is padding: the first ones of all that there is room for."""
+        """The number of rows in use, padding included; there may be room for more."""
 
     def begin(self, states: Tensor) -> None:
-        """Hold nothing, of the rows of the encoder's ``states`` ``(source, rows, channels)``."""
+        """Begin a batch of the rows of the encoder's ``states`` ``(source, rows, channels)``."""
         make = partial(_empty, self._shape, states.dtype, states.device)
         reused = self._reused.setdefault(states.dtype, Reused(make))
-        # Of several rows always another one: what was there may be on its way to it.
+        # Never reuse a multi-row cache: the old one may still be the source of a copy.
         rows = states.size(1)
         self._make: Callable[[int, int], Tensor] = reused if rows == 1 else make
         self._hand(rows, self._make(rows, self._sizes.room(0)))
 
     def width(self, longest: int) -> int:
-        """Positions that a step is handed where the longest row has cached so many."""
+        """Return the positions that a step reads if the longest row has cached so many."""
         return longest if self._sizes.exact else self._store.size(4)
 
     def run(
         self, step: Run, longest: int, mask: Tensor | None, *inputs: Any, rows: Tensor | None = None
     ) -> Results:
-        """Return the results of a step over what is cached but the new keys and values, which are
-        kept until the next one.
+        """Run a step; return its results without the new keys and values, which wait for
+        :meth:`write`.
 
         Args:
-            longest: how many positions the longest row has cached.
-            mask: as of a step, for :meth:`width` positions.
+            longest: the number of positions that the longest row has cached.
+            mask: for :meth:`width` positions.
             inputs: new tokens ``(rows, slots)`` first.
             rows: over these only; None: all.
         """
@@ -99,7 +97,7 @@ class KVCache:
         *results, new = step(past, mask, *inputs)
         self._new, self._at, self._in_place = new, 0, False
         if self._sizes.exact:
-            # Where it has been written to.
+            # The step wrote into the cache.
             self._in_place = rows is None
             self._new, self._at = self._store if rows is None else past, longest
         return tuple(results)
@@ -110,10 +108,10 @@ class KVCache:
         """Cache some of the tokens of the last step.
 
         Args:
-            sources: ``(rows, n)`` which of its tokens, each after the one before it.
-            begins: where each row's first one belongs.
-            counts: how many are each row's.
-            rows: those that the step had; None: all.
+            sources: ``(rows, n)`` their indices, each after the one before it.
+            begins: each row's position of the first one.
+            counts: the number of them in each row.
+            rows: those of the step; None: all.
         """
         self._grow(max(map(add, begins, counts)))
         where = (list(range(len(counts))) if rows is None else rows, begins, counts)
@@ -125,33 +123,33 @@ class KVCache:
             _write_elsewhere(self._store, self._new, columns, where)
 
     def keep(self, rows: list[int], width: int) -> int:
-        """Go on with ``rows`` only, of which at most ``width`` positions are cached; returns how
-        many there are then, with what is padding."""
+        """Go on with ``rows`` only, of which at most ``width`` positions are cached; return their
+        number, padding included."""
         keep_rows(self._store[..., :width, :], rows, 2)
-        # There may be fewer: an encoder that is not fairseq's own does not pad them.
+        # An encoder that is not fairseq's does not pad rows.
         count = min(self._sizes.rows(len(rows)), self.rows)
         if count < self.rows:
             self._hand(count, self._store)
         return count
 
     def _grow(self, positions: int) -> None:
-        """See to it that there is room for so many."""
+        """Make room for so many positions."""
         if positions > self._store.size(4):
             before = self._past
             self._hand(self.rows, self._make(self.rows, self._sizes.room(positions)))
             self._past[..., : before.size(4), :] = before
 
     def _hand(self, rows: int, store: Tensor) -> None:
-        """Hand steps the first rows of ``store`` from now on."""
+        """Use the first ``rows`` of ``store`` from now on."""
         self.rows, self._store = rows, store
-        # Itself, if that is all: an engine knows it again.
+        # Not a view of all rows: an engine would have to bind it again.
         self._past = store if store.size(2) == rows else store[:, :, :rows]
 
 
 def _empty(
     shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device, rows: int, width: int
 ) -> Tensor:
-    """Zeros: a masked position has weight 0, and 0 x NaN would be NaN."""
+    """Return zeros: a masked position has weight 0, and 0 x NaN would be NaN."""
     layers, heads, dim = shape
     return torch.zeros(layers, 2, rows, heads, width, dim, dtype=dtype, device=device)
 
@@ -161,12 +159,12 @@ Where = tuple[list[int], list[int], list[int]]
 
 
 def _write_elsewhere(past: Tensor, new: Tensor, columns: Tensor, where: Where) -> None:
-    # More than what is kept, behind it, where nobody reads.
-    most, device = max(where[2]), past.device
+    # Rows of fewer tokens copy more behind them, which nobody reads.
+    width, device = max(where[2]), past.device
     rows, begins = to_device([where[0], where[1]], device).unbind()
-    taken = new.permute(2, 4, 0, 1, 3, 5)[indices(len(rows), device)[:, None], columns[:, :most]]
-    places = begins[:, None] + indices(most, device)
-    past.permute(2, 4, 0, 1, 3, 5)[rows[:, None], places] = taken
+    taken = new.permute(2, 4, 0, 1, 3, 5)[indices(len(rows), device)[:, None], columns[:, :width]]
+    positions = begins[:, None] + indices(width, device)
+    past.permute(2, 4, 0, 1, 3, 5)[rows[:, None], positions] = taken
 
 
 @compiled
@@ -175,9 +173,9 @@ def _write(past: Floating, new: Floating, columns: Ints, where: Ints, in_place: 
     Args:
         past: ``(layers, 2, rows, heads, width, dim)``.
         new: of the same shape but for rows and width.
-        columns: ``(rows, n)`` which positions of ``new``; of each row they increase.
+        columns: ``(rows, n)`` positions in ``new``, which increase in each row.
         where: ``(3, rows)`` rows, begins and counts of :meth:`KVCache.write`.
-        in_place: ``new`` is ``past``; what is taken stands behind where it belongs, or there.
+        in_place: ``new`` is ``past``, where no token stands before its position.
     """
     layers, both, _, heads, _, dim = past.shape
     for i in range(where.shape[1]):

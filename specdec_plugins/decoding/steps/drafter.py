@@ -42,17 +42,17 @@ from specdec_plugins.models.layers import Attend, KeysValues
 
 
 class DrafterStep(CachedStep):
-    """States of a block's slots after new prefix tokens, and what the slots may hold."""
+    """States and scores of a block's slots after new prefix tokens."""
 
     transient = 1
     memory_at = 6
     channels = 0
-    """Of the verifier's states that it reads."""
+    """Channels of the verifier's states that it reads."""
 
     def __init__(self, model: Drafter) -> None:
         super().__init__()
         self.decoder = model.decoder
-        # The verifier's, maybe: a module of the step, too, for what traces its weights.
+        # Maybe the verifier's: an attribute here, so that engines find its weights.
         self.tables = model.decoder.tables
         self._read = None
         with torch.no_grad():
@@ -80,16 +80,15 @@ class DrafterStep(CachedStep):
         copies: Tensor | None,
         features: Tensor | None,
     ) -> Results:
-        """States ``(rows, block, channels)`` of the block's slots, before the output layer, and
-        what the slot scorer makes of them.
+        """Return states ``(rows, block, channels)`` of the block's slots, and their scores.
 
         Args:
-            tokens: ``(rows, slots)`` prefix tokens, and whatever where ``is_mask``.
-            positions: ``(rows, slots)`` where in the target each stands.
-            block: ``(rows, block)`` the slots that are the block's.
+            tokens: ``(rows, slots)`` prefix tokens; anything where ``is_mask``.
+            positions: ``(rows, slots)`` in the target.
+            block: ``(rows, block)`` the slots of the block.
             last: ``(rows,)`` the token before each block.
-            table: ``(length, channels)`` what stands for a position.
-            memory, memory_mask, copies: what the drafter knows of the source.
+            table: ``(length, channels)`` embeddings of positions.
+            memory, memory_mask, copies: see :class:`Memory`.
             features: ``(rows, n, channels)`` the verifier's states for the first n slots.
         """
         known = Memory(memory, memory_mask, copies)
@@ -123,21 +122,19 @@ class DrafterStep(CachedStep):
 
 
 class CachedDrafter:
-    """A :class:`DrafterStep` over a batch in which every row makes its own progress.
+    """A :class:`DrafterStep` with a cache of every row's prefix.
 
-    A causal drafter keeps its prefix states; a bidirectional one is given the whole prefix anew at
-    every step. Built once for a model; :meth:`start` begins a batch.
+    A causal drafter caches prefixes; a bidirectional one reads the whole prefix at every step.
     """
 
     def __init__(self, model: Drafter, engine: Engine | None = None) -> None:
-        """``engine``: what runs the steps; None is PyTorch as it is."""
         self.engine = engine = engine or EagerEngine()
         model.eval()
         self.model = model
         self.decoder = model.decoder
         self.causal = model.decoder.causal
         self.recordable = self.causal and not model.decoder.copies_source
-        """Whether its inputs can be made by tensor code of fixed sizes."""
+        """True if tensor code of fixed sizes can make its inputs."""
         self.reads_features = model.uses_verifier_features
         self.step = DrafterStep(model)
         self._run = engine.prepare(self.step)
@@ -152,10 +149,9 @@ class CachedDrafter:
         self._new = empty_inputs if engine.sizes.exact else Reused(empty_inputs)
 
     def start(self, net_input: NetInput, verifier_out: EncoderOut | None, capacity: int) -> None:
-        """Begin a batch: read the source with the drafter's own encoder, or take what the
-        verifier's made of it.
+        """Begin a batch: run the drafter's encoder, if it has one, else read the verifier's.
 
-        ``capacity``: of a row, prefix and block together.
+        ``capacity``: the largest number of tokens of a row, prefix and block together.
         """
         encoder_out = verifier_out
         if self.encode is not None:
@@ -163,7 +159,7 @@ class CachedDrafter:
         assert encoder_out is not None
         states = encoder_out["encoder_out"][0]
         self._cache.begin(states)
-        # Where rows differ in what is cached and in what is new, both may be longest at once.
+        # One row may have the most cached tokens, another the most new ones.
         self._dtype, count, table = states.dtype, self._sizes.room(2 * capacity), self._table
         if table is None or len(table) < count or table.dtype != states.dtype:
             self._table = table = self.decoder.positions(count)
@@ -173,16 +169,16 @@ class CachedDrafter:
         self._memory = Memory(keys_values, mask, copies)
 
     def draft(self, prefixes: Prefixes, block_size: int) -> tuple[Tensor, SlotScores]:
-        """``(rows, block_size, channels)``: the states of slots for positions p … of every row, and
-        what the slots may hold.
+        """Return states ``(rows, block_size, channels)`` of the slots after every prefix, and their
+        scores.
 
-        The slots of a row see each other, but not those that are in the batch for other rows only.
+        The slots of a row see each other, but not slots that only other rows have.
         """
         count, device = len(prefixes.new), prefixes.tokens.device
         memory, chosen, rows = self._memory, None, self._cache.rows
         if prefixes.rows is not None:
             rows = self._sizes.rows(count)
-            # What is padding is the first row of all once more.
+            # Padding repeats the first row.
             chosen = to_device(prefixes.rows + [0] * (rows - count), device)
             memory = memory.of(chosen)
         if is_host(device):
@@ -202,21 +198,21 @@ class CachedDrafter:
         return states, self.step.score.read(*scores)
 
     def _inputs(self, prefixes: Prefixes, block_size: int, rows: int) -> DrafterInputs:
-        """Return what the step is handed, with padding."""
+        """Return the step's inputs, with padding."""
         slots = self._sizes.block(max(prefixes.new), block_size)
         width = self._cache.width(max(prefixes.cached))
         read, channels = 0, 0
         if self.reads_features:
-            # To an engine a sum is cheaper than to write to a part.
+            # For an engine a sum is cheaper than writing to a part.
             read = max(prefixes.new) if self._sizes.exact else slots
             channels = self.step.channels
         inputs = self._new(rows, slots, block_size, width, (read, channels), self._dtype)
-        own = list(range(len(prefixes.new))) if prefixes.rows is None else prefixes.rows
-        counts = np.array((prefixes.cached, prefixes.new, prefixes.slots_of(block_size), own))
-        given: Any = tuple(tensor.numpy() for tensor in inputs.new)
+        chosen = list(range(len(prefixes.new))) if prefixes.rows is None else prefixes.rows
+        counts = np.array((prefixes.cached, prefixes.new, prefixes.slots_of(block_size), chosen))
+        arrays: Any = tuple(tensor.numpy() for tensor in inputs.new)
         prefix = on_host(prefixes.tokens), on_host(prefixes.last)
-        among = np.empty((len(own), slots, slots), np.bool_)
-        fill_inputs(given, prefix, counts, among, (self.decoder.padding + 1, self.causal))
+        among = np.empty((len(chosen), slots, slots), np.bool_)
+        fill_inputs(arrays, prefix, counts, among, (self.decoder.padding + 1, self.causal))
         fill_mask(inputs.mask, counts[0], among)
         if inputs.features is not None and prefixes.features is not None:
             states = prefixes.features.contiguous()
@@ -226,7 +222,7 @@ class CachedDrafter:
     def _inputs_elsewhere(
         self, prefixes: Prefixes, block_size: int, chosen: Tensor | None
     ) -> DrafterInputs:
-        """Return the same on a device, without padding."""
+        """Return them on a device, without padding."""
         cached, device, window = prefixes.cached, prefixes.tokens.device, max(prefixes.new)
         rows = [cached, prefixes.new, prefixes.slots_of(block_size)]
         begins, new, slots = to_device(rows, device).unbind()

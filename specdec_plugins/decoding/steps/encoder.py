@@ -1,5 +1,4 @@
-"""What is computed once of a source: a stock fairseq Transformer's encoder, and cross-attention's
-keys and values."""
+"""Steps that run once a source: the encoder, and the keys and values of cross-attention."""
 
 from __future__ import annotations
 
@@ -33,9 +32,9 @@ Encode = Callable[[Tensor, Tensor], EncoderOut]
 
 
 def frozen_encoder(encoder: TransformerEncoderBase, engine: Engine) -> Encode:
-    """Return the quickest way to run an encoder whose weights are not to change.
+    """Return the fastest function of an encoder whose weights do not change.
 
-    An encoder whose forward, or that of a layer, is not fairseq's own is run by that.
+    An encoder or layer with another forward pass than fairseq's runs as it is.
     """
     if is_stock(encoder):
         return StockEncoder(encoder, engine)
@@ -43,7 +42,7 @@ def frozen_encoder(encoder: TransformerEncoderBase, engine: Engine) -> Encode:
 
 
 def is_stock(encoder: TransformerEncoderBase) -> bool:
-    """Return whether the forward pass of an encoder, and of its layers, is fairseq's own."""
+    """Return whether the forward pass of an encoder, and of its layers, is fairseq's."""
     return same_methods(encoder, TransformerEncoderBase, "forward", "forward_scriptable") and all(
         same_methods(layer, TransformerEncoderLayerBase, "forward", "residual_connection")
         and type(layer.self_attn) is MultiheadAttention
@@ -53,8 +52,7 @@ def is_stock(encoder: TransformerEncoderBase) -> bool:
 
 
 def same_methods(module: nn.Module, stock: type, *methods: str) -> bool:
-    """Return whether a module has these methods of a class of fairseq's, and no others of these
-    names."""
+    """Return whether a module's methods are those of a class of fairseq's."""
     return all(getattr(type(module), name, None) is getattr(stock, name) for name in methods)
 
 
@@ -88,7 +86,7 @@ class StockEncoder:
 
     @property
     def recordable(self) -> bool:
-        """Whether :meth:`masked` is how it embeds tokens."""
+        """True if :meth:`masked` embeds tokens as the model does."""
         return same_methods(self.model, TransformerEncoderBase, "forward_embedding")
 
     def positions(self, length: int) -> Tensor | None:
@@ -96,10 +94,10 @@ class StockEncoder:
         return position_table(self.model.embed_positions, length, self.model.padding_idx)
 
     def masked(self, tokens: Tensor, visible: Tensor, mask: Tensor, table: Tensor | None) -> Tensor:
-        """States ``(source, rows, channels)`` by tensor code alone.
+        """Return states ``(source, rows, channels)`` by tensor code alone.
 
         Args:
-            visible: ``(rows, source)`` which of the tokens are no padding.
+            visible: ``(rows, source)`` False for padding.
             mask: the same, to be added to attention scores.
             table: of :meth:`positions`.
         """
@@ -116,7 +114,7 @@ class StockEncoder:
 
 
 def _padded(tokens: Tensor, sizes: Sizes, padding: int) -> Tensor:
-    """Add source tokens, which are padding, and rows, all of which see something."""
+    """Add padding, and rows, none of which may be empty."""
     rows, source = tokens.shape
     tokens = F.pad(tokens, (sizes.source(source) - source, 0), value=padding)
     return torch.cat([tokens, tokens[:1].expand(sizes.rows(rows) - rows, -1)])
@@ -133,7 +131,7 @@ class EncoderStep(SourceStep):
         self.projections = all_projections(self._layers)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor]:
-        """States ``(batch, source, channels)`` of embedded tokens ``x``, of the same shape.
+        """Return states of embedded tokens ``x`` ``(batch, source, channels)``, of the same shape.
 
         ``mask``: ``(batch, 1, 1, source)``, to be added to attention scores.
         """
@@ -147,7 +145,7 @@ class EncoderStep(SourceStep):
 
 
 class MemoryStep(SourceStep):
-    """What a decoder's cross-attention reads of a source."""
+    """The keys and values of a decoder's cross-attention."""
 
     # Until the next batch begins; of a large one it is some 20 MB, which need not be copied.
     transient = 1
@@ -159,8 +157,8 @@ class MemoryStep(SourceStep):
         self.projections = [layer.memory_input for layer in layers]
 
     def forward(self, states: Tensor) -> tuple[Tensor]:
-        """``(layers, 2, rows, heads, source, dim)`` of ``(source, rows, channels)`` encoder
-        states."""
+        """Return ``(layers, 2, rows, heads, source, dim)`` for the encoder's ``states`` ``(source,
+        rows, channels)``."""
         return (source_memory(self._layers, states),)
 
     def example(self, rows: int = 2, tokens: int = 7) -> tuple[Tensor | None, ...]:
@@ -173,7 +171,7 @@ def all_projections(layers: Sequence[LayerRunner]) -> list[Projection]:
 
 
 def example_tokens(rows: int, tokens: int) -> tuple[Tensor, Tensor]:
-    """Tokens ``(rows, tokens)`` of a step's example, and their positions."""
+    """Return tokens ``(rows, tokens)`` of a step's example, and their positions."""
     ids = torch.ones(rows, tokens, dtype=torch.long)
     return ids, torch.arange(tokens).expand(rows, -1).contiguous()
 
@@ -181,7 +179,6 @@ def example_tokens(rows: int, tokens: int) -> tuple[Tensor, Tensor]:
 def example_memory(
     layers: list[DecoderLayerRunner], rows: int, source: int
 ) -> tuple[Tensor, Tensor]:
-    """Keys and values that a step's example reads of such sources in cross-attention, and the
-    mask."""
+    """Return keys and values of an example's cross-attention, and the mask."""
     heads, dim = layers[0].heads, layers[0].head_dim
     return torch.zeros(len(layers), 2, rows, heads, source, dim), torch.zeros(rows, 1, 1, source)

@@ -1,4 +1,4 @@
-"""What new tokens see: the one builder of attention masks. No fairseq in here."""
+"""Attention masks of new tokens. No fairseq in here."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from specdec_plugins.models.layers import additive, lowest, source_mask
 
 
 def needs_mask(cached: list[int], slots: int, width: int, exact: bool) -> bool:
-    """Return whether anything is hidden from new tokens: not from one of each row over exactly what
-    is cached."""
+    """Return whether a step needs a mask."""
     return not exact or slots > 1 or min(cached) < width
 
 
@@ -20,10 +19,9 @@ def fill_mask(mask: Tensor, cached: Ints, among: Bools) -> None:
     """Fill a mask on the host, to be added to attention scores.
 
     Args:
-        mask: ``(rows, 1, slots, width + slots)``, rows and slots with those that are padding, which
-            see all, and are seen by no other.
+        mask: ``(rows, 1, slots, width + slots)``; padding sees all, and is seen by no other.
         cached: ``(rows,)`` positions that each row has cached.
-        among: ``(rows, n, n)``, or ``(1, n, n)`` of all rows: which of the new tokens each sees.
+        among: ``(rows, n, n)``, or ``(1, n, n)`` for all rows: the new tokens that each sees.
     """
     if mask.element_size() != 2:
         _fill(mask.numpy(), cached, among, lowest(mask.dtype))
@@ -51,8 +49,7 @@ def _fill(mask: Floating, cached: Ints, among: Bools, unseen: float) -> None:
 
 
 def mask_elsewhere(cached: Tensor, width: int, among: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the same off the host, where nothing is padded; ``among`` may be ``(n, n)`` of all
-    rows."""
+    """Return the mask on a device, without padding; ``among`` may be ``(n, n)``."""
     rows, slots = len(cached), among.size(-1)
     seen = indices(width, cached.device) < cached[:, None, None]
     both = seen.expand(-1, slots, -1), among.expand(rows, slots, slots)
@@ -60,8 +57,8 @@ def mask_elsewhere(cached: Tensor, width: int, among: Tensor, dtype: torch.dtype
 
 
 def memory_mask(encoder_out: EncoderOut, states: Tensor, exact: bool) -> Tensor | None:
-    """Return what to add to the scores of cross-attention to the encoder's ``states``: zeros where
-    nothing is hidden, unless sizes are exact."""
+    """Return the mask of cross-attention to the encoder's ``states``; None if sizes are exact and
+    nothing is hidden."""
     mask = source_mask(encoder_out, states.dtype)
     if mask is None and not exact:
         return states.new_zeros(states.size(1), 1, 1, len(states))

@@ -1,4 +1,4 @@
-"""What a drafter goes on from, and its inputs on the host and off it. No fairseq in here."""
+"""The prefixes of drafts, and the drafter's inputs made of them. No fairseq in here."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from specdec_plugins.decoding.kernels import Bools, Floating, Ints, compiled, in
 
 @dataclass(frozen=True)
 class Prefixes:
-    """What a drafter is to go on from, a row each."""
+    """The prefixes that blocks are to follow, one a row."""
 
     tokens: Tensor
-    """``(rows, n)`` of all rows of the batch: prefixes, then whatever."""
+    """``(rows, n)`` prefixes of all rows of the batch, then padding."""
     new: list[int]
-    """How many tokens of each prefix, its last ones, the drafter has not cached; for one that is
-    bidirectional all of them."""
+    """The number of last tokens of each prefix that the drafter has not cached; all of them if it
+    is bidirectional."""
     lengths: list[int]
     """Prefix lengths p."""
     last: Tensor
-    """``(rows,)`` the token before each block: the prefix's last, EOS before the first."""
+    """``(rows,)`` the token before each block."""
     features: Tensor | None
-    """``(rows, n, channels)`` of all rows of the batch: the verifier's states for prefixes, then
-    whatever, for drafters that read them; None where there are none."""
+    """``(rows, n, channels)`` the verifier's states for the prefixes of all rows of the batch, for
+    drafters that read them."""
     slots: list[int] | None = None
-    """How many slots each row is to have of the block, at least 1; None: all."""
+    """Slots of each row's block, at least 1; None: all."""
     rows: list[int] | None = None
-    """Which rows of the batch these are; None: all."""
+    """The rows of the batch; None: all."""
 
     @property
     def cached(self) -> list[int]:
-        """How many tokens of each prefix the drafter has cached."""
+        """The number of tokens of each prefix that the drafter has cached."""
         return [length - new for length, new in zip(self.lengths, self.new)]
 
     def slots_of(self, block_size: int) -> list[int]:
-        """Return how many slots of a block are each row's."""
+        """Return the slots of each row's block."""
         return [block_size] * len(self.new) if self.slots is None else self.slots
 
 
 class NewTokens(NamedTuple):
-    """New tokens, as a drafter's step has them."""
+    """New tokens, as inputs of a drafter's step."""
 
     tokens: Tensor
     is_mask: Tensor
@@ -53,7 +53,7 @@ class NewTokens(NamedTuple):
 
 
 class DrafterInputs(NamedTuple):
-    """What a step is handed of new tokens."""
+    """Inputs of a step that depend on new tokens."""
 
     mask: Tensor
     new: NewTokens
@@ -98,8 +98,8 @@ def block_inputs(
 def empty_inputs(
     rows: int, slots: int, block: int, width: int, read: tuple[int, int], dtype: torch.dtype
 ) -> DrafterInputs:
-    """Inputs of so many slots, the last ``block`` of which are the block's; ``read``: of how many
-    slots there are features, and of how many channels."""
+    """Return buffers of so many slots, the last ``block`` of which are the block's; ``read``: slots
+    and channels of features."""
     tokens, positions = torch.zeros(2, rows, slots, dtype=torch.long)
     new = NewTokens(
         tokens,
@@ -123,13 +123,11 @@ def fill_inputs(
     """
     Args:
         inputs: of a step: those of :class:`NewTokens`, with padding.
-        prefix: prefixes ``(rows, n)`` of all rows of the batch; and of each row that there is to be
-            a block for the token before it.
-        counts: ``(4, rows)`` how many tokens of its prefix are cached, how many are new, how many
-            slots its block is to have, and which row of the batch it is.
-        among: ``(rows, slots, slots)`` which of the new tokens each sees.
-        about: a token that stands for none; whether tokens of a prefix do not see what comes after
-            them.
+        prefix: prefixes ``(rows, n)`` of all rows of the batch; the token before each block.
+        counts: ``(4, rows)`` each row's cached and new tokens, slots of its block, and its index in
+            the batch.
+        among: ``(rows, slots, slots)`` the new tokens that each sees.
+        about: a token for masks; True if tokens of a prefix do not see later ones.
     """
     tokens, is_mask, positions, block, last = inputs
     prefixes, befores = prefix
@@ -137,7 +135,7 @@ def fill_inputs(
     slots = tokens.shape[1]
     tokens[:], is_mask[:], positions[:], block[:], last[:] = masked, False, 0, 0, 0
     for i in range(counts.shape[1]):
-        cached, new, own, row = counts[0, i], counts[1, i], counts[2, i], counts[3, i]
+        cached, new, count, row = counts[0, i], counts[1, i], counts[2, i], counts[3, i]
         last[i] = befores[i]
         for slot in range(block.shape[1]):
             block[i, slot] = new + slot
@@ -146,15 +144,14 @@ def fill_inputs(
             is_mask[i, slot] = slot >= new
             if slot < new:
                 tokens[i, slot] = prefixes[row, cached + slot]
-            seen = slot + 1 if causal and slot < new else new + own
+            seen = slot + 1 if causal and slot < new else new + count
             for other in range(slots):
                 among[i, slot, other] = other < seen
 
 
 @compiled
 def fill_features(features: Floating, states: Floating, counts: Ints) -> None:
-    """``features``: of new tokens, with padding; ``states``: ``(rows, n, channels)`` of all rows of
-    the batch; ``counts``: as above."""
+    """Fill features of new tokens from ``states`` ``(rows, n, channels)`` of the whole batch."""
     features[:] = 0
     for i in range(counts.shape[1]):
         for slot in range(counts[1, i]):

@@ -1,4 +1,4 @@
-"""The verifier's decoder: scoring several tokens at once with a stock Transformer's own weights."""
+"""The verifier's decoder: several tokens scored in one pass."""
 
 from __future__ import annotations
 
@@ -55,9 +55,6 @@ class VerifierStep(CachedStep):
         feature_layers: Collection[int] = (),
     ) -> None:
         """
-        Args:
-            feature_layers: as of a drafter.
-
         Raises:
             UnsupportedModelError: a model that cannot be run exactly.
         """
@@ -80,19 +77,16 @@ class VerifierStep(CachedStep):
         memory: KeysValues,
         memory_mask: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits after each token, what a drafter reads (the states they are computed from, and
-        those after some layers before them), and normalisers.
+        """Score ``tokens`` ``(rows, slots)`` at their target ``positions``.
 
         Args:
-            tokens: ``(rows, slots)``.
-            positions: ``(rows, slots)`` where in the target each stands.
-            table: ``(length, channels)`` what stands for a position; None for nothing.
-            memory: as :class:`MemoryStep` made it, or the same as a pair of each layer.
-            memory_mask: to be added to the scores of cross-attention.
+            table: ``(length, channels)`` embeddings of positions; None: there are none.
+            memory: as :class:`MemoryStep` made it, or as a pair for each layer.
+            memory_mask: added to the scores of cross-attention.
 
         Returns:
-            ``(rows, slots, vocab)`` in float32 at least; ``(rows, slots, channels)``; and
-            ``(rows, slots)``, what to take off a slot's logits to make them log-probabilities.
+            Logits after each token ``(rows, slots, vocab)`` in float32 or wider; the states for a
+            drafter ``(rows, slots, channels)``; and ``(rows, slots)`` the logits' normalisers.
         """
         decoder = self.decoder
         x = decoder.embed_scale * decoder.embed_tokens(tokens)
@@ -125,7 +119,7 @@ class VerifierStep(CachedStep):
 
 
 def log_sum_exp(logits: Tensor) -> Tensor:
-    """``(…)`` the logarithm of the summed exponentials of ``(…, vocab)``."""
+    """Return ``(…)`` the logarithm of the summed exponentials of ``(…, vocab)``."""
     if is_host(logits.device):
         return logits.logsumexp(-1)
     # On a GPU two kernels in place of eight.
@@ -133,7 +127,7 @@ def log_sum_exp(logits: Tensor) -> Tensor:
 
 
 class Scored(NamedTuple):
-    """What a verifier says, as :class:`VerifierStep` gives it."""
+    """The results of a :class:`VerifierStep`."""
 
     logits: Tensor
     states: Tensor
@@ -141,10 +135,7 @@ class Scored(NamedTuple):
 
 
 class CachedVerifier:
-    """A :class:`VerifierStep` over a batch in which every row makes its own progress.
-
-    Built once for a model; :meth:`start` begins a batch.
-    """
+    """A :class:`VerifierStep` with a cache of every row's committed tokens."""
 
     def __init__(
         self,
@@ -155,8 +146,7 @@ class CachedVerifier:
     ) -> None:
         """
         Args:
-            engine: what runs the steps; None is PyTorch as it is.
-            feature_layers: as of the drafter that reads states.
+            feature_layers: those of the drafter that reads states.
 
         Raises:
             UnsupportedModelError: a model that cannot be run exactly.
@@ -176,7 +166,7 @@ class CachedVerifier:
         self._mask = _mask if engine.sizes.exact else Reused(_mask)
 
     def start(self, encoder_out: EncoderOut, capacity: int) -> None:
-        """Begin a batch; ``capacity``: of a row, committed tokens and new ones together."""
+        """Begin a batch; ``capacity``: the largest number of tokens of a row, new ones included."""
         states = encoder_out["encoder_out"][0]
         (self._memory,) = self._read_source(states)
         self._memory_mask = memory_mask(encoder_out, states, self._sizes.exact)
@@ -186,15 +176,11 @@ class CachedVerifier:
             self._table = position_table(self.step.decoder.embed_positions, count, self.padding)
 
     def score(self, last: Tensor, draft: Draft, lengths: list[int]) -> Scored:
-        """Return what the verifier says after each of a row's tokens.
+        """Score a draft; the next call overwrites the results.
 
         Args:
-            last: ``(rows,)`` the last committed token (EOS at the start), which comes before the
-                draft.
-            lengths: committed tokens of each row: as many are cached.
-
-        Returns:
-            what is to be read before the next call.
+            last: ``(rows,)`` the last committed token, EOS at the start.
+            lengths: committed tokens of each row, which are cached.
         """
         new = draft.tokens.size(1) + 1
         inputs = self._inputs if is_host(last.device) else self._inputs_elsewhere
@@ -206,7 +192,7 @@ class CachedVerifier:
         return Scored(*results)
 
     def _inputs(self, last: Tensor, draft: Draft, lengths: list[int]) -> Inputs:
-        """Mask, tokens and positions, with padding."""
+        """Return mask, tokens and positions, with padding."""
         new, cached = draft.tokens.size(1) + 1, np.array(lengths)
         rows, slots = self._cache.rows, self._sizes.slots(new)
         tokens, positions = self._new(rows, slots)
@@ -220,7 +206,7 @@ class CachedVerifier:
         return mask, tokens, positions
 
     def _inputs_elsewhere(self, last: Tensor, draft: Draft, lengths: list[int]) -> Inputs:
-        """Return the same on a device, without padding."""
+        """Return them on a device, without padding."""
         cached = to_device(lengths, last.device)
         tokens = torch.cat([last[:, None], draft.tokens], dim=1)
         width, mask = self._cache.width(max(lengths)), None
@@ -250,7 +236,6 @@ Inputs = tuple[Tensor | None, Tensor, Tensor]
 
 
 def _new(rows: int, slots: int) -> tuple[Tensor, Tensor]:
-    """New tokens and their positions."""
     tokens, positions = torch.zeros(2, rows, slots, dtype=torch.long)
     return tokens, positions
 
@@ -266,9 +251,9 @@ def _fill(
     """
     Args:
         tokens, positions: ``(rows, slots)``, with padding.
-        drafted: of each row the last committed token, and its drafted ones ``(rows, slots)``.
-        depths: ``(rows, slots)``, or ``(1, slots)`` of all rows, as of a draft.
-        cached: how many tokens of each row are committed.
+        drafted: each row's last committed token, and its drafted ones ``(rows, slots)``.
+        depths: ``(rows, slots)``, or ``(1, slots)`` for all rows.
+        cached: the number of committed tokens of each row.
     """
     last, following = drafted
     tokens[:], positions[:] = 0, 0

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fairseq.data import Dictionary
 
 LONGEST = 32
-"""Source tokens of the longest made-up sentence: most real ones have no more."""
+"""Source tokens of the longest made-up sentence; real ones rarely have more."""
 RECORDED = (32, 64, 128)
 """Source tokens of made-up sentences where each size is recorded."""
 
@@ -27,20 +27,16 @@ RECORDED = (32, 64, 128)
 def warm_up(
     generator: SpeculativeGenerator, source: Dictionary, rows: int, positions: int
 ) -> float:
-    """Let an engine that pads sizes, or a GPU, meet those of common sentences, as it loses time
-    where it meets one for the first time.
+    """Decode made-up sentences of common sizes, for which an engine that pads, or a GPU, compiles.
 
-    The made-up sentences become no longer than they are. What a controller has learnt, the
-    statistics and torch's random numbers stay as they were.
+    Controllers, statistics and torch's random numbers stay as they were.
 
     Args:
-        source: the sentences are made of its words.
         rows: sentences of a batch.
-        positions: most source tokens, EOS included, that the models take.
+        positions: the largest number of source tokens, EOS included, that the models take.
 
     Returns:
-        seconds it took; 0 on a CPU whose engine takes all sizes alike, or where the oracle decodes
-        each batch twice.
+        The seconds it took; 0 where nothing needs it.
     """
     sizes, limits = generator.engines.verifier.sizes, generator.limits
     device = next(generator.models[0].parameters()).device
@@ -49,9 +45,9 @@ def warm_up(
     begin = time.perf_counter()
     try:
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            for count, length, most in _batches(sizes, rows):
-                length, most = min(length, positions), max(min(most, positions), limits.min_len)
-                generator.limits = replace(limits, max_len_a=0, max_len_b=most)
+            for count, length, limit in _batches(sizes, rows):
+                length, limit = min(length, positions), max(min(limit, positions), limits.min_len)
+                generator.limits = replace(limits, max_len_a=0, max_len_b=limit)
                 batch = made_up(source, count, length, device)
                 generator.decode(batch, deepcopy(generator.controller), DecodingStatistics())
     finally:
@@ -61,7 +57,7 @@ def warm_up(
 
 
 def _batches(sizes: Sizes, rows: int) -> list[tuple[int, int, int]]:
-    """Return rows, source tokens and most target tokens of the made-up batches."""
+    """Return rows, source tokens and the maximum length of the made-up batches."""
     if not sizes.exact:
         padded = sorted({sizes.source(tokens) for tokens in range(1, LONGEST + 1)})
         return [(rows, length, length) for length in padded]

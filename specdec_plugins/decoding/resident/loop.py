@@ -25,7 +25,7 @@ from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine, Replay
 
 
 class Recorded:
-    """A step whose parts are recorded."""
+    """A resident step with its recordings."""
 
     def __init__(self, step: ResidentStep, engine: CudaGraphsEngine) -> None:
         self.step, self._engine = step, engine
@@ -35,7 +35,7 @@ class Recorded:
         self._begin: list[Replay] = []
 
     def begin(self, tokens: Tensor, limits: list[int]) -> None:
-        """Read the sources ``(rows, n)``; of trees, make the first draft."""
+        """Read the sources ``(rows, n)``; for trees, make the first draft."""
         step = self.step
         if not self._begin:
             parts = [step.encode] if step.tree is None else [step.encode, step.draft]
@@ -48,20 +48,20 @@ class Recorded:
 def obstacle(
     verifier: CachedVerifier, drafter: CachedDrafter | None, controller: Controller
 ) -> str | None:
-    """What keeps these from being decoded by recorded steps; None if nothing does."""
+    """Return the reason why steps of these cannot be recorded; None if they can."""
     encoders = [verifier.encode] if drafter is None else [verifier.encode, drafter.encode]
     if reason := changing(controller):
         return reason
     if drafter is not None and not drafter.recordable:
         return "the drafter reads whole prefixes at every step"
-    if not all(one is None or (isinstance(one, StockEncoder) and one.recordable)
-               for one in encoders):  # fmt: skip
-        return "an encoder has a forward pass of its own"
+    for encoder in encoders:
+        if encoder is not None and not (isinstance(encoder, StockEncoder) and encoder.recordable):
+            return "an encoder has a forward pass of its own"
     return None
 
 
 def changing(controller: Controller) -> str | None:
-    """What keeps steps under this controller from being recorded; None if nothing does."""
+    """Return the reason why steps under this controller cannot be recorded; None if they can."""
     if controller.steady:
         return None
     return f"--controller {controller.name} decides anew at every step"
@@ -71,7 +71,7 @@ class ResidentLoop:
     """Decodes batches by recorded steps."""
 
     KEPT = 96
-    """Recorded steps of other sizes that are kept, at most."""
+    """The largest number of stored recordings."""
 
     def __init__(
         self,
@@ -81,24 +81,24 @@ class ResidentLoop:
         bans: TokenBans,
         engine: CudaGraphsEngine,
     ) -> None:
-        """Of models that have no :func:`obstacle`."""
-        encode, own = verifier.encode, None if drafter is None else drafter.encode
+        """Take models that have no :func:`obstacle`."""
+        encode, draft_encode = verifier.encode, None if drafter is None else drafter.encode
         assert isinstance(encode, StockEncoder)
-        assert own is None or isinstance(own, StockEncoder)
+        assert draft_encode is None or isinstance(draft_encode, StockEncoder)
         step = None if drafter is None else drafter.step
-        self.models = Models(encode, verifier.step, scoring, bans, step, own)
+        self.models = Models(encode, verifier.step, scoring, bans, step, draft_encode)
         self.engine = engine
         self._recorded: OrderedDict[tuple[Kind, Shape], Recorded] = OrderedDict()
 
     def recorded(self, kind: Kind, shape: Shape) -> Recorded:
-        """A step of these sizes, which holds whatever."""
-        found = self._recorded.pop((kind, shape), None)
-        if found is None:
-            found = Recorded(ResidentStep(self.models, kind, shape), self.engine)
-        self._recorded[kind, shape] = found
+        """Return a step of these sizes, with anything in its buffers."""
+        recorded = self._recorded.pop((kind, shape), None)
+        if recorded is None:
+            recorded = Recorded(ResidentStep(self.models, kind, shape), self.engine)
+        self._recorded[kind, shape] = recorded
         while len(self._recorded) > self.KEPT:
             self._recorded.popitem(last=False)
-        return found
+        return recorded
 
     def decode(
         self,
@@ -112,11 +112,11 @@ class ResidentLoop:
         """Decode the sources ``tokens`` ``(rows, n)``; their hypotheses are the ``results``.
 
         Args:
-            limits: most tokens of each row before EOS.
+            limits: the largest number of tokens of each row before EOS.
             controller: a steady one.
         """
         kind = _kind(controller, len(tokens))
-        # What is recorded outlives the batch.
+        # Recordings outlive the batch.
         with torch.inference_mode(False), torch.no_grad():
             with stopwatch("encode", tokens.device):
                 batch = ResidentBatch(self, kind, tokens, limits)
@@ -130,12 +130,12 @@ class ResidentLoop:
 
 
 def _kind(controller: Controller, rows: int) -> Kind:
-    most, depth = max(controller.start(rows)), controller.depth
-    return Kind(min(most, depth), most) if most and depth else Kind(most)
+    length, depth = max(controller.start(rows)), controller.depth
+    return Kind(min(length, depth), length) if length and depth else Kind(length)
 
 
 class ResidentBatch:
-    """The rows that are being decoded, and where in a step each stands."""
+    """The unfinished rows, and the index of each in the resident step."""
 
     def __init__(
         self,
@@ -148,8 +148,8 @@ class ResidentBatch:
         self._eos = loop.models.bans.eos
         rows, source = tokens.shape
         self.rows = list(range(rows))
-        """Where each stands in the batch as it began."""
-        self._places = list(self.rows)
+        """The index of each row in the batch as it began."""
+        self._indices = list(self.rows)
         self._limits = limits
         self._tokens: list[list[int]] = [[] for _ in self.rows]
         self._scores: list[list[float]] = [[] for _ in self.rows]
@@ -167,7 +167,7 @@ class ResidentBatch:
         step = self._recorded.step
         if self._lattice is not None:
             with stopwatch("draft", step.state.device):
-                step.grow(self._lattice, self._places)
+                step.grow(self._lattice, self._indices)
         with stopwatch("verify", step.state.device):
             self._recorded.run()
             committed, self._lattice = step.outcome.read()
@@ -175,7 +175,7 @@ class ResidentBatch:
 
     def _result(self, committed: Committed) -> StepResult:
         """Append what was committed, and return the step's result."""
-        places, count = self._places, len(self.rows)
+        indices, count = self._indices, len(self.rows)
         counts, accepted = committed.counts.tolist(), committed.accepted.tolist()
         tokens, scores = committed.tokens.tolist(), committed.scores.tolist()
         result = StepResult(
@@ -190,15 +190,15 @@ class ResidentBatch:
             lengths=[],
             limited=[],
             verifier_called=True,
-            sources=torch.from_numpy(committed.sources[places]),
+            sources=torch.from_numpy(committed.sources[indices]),
         )
-        for row, place in zip(self.rows, places):
-            new, length, limit = counts[place], len(self._tokens[row]), self._limits[row]
-            self._tokens[row] += tokens[place][:new]
-            self._scores[row] += scores[place][:new]
-            last = tokens[place][new - 1]
+        for row, index in zip(self.rows, indices):
+            new, length, limit = counts[index], len(self._tokens[row]), self._limits[row]
+            self._tokens[row] += tokens[index][:new]
+            self._scores[row] += scores[index][:new]
+            last = tokens[index][new - 1]
             # An EOS that the length limit forces was not drafted.
-            result.accepted.append(min(accepted[place], limit - length))
+            result.accepted.append(min(accepted[index], limit - length))
             result.committed.append(new)
             result.finished.append(last == self._eos)
             result.last.append(last)
@@ -207,8 +207,8 @@ class ResidentBatch:
         return result
 
     def finish(self, result: StepResult, results: Results) -> None:
-        """Hand out the finished rows, and go on with the others, by another step if there are few
-        enough or they are too long."""
+        """Take out the finished rows, and go on with the others, in another step if they are few
+        enough or too long for this one."""
         if any(result.finished):
             precision = self._recorded.step.outcome.precision
             for row, finished in zip(self.rows, result.finished):
@@ -216,7 +216,7 @@ class ResidentBatch:
                     scores = torch.tensor(self._scores[row], dtype=precision)
                     results.finish(row, torch.tensor(self._tokens[row]), scores)
             self.rows = [self.rows[i] for i in result.kept]
-            self._places = [self._places[i] for i in result.kept]
+            self._indices = [self._indices[i] for i in result.kept]
         if self.rows:
             self._move()
 
@@ -228,10 +228,10 @@ class ResidentBatch:
         if fitting == shape:
             return
         recorded = self._loop.recorded(self._kind, fitting)
-        recorded.step.state.take(self._recorded.step.state, self._places)
+        recorded.step.state.take(self._recorded.step.state, self._indices)
         if self._lattice is not None:
             candidates, first, following = self._lattice
-            there = self._places
+            there = self._indices
             self._lattice = candidates[there], first[there], following[there]
         self._recorded, self._shape = recorded, fitting
-        self._places = list(range(len(self.rows)))
+        self._indices = list(range(len(self.rows)))

@@ -36,7 +36,7 @@ from specdec_plugins.models.layers import additive, position_table, source_memor
 
 @dataclass(frozen=True)
 class Models:
-    """What a step is made of."""
+    """The parts of a step."""
 
     encoder: StockEncoder
     verifier: VerifierStep
@@ -44,17 +44,17 @@ class Models:
     bans: TokenBans
     drafter: DrafterStep | None = None
     drafter_encoder: StockEncoder | None = None
-    """None where it reads the verifier's."""
+    """None where the drafter reads the verifier's."""
 
     @property
     def weight(self) -> Tensor:
-        """One of the verifier's."""
+        """A weight of the verifier."""
         weight: Tensor = self.verifier.decoder.embed_tokens.weight
         return weight
 
 
 class ResidentStep:
-    """Parts of a step, each of which can be recorded."""
+    """A step in parts that can be recorded."""
 
     def __init__(self, models: Models, kind: Kind, shape: Shape) -> None:
         self.kind, self.shape = kind, shape
@@ -69,7 +69,7 @@ class ResidentStep:
         self._table = position_table(decoder.embed_positions, shape.width, decoder.padding_idx)
         encoders = (models.encoder, models.drafter_encoder)
         self._source_tables = {
-            one: one.positions(shape.source) for one in encoders if one is not None
+            encoder: encoder.positions(shape.source) for encoder in encoders if encoder is not None
         }
         precision = torch.promote_types(weight.dtype, torch.float32)
         self.tree = TreeInput(shape.rows, kind, models.bans.pad, device) if kind.nodes else None
@@ -80,7 +80,7 @@ class ResidentStep:
             self._draft_table = self._drafter.decoder.positions(2 * shape.width)
 
     def begin(self, tokens: Tensor, limits: list[int]) -> None:
-        """Hold nothing yet of the sources ``tokens`` ``(rows, n)``."""
+        """Begin with the sources ``tokens`` ``(rows, n)``."""
         self.state.begin(tokens, limits, self._models.bans.pad, self._models.bans.eos)
 
     def grow(self, lattice: HostLattice, rows: list[int]) -> None:
@@ -102,8 +102,8 @@ class ResidentStep:
         states = self._read(self._models.encoder, visible)
         state.memory.copy_(source_memory(self._verifier.layers, states))
         if self._drafter is not None and state.draft_memory is not None:
-            own = self._models.drafter_encoder
-            states = states if own is None else self._read(own, visible)
+            encoder = self._models.drafter_encoder
+            states = states if encoder is None else self._read(encoder, visible)
             state.draft_memory.copy_(source_memory(self._drafter.layers, states))
 
     def _read(self, encoder: StockEncoder, visible: Tensor) -> Tensor:
@@ -111,11 +111,11 @@ class ResidentStep:
         return encoder.masked(state.source, visible, state.memory_mask, table)
 
     def draft(self) -> None:
-        """Of trees: the first draft."""
+        """Make the first draft of trees."""
         self.outcome.draft(self._draft().lattice())
 
     def run(self) -> None:
-        """The whole step of chains; of trees, acceptance of one and the next draft."""
+        """Run the whole step of chains; for trees, accept one and make the next draft."""
         if not self.kind.block:
             self._verify(self.state.tokens[:, :0], None)
         elif self.tree is not None:
@@ -127,7 +127,7 @@ class ResidentStep:
             self._verify(self._draft().choose(), None)
 
     def _draft(self) -> SlotScores:
-        """What the slots after every row's last token may hold."""
+        """Return the scores of the slots after every row's last token."""
         state, kind, drafter = self.state, self.kind, self._drafter
         assert drafter is not None
         assert state.draft_cache is not None
@@ -169,17 +169,17 @@ class ResidentStep:
     ) -> AcceptedPath:
         rule, eos, links = self._models.scoring.rule, verification.eos, self._links
         if proposal is None:
-            own = rule.verifier_tokens(verification)
+            best = rule.verifier_tokens(verification)
             after = links.after.expand_as(drafted)
-            good = rule.agrees(verification, own, drafted, after)
+            good = rule.agrees(verification, best, drafted, after)
         else:
-            good, own = rule.judge_drawn(verification, drafted, proposal)
+            good, best = rule.judge_drawn(verification, drafted, proposal)
         if self.tree is None and self.kind.block > 1:
             good = torch.cat([good[:, :1], good[:, 1:] & (drafted[:, :-1] != eos)], dim=1)
-        return walk_by_tensors(links, drafted, (good, own), eos, rule.several)
+        return walk_by_tensors(links, drafted, (good, best), eos, rule.several)
 
     def _append(self, path: AcceptedPath, scores: Tensor, states: Tensor) -> None:
-        """Keep what was accepted, and tell the host."""
+        """Append what was accepted, and send it to the host."""
         state, window = self.state, self.kind.window
         self.outcome.accept(path, scores)
         positions = state.lengths[:, None] + self._index[:window]
@@ -200,8 +200,7 @@ class ResidentStep:
         if self.kind.block:
             torch.mul(count, state.going, out=state.new)
 
-    def _keep(self, cache: Tensor, sources: Tensor, places: Tensor) -> None:
-        """Of the tokens that were read, cache the ``sources``-th ones of every row at its
-        ``places``."""
+    def _keep(self, cache: Tensor, sources: Tensor, positions: Tensor) -> None:
+        """Cache each row's tokens of indices ``sources`` at ``positions``."""
         columns = cache.permute(2, 4, 0, 1, 3, 5)
-        columns[self._rows, places] = columns[self._rows, self._capacity + sources]
+        columns[self._rows, positions] = columns[self._rows, self._capacity + sources]

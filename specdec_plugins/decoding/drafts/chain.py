@@ -26,19 +26,21 @@ class ChainDraft:
     """Tokens that the drafter chose, slot by slot."""
 
     tokens: Tensor
+    """``(rows, slots)``; a row's are the first of them."""
     drafted: list[int]
+    """Draft lengths."""
     lengths: Tensor
-    """``(rows,)`` how many of its tokens each row verifies."""
+    """``(rows,)`` the number of tokens that each row verifies."""
     states: Tensor
     """``(rows, slots, channels)`` the drafter's states that they were chosen from."""
     confidences: Tensor
-    """``(rows, slots)`` float32: the drafter's probability of each token, where a controller needs
-    it, a trace is recorded or the tokens were drawn; else empty."""
+    """``(rows, slots)`` float32 the drafter's probability of each token; empty if nobody reads it.
+    """
 
     @classmethod
     @lru_cache(maxsize=512)
     def empty(cls, rows: int, device: torch.device) -> ChainDraft:
-        """Nothing is drafted: a step then commits the verifier's next token. Not to be changed."""
+        """Return a draft of nothing, after which a step commits the verifier's next token."""
         with torch.inference_mode(False):
             lengths = torch.zeros(rows, dtype=torch.long, device=device)
             nothing = torch.zeros(rows, 0, device=device)
@@ -47,41 +49,48 @@ class ChainDraft:
 
     @classmethod
     def of(cls, tokens: Tensor) -> ChainDraft:
-        """Return a draft of all ``tokens`` ``(rows, slots)``, which nothing is known of."""
+        """Return a draft of ``tokens`` ``(rows, slots)`` without states or probabilities."""
         rows, slots = tokens.shape
         return replace(cls.empty(rows, tokens.device), tokens=tokens, drafted=[slots] * rows)
 
     @property
     def called(self) -> list[bool]:
+        """True for rows that had a pass of the drafter."""
         return [self.tokens.size(1) > 0] * len(self.drafted)
 
     @property
     def depths(self) -> Tensor:
+        """``(slots + 1,)`` the distance of each token from the root, the last committed one."""
         return indices(self.tokens.size(1) + 1, self.tokens.device)
 
     @property
     def after(self) -> Tensor:
+        """``(rows, slots)`` the token read before each: 0 is the root, i > 0 the i-th drafted."""
         return indices(self.tokens.size(1), self.tokens.device).expand_as(self.tokens)
 
     @property
     def ancestors(self) -> Tensor:
+        """``(slots + 1, slots + 1)`` bool: the tokens that each comes after, itself included."""
         return triangle(self.tokens.size(1) + 1, self.tokens.device)
 
     def cut(self, lengths: Tensor) -> ChainDraft:
+        """Return the part to verify, where a controller asks for ``(rows,)`` tokens."""
         lengths = torch.minimum(lengths, self.lengths)
         return replace(self, tokens=self.tokens[:, : int(lengths.amax())], lengths=lengths)
 
     def accept(
         self, rule: AcceptanceRule, verification: Verification, room: list[int] | None
     ) -> Accepted:
+        """Return what is committed; ``room`` is that of :func:`walk`."""
         return rule.accept_chain(verification, self.tokens, self.lengths, room)
 
     def parents_of(self, row: int) -> None:
-        return
+        """Return a tree's parents, for a trace."""
 
     def chances(self) -> list[list[float]]:
-        found: list[list[float]] = self.confidences.tolist()
-        return found
+        """Return the drafter's probability of each token, for a trace."""
+        confidences: list[list[float]] = self.confidences.tolist()
+        return confidences
 
 
 @dataclass(frozen=True)

@@ -61,13 +61,13 @@ class TreeDraft:
         return walk(host, good, own, verification.eos, self.drafted, room)
 
     def parents_of(self, row: int) -> list[int]:
-        found: list[int] = self.host_parents[row].tolist()
-        return found
+        parents: list[int] = self.host_parents[row].tolist()
+        return parents
 
     def chances(self) -> list[list[float]]:
         before = np.take_along_axis(self.gains, self.host_parents, axis=1)
-        found: list[list[float]] = np.exp(self.gains[:, 1:] - before).tolist()
-        return found
+        chances: list[list[float]] = np.exp(self.gains[:, 1:] - before).tolist()
+        return chances
 
 
 class LatticeTrees:

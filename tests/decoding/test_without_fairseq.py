@@ -30,7 +30,7 @@ import specdec_plugins.decoding.steps.cache
 import specdec_plugins.decoding.steps.mask
 import specdec_plugins.decoding.steps.prefixes
 
-names = "append", "batch", "limits", "observers", "options", "statistics", "step_result", "trace"
+names = "batch", "kernels", "limits", "options", "statistics", "step_result", "trace"
 for name in names:
     importlib.import_module(f"specdec_plugins.decoding.{name}")
 for package in ("acceptance", "controllers", "drafts"):

@@ -191,8 +191,8 @@ def test_a_batch_with_a_prefix_goes_by_the_ordinary_loop(caplog: pytest.LogCaptu
         outputs.append([h["tokens"].tolist() for ((h,),) in found])
         names = "cuda-graphs and eager" if engine is not EAGER else "eager"
         assert generator.engines.name == names
-        prefixed = ["targets begin with tokens that are given"]
+        prefixed = ["targets begin with forced tokens"]
         assert generator.engines.fallbacks == (prefixed if engine is not EAGER else [])
     assert outputs[0] == outputs[1]
     assert outputs[0][1][:2] == [7, 6]
-    assert caplog.text.count("targets begin with tokens that are given") == 1
+    assert caplog.text.count("targets begin with forced tokens") == 1

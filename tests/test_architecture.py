@@ -30,23 +30,23 @@ FLOORS = (
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 179,
-    "checkpoints": 1906,
+    "checkpoints": 1905,
     "cli": 1416,
     "criterions": 524,
     "data": 136,
-    "decoding": 5775,
+    "decoding": 5769,
     "engines": 1486,
     "evaluation": 1716,
     "files": 650,
     "host": 390,
     "inference": 2722,
     "jobs": 1750,
-    "models": 2043,
+    "models": 2042,
     "tasks": 769,
 }
 """Lines of each room, all of them."""
 MAX_FILES = 171
-MAX_CLAUSES = 70
+MAX_CLAUSES = 66
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""
 UPWARD = {"checkpoints.head_file": {"decoding"}}

@@ -110,8 +110,7 @@ def controller_head(
         path = find_head(drafter_path, scoring.rule)
     if path is None:
         return None
-    k = block_size or drafter.block_size
-    return load_head(path, drafter, scoring, k).to(device)
+    return load_head(path, drafter, scoring, block_size or drafter.block_size).to(device)
 
 
 def load_trained_head(path: Location) -> tuple[AcceptanceHead, dict[str, Namespace]]:

@@ -254,13 +254,13 @@ class BlockCausalDrafter(Drafter):
         those of other layers are read, too (``--finetune-from-model``): these count for nothing, at
         first."""
         super().upgrade_state_dict_named(state_dict, name)
-        key, own = "decoder.feature_projection.weight", self.decoder.feature_projection
+        key, layer = "decoder.feature_projection.weight", self.decoder.feature_projection
         key = f"{name}.{key}" if name else key
         saved = state_dict.get(key)
-        if own is None or saved is None or saved.size(1) != self.cfg.verifier_embed_dim:
+        if layer is None or saved is None or saved.size(1) != self.cfg.verifier_embed_dim:
             return
         # The last states come last: with_layers().
-        state_dict[key] = F.pad(saved, (own.in_features - saved.size(1), 0))
+        state_dict[key] = F.pad(saved, (layer.in_features - saved.size(1), 0))
 
     def attach_verifier(self, verifier: TransformerModelBase) -> None:
         """See the base class.
@@ -275,9 +275,9 @@ class BlockCausalDrafter(Drafter):
                 cfg.encoder_embed_dim,
                 verifier.encoder.layers[0].embed_dim,
             )
-            for theirs in (decoder.embed_tokens.embedding_dim, decoder.output_embed_dim):
-                if theirs != cfg.decoder_embed_dim:
-                    needed["--decoder-embed-dim"] = cfg.decoder_embed_dim, theirs
+            for width in (decoder.embed_tokens.embedding_dim, decoder.output_embed_dim):
+                if width != cfg.decoder_embed_dim:
+                    needed["--decoder-embed-dim"] = cfg.decoder_embed_dim, width
         if cfg.verifier_features:
             needed["--verifier-embed-dim"] = (cfg.verifier_embed_dim, decoder.output_embed_dim)
         if self.feature_layers:
@@ -293,9 +293,9 @@ class BlockCausalDrafter(Drafter):
                     "--verifier-feature-layers: the verifier's layers are not as wide as its "
                     "output; leave it out"
                 )
-        for flag, (own, theirs) in needed.items():
-            if own != theirs:
-                raise ValueError(f"{flag} {own}: the verifier's is {theirs}")
+        for flag, (width, expected) in needed.items():
+            if width != expected:
+                raise ValueError(f"{flag} {width}: the verifier's is {expected}")
         super().attach_verifier(verifier)
         if cfg.share_verifier_encoder:
             self.decoder.borrow(decoder)
@@ -307,15 +307,15 @@ def feature_layers(cfg: BlockCausalConfig) -> tuple[int, ...]:
     Raises:
         ValueError: what is given are no numbers of layers, or they are given for nothing.
     """
-    given = cfg.verifier_feature_layers
-    if not given:
+    text = cfg.verifier_feature_layers
+    if not text:
         return ()
     if not cfg.verifier_features:
-        raise ValueError(f"--verifier-feature-layers {given}: needs --verifier-features")
-    numbers = given.split(",")
+        raise ValueError(f"--verifier-feature-layers {text}: needs --verifier-features")
+    numbers = text.split(",")
     if not all(number.isdecimal() and int(number) > 0 for number in numbers):
         raise ValueError(
-            f"--verifier-feature-layers {given}: must be numbers of layers, from 1 on, such as 1,2"
+            f"--verifier-feature-layers {text}: must be numbers of layers, from 1 on, such as 1,2"
         )
     return tuple(sorted(set(map(int, numbers))))
 

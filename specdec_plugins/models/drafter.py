@@ -117,8 +117,8 @@ class Drafter(BaseFairseqModel):
 
         The verifier is moved to where the drafter is, and takes its dtype.
         """
-        own = next(self.parameters())
-        self._verifier = (verifier.to(own.device, own.dtype),)
+        weight = next(self.parameters())
+        self._verifier = (verifier.to(weight.device, weight.dtype),)
 
     @property
     def reads_verifier(self) -> bool:
@@ -161,10 +161,10 @@ class Drafter(BaseFairseqModel):
         entries = self.decoder.entries
         if tokens.dtype != torch.long or tokens.dim() != 1 or not 2 <= len(tokens) <= entries:
             raise ValueError(f"{VOCABULARY} is no list of 2 to {entries} tokens")
-        found = set(tokens.tolist())
-        if min(found) < 0 or max(found) >= entries or len(found) < len(tokens):
+        listed = set(tokens.tolist())
+        if min(listed) < 0 or max(listed) >= entries or len(listed) < len(tokens):
             raise ValueError(f"{VOCABULARY} has a token twice, or one that the dictionary lacks")
-        if self.decoder.padding in found or self.eos not in found:
+        if self.decoder.padding in listed or self.eos not in listed:
             raise ValueError(f"{VOCABULARY} has the padding symbol, or not the sentence's end")
 
     def _apply(self, fn: Callable[[Tensor], Tensor], *args: object, **kwargs: object) -> Drafter:
@@ -236,11 +236,10 @@ class Drafter(BaseFairseqModel):
         encoder_out = self.encode(src_tokens, src_lengths)
         states = features = None
         if with_verifier or self.uses_verifier_features:
-            given = src_tokens, src_lengths, target, encoder_out
-            states, features = self.verifier_states(*given)
-            features = (
-                self.decoder.feature_reader()(features) if self.uses_verifier_features else None
-            )
+            inputs = src_tokens, src_lengths, target, encoder_out
+            states, inner = self.verifier_states(*inputs)
+            if self.uses_verifier_features:
+                features = self.decoder.feature_reader()(inner)
         training_pass = TrainingPass(
             self.decoder,
             target,

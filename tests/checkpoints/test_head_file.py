@@ -97,13 +97,6 @@ class TestSampling:
             load_head(saved, DRAFTER, Scoring(self.RULE, 0.5), 4).settings.rule == self.RULE.values
         )
 
-    def test_one_that_states_the_options_of_all_rules(self, saved: Path) -> None:
-        """As earlier versions wrote it."""
-        state = torch.load(saved, weights_only=True)
-        state["acceptance_head"].update(beta=1, tau=0.0, sampling_topp=-1.0)
-        torch.save(state, saved)
-        load_head(saved, DRAFTER, Scoring(self.RULE, 0.5), 4)
-
 
 def test_a_repetition_penalty_is_part_of_the_rule(saved: Path, tmp_path: Path) -> None:
     """Strict, too: the verifier's best token depends on it."""

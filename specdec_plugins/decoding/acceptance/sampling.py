@@ -52,8 +52,8 @@ class Sampling:
         """
         if self.topk > 0:
             best = lprobs.topk(min(self.topk, lprobs.size(-1)), dim=-1).indices
-            kept = torch.zeros_like(lprobs, dtype=torch.bool).scatter_(-1, best, True)
-            lprobs = lprobs.masked_fill(~kept, -torch.inf)
+            among = torch.zeros_like(lprobs, dtype=torch.bool).scatter_(-1, best, True)
+            lprobs = lprobs.masked_fill(~among, -torch.inf)
         if 0 < self.topp < 1:
             shares = lprobs.softmax(-1) if self.topk > 0 else lprobs.exp()
             ordered, order = shares.sort(dim=-1, descending=True)

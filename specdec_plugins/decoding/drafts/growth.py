@@ -19,28 +19,27 @@ Trees = tuple[Ints, Ints, Ints, Bools, Floats, Floats]
 
 
 @compiled
-def _most_probable(chances: Floats) -> int:
-    """Return the place of the largest, of equals the first; -1 if all are minus infinity."""
-    best, found = -np.inf, -1
-    for place, chance in enumerate(chances):
+def _first_best(chances: Floats) -> int:
+    """Return the index of the first largest chance; -1 if all are minus infinity."""
+    best, best_index = -np.inf, -1
+    for index, chance in enumerate(chances):
         if chance > best:
-            best, found = chance, place
-    return found
+            best, best_index = chance, index
+    return best_index
 
 
 @compiled
 def _next_best(scores: Scores, before: int) -> int:
-    """Return the candidate that comes after ``before`` by score, of equals by place; -1 if there is
-    none.
+    """Return the candidate after ``before`` by score, of equals by index; -1 if there is none.
 
-    After -1 comes the best of all.
+    The best candidate comes after -1.
     """
-    found = -1
-    for place, score in enumerate(scores):
-        later = before < 0 or score < scores[before] or (score == scores[before] and place > before)
-        if later and (found < 0 or score > scores[found]):
-            found = place
-    return found
+    best = -1
+    for index, score in enumerate(scores):
+        later = before < 0 or score < scores[before] or (score == scores[before] and index > before)
+        if later and (best < 0 or score > scores[best]):
+            best = index
+    return best
 
 
 @compiled
@@ -75,25 +74,25 @@ def _grow(
     candidates, first, following = lattice
     tokens, parents, depths, ancestors, gain = tree
     count, (slot, cell, slots) = len(depths), place
-    # Of each node: its candidate, and what makes the scores after it log-probabilities; then its
-    # best child that is not taken, and that one's log-probability.
-    own, shift = np.zeros(count, np.int64), np.zeros(count)
+    # For each node: its candidate, and the shift of the scores after it to log-probabilities; then
+    # its best child that is not taken yet, and that child's log-probability.
+    cells, shift = np.zeros(count, np.int64), np.zeros(count)
     child, chance = np.zeros(count, np.int64), np.full(count, -np.inf)
-    own[0] = cell
+    cells[0] = cell
     expected = 0.0
     for node in range(count):
         parent = -1
         if node > 0:
-            parent = _most_probable(chance[:node])
+            parent = _first_best(chance[:node])
             if parent < 0:
                 # Nothing is left: what fills up follows the root, and is not accepted.
                 depths[node], gain[node] = 1, -np.inf
                 ancestors[node, 0] = ancestors[node, node] = True
                 continue
-            own[node], gain[node] = child[parent], chance[parent]
+            cells[node], gain[node] = child[parent], chance[parent]
             depths[node], parents[node - 1] = depths[parent] + 1, parent
             ancestors[node] = ancestors[parent]
-            tokens[node - 1] = candidates[slot + depths[parent], own[node]]
+            tokens[node - 1] = candidates[slot + depths[parent], cells[node]]
             expected += math.exp(gain[node])
         ancestors[node, node] = True
         for looking in (parent, node):
@@ -103,12 +102,12 @@ def _grow(
             chance[looking] = -np.inf
             if at >= slots or (looking > 0 and tokens[looking - 1] == eos):
                 continue
-            scores = first if at == 0 else following[at - 1, own[looking]]
-            found = _next_best(scores, -1 if looking == node else own[node])
-            if found >= 0:
+            scores = first if at == 0 else following[at - 1, cells[looking]]
+            best = _next_best(scores, -1 if looking == node else cells[node])
+            if best >= 0:
                 if looking == node:
-                    shift[node] = gain[node] - _log_sum_exp(scores, scores[found])
-                child[looking], chance[looking] = found, scores[found] + shift[looking]
+                    shift[node] = gain[node] - _log_sum_exp(scores, scores[best])
+                child[looking], chance[looking] = best, scores[best] + shift[looking]
     return expected
 
 
@@ -116,7 +115,7 @@ def _grow(
 def grow_some(
     lattice: HostLattice, places: Ints, rows: Ints, eos: int, pad: int, trees: Trees
 ) -> None:
-    """Fill in the trees of some rows, whatever is there, and what is expected of each."""
+    """Fill in the trees of some rows, and the expected accepted length of each."""
     candidates, first, following = lattice
     tokens, parents, depths, ancestors, gains, expected = trees
     for row in rows:
@@ -132,7 +131,7 @@ def grow_some(
 
 @compiled
 def grow_all(lattice: HostLattice, places: Ints, nodes: int, eos: int, pad: int) -> Trees:
-    """Every row's tree: see :func:`_grow`."""
+    """Return every row's tree; see :func:`_grow`."""
     rows = len(lattice[0])
     tokens, parents = np.full((rows, nodes), pad), np.zeros((rows, nodes), np.int64)
     depths = np.zeros((rows, nodes + 1), np.int64)

@@ -55,10 +55,10 @@ class TreeDraft:
     def accept(
         self, rule: AcceptanceRule, verification: Verification, room: list[int] | None
     ) -> Accepted:
-        own = rule.verifier_tokens(verification)
-        good = rule.agrees(verification, own, self.tokens, self.parents)
+        best = rule.verifier_tokens(verification)
+        good = rule.agrees(verification, best, self.tokens, self.parents)
         host = self.host_parents, self.host_tokens
-        return walk(host, good, own, verification.eos, self.drafted, room)
+        return walk(host, good, best, verification.eos, self.drafted, room)
 
     def parents_of(self, row: int) -> list[int]:
         parents: list[int] = self.host_parents[row].tolist()

@@ -135,9 +135,9 @@ class ResidentStep:
         counts = cached, state.new, kind.block
         is_mask, positions, block, among = block_inputs(counts, index, kind.block)
         mask = mask_elsewhere(cached, self._capacity, among, self._dtype)
-        given = state.tokens, is_mask, positions, block, state.last, self._draft_table
+        new_tokens = state.tokens, is_mask, positions, block, state.last, self._draft_table
         rest = state.draft_memory, state.memory_mask, None, state.features
-        _, *scores, _ = drafter.in_room(state.draft_cache, mask, *given, *rest)
+        _, *scores, _ = drafter.in_room(state.draft_cache, mask, *new_tokens, *rest)
         window = index[: kind.window]
         self._keep(state.draft_cache, window[None], positions[:, : kind.window])
         return drafter.score.read(*scores)

@@ -186,9 +186,8 @@ class CachedDrafter:
         else:
             inputs = self._inputs_elsewhere(prefixes, block_size, chosen)
         new, longest = inputs.new, max(prefixes.cached)
-        given = new.tokens, new.is_mask, new.positions, new.block, new.last
         rest = self._table, memory.keys_values, memory.mask, memory.copies, inputs.features
-        results = self._cache.run(self._run, longest, inputs.mask, *given, *rest, rows=chosen)
+        results = self._cache.run(self._run, longest, inputs.mask, *new, *rest, rows=chosen)
         if self.causal:
             window = indices(max(prefixes.new), device).expand(count, -1)
             self._cache.write(window, prefixes.cached, prefixes.new, prefixes.rows)

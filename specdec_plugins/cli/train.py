@@ -117,10 +117,10 @@ def changed_options(argv: Sequence[str]) -> str:
     """Return the options of a model that are not those of the one in ``--save-dir``."""
     from fairseq import options
 
-    args = vars(options.parse_args_and_arch(options.get_training_parser(), list(argv)))
     try:
+        args = vars(options.parse_args_and_arch(options.get_training_parser(), list(argv)))
         saved = vars(load_state(Path(args["save_dir"]) / "checkpoint_last.pt")["cfg"]["model"])
-    except (CheckpointError, KeyError):
+    except (RuntimeError, KeyError, SystemExit):  # no such file, or flags that fairseq refuses
         return ""
     differ = [name for name in saved if name in args and args[name] != saved[name]]
     return ", ".join(f"{flag_of(name)} {args[name]}: it has {saved[name]}" for name in differ)

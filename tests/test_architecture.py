@@ -35,18 +35,18 @@ CEILINGS = {
     "criterions": 524,
     "data": 136,
     "decoding": 5769,
-    "engines": 1486,
-    "evaluation": 1716,
+    "engines": 1429,
+    "evaluation": 1715,
     "files": 650,
     "host": 390,
-    "inference": 2722,
+    "inference": 2706,
     "jobs": 1750,
     "models": 2042,
     "tasks": 769,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 171
-MAX_CLAUSES = 66
+MAX_FILES = 170
+MAX_CLAUSES = 65
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""
 UPWARD = {"checkpoints.head_file": {"decoding"}}

@@ -34,7 +34,7 @@ CEILINGS = {
     "cli": 1416,
     "criterions": 524,
     "data": 136,
-    "decoding": 5332,
+    "decoding": 5533,
     "engines": 1429,
     "evaluation": 1715,
     "files": 650,
@@ -45,7 +45,7 @@ CEILINGS = {
     "tasks": 769,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 164
+MAX_FILES = 165
 MAX_CLAUSES = 47
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""

@@ -20,6 +20,7 @@ from specdec_plugins.decoding.controllers.base import Controller
 from specdec_plugins.decoding.controllers.simple import NoDrafts
 from specdec_plugins.decoding.drafting import ChainDrafting, Drafting, DrawnDrafting, TreeDrafting
 from specdec_plugins.decoding.drafts import ChainDraft, Draft
+from specdec_plugins.decoding.kernels import to_device
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
 from specdec_plugins.decoding.resident.loop import ResidentLoop
 from specdec_plugins.decoding.results import Results
@@ -146,7 +147,8 @@ class SpeculativeGenerator:
         """
         net_input, stopwatch = sample["net_input"], statistics.stopwatch
         tokens = net_input["src_tokens"]
-        results = Results(len(tokens), self.limits, statistics)
+        precision = next(self.model.parameters()).dtype
+        results = Results(len(tokens), self.limits, statistics, precision)
         observers = (results, statistics, *observers)
         limits = self.limits.max_lengths(tokens, self.pad, self.positions)
         with self.engines.running():
@@ -211,10 +213,7 @@ class SpeculativeGenerator:
         prefix, limits = TargetPrefix.of(net_input, limits, self.pad, self.eos)
         with stopwatch("control", HOST):
             lengths = controller.start(len(source))
-        # Scores are float32, as in fairseq, and float64 for a float64 verifier.
-        precision = torch.promote_types(next(self.model.parameters()).dtype, torch.float32)
-        longest = controller.max_length
-        batch = Batch(net_input, encoder_out, prefix, limits, longest, precision)
+        batch = Batch(net_input, encoder_out, prefix, limits, controller.max_length)
         batch.plan(lengths)
         with stopwatch("encode", batch.device):
             self._verifier.start(encoder_out, batch.capacity)
@@ -232,7 +231,9 @@ class SpeculativeGenerator:
         scored = self._verifier.score(batch.last, draft, batch.lengths)
         scores, normalisers = scored.logits, scored.normalisers
         if self._scoring.changes:
-            committed = batch.tokens[:, 1 : max(batch.lengths) + 1], batch.on_device.lengths
+            width, eos = max(batch.lengths), self.eos
+            rows = [tokens + [eos] * (width - len(tokens)) for tokens in batch.tokens]
+            committed = to_device(rows, batch.device), batch.on_device.lengths
             drafted = draft.tokens, draft.ancestors
             scores, normalisers = self._scoring.changed(scores, *committed, *drafted)
         depths, positions, max_lengths = draft.depths, None, None

@@ -79,7 +79,7 @@ def on_host(x: Tensor) -> Any:
 
 def to_device(counts: list[int] | list[list[int]], device: torch.device) -> Tensor:
     """Return integers as a tensor on a device, without waiting for it."""
-    return torch.tensor(counts).to(device, non_blocking=True)
+    return torch.tensor(counts, dtype=torch.long).to(device, non_blocking=True)
 
 
 @cache

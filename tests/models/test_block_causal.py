@@ -229,20 +229,14 @@ def test_verifier_features_change_the_output() -> None:
 @pytest.mark.parametrize(
     ("layers", "features", "message"),
     [
-        ("1", False, "--verifier-feature-layers 1: needs --verifier-features"),
-        ("0", True, "--verifier-feature-layers 0: must be numbers of layers, from 1 on"),
-        ("1,last", True, "--verifier-feature-layers 1,last: must be numbers of layers"),
+        ("1", False, "--verifier-feature-layers 1: must be numbers .*needs --verifier-features"),
+        ("0", True, "--verifier-feature-layers 0: must be numbers from 1 on"),
+        ("1,last", True, "--verifier-feature-layers 1,last: must be numbers from 1 on"),
     ],
 )
 def test_layers_that_cannot_be_read(layers: str, features: bool, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_causal(verifier_features=features, verifier_feature_layers=layers)
-
-
-def test_layers_that_are_wider_than_the_output() -> None:
-    model = make_causal(verifier_features=True, verifier_feature_layers="1", verifier_embed_dim=8)
-    with pytest.raises(ValueError, match="not as wide as its output; leave it out"):
-        model.attach_verifier(make_verifier(decoder_output_dim=8))
 
 
 def test_features_of_several_layers() -> None:

@@ -201,14 +201,14 @@ class CachedVerifier:
         if table is None or len(table) < count or table.dtype != states.dtype:
             self._table = position_table(self.step.decoder.embed_positions, count, self.padding)
 
-    def score(self, last: Tensor, draft: Draft, lengths: list[int]) -> Scored:
+    def score(self, last: Sequence[int], draft: Draft, lengths: list[int]) -> Scored:
         """Score a draft; the next call overwrites the results.
 
         Args:
-            last: ``(rows,)`` the last committed token, EOS at the start.
+            last: the last committed token of each row, EOS at the start.
             lengths: committed tokens of each row, which are cached.
         """
-        new, longest, device = draft.tokens.size(1) + 1, max(lengths), last.device
+        new, longest, device = draft.tokens.size(1) + 1, max(lengths), draft.tokens.device
         mask, tokens, positions = self._inputs(last, draft, lengths)
         if not is_host(device):
             mask = None if mask is None else mask.to(device)
@@ -220,14 +220,14 @@ class CachedVerifier:
         return Scored(*results)
 
     def _inputs(
-        self, last: Tensor, draft: Draft, lengths: list[int]
+        self, last: Sequence[int], draft: Draft, lengths: list[int]
     ) -> tuple[Tensor | None, Tensor, Tensor]:
         """Return mask, tokens and positions on the host, with padding."""
         new, cached, exact = draft.tokens.size(1) + 1, np.array(lengths), self._sizes.exact
         rows, slots = self._cache.rows, self._sizes.slots(new)
         tokens, positions = self._new(rows, slots)
         depths = on_host(draft.depths).reshape(-1, new)
-        drafted = on_host(last), on_host(draft.tokens)
+        drafted = np.array(last), on_host(draft.tokens)
         _fill(tokens.numpy(), positions.numpy(), drafted, depths, cached)
         width, mask = self._cache.width(max(lengths)), None
         if not exact or slots > 1 or min(lengths) < width:

@@ -40,13 +40,7 @@ class Rows:
         called: list[bool],
         verifier_called: bool = True,
     ) -> StepResult:
-        """Append what was accepted to every row.
-
-        Args:
-            scores: log-probabilities of ``accepted.tokens``.
-            drafted: draft lengths.
-            called: True for rows that had a pass of the drafter.
-        """
+        """Append what was accepted to every row, with the tokens' log-probabilities ``scores``."""
         rows = zip(self.tokens, self.scores, accepted.committed, accepted.tokens.tolist(), scores)
         for tokens, logs, count, new, log in rows:
             tokens += new[:count]
@@ -83,7 +77,7 @@ class RowCounts(NamedTuple):
 
 
 class Batch(Rows):
-    """The rows of :class:`SpeculativeGenerator`'s loop, with what lies on the models' device."""
+    """The rows of :class:`SpeculativeGenerator`'s loop, with data on the models' device."""
 
     def __init__(
         self,
@@ -143,7 +137,7 @@ class Batch(Rows):
         """Append what was accepted of a draft.
 
         Args:
-            scores: ``(rows, n)`` the accepted tokens' log-probabilities.
+            scores: ``(rows, n)`` log-probabilities of ``accepted.tokens``.
             states: ``(rows, slots, channels)`` the verifier's, for a drafter that reads them.
         """
         if states is not None:

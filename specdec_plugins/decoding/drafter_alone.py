@@ -62,7 +62,7 @@ class DrafterAlone:
         prefix_tokens: Tensor | None = None,
         bos_token: int | None = None,
     ) -> list[list[Hypothesis]]:
-        """Translate a batch; the arguments are those of fairseq's ``SequenceGenerator``."""
+        """Translate a batch, as fairseq's ``SequenceGenerator`` does."""
         net_input = with_prefix(sample, prefix_tokens, bos_token)["net_input"]
         rows, precision = len(net_input["src_tokens"]), next(self.drafter.parameters()).dtype
         results = Results(rows, self.limits, self.statistics, precision)

@@ -65,13 +65,11 @@ class SpeculativeGenerator:
     ) -> None:
         """
         Args:
-            controller: needed with a drafter.
-            engine: runs the verifier's steps; None: PyTorch.
+            engine: runs the verifier's steps; by default PyTorch.
 
         Raises:
             ValueError: a controller that does not go with the rule.
             UnsupportedModelError: a verifier that cannot be run exactly.
-            EngineError: the engine cannot run a step.
         """
         self.pad, self.eos = tgt_dict.pad(), tgt_dict.eos()
         self.symbols_to_strip_from_output = {self.eos}
@@ -140,11 +138,7 @@ class SpeculativeGenerator:
         statistics: DecodingStatistics,
         observers: Sequence[Observer] = (),
     ) -> list[list[Hypothesis]]:
-        """Translate a batch under a controller, counted in ``statistics``.
-
-        Raises:
-            ValueError: limits that leave no output.
-        """
+        """Translate a batch under a controller, counted in ``statistics``."""
         net_input, stopwatch = sample["net_input"], statistics.stopwatch
         tokens = net_input["src_tokens"]
         precision = next(self.model.parameters()).dtype

@@ -22,11 +22,7 @@ class Results(Observer):
         statistics: DecodingStatistics,
         precision: torch.dtype,
     ) -> None:
-        """Start the clock.
-
-        Args:
-            precision: that of the models; scores are float32 at least, as in fairseq.
-        """
+        """Start the clock; scores have the models' ``precision``, at least float32."""
         self._precision = torch.promote_types(precision, torch.float32)
         self.hypotheses: list[list[Hypothesis]] = [[] for _ in range(rows)]
         self._accepted: list[list[int]] = [[] for _ in range(rows)]

@@ -50,9 +50,9 @@ ControllerConfig = _config(
     *CONTROLLERS.values(),
     controller=(f"decides how much to draft and verify: {NAMES}", "auto"),
 )
-"""How much to draft and to verify."""
+"""Options of all controllers."""
 RuleConfig = _config("RuleConfig", *RULES)
-"""The options of when drafted tokens are accepted."""
+"""Options of all acceptance rules."""
 LimitsConfig = _config("LimitsConfig", GenerationLimits)
 """Changes of the verifier's scores that are none of fairseq's options."""
 EngineConfig = _config("EngineConfig", LoadedModels)

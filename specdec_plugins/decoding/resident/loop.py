@@ -97,12 +97,8 @@ class ResidentLoop:
         observers: Sequence[Observer],
         stopwatch: Stopwatch,
     ) -> None:
-        """Decode the sources ``tokens`` ``(rows, n)``; their hypotheses are the ``results``.
-
-        Args:
-            limits: the largest number of tokens of each row before EOS.
-            controller: a steady one.
-        """
+        """Decode the sources ``tokens`` ``(rows, n)`` under a steady controller; their hypotheses
+        are the ``results``."""
         length, depth = max(controller.start(len(tokens))), controller.depth
         kind = Kind(min(length, depth), length) if length and depth else Kind(length)
         # Recordings outlive the batch.

@@ -83,7 +83,7 @@ class DrafterStep(CachedStep):
             positions: ``(rows, slots)`` in the target.
             block: ``(rows, block)`` the slots of the block.
             last: ``(rows,)`` the token before each block.
-            table: ``(length, channels)`` embeddings of positions.
+            table: embeddings of positions.
             memory, memory_mask, copies: see :class:`Memory`.
             features: ``(rows, n, channels)`` the verifier's states for the first n slots.
         """
@@ -164,10 +164,7 @@ class CachedDrafter:
 
     def draft(self, prefixes: Prefixes, block_size: int) -> tuple[Tensor, SlotScores]:
         """Return states ``(rows, block_size, channels)`` of the slots after every prefix, and their
-        scores.
-
-        The slots of a row see each other, but not slots that only other rows have.
-        """
+        scores. Slots of a row see each other, but not slots that only other rows have."""
         count, device, longest = len(prefixes.new), self._device, max(prefixes.cached)
         memory, chosen, rows = self._memory, None, self._cache.rows
         if prefixes.rows is not None:

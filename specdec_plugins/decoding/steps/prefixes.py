@@ -58,8 +58,7 @@ class DrafterInputs(NamedTuple):
 def empty_inputs(
     rows: int, slots: int, block: int, width: int, read: tuple[int, int], dtype: torch.dtype
 ) -> DrafterInputs:
-    """Return buffers of so many slots, the last ``block`` of which are the block's; ``read``: slots
-    and channels of features."""
+    """Return buffers of so many slots; ``read``: slots and channels of features."""
     tokens, positions = torch.zeros(2, rows, slots, dtype=torch.long)
     return DrafterInputs(
         torch.empty(rows, 1, slots, width + slots, dtype=dtype),
@@ -79,8 +78,7 @@ def block_inputs(
     the new tokens that each sees, by tensor code.
 
     Args:
-        counts: ``(rows,)`` tokens of each prefix that are cached, and that are new; and slots of
-            the block, which follows them.
+        counts: ``(rows,)`` cached and new tokens of each prefix, and slots of each block.
         index: ``(n,)`` 0, 1, 2, …
     """
     cached, new, slots = counts
@@ -103,9 +101,8 @@ def fill_inputs(
     Args:
         inputs: ``tokens`` to ``last`` of :class:`DrafterInputs`, with padding.
         befores: ``(rows,)`` the token before each block.
-        counts: ``(4, rows)`` each row's cached and new tokens, slots of its block, and its index in
-            the batch.
-        among: ``(rows, slots, slots)`` the new tokens that each sees.
+        counts: ``(4, rows)`` each row's cached and new tokens, slots of its block, and index.
+        among: ``(rows, slots, slots)`` True for the new tokens that each sees.
         about: a token for masks; True if tokens of a prefix do not see later ones.
     """
     tokens, is_mask, positions, block, last = inputs

@@ -85,10 +85,6 @@ class VerifierStep(CachedStep):
     memory_at = 3
 
     def __init__(self, model: TransformerModelBase, feature_layers: Collection[int] = ()) -> None:
-        """
-        Raises:
-            UnsupportedModelError: a model that cannot be run exactly.
-        """
         check_supported(model)
         super().__init__()
         self._feature_layers = feature_layers
@@ -113,7 +109,6 @@ class VerifierStep(CachedStep):
         Args:
             table: ``(length, channels)`` embeddings of positions; None: there are none.
             memory: that of :class:`MemoryStep`, or a pair for each layer.
-            memory_mask: added to the scores of cross-attention.
 
         Returns:
             Logits after each token ``(rows, slots, vocab)`` in float32 or wider; the states for a
@@ -172,9 +167,6 @@ class CachedVerifier:
         feature_layers: Collection[int] = (),
     ) -> None:
         """
-        Args:
-            feature_layers: those of the drafter that reads states.
-
         Raises:
             UnsupportedModelError: a model that cannot be run exactly.
         """
@@ -236,13 +228,8 @@ class CachedVerifier:
         return mask, tokens, positions
 
     def commit(self, sources: Tensor, counts: list[int], lengths: list[int]) -> None:
-        """Cache some of the tokens that were read last.
-
-        Args:
-            sources: ``(rows, n)`` their indices, each after the one before it.
-            counts: the number of them in each row.
-            lengths: committed tokens of each row when they were read.
-        """
+        """Cache some of the tokens that were read last, after ``lengths``; see
+        :meth:`KVCache.write`."""
         self._cache.write(sources, lengths, counts)
 
     def keep(self, rows: list[int], width: int) -> None:
@@ -266,13 +253,7 @@ def _mask(rows: int, slots: int, width: int, dtype: torch.dtype) -> Tensor:
 def _fill(
     tokens: Ints, positions: Ints, drafted: tuple[Ints, Ints], depths: Ints, cached: Ints
 ) -> None:
-    """
-    Args:
-        tokens, positions: ``(rows, slots)``, with padding.
-        drafted: each row's last committed token, and its drafted ones ``(rows, slots)``.
-        depths: ``(rows, slots)``, or ``(1, slots)`` for all rows.
-        cached: the number of committed tokens of each row.
-    """
+    """Fill in tokens and positions, with padding; ``depths`` may be those of all rows."""
     last, following = drafted
     tokens[:], positions[:] = 0, 0
     for row in range(len(cached)):

@@ -16,7 +16,6 @@ from scripted import DICTIONARY
 from specdec_plugins.decoding.acceptance import AcceptanceRule, RelaxedRule, StrictRule
 from specdec_plugins.decoding.build import build_drafter_alone
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
-from specdec_plugins.decoding.controllers.simple import Confidence, Heuristic, Tree
 from specdec_plugins.decoding.limits import GenerationLimits
 
 NAMES = sorted(
@@ -48,12 +47,6 @@ def assert_apart(generator: Any, lengths: list[int], seed: int) -> None:
     batch = make_batch(lengths, seed=seed)
     together = steps(generator, batch)
     assert together == [steps(generator, alone(batch, row))[0] for row in range(len(lengths))]
-
-
-def test_who_says_that_rows_matter_to_each_other() -> None:
-    assert Confidence(refit_threshold=True).depends_on_batch
-    assert Heuristic(remember_draft=True).depends_on_batch
-    assert Tree(max_rows=2).depends_on_batch
 
 
 @pytest.mark.parametrize("controller", NAMES)

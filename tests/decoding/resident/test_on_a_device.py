@@ -87,15 +87,6 @@ def test_every_controller_says_there_what_it_says_here(
     assert found[0] == found[1]
 
 
-def test_devices_do_not_mix(pair: Any) -> None:
-    with emulated() as emulation, pytest.raises(RuntimeError, match="all tensors on gpu:0"):
-        torch.zeros(2, device=emulation.device) + torch.zeros(2)
-    with emulated():
-        generator = make(pair[1], EagerEngine("float64"), "none")
-    with emulated(), pytest.raises(RuntimeError, match="all tensors on gpu:0"):
-        generator.generate([], make_batch([3]))
-
-
 def test_a_gpu_is_warmed_up_by_sentences_that_are_there(pair: Any) -> None:
     with emulated() as emulation:
         generator = make(pair[1], recorded(), "tree")

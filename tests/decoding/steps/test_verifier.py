@@ -152,24 +152,6 @@ def test_ragged_scoring_is_the_full_forward(
             cached.keep(survivors, max(len(committed[row]) for row in rows))
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("name", ["post-norm", "learned positions"])
-def test_one_object_serves_batch_after_batch(name: str) -> None:
-    """Each begins anew, with as many positions as it needs."""
-    model = verifier(name)
-    reused = CachedVerifier(model, PAD)
-    for length, capacity in ((5, 5), (9, 30), (3, 4)):
-        tokens = torch.randint(4, 24, (2, length))
-        _, (seen,) = draw_trees(1, length - 1, False)
-        draft = draft_of(tokens[:, 1:], torch.arange(length), seen)
-        results = []
-        for cached in (reused, CachedVerifier(model, PAD)):
-            cached.start(encode(model, [6, 3], length), capacity)
-            found = cached.score(tokens[:, 0], draft, [0, 0])
-            results.append(found[0])
-        assert torch.equal(*results)
-
-
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"adaptive_softmax_cutoff": "8,16"}, "--adaptive-softmax-cutoff: not supported"),
     (

@@ -63,14 +63,7 @@ class SpeculativeGenerator:
         limits: GenerationLimits | None = None,
         engine: Engine | None = None,
     ) -> None:
-        """
-        Args:
-            engine: runs the verifier's steps; by default PyTorch.
-
-        Raises:
-            ValueError: a controller that does not go with the rule.
-            UnsupportedModelError: a verifier that cannot be run exactly.
-        """
+        """``engine`` runs the verifier's steps; by default it is PyTorch."""
         self.pad, self.eos = tgt_dict.pad(), tgt_dict.eos()
         self.symbols_to_strip_from_output = {self.eos}
         """Tokens that fairseq's commands do not print."""

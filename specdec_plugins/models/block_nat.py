@@ -202,14 +202,14 @@ class BlockDrafter(Drafter):
         A file without any decoder is an encoder initialisation: the decoder keeps its values. A
         pre-norm drafter initialised that way was trained and saved without its final LayerNorm.
         """
-        own = self.state_dict()
+        weights = self.state_dict()
         if not any(key.startswith("decoder.") for key in state_dict):
             logger.warning("encoder initialisation: the decoder starts from random weights")
             # The verifier's positions may be sinusoidal, and then are not in its file.
             positions = "encoder.embed_positions.weight"
-            for key in own:
+            for key in weights:
                 if key.startswith("decoder.") or (key == positions and key not in state_dict):
-                    state_dict[key] = own[key]
+                    state_dict[key] = weights[key]
         super().upgrade_state_dict_named(state_dict, name)
         if self.decoder.layer_norm is not None and "decoder.layer_norm.weight" not in state_dict:
             self.decoder.layer_norm = None

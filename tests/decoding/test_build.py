@@ -118,24 +118,6 @@ def test_drafts_what_speculation_drafts(monkeypatch: pytest.MonkeyPatch) -> None
             assert scores.choose()[0, : end - begin].tolist() == tokens[begin:end]
 
 
-@pytest.mark.parametrize("kind", DRAFTERS)
-def test_statistics(kind: str) -> None:
-    generator = alone(make_drafter(kind), 3, max_len_b=20)
-    hypotheses = [h for (h,) in generator.generate([], make_batch([4, 2, 6, 3]))]
-    statistics = generator.statistics
-    assert statistics.sentences == len(statistics.latencies) == 4
-    assert statistics.committed_tokens == sum(len(h["tokens"]) for h in hypotheses)
-    assert statistics.accepted_tokens == statistics.committed_tokens
-    assert statistics.bonus_tokens == 0
-    assert statistics.steps == sum(h["steps"] for h in hypotheses)
-    assert sum(statistics.acceptance_histogram) == statistics.steps
-    assert statistics.drafted_tokens == 3 * statistics.steps
-    # The verifier runs only for its states.
-    assert statistics.verifier_calls == (statistics.steps if "features" in kind else 0)
-    seconds = statistics.report()["seconds"]
-    assert 0 < seconds["encode"] + seconds["draft"] + seconds["verify"] < seconds["total"]
-
-
 def test_stops_at_the_end_of_a_learned_position_table() -> None:
     drafter = make_drafter("block")
     with torch.no_grad():

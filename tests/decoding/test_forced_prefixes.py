@@ -90,15 +90,6 @@ def test_each_row_begins_with_its_own(
             assert hypothesis["forced"] == len(words)
 
 
-def test_what_is_forced_takes_one_pass_of_the_verifier_and_none_of_the_drafter() -> None:
-    generator = specdec("causal, features", max_len_b=3)
-    forced = prefixes(WORDS, WORDS)
-    _, told = counted(generator, make_batch([5, 3], seed=1), prefix_tokens=forced)
-    # Where the maximum leaves nothing but EOS.
-    assert (told.forced_tokens, told.committed_tokens, told.accepted_tokens) == (6, 2, 0)
-    assert (told.steps, told.verifier_calls, told.drafter_calls) == (2, 4, 2)
-
-
 @pytest.mark.parametrize("name", [None, "block", "causal, features"])
 def test_pad_leaves_a_row_free(name: str | None) -> None:
     batch = make_batch(LENGTHS, seed=1)

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import os
-import runpy
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-
-import numba
-import pytest
 
 PROGRAM = """
 from specdec_plugins.decoding.kernels import compiled
@@ -19,23 +14,6 @@ def twice(number):
     return 2 * number
 print(twice(21))
 """
-
-
-@pytest.fixture
-def run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[[Path], list[Path]]:
-    """Runs the program anew; returns what is kept of it in a folder."""
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-
-    def run_program(cache: Path) -> list[Path]:
-        monkeypatch.setattr(numba.config, "CACHE_DIR", str(cache))
-        runpy.run_path(str(program))
-        assert capsys.readouterr().out == "42\n"
-        return sorted(cache.rglob("*.nbc"))
-
-    return run_program
 
 
 SLOW = """
@@ -70,11 +48,3 @@ def test_processes_that_compile_at_once_keep_all(tmp_path: Path) -> None:
     ]
     assert [process.communicate()[0] for process in processes] == ["42\n", "42.0\n"]
     assert len(list(tmp_path.rglob("*.nbc"))) == 2
-
-
-def test_what_is_compiled_is_kept(run: Callable[[Path], list[Path]], tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    (first,) = run(cache)
-    stamp = first.stat().st_mtime_ns
-    assert run(cache) == [first]
-    assert first.stat().st_mtime_ns == stamp

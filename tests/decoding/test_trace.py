@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +13,7 @@ from controlled import HEAD, K, verifier
 from controlled import make_generator as make_controlled
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import ScriptedDrafter, corrupted, scripted_generator
+from scripted import corrupted, scripted_generator
 
 from specdec_plugins.decoding.acceptance import SamplingRule, StrictRule, choose_rule
 from specdec_plugins.decoding.controllers.simple import (
@@ -200,15 +199,3 @@ def test_drawn_tokens_are_accepted_as_often_as_is_told(kind: str) -> None:
                     variance += chance * (1 - chance)
     assert variance > 20
     assert abs(surplus) < 4 * variance**0.5
-
-
-def test_slow_steps_are_seen_in_their_own_time() -> None:
-    class SlowDrafter(ScriptedDrafter):
-        def draft(self, *args: Any) -> Any:
-            time.sleep(0.02)
-            return super().draft(*args)
-
-    batch = make_batch([4])
-    script = make_script(batch, 0.0, 0)
-    ((hypothesis,),) = make_generator(SlowDrafter(script), 2).generate([], batch)
-    assert all(step.milliseconds >= 20 for step in hypothesis["trace"])

@@ -12,7 +12,6 @@ import torch
 from conftest import make_dictionary, make_verifier
 from drafters import make_block, make_causal
 from dummy_data import SIZES, Logs, run_train
-from fairseq import checkpoint_utils
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks.translation import TranslationTask
 from omegaconf import OmegaConf
@@ -248,15 +247,6 @@ class TestValidation:
         assert len(batches(task, 40)) > 2
         assert validate(task, model, data, 40) == pytest.approx(first, abs=1e-5)
 
-    def test_a_drafter_loaded_by_fairseq_is_the_same(
-        self, data: Path, published: tuple[Path, Logs]
-    ) -> None:
-        """As ``fairseq-validate`` loads it."""
-        path = published[0] / "checkpoint_last.pt"
-        (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([str(path)])
-        expected = validate(task, load_drafter(path, task), data, 10_000)
-        assert validate(task, model, data, 10_000) == expected
-
     def test_acceptance_is_measured_against_the_verifier(
         self, data: Path, trained: Trained
     ) -> None:
@@ -363,10 +353,6 @@ class TestOptions:
         with pytest.raises(ValueError, match=message):
             make_task(data, **cfg)
 
-    def test_the_published_drafter_scores_one_block(self, data: Path, tmp_path: Path) -> None:
-        with pytest.raises(ValueError, match="--blocks-per-sentence: --arch block can score one"):
-            run_train(data, tmp_path, f"{PUBLISHED_FLAGS} --blocks-per-sentence 2 --max-update 1")
-
     def test_glancing_ratio(self, data: Path) -> None:
         task = make_task(data, total_up=100)
         found = [task.glancing_ratio(update) for update in (0, 50, 100, 1000)]
@@ -471,21 +457,6 @@ class TestRoles:
         assert isinstance(generator, SequenceGenerator)
         assert generator.beam_size == 3
 
-    @pytest.mark.parametrize(
-        ("given", "message"),
-        [
-            ({"controller": "tree"}, "--controller tree: there is no drafter"),
-            ({"controller": "acceptance-head"}, "--controller acceptance-head: there is no"),
-        ],
-    )
-    def test_without_a_drafter_there_is_nothing_to_control(
-        self, given: dict[str, str], message: str
-    ) -> None:
-        cfg = TranslationSpecdecConfig(source_lang="en", target_lang="de", **given)
-        task = TranslationSpecdecTask(cfg, make_dictionary(), make_dictionary())
-        with pytest.raises(ValueError, match=message):
-            task.build_generator([make_verifier()], Namespace(beam=1))
-
     def test_a_loaded_sentence_too_short_for_the_minimum(self) -> None:
         """Is named before anything is decoded."""
         cfg = TranslationSpecdecConfig(source_lang="en", target_lang="de")
@@ -534,10 +505,3 @@ def test_precisions_of_a_gpu(flags: str, data: Path, verifier: Path, tmp_path: P
         losses.append([log["loss"] for log in logs.of("train_inner")])
     for found in losses[1:]:
         assert found == pytest.approx(losses[0], rel=0.05)
-
-
-def test_a_checkpoint_names_its_architecture(trained: Trained) -> None:
-    """fairseq's own loader, too, finds everything it needs in the file."""
-    state = checkpoint_utils.load_checkpoint_to_cpu(str(trained.drafter))
-    assert state["cfg"]["model"]._name == "block_causal"
-    assert state["cfg"]["model"].block_size == 4

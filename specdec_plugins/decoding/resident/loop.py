@@ -143,7 +143,7 @@ class ResidentBatch(Rows):
             self._recorded.run()
             committed, self._lattice = step.outcome.read()
         rows, slots, eos = len(self.rows), self._kind.slots - 1, self._loop.models.bans.eos
-        found, counts, tokens, scores, sources = (x[self._indices] for x in committed)
+        good, counts, tokens, scores, sources = (x[self._indices] for x in committed)
         new: list[int] = counts.tolist()
         last = [row[n - 1] for row, n in zip(tokens.tolist(), new)]
         # An EOS that the length limit forces was not drafted.
@@ -152,7 +152,7 @@ class ResidentBatch(Rows):
             torch.from_numpy(tokens),
             torch.from_numpy(sources),
             committed=new,
-            accepted=list(map(min, found.tolist(), room)),
+            accepted=list(map(min, good.tolist(), room)),
             verified=[slots] * rows,
             last=last,
             finished=[token == eos for token in last],

@@ -114,17 +114,8 @@ class VerifierStep(CachedStep):
             Logits after each token ``(rows, slots, vocab)`` in float32 or wider; the states for a
             drafter ``(rows, slots, channels)``; and ``(rows, slots)`` the logits' normalisers.
         """
-        decoder = self.decoder
-        x = decoder.embed_scale * decoder.embed_tokens(tokens)
-        if decoder.quant_noise is not None:
-            x = decoder.quant_noise(x)
-        if decoder.project_in_dim is not None:
-            x = decoder.project_in_dim(x)
-        if table is not None:
-            x = positioned(x, positions, table)
-        if decoder.layernorm_embedding is not None:
-            x = decoder.layernorm_embedding(x)
-        inner = []
+        decoder, inner = self.decoder, []
+        x = self._embedded(tokens, positions, table)
         for number, (layer, attend, source) in enumerate(zip(self.layers, attends, memory), 1):
             x = layer(x, attend, source, memory_mask)
             if number in self._feature_layers:
@@ -141,6 +132,17 @@ class VerifierStep(CachedStep):
             # On a GPU two kernels in place of eight.
             normalisers = logits[..., 0] - logits.log_softmax(-1)[..., 0]
         return logits, with_layers(x, inner), normalisers
+
+    def _embedded(self, tokens: Tensor, positions: Tensor, table: Tensor | None) -> Tensor:
+        decoder = self.decoder
+        x = decoder.embed_scale * decoder.embed_tokens(tokens)
+        if decoder.quant_noise is not None:
+            x = decoder.quant_noise(x)
+        if decoder.project_in_dim is not None:
+            x = decoder.project_in_dim(x)
+        if table is not None:
+            x = positioned(x, positions, table)
+        return x if decoder.layernorm_embedding is None else decoder.layernorm_embedding(x)
 
     def example(self, rows: int = 2, tokens: int = 5, others: int = 7) -> tuple[Tensor | None, ...]:
         decoder = self.decoder

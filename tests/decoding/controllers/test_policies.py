@@ -69,17 +69,6 @@ def test_one_sentence_after_another_as_in_transformers(
             tokens = min(6, tokens + 2) if accepted == tokens else max(1, tokens - 1)
 
 
-def test_a_batch_begins_with_the_mean_of_the_one_before() -> None:
-    """Of each row, when it ended; what came to others afterwards does not count."""
-    controller = Heuristic(max_draft=9, initial_draft=4, remember_draft=True)
-    assert controller.start(3) == [4] * 3
-    assert controller.observe(make_result([4, 0, 4], [4, 4, 4], finished=(1,))) == [6, 3, 6]
-    assert controller.observe(make_result([6, 0], [6, 6], finished=(0, 1))) == [8, 5]
-    assert controller.start(2) == [5] * 2  # (3 + 8 + 5) / 3
-    assert controller.observe(make_result([0, 0], [5, 5], finished=(0, 1))) == [4, 4]
-    assert controller.start(1) == [4]
-
-
 @pytest.mark.parametrize(
     ("bounds", "verified"), [((0, 4), [0, 2, 4, 3, 4]), ((1, 3), [1, 2, 3, 3, 3])]
 )
@@ -120,15 +109,6 @@ class TestThreshold:
         assert controller._threshold == pytest.approx(0.9)
         assert controller.verify_lengths(slots).tolist() == [1]
         assert fixed.verify_lengths(slots).tolist() == [3]
-
-    def test_slots_after_an_accepted_end_are_not_judged(self) -> None:
-        """Nor are those before which the length limit, or what was verified, ends."""
-        controller = Confidence(max_draft=3, refit_threshold=True)
-        for _ in range(controller.PERIOD):
-            controller.verify_lengths(draft([[0.9, 0.8, 0.7], [0.6, 0.5, 0.7], [0.95, 0.85, 0.7]]))
-            controller.observe(make_result([2, 0, 1], [3, 3, 1], ended=(0,), limited=(1,)))
-        # All that were judged were accepted.
-        assert controller._threshold == 0.4
 
 
 NAN = math.nan

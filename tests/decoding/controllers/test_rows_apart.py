@@ -8,15 +8,12 @@ from typing import Any
 import pytest
 import torch
 from conftest import examples, make_batch
-from controlled import DRAFTERS, K, drafter, make_generator, make_policy, verifier
+from controlled import DRAFTERS, K, make_generator, make_policy
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import DICTIONARY
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule, RelaxedRule, StrictRule
-from specdec_plugins.decoding.build import build_drafter_alone
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
-from specdec_plugins.decoding.limits import GenerationLimits
 
 NAMES = sorted(
     name for name, kind in CONTROLLERS.items() if name != "auto" and not kind().depends_on_batch
@@ -76,12 +73,4 @@ def test_a_batch_is_its_rows(
     options = {"tree_nodes": 2 * k, "redraft_below": redraft_below}
     policy = make_policy(controller, k, **options)
     generator = make_generator(kind, policy, max_len_b, rule)
-    assert_apart(generator, lengths, seed)
-
-
-@examples(20)
-@given(kind=st.sampled_from(sorted(DRAFTERS)), lengths=LENGTHS, seed=st.integers(0, 99))
-def test_a_batch_of_the_drafter_alone_is_its_rows(kind: str, lengths: list[int], seed: int) -> None:
-    limits = GenerationLimits(max_len_b=20)
-    generator = build_drafter_alone(drafter(kind), verifier(), DICTIONARY, K, limits)
     assert_apart(generator, lengths, seed)

@@ -152,22 +152,6 @@ def test_what_is_left_after_the_verifiers_token(seed: int, gone: list[int]) -> N
         same_trees(found, grow_tree(rest_of(rests[row], 0, 1), 7), place)
 
 
-def test_a_row_of_which_nothing_is_left() -> None:
-    lattice = make_lattice(3, 4, 3, seed=2, ends=0.0)
-    trees = LatticeTrees(lattice, EOS, PAD)
-    unknown = 3
-    # A token that is no candidate; the last slot's; and one of which something is left.
-    last = [unknown, int(lattice.candidates[1, 3, 0]), int(lattice.candidates[2, 1, 1])]
-    assert trees.advance([1, 3, 1], last)
-    tree = grow(trees, 5)
-    assert tree.tokens[:2].tolist() == [[PAD] * 5] * 2
-    assert trees.expected_accepted(5)[:2] == [0.0, 0.0]
-    same_trees(tree, grow_tree(rest_of(part_of(lattice, 2), 1, 1), 5), 2)
-    # A whole tree was accepted, and the verifier's token comes after the last slot.
-    assert not trees.advance([0, 0, 2], [unknown] * 3)
-    assert grow(trees, 2).tokens.tolist() == [[PAD] * 2] * 3
-
-
 @examples(40)
 @given(
     seed=st.integers(0, 1000),

@@ -20,6 +20,7 @@ from specdec_plugins.decoding.controllers.base import Controller
 from specdec_plugins.decoding.controllers.simple import NoDrafts
 from specdec_plugins.decoding.drafting import ChainDrafting, Drafting, DrawnDrafting, TreeDrafting
 from specdec_plugins.decoding.drafts import ChainDraft, Draft
+from specdec_plugins.decoding.kernels import to_device
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
 from specdec_plugins.decoding.resident.loop import ResidentLoop
 from specdec_plugins.decoding.results import Results
@@ -63,16 +64,7 @@ class SpeculativeGenerator:
         limits: GenerationLimits | None = None,
         engine: Engine | None = None,
     ) -> None:
-        """
-        Args:
-            controller: needed with a drafter.
-            engine: runs the verifier's steps; None: PyTorch.
-
-        Raises:
-            ValueError: a controller that does not go with the rule.
-            UnsupportedModelError: a verifier that cannot be run exactly.
-            EngineError: the engine cannot run a step.
-        """
+        """``engine`` runs the verifier's steps; by default it is PyTorch."""
         self.pad, self.eos = tgt_dict.pad(), tgt_dict.eos()
         self.symbols_to_strip_from_output = {self.eos}
         """Tokens that fairseq's commands do not print."""
@@ -159,13 +151,11 @@ class SpeculativeGenerator:
 
         Args:
             encoder_out: that of :meth:`encode`, if it has run.
-
-        Raises:
-            ValueError: limits that leave no output.
         """
         net_input, stopwatch = sample["net_input"], statistics.stopwatch
         tokens = net_input["src_tokens"]
-        results = Results(len(tokens), self.limits, statistics)
+        precision = next(self.model.parameters()).dtype
+        results = Results(len(tokens), self.limits, statistics, precision)
         observers = (results, statistics, *observers)
         with self.engines.running():
             if resident := self._resident_for(controller, observers, net_input):
@@ -230,10 +220,7 @@ class SpeculativeGenerator:
         prefix, limits = TargetPrefix.of(net_input, limits, self.pad, self.eos)
         with stopwatch("control", HOST):
             lengths = controller.start(len(source))
-        # Scores are float32, as in fairseq, and float64 for a float64 verifier.
-        precision = torch.promote_types(next(self.model.parameters()).dtype, torch.float32)
-        longest = controller.max_length
-        batch = Batch(net_input, encoder_out, prefix, limits, longest, precision)
+        batch = Batch(net_input, encoder_out, prefix, limits, controller.max_length)
         batch.plan(lengths)
         with stopwatch("encode", batch.device):
             self._verifier.start(encoder_out, batch.capacity)
@@ -251,7 +238,9 @@ class SpeculativeGenerator:
         scored = self._verifier.score(batch.last, draft, batch.lengths)
         scores, normalisers = scored.logits, scored.normalisers
         if self._scoring.changes:
-            committed = batch.tokens[:, 1 : max(batch.lengths) + 1], batch.on_device.lengths
+            width, eos = max(batch.lengths), self.eos
+            rows = [tokens + [eos] * (width - len(tokens)) for tokens in batch.tokens]
+            committed = to_device(rows, batch.device), batch.on_device.lengths
             drafted = draft.tokens, draft.ancestors
             scores, normalisers = self._scoring.changed(scores, *committed, *drafted)
         depths, positions, max_lengths = draft.depths, None, None

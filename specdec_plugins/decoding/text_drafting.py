@@ -8,22 +8,22 @@ aggressive decoding"); a copy writes on from them instead (ML-SpecQD, arXiv 2503
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from specdec_plugins.decoding.acceptance.sampling import Proposal
 from specdec_plugins.decoding.batch import Batch
+from specdec_plugins.decoding.controllers.base import Controller
 from specdec_plugins.decoding.drafting import Drafting
 from specdec_plugins.decoding.drafts import ChainDraft, Draft, DrawnDraft
 from specdec_plugins.decoding.kernels import to_device
 from specdec_plugins.decoding.statistics import DecodingStatistics, Stopwatch
-from specdec_plugins.decoding.step_result import StepResult
+from specdec_plugins.decoding.step_result import Hypothesis, StepResult
 from specdec_plugins.decoding.target_prefix import FORCED
-from specdec_plugins.host.fairseq_types import EncoderOut, NetInput
-
-if TYPE_CHECKING:
-    from specdec_plugins.decoding.generator import SpeculativeGenerator
+from specdec_plugins.engines.engine import Engines
+from specdec_plugins.host.fairseq_types import EncoderOut, NetInput, Sample
 
 DRAFTS = "draft_tokens"
 """Key of ``net_input``: ``(rows, n)`` texts to draft, EOS included, then pad."""
@@ -53,11 +53,37 @@ class TextDrafter:
         return TextDrafting(texts, stopwatch, draws)
 
 
+class Copy(Protocol):
+    """A :class:`SpeculativeGenerator` without a drafter."""
+
+    pad: int
+    controller: Controller
+    engines: Engines
+
+    def encode(self, net_input: NetInput) -> EncoderOut:
+        """Return the encoder's output."""
+        ...
+
+    def rows_of(self, encoder_out: EncoderOut, rows: list[int]) -> EncoderOut:
+        """Return the encoder's output for some rows."""
+        ...
+
+    def decode(
+        self,
+        sample: Sample,
+        controller: Controller,
+        statistics: DecodingStatistics,
+        *,
+        encoder_out: EncoderOut | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Translate a batch."""
+        ...
+
+
 class CopyDrafter:
     """Drafts what the verifier's copy in a lower precision writes."""
 
-    def __init__(self, copy: SpeculativeGenerator) -> None:
-        """``copy``: a generator without a drafter."""
+    def __init__(self, copy: Copy) -> None:
         self.copy = copy
 
     def drafting(self, net_input: NetInput, stopwatch: Stopwatch, draws: bool) -> TextDrafting:
@@ -114,9 +140,8 @@ class TextDrafting(Drafting):
         """
         assert self._lost is not None
         for i in lost:
-            row, length = batch.rows[i], batch.lengths[i]
+            row, last = batch.rows[i], batch.tokens[i][-MATCHES[0] :]
             text, near = self._texts[row], self._next[row]
-            last = batch.tokens[i, 1 : length + 1][-MATCHES[0] :].tolist()
             for count in MATCHES:
                 matches = [
                     end
@@ -141,9 +166,7 @@ class TextDrafting(Drafting):
 class CopyDrafting(TextDrafting):
     """Drafts what a copy of the verifier writes, which after a rejection writes on anew."""
 
-    def __init__(
-        self, copy: SpeculativeGenerator, net_input: NetInput, stopwatch: Stopwatch, draws: bool
-    ) -> None:
+    def __init__(self, copy: Copy, net_input: NetInput, stopwatch: Stopwatch, draws: bool) -> None:
         super().__init__([[] for _ in net_input["src_tokens"]], stopwatch, draws)
         self._copy, self._net_input = copy, net_input
         self._encoder_out: EncoderOut | None = None
@@ -159,12 +182,10 @@ class CopyDrafting(TextDrafting):
         if not lost:
             return
         rows = [batch.rows[i] for i in lost]
-        lengths = torch.tensor([batch.lengths[i] for i in lost], device=device)
-        committed = batch.tokens[torch.tensor(lost, device=device), 1 : int(lengths.max()) + 1]
-        behind = torch.arange(committed.size(1), device=device) >= lengths[:, None]
+        committed = [torch.tensor(batch.tokens[i], dtype=torch.long) for i in lost]
         some = torch.tensor(rows, device=device)
         net_input = {name: tensor[some] for name, tensor in self._net_input.items()}
-        net_input[FORCED] = committed.masked_fill(behind, copy.pad)
+        net_input[FORCED] = pad_sequence(committed, True, copy.pad).to(device)
         options = copy.controller, DecodingStatistics()
         with self._stopwatch("draft", device):
             encoder_out = copy.rows_of(self._encoder_out, rows)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LONGEST = 32
 """Source tokens of the longest made-up sentence; real ones rarely have more."""
 RECORDED = (32, 64, 128)
-"""Source tokens of made-up sentences where each size is recorded."""
+"""Source tokens where each size is recorded."""
 
 
 def warm_up(
@@ -28,14 +28,12 @@ def warm_up(
 ) -> float:
     """Decode made-up sentences of common sizes, for engines that compile or record each size.
 
-    Controllers, statistics and torch's random numbers stay as they were.
+    Controllers, statistics and torch's random numbers stay as they were. Return the seconds it
+    took; 0 where nothing needs it.
 
     Args:
         rows: sentences of a batch.
         positions: the largest number of source tokens, EOS included, that the models take.
-
-    Returns:
-        The seconds it took; 0 where nothing needs it.
     """
     sizes, limits = generator.engines.verifier.sizes, generator.limits
     device = next(generator.model.parameters()).device

@@ -133,7 +133,6 @@ def test_where_a_text_goes_on(committed: list[int], near: int, expected: int | N
     drafting = TextDrafter(1).drafting({DRAFTS: torch.tensor([[7, 8, 9, 7, 9, 2]])}, None, False)  # type: ignore[arg-type]
     drafting._next, drafting._lost = [near], {0}
     batch: Any = type("Batch", (), {})()
-    batch.rows, batch.lengths = [0], [len(committed)]
-    batch.tokens = torch.tensor([[2, *committed, 1, 1]])
+    batch.rows, batch.tokens = [0], [committed]
     drafting._find(batch, [0])
     assert (None if 0 in drafting._lost else drafting._next[0]) == expected

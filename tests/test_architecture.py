@@ -29,24 +29,24 @@ FLOORS = (
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
-    "root": 179,
+    "root": 166,
     "checkpoints": 1905,
-    "cli": 1416,
+    "cli": 1370,
     "criterions": 524,
     "data": 136,
     "decoding": 5769,
     "engines": 1429,
-    "evaluation": 1715,
-    "files": 650,
+    "evaluation": 1714,
+    "files": 649,
     "host": 390,
-    "inference": 2706,
+    "inference": 2309,
     "jobs": 1750,
     "models": 2042,
     "tasks": 769,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 170
-MAX_CLAUSES = 65
+MAX_FILES = 166
+MAX_CLAUSES = 37
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""
 UPWARD = {"checkpoints.head_file": {"decoding"}}

@@ -162,7 +162,7 @@ def decoded(settings: Settings, lines: list[Line]) -> tuple[list[Tokens], str, f
     translator = load_translator(settings)
     translator.warm_up(lines[:1])
     outputs = decode(translator, lines)
-    how = f"{translator.engine}, {translator.arithmetic}"
+    how = f"{translator.engine}, {translator.precision}"
     return outputs, how, 1000 * translator.statistics.total_seconds / len(lines)
 
 

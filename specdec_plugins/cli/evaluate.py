@@ -40,7 +40,7 @@ from specdec_plugins.evaluation.texts import Sentences
 from specdec_plugins.files.command import command, program, put
 from specdec_plugins.files.output import write_whole
 from specdec_plugins.inference import Translator, load_translator
-from specdec_plugins.inference.ctranslate2_model import (
+from specdec_plugins.inference.ctranslate2 import (
     convert_verifier,
     is_installed,
     refuse_languages,

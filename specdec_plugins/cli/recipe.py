@@ -16,7 +16,7 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
-from specdec_plugins.files.errors import RecipeError
+from specdec_plugins.files.errors import UsageError
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 """The project's own recipes, in a clone of it."""
@@ -69,7 +69,7 @@ def _find(name: str) -> Path:
     path = Path(name) if name.endswith(".yaml") else CONFIG / f"{name}.yaml"
     if not path.is_file():
         known = ", ".join(sorted(file.stem for file in CONFIG.glob("*.yaml"))) or "none here"
-        raise RecipeError(f"--recipe {name}: no such recipe ({known}); or give a file, NAME.yaml")
+        raise UsageError(f"--recipe {name}: no such recipe ({known}); or give a file, NAME.yaml")
     return path
 
 
@@ -78,12 +78,12 @@ def _read(path: Path) -> Groups:
         groups = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
     except (OSError, ValueError, yaml.YAMLError) as error:
         fault = " ".join(str(error).split())
-        raise RecipeError(f"{path}: cannot be read ({fault}); mend it") from error
+        raise UsageError(f"{path}: cannot be read ({fault}); mend it") from error
     if not isinstance(groups, dict) or not groups:
-        raise RecipeError(f"{path}: holds no settings; give a file of fairseq-hydra-train")
+        raise UsageError(f"{path}: holds no settings; give a file of fairseq-hydra-train")
     for group, settings in groups.items():
         if not isinstance(settings, dict):
-            raise RecipeError(f"{path}: {group} is no group of settings; write them below it")
+            raise UsageError(f"{path}: {group} is no group of settings; write them below it")
     return groups
 
 
@@ -107,7 +107,7 @@ def _flags(path: Path, groups: Groups, argv: Sequence[str]) -> Iterator[str]:
         remedy = "mend it"
         if isinstance(error, InterpolationToMissingValueError):
             remedy = f"give {flag_of(fault.rpartition('.')[2])}"
-        raise RecipeError(f"{path}: {error.full_key}: {fault}; {remedy}") from error
+        raise UsageError(f"{path}: {error.full_key}: {fault}; {remedy}") from error
     for group, settings in resolved.items():
         for field, value in settings.items() if settings.get("_name") == kinds[group] else ():
             if value not in (MISSING, None):
@@ -119,9 +119,9 @@ def _flag(name: str, flag: str, value: object) -> str:
     if value is True:
         return flag
     if value is False:
-        raise RecipeError(f"{name} is false, which no flag says; leave it out")
+        raise UsageError(f"{name} is false, which no flag says; leave it out")
     if isinstance(value, dict):
-        raise RecipeError(f"{name}: no flag says {value}; give a plain value")
+        raise UsageError(f"{name}: no flag says {value}; give a plain value")
     return f"{flag}={value}"
 
 

@@ -28,12 +28,11 @@ from tqdm import tqdm
 
 from specdec_plugins.files.command import command, program, tell
 from specdec_plugins.files.errors import InferenceError
-from specdec_plugins.files.lines import InputLines
 from specdec_plugins.files.lock import work_folder
 from specdec_plugins.inference import load_translator
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.settings import PLAIN
-from specdec_plugins.inference.ways import as_tuned
+from specdec_plugins.inference.tuned_modes import as_tuned
 from specdec_plugins.jobs.corpus import (
     FOLDER,
     describe_job,
@@ -79,11 +78,7 @@ def main(argv: Sequence[str]) -> None:
     if passed_over:
         logger.warning("passed over: %s", ", ".join(passed_over))
     settings = as_tuned(settings, args.threads)
-    # Whatever is wrong with the models is best said here, once, and before any worker starts.
-    translator = load_translator(replace(settings, **PLAIN))
-    for file in files.values():
-        with InputLines.open(str(file)) as lines:
-            translator.check_input(lines)
+    load_translator(replace(settings, **PLAIN))  # a fault of the models ends the job here, once
     corpus = read_corpus(files, args.output_path, args.shard_lines)
     about = describe_job(corpus, settings, args.seed, args.shard_lines)
     total = sum(file.lines for file in corpus)

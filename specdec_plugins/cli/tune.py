@@ -30,18 +30,17 @@ from tqdm import tqdm
 
 from specdec_plugins.evaluation.table import markdown, spread
 from specdec_plugins.evaluation.texts import read_text
-from specdec_plugins.evaluation.tuning import GREEDY, Trial, example, lines_to_try, list_ways
+from specdec_plugins.evaluation.tuning import GREEDY, Trial, example, lines_to_try, list_modes
 from specdec_plugins.files.command import command, program, put
 from specdec_plugins.files.errors import counted
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference.flags import TranslationParser, make_settings
 from specdec_plugins.inference.settings import Settings
-from specdec_plugins.inference.threads import choose_threads
-from specdec_plugins.inference.ways import Table, Timed, Way, describe, save_table
-from specdec_plugins.machine import processor_name
+from specdec_plugins.inference.tuned_modes import Mode, Table, Timed, describe, save_table
+from specdec_plugins.machine import choose_threads, processor_name
 
 PROG = program("tune.py")
-CTRANSLATED = Way(ar_backend="ctranslate2")
+CTRANSLATED = Mode(ar_backend="ctranslate2")
 CHECK_ROUNDS = 7
 SHOWN = {
     *("help", "data", "path", "AR_path", "engine", "precision", "cpu", "quiet"),
@@ -87,13 +86,13 @@ def main(argv: Sequence[str]) -> None:
             bar.set_description_str(what)
             bar.update()
 
-        trial = Trial(settings, list_ways(settings), note)
+        trial = Trial(settings, list_modes(settings), note)
         lines = read_text(args.input_path or example(settings.data), None)
         trial.load()
         found = {size: trial.run(size, lines_to_try(lines, size)) for size in sizes}
         checked = []
         for text, size, lines in _drawn(args.check, sizes, args.seed):
-            way = found[size][0].way
+            way = found[size][0].mode
             timed = trial.run(size, lines, CHECK_ROUNDS, (GREEDY, CTRANSLATED, way))
             checked.append(_table(f"{Path(text).name}, batch {size}", way, timed))
     made = datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -118,19 +117,19 @@ def _tell(
     yield f"{processor_name()}, {threads}, {settings.precision}, {settings.rule}"
     for size, timed in found.items():
         yield from _table(f"batch {size}", GREEDY, timed)
-        yield f"\nBatch {size}: {timed[0].way}."
+        yield f"\nBatch {size}: {timed[0].mode}."
     loaded = ", ".join(f"{name} {seconds:.1f}" for name, seconds in trial.seconds.items())
     yield f"\nSeconds to load, compile and convert: {loaded}."
     yield f"Kept for --controller auto in {path}."
 
 
-def _table(title: str, beside: Way, timed: Sequence[Timed]) -> Iterator[str]:
+def _table(title: str, beside: Mode, timed: Sequence[Timed]) -> Iterator[str]:
     """Yield a table of all ways; ``x`` is over one of them, within each round."""
-    base = next(item for item in timed if item.way == beside).milliseconds
+    base = next(item for item in timed if item.mode == beside).milliseconds
     yield ""
     rows = []
     for item in timed:
         ratios = [a / b for a, b in zip(base, item.milliseconds)]
         rounds = str(len(item.milliseconds))
-        rows.append([str(item.way), spread(item.milliseconds), spread(ratios, 2), rounds])
+        rows.append([str(item.mode), spread(item.milliseconds), spread(ratios, 2), rounds])
     yield from markdown((title, "ms a sentence", f"x {beside}", "rounds"), rows)

@@ -98,8 +98,8 @@ class StepTrace:
     q: list[float] | None = None
     """Each drafted token's probability to the drafter, among its candidates."""
     p_acc: list[float | None] | None = None
-    """min(1, p / q): for a sampled chain, the probability of acceptance if all tokens before are
-    accepted (Leviathan et al., ICML 2023, algorithm 1; the name is SpecDec++'s)."""
+    """min(1, p / q) where tokens are drawn: in a chain, the probability of acceptance if all tokens
+    before are accepted (Leviathan et al., ICML 2023, algorithm 1; the name is SpecDec++'s)."""
     head: list[float] | None = None
     """The acceptance head's estimate of that; None where no head was asked."""
 

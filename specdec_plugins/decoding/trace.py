@@ -38,6 +38,7 @@ class TraceRecorder(Observer):
         tokens, all_q = draft.tokens.tolist(), draft.chances()
         judged = judgement.verification, verified.tokens, verified.after
         all_p = judgement.rule.probabilities_of(*judged).tolist()
+        drawn = judgement.rule.draws
         head = None if predicted is None else predicted.tolist()
         for i, row in enumerate(result.rows):
             size, count = result.drafted[i], result.verified[i]
@@ -56,7 +57,7 @@ class TraceRecorder(Observer):
                 parents=parents,
                 p=p,
                 q=q,
-                p_acc=[None if a is None else _ratio(a, b) for a, b in zip(p, q)],
+                p_acc=[a if a is None else _ratio(a, b) for a, b in zip(p, q)] if drawn else None,
                 head=None if head is None else [_rounded(value) for value in head[i][:size]],
             )
             self._steps[row].append(step)

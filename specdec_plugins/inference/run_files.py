@@ -1,4 +1,4 @@
-"""The files that a run's output depends on, and what records say of them."""
+"""The files that a run's output depends on, and their record."""
 
 from __future__ import annotations
 
@@ -8,61 +8,51 @@ from pathlib import Path
 import specdec_plugins
 from specdec_plugins.checkpoints.head_file import find_head
 from specdec_plugins.files.lock import NamedPaths, check_paths
-from specdec_plugins.files.output import JsonObject, Location, file_digest
+from specdec_plugins.files.output import JsonObject, file_digest
 from specdec_plugins.inference.pair_folder import SEGMENTATION, files_in_folder
 from specdec_plugins.inference.settings import Settings
 
 
 def check_run(settings: Settings, outputs: NamedPaths, inputs: NamedPaths) -> None:
-    """:func:`check_paths` of a run, whose models are inputs.
+    """Check the paths of a run, whose models are inputs.
 
     Raises:
-        InferenceError: two are the same file.
+        InferenceError: an output is an input or another output.
     """
-    given = {
-        "--path": settings.path,
-        "--AR-path": settings.ar_path,
-        "--acceptance-head": getattr(settings.controller, "acceptance_head", None),
-        "PAIR": Path(settings.data) / SEGMENTATION,
+    named: dict[str, str | None] = {
+        f"the model's {name}": path for name, path in model_files(settings).items()
     }
-    named = [(f"the model's {name}", path) for name, path in model_files(settings).items()]
-    check_paths(outputs, [*inputs, *named, *given.items()])
+    named |= {"--path": settings.path, "PAIR": str(Path(settings.data) / SEGMENTATION)}
+    named["--acceptance-head"] = getattr(settings.controller, "acceptance_head", None)
+    check_paths(outputs, [*inputs, *named.items()])
 
 
 def model_files(settings: Settings) -> dict[str, str]:
-    """Return the files that the output depends on, by what they are: models, dictionaries,
-    codes."""
-    head = acceptance_head(settings)
+    """Return the models, dictionaries and codes that the output depends on, by name."""
+    head = getattr(settings.controller, "acceptance_head", None)
+    if settings.strategy != "specdec" or not settings.controller.asks_head:
+        head = None
+    elif head is None and settings.path is not None:
+        head = find_head(settings.path, settings.rule)
     files = {
         "drafter": settings.path if settings.drafts else None,
         "verifier": settings.ar_path,
         "acceptance_head": None if head is None else str(head),
     }
-    found = {name: path for name, path in files.items() if path}
-    for path in sorted(Path(settings.data).glob("dict.*.txt")):
-        found[path.name] = str(path)
-    found |= {Path(path).name: path for path in files_in_folder(settings.data).values()}
+    paths = {name: path for name, path in files.items() if path}
+    paths |= {path.name: str(path) for path in sorted(Path(settings.data).glob("dict.*.txt"))}
+    paths |= {Path(path).name: path for path in files_in_folder(settings.data).values()}
     for name, value in settings.encoder_options.items():
         if isinstance(value, str) and os.path.isfile(value):
-            found[name] = value
-    return found
-
-
-def acceptance_head(settings: Settings) -> Location | None:
-    """Return the file of the head that a run asks: the one given, or the one beside the drafter."""
-    if settings.strategy != "specdec" or not settings.controller.asks_head:
-        return None
-    path: Location | None = getattr(settings.controller, "acceptance_head", None)
-    if path is not None or settings.path is None:
-        return path
-    return find_head(settings.path, settings.rule)
+            paths[name] = value
+    return paths
 
 
 def describe_settings(settings: Settings, seed: int | None = None) -> JsonObject:
-    """This package's version; ``models``: the digests of the files that settings name; and
-    ``settings``: all else.
+    """Return the package's version, the models' digests, and all other settings.
 
-    ``seed``: None where it decides nothing.
+    Args:
+        seed: None where it decides nothing.
     """
     described = settings.describe()
     models = model_files(settings)

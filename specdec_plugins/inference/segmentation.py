@@ -17,24 +17,21 @@ from specdec_plugins.inference.text import Segmenters
 
 
 def build_segmenters(settings: Settings, languages: tuple[str, str]) -> Segmenters:
-    """Set up fairseq's tokenizer and BPE.
-
-    Args:
-        languages: source and target.
+    """Set up fairseq's tokenizer and BPE for source and target languages.
 
     Raises:
         InferenceError: one lacks its file or a package, or cannot be set up; names its flag.
     """
-    given = {n: value for n, value in settings.encoder_options.items() if value != MISSING}
-    options = Namespace(**{**files_in_folder(settings.data), **given})
+    known = {n: value for n, value in settings.encoder_options.items() if value != MISSING}
+    options = Namespace(**{**files_in_folder(settings.data), **known})
     options.tokenizer, options.bpe = settings.tokenizer, settings.bpe
     options.source_lang, options.target_lang = languages
     built = []
     for flag, build in (("tokenizer", encoders.build_tokenizer), ("bpe", encoders.build_bpe)):
-        _check_files_named(flag, options, settings.data)
+        _check_files(flag, options)
         try:
             built.append(build(options))
-        # Each has its own ways to fail: missing files, packages, options. The BPE reader exits.
+        # Each fails differently: missing files, packages, options. The BPE reader exits.
         except (Exception, SystemExit) as error:
             reason, name = one_line(error), getattr(options, flag)
             raise InferenceError(f"--{flag} {name}: cannot be set up ({reason})") from error
@@ -43,15 +40,14 @@ def build_segmenters(settings: Settings, languages: tuple[str, str]) -> Segmente
     return Segmenters(tokenizer, bpe, markers, settings.keep_bpe)
 
 
-def _check_files_named(kind: str, options: Namespace, folder: str) -> None:
-    """Refuse a tokenizer or BPE whose file is neither given nor found."""
+def _check_files(kind: str, options: Namespace) -> None:
+    """Refuse a tokenizer or BPE whose file is missing, or would be fetched."""
     name = getattr(options, kind)
     form = REGISTRIES[kind]["dataclass_registry"].get(name)
     for field in fields(form) if form else ():
         if field.default == MISSING and getattr(options, field.name, None) is None:
+            file = IN_FOLDER.get(field.name, ("its file",))[0]
             flag = f"--{field.name.replace('_', '-')}"
-            names = IN_FOLDER.get(field.name)
-            beside = f", or put it into {folder} as {names[0]}" if names else ""
-            raise InferenceError(f"--{kind} {name}: needs {flag}; give its file{beside}")
+            raise InferenceError(f"--{kind} {name}: give {flag}, or {file} beside the dictionaries")
         if "://" in str(getattr(options, field.name, field.default)):
             raise InferenceError(f"--{kind} {name}: {field.name} is an address; give a file of it")

@@ -1,18 +1,9 @@
-"""Lines in and out: bytes to text, text to dictionary ids, and back.
+"""Text to dictionary ids, and back.
 
-What becomes of unusual lines:
-
-- white space at its ends is dropped, as by ``fairseq-interactive``;
-- an empty or blank line gives an empty line, and no model is run for it;
-- a line longer than the encoder has positions for is cut to its first tokens, with a warning that
-  names the line; one that is many times as long is cut before it is segmented;
-- a word that is not in the dictionary becomes ``<unk>``; words that spell one of its special
-  symbols (``<s>``, ``</s>``) become that symbol, and ``<pad>``, which no model sees, is left out;
-- a line ends at a line feed and nowhere else, so that there are as many lines of output; a byte
-  order mark at the start of the input is dropped;
-- a carriage return within a line is a blank, where ``fairseq-interactive`` and
-  ``fairseq-preprocess`` end the line;
-- bytes that are no UTF-8 end the run, after all lines before them.
+White space at a line's ends is dropped, as by ``fairseq-interactive``; a blank line stays blank,
+and no model is run for it; a line longer than the encoder has positions for is cut, with a warning
+that names it; a carriage return or line feed within a line is a blank. Words that spell a special
+symbol (``<s>``, ``</s>``) become that symbol, but ``<pad>``, which no model sees, is left out.
 """
 
 from __future__ import annotations
@@ -41,7 +32,7 @@ class Segmenter(Protocol):
     """One of fairseq's tokenizers or BPEs."""
 
     def encode(self, x: str) -> str:
-        """Words, or pieces of them, with blanks between."""
+        """Return words, or pieces of them, with blanks between."""
         ...
 
     def decode(self, x: str) -> str:
@@ -50,7 +41,7 @@ class Segmenter(Protocol):
 
 
 class Segmenters(NamedTuple):
-    """What cuts a source, and joins an output again."""
+    """Tokenizer and BPE, which cut a source and join an output again."""
 
     tokenizer: Segmenter | None = None
     """fairseq's; None where text is tokenised already."""
@@ -73,11 +64,14 @@ class TextCodec:
         segmenters: Segmenters = Segmenters(),  # noqa: B008, of a tuple
         tokens: LanguageTokens = LanguageTokens(),  # noqa: B008, nobody changes it
     ) -> None:
-        """
+        """Set up a codec.
+
         Args:
-            source, target: dictionaries.
-            longest: most source tokens, EOS and the language included.
-            tokens: of the languages, which are in the dictionaries, but not in texts.
+            source: the source dictionary.
+            target: the target dictionary.
+            longest: the most source tokens, EOS and the language included.
+            segmenters: tokenizer and BPE.
+            tokens: languages, which are in the dictionaries, but not in texts.
 
         Raises:
             ValueError: unknown markers.
@@ -92,9 +86,8 @@ class TextCodec:
         self._warned = False
 
     def encode(self, line: Line) -> Tensor | None:
-        """``(tokens,)`` ids with EOS at the end, and the language; None for a line without
-        words."""
-        text = line.text.replace("\r", " ").strip()
+        """Return ``(tokens,)`` ids with EOS and the language; None for a line without words."""
+        text = LINE_ENDS.sub(" ", line.text).strip()
         if not text:
             return None
         segmented, whole = self._segment_beginning(text)
@@ -124,10 +117,10 @@ class TextCodec:
         return self.tokens.of_source(ids)
 
     def _segment_beginning(self, text: str) -> tuple[str, bool]:
-        """As much of a text, in tokens, as is needed, and whether it is all.
+        """Return as much of a text, in tokens, as is needed, and whether it is all.
 
-        A beginning suffices if it makes twice as many tokens as are kept: those are then the whole
-        text's, unless a single word is longer than the encoder has positions for.
+        A beginning suffices if it makes twice as many tokens as the encoder has positions for: the
+        first half are then the whole text's, unless a single word is longer than that.
         """
         size = CHARACTERS * self.longest
         while size < len(text):
@@ -138,8 +131,10 @@ class TextCodec:
         return self.segment(text), True
 
     def encode_prefix(self, text: str | None) -> Tensor:
-        """``(tokens,)`` ids of a target prefix, which is segmented already, after the language that
-        targets begin with; none of no text, if they begin with none.
+        """Return ``(tokens,)`` ids of a segmented target prefix, after the targets' language.
+
+        Raises:
+            ValueError: a word that the dictionary lacks.
         """
         words, target = tokenize_line(text or ""), self.target
         ids = [target.index(word) for word in words]
@@ -150,7 +145,7 @@ class TextCodec:
                     "words that it has, segmented as in training, with blanks between"
                 )
         forced = self.tokens.forced
-        # Somebody may have named the language, too.
+        # The prefix may name the language, too.
         ids = ids if ids[: len(forced)] == forced else [*forced, *ids]
         return torch.tensor(ids, dtype=torch.long)
 

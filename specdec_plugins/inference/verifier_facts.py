@@ -1,4 +1,4 @@
-"""What a verifier is, in lines to read."""
+"""Facts about a loaded verifier, as lines to read."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from collections.abc import Iterator
 
 from fairseq.modules import LearnedPositionalEmbedding
 
-from specdec_plugins.checkpoints.multilingual import LanguageTokens
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.files.errors import counted
-from specdec_plugins.inference.text import TextCodec
 from specdec_plugins.inference.translator import Translator
 
 
 def describe(translator: Translator) -> Iterator[str]:
-    """The encoder, the decoder and the dictionaries of a translator whose steps are our own."""
+    """Yield a line each for encoder, decoder, dictionaries and language tokens."""
     assert isinstance(translator.generator, SpeculativeGenerator)
     model = translator.generator.model
     assert model is not None
@@ -36,22 +34,16 @@ def describe(translator: Translator) -> Iterator[str]:
     }
     everywhere = list(map(id, tables.values()))
     shared = [name for name, table in tables.items() if everywhere.count(id(table)) > 1]
-    codec, languages = translator.codec, translator.settings
+    codec, settings = translator.codec, translator.settings
     yield (
-        f"dictionaries: {languages.source_lang} {len(codec.source)} and "
-        f"{languages.target_lang} {len(codec.target)} entries; "
+        f"dictionaries: {settings.source_lang} {len(codec.source)} and "
+        f"{settings.target_lang} {len(codec.target)} entries; "
         + (f"{', '.join(shared)} share a table" if shared else "tables are separate")
     )
-    if codec.tokens != LanguageTokens():
-        yield f"language tokens: {', '.join(_language_tokens(codec))}"
-
-
-def _language_tokens(codec: TextCodec) -> Iterator[str]:
-    """Which token stands where, in a multilingual model's direction."""
     tokens = codec.tokens
     if tokens.source is not None:
         where = "in place of a source's EOS" if tokens.replace_eos else "before a source"
-        yield f"{codec.source[tokens.source]} {where}"
+        yield f"language token: {codec.source[tokens.source]} {where}"
     if tokens.target is not None:
-        where = "in place of" if tokens.replace_eos else "forced after"
-        yield f"{codec.target[tokens.target]} {where} the EOS that a target begins with"
+        where = "in place of" if tokens.replace_eos else "after"
+        yield f"language token: {codec.target[tokens.target]} {where} the first EOS of targets"

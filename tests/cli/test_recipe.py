@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from specdec_plugins.cli import train
 from specdec_plugins.cli.recipe import CONFIG, flag_of, with_recipe
-from specdec_plugins.files.errors import RecipeError
+from specdec_plugins.files.errors import UsageError
 
 RECIPES = sorted(CONFIG.glob("*.yaml"))
 REFERENCE = re.compile(r"\$\{(\w+)\.(\w+)\}")
@@ -127,7 +127,7 @@ def test_flags_of_fields() -> None:
 def test_a_file_that_is_no_recipe_is_named(tmp_path: Path, text: str, fault: str) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text(text, "utf-8")
-    with pytest.raises(RecipeError) as caught:
+    with pytest.raises(UsageError) as caught:
         flags(str(path))
     assert str(caught.value).startswith(f"{path}: ")
     assert fault in str(caught.value)

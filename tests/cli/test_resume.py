@@ -16,8 +16,7 @@ from inference_runs import SENTENCES, RunScript, lines_of, one_error
 from specdec_plugins.cli import inference as script
 from specdec_plugins.files.lines import OutputLines
 from specdec_plugins.inference import Settings, load_translator
-from specdec_plugins.inference.trace_file import SentenceTrace, read_trace
-from specdec_plugins.inference.trace_report import TraceTotals
+from specdec_plugins.inference.trace_page import SentenceTrace, TraceTotals, read_trace
 from specdec_plugins.inference.translator import Translator
 
 pytest_plugins = ["inference_runs"]
@@ -74,9 +73,9 @@ def test_batches_of_a_resumed_run_are_those_of_the_first(
     batches: list[list[str]] = []
     decode = Translator._decode
 
-    def noted(self: Translator, texts: list[str], sources: Any) -> Any:
-        batches.append(texts)
-        return decode(self, texts, sources)
+    def noted(self: Translator, items: list[Any]) -> Any:
+        batches.append([item.line.text for item in items])
+        return decode(self, items)
 
     monkeypatch.setattr(Translator, "_decode", noted)
     usual = {"batch": "2", "input_path": str(source), "strategy": "AR", "max_len_b": "3"}

@@ -124,6 +124,5 @@ def test_no_longer_than_the_encoder_takes(positions: int) -> None:
 
 
 def test_nothing_to_do() -> None:
-    assert warm_up(make("constant", EagerEngine("float64")), DICTIONARY, 2, 1024) == 0
     prepared = make("oracle", Noting())
     assert warm_up(prepared, DICTIONARY, 2, 1024) == 0

@@ -29,8 +29,7 @@ from specdec_plugins.files.errors import InferenceError, counted
 from specdec_plugins.files.lines import Line
 from specdec_plugins.files.output import JsonObject, file_digest, write_json, write_whole
 from specdec_plugins.inference import Settings, load_translator
-from specdec_plugins.inference.ctranslate2_ar import obstacle
-from specdec_plugins.inference.ctranslate2_model import is_installed
+from specdec_plugins.inference.ctranslate2 import obstacle
 from specdec_plugins.inference.pair_folder import DRAFTER, ENCODERS, IN_FOLDER, SEGMENTATION
 from specdec_plugins.inference.settings import CTRANSLATE2, PLAIN
 from specdec_plugins.inference.verifier_facts import describe
@@ -136,7 +135,7 @@ def distil_command(job: PairJob) -> Command:
     layout, backend = job.layout, "ours"
     about = {"device": job.verifier.device, "limits": text.LIMITS, "batch": BATCH}
     about["precision"] = "float32" if job.on_cpu else "float16"
-    if is_installed() and obstacle(job.settings(**about)) is None:
+    if obstacle(job.settings(**about)) is None:
         backend = CTRANSLATE2
     flags: list[object] = [layout.pair, "--AR-path", layout.verifier, "--strategy", "AR"]
     flags += ["--AR-backend", backend, "--batch", BATCH, "--segmented", "--keep-bpe", "--quiet"]

@@ -18,26 +18,17 @@ from specdec_plugins.host.fairseq_types import Sample
 if TYPE_CHECKING:
     from fairseq.data import Dictionary
 
-LONGEST = 32
-"""Source tokens of the longest made-up sentence; real ones rarely have more."""
-RECORDED = (32, 64, 128)
-"""Source tokens of made-up sentences where each size is recorded."""
+LONGEST, RECORDED = 32, (32, 64, 128)
+"""Source tokens of the longest made-up sentence, and those where each size is recorded."""
 
 
 def warm_up(
     generator: SpeculativeGenerator, source: Dictionary, rows: int, positions: int
 ) -> float:
-    """Decode made-up sentences of common sizes, for which an engine that pads, or a GPU, compiles;
-    on a host also our own loops are compiled.
+    """Decode made-up batches of ``rows`` sentences in common sizes, for which engines and loops
+    compile, and of at most ``positions`` source tokens; return the seconds it took.
 
     Controllers, statistics and torch's random numbers stay as they were.
-
-    Args:
-        rows: sentences of a batch.
-        positions: the largest number of source tokens, EOS included, that the models take.
-
-    Returns:
-        The seconds it took; 0 for an oracle.
     """
     sizes, limits = generator.engines.verifier.sizes, generator.limits
     device = next(generator.models[0].parameters()).device

@@ -7,6 +7,7 @@ so that the same command finds nothing to do and another one is refused.
 
 from __future__ import annotations
 
+import json
 import os
 from contextlib import suppress
 from itertools import islice
@@ -14,16 +15,12 @@ from pathlib import Path
 
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import InputLines, OutputLines
-from specdec_plugins.files.output import (
-    JsonObject,
-    as_read,
-    differing,
-    file_digest,
-    read_json,
-    write_json,
-)
+from specdec_plugins.files.output import JsonObject, as_read, differing, file_digest, write_json
 from specdec_plugins.inference.run_files import describe_settings
 from specdec_plugins.inference.settings import Settings
+
+OURS = "specdec_plugins"
+"""A name that every description has."""
 
 
 def describe_run(settings: Settings, seed: int, lines: InputLines) -> JsonObject:
@@ -66,11 +63,11 @@ class Resume:
 
     def _read(self, path: Path) -> JsonObject | None:
         try:
-            before: JsonObject = read_json(path)
-            before["specdec_plugins"]  # as every description has
+            before: JsonObject = json.loads(path.read_bytes())
+            before[OURS]
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise InferenceError(f"{path}: is not ours, and in the way; move it away") from error
         return before
 

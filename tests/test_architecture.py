@@ -31,13 +31,13 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 166,
     "checkpoints": 1905,
-    "cli": 1370,
+    "cli": 1274,
     "criterions": 524,
     "data": 136,
     "decoding": 5769,
     "engines": 1429,
     "evaluation": 1714,
-    "files": 649,
+    "files": 648,
     "host": 390,
     "inference": 2309,
     "jobs": 1749,
@@ -45,8 +45,8 @@ CEILINGS = {
     "tasks": 769,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 166
-MAX_CLAUSES = 37
+MAX_FILES = 165
+MAX_CLAUSES = 36
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""
 UPWARD = {"checkpoints.head_file": {"decoding"}}

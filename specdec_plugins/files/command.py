@@ -36,6 +36,13 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {' '.join(message.split())}\n")
 
 
+def positive(text: str) -> int:
+    """Return a whole number of at least 1, as the type of a flag."""
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: must be at least 1")
+    return value
+
+
 def program(script: str) -> str:
     """Return the name of a command as it was called: ``specdec-…``, else its script."""
     called = Path(sys.argv[0]).name

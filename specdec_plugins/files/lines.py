@@ -91,11 +91,7 @@ class InputLines:
             self._fault = error
 
     def check(self, remedy: str = "") -> None:
-        """Raise the fault that ended the input early, if there was one; ``remedy`` is added.
-
-        Raises:
-            InferenceError: the fault.
-        """
+        """Raise the fault that ended the input early, if there was one; ``remedy`` is added."""
         if self._fault is not None:
             raise InferenceError(f"{self._fault}{remedy}") from self._fault
 
@@ -127,11 +123,7 @@ class OutputLines:
                 self.done = complete_lines(path)[0]
 
     def __enter__(self) -> OutputLines:
-        """Begin to write: after the lines that stay, and over everything else.
-
-        Raises:
-            InferenceError: the file cannot be opened.
-        """
+        """Begin to write: after the lines that stay, and over everything else."""
         with explained(f"{self._flag} {self.path}: cannot be written to"):
             if self.path == STANDARD:
                 self._file = open(sys.stdout.fileno(), "wb", buffering=0, closefd=False)

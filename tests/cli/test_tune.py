@@ -244,7 +244,7 @@ def test_what_is_stale_or_of_others_is_not_believed(
 def test_what_is_to_be_found_out_is_not_given(
     pair: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for given in ("--strategy", "AR"), ("--controller", "tree"), ("--batch", "0"):
+    for given in ("--strategy", "AR"), ("--controller", "tree"):
         assert tune.main(flags(pair, *given)) == 2
         error = capfd.readouterr().err
         assert error.startswith("tune.py: --")

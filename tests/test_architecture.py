@@ -31,7 +31,7 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 166,
     "checkpoints": 1905,
-    "cli": 1274,
+    "cli": 1273,
     "criterions": 524,
     "data": 136,
     "decoding": 5769,

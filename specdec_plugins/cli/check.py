@@ -173,11 +173,8 @@ def next_steps(settings: Settings, args: argparse.Namespace) -> str:
         options = {"AR-path": path, "strategy": "AR", "tokenizer": settings.tokenizer}
         options |= {"bpe": settings.bpe, **settings.encoder_options}
     options |= {"source-lang": args.source_lang, "target-lang": args.target_lang}
-    flags = ((name.replace("_", "-"), str(value)) for name, value in options.items() if value)
-    words = [
-        "specdec-translate",
-        settings.data,
-        *(word for name, value in flags for word in (f"--{name}", value)),
-    ]
+    words = ["specdec-translate", settings.data]
+    for name, value in options.items():
+        words += [f"--{name.replace('_', '-')}", str(value)] if value else []
     drafter = "" if pair else "  and a drafter for it, which makes it faster: docs/training.md\n"
     return f"  {shlex.join(words)} < FILE\n{drafter}"

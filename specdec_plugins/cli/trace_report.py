@@ -29,9 +29,8 @@ def main(argv: Sequence[str]) -> None:
     parser = Parser(PROG, __doc__)
     parser.add_argument("trace", metavar="TRACE", help="a file that inference.py --trace wrote")
     parser.add_argument("output", metavar="OUTPUT", help="the page to write")
-    parser.add_argument(
-        "--limit", metavar="N", type=int, default=1000, help="lines to show; all are counted (1000)"
-    )
+    limit = "lines to show; all are counted (1000)"
+    parser.add_argument("--limit", metavar="N", type=int, default=1000, help=limit)
     args = parser.parse_args(argv)
     with reserved([("OUTPUT", args.output)], [("TRACE", args.trace)]):
         sentences = tqdm(read_trace(args.trace), unit="line", disable=None)

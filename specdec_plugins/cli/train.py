@@ -124,7 +124,7 @@ def _read(path: Path) -> Groups:
 
 
 def _flags(path: Path, groups: Groups, argv: Sequence[str]) -> Iterator[str]:
-    """Yield a recipe's flags, but of groups of which ``argv`` chooses another kind."""
+    """Yield a recipe's flags, without groups whose kind ``argv`` chooses anew."""
     flags = {
         (group, field): flag_of(field) if field != "_name" else CHOICES.get(group, flag_of(group))
         for group, settings in groups.items()

@@ -14,7 +14,6 @@ from specdec_plugins.decoding.acceptance import (
     SamplingRule,
     StrictRule,
 )
-from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.statistics import DecodingStatistics
 from specdec_plugins.inference import Settings, Translator, load_translator
@@ -85,9 +84,7 @@ def test_strict_output_is_beam_1(batch: int, controller: str) -> None:
     assert all(expected)
 
 
-@pytest.mark.parametrize(
-    ("rule", "lines"), [(RELAXED, len(SOURCES)), (SamplingRule(Sampling()), 16)]
-)
+@pytest.mark.parametrize(("rule", "lines"), [(RELAXED, len(SOURCES)), (SamplingRule(), 16)])
 def test_the_rules_head_is_found_beside_the_drafter(rule: AcceptanceRule, lines: int) -> None:
     """Stopping early, it discards less, and accepts not much less."""
     _, other = decoded("specdec", 8, rule, "constant", lines)

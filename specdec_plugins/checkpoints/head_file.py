@@ -11,7 +11,7 @@ import torch
 from specdec_plugins.checkpoints.archive import check_weights, load_archive
 from specdec_plugins.checkpoints.config import saved_fields
 from specdec_plugins.checkpoints.loading import load_state, save_state
-from specdec_plugins.decoding.acceptance import RULE_OPTIONS, AcceptanceRule, Scoring, choose_rule
+from specdec_plugins.decoding.acceptance import RULES, AcceptanceRule, Scoring, choose_rule
 from specdec_plugins.decoding.controllers.base import Controller, Head
 from specdec_plugins.decoding.options import option_types
 from specdec_plugins.files.errors import CheckpointError, ConfigError
@@ -133,7 +133,7 @@ def _settings(path: Location, saved: object) -> HeadSettings:
     if not isinstance(saved, dict):
         raise CheckpointError(f"{path}: not an acceptance head; {REMEDY}")
     try:
-        kinds = option_types(*RULE_OPTIONS)
+        kinds = option_types(*RULES)
         settings = HeadSettings.from_file(saved_fields(saved, HeadSettings, kinds))
         scales = settings.temperature, settings.rule_temperature, settings.repetition_penalty
         sizes = settings.channels, settings.block_size, settings.layers + 1

@@ -72,7 +72,7 @@ class TranslatorJob:
             figures["memory"] = torch.cuda.max_memory_allocated()
         if ours:
             figures |= {name: getattr(log, name) for name in COUNTS}
-            figures["control_seconds"] = log.stopwatch.seconds().get("control", 0.0)
+            figures["control_seconds"] = log.stopwatch.seconds["control"]
             columns |= {
                 "steps": [len(result.accepted) for result in results],
                 "accepted_tokens": [sum(result.accepted) for result in results],

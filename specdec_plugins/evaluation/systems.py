@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from specdec_plugins.decoding.acceptance import RULE_OPTIONS, StrictRule, choose_rule
+from specdec_plugins.decoding.acceptance import RULES, StrictRule, choose_rule
 from specdec_plugins.decoding.controllers.base import CONTROLLERS, controller_of
 from specdec_plugins.decoding.controllers.simple import Constant
 from specdec_plugins.decoding.limits import GenerationLimits
@@ -75,7 +75,7 @@ def parse_system(text: str, base: Settings, options: Mapping[str, Any] | None = 
     kinds = get_type_hints(Settings)
     own = _taken(values, {key: kinds[key] for key in SETTINGS})
     limits = replace(base.limits, **_taken(values, get_type_hints(GenerationLimits)))
-    asked = _taken(values, option_types(*RULE_OPTIONS))
+    asked = _taken(values, option_types(*RULES))
     rule = choose_rule({**base.rule.values, **asked}) if asked else base.rule
     compute_type = None
     if name == FAIRSEQ:

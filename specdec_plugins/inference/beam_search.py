@@ -100,5 +100,4 @@ def build_beam_search(
         unnormalized=not limits.normalize_scores,
     )
     verifier.prepare_for_inference_(Namespace(generation=options))
-    limits.check_positions(int(verifier.max_decoder_positions()))
     return BeamSearchGenerator(task.build_generator([verifier], options))

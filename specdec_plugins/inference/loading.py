@@ -25,7 +25,7 @@ from specdec_plugins.decoding.build import (
 )
 from specdec_plugins.decoding.controllers.base import Head
 from specdec_plugins.decoding.generator import SpeculativeGenerator
-from specdec_plugins.decoding.trace import TraceRecorder
+from specdec_plugins.decoding.step_result import TraceRecorder
 from specdec_plugins.decoding.warm_up import warm_up
 from specdec_plugins.engines.choice import choose_engines
 from specdec_plugins.engines.engine import Engine, Engines

@@ -17,7 +17,6 @@ from specdec_plugins.decoding.acceptance import (
     Scoring,
     StrictRule,
 )
-from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.controllers.simple import AcceptanceHeadController
 from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.models.acceptance_head import AcceptanceHead, fingerprint
@@ -81,7 +80,7 @@ def test_heads_of_before_sampling_are_read(saved: Path) -> None:
 
 
 class TestSampling:
-    RULE = SamplingRule(Sampling(topk=3))
+    RULE = SamplingRule(sampling_topk=3)
 
     @pytest.fixture
     def saved(self, tmp_path: Path) -> Path:

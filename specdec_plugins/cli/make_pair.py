@@ -114,11 +114,7 @@ def job_of(args: argparse.Namespace) -> PairJob:
 
 
 def run(words: Command) -> str:
-    """Run a command of this package in this process; return what it prints.
-
-    Raises:
-        SpecdecError: it failed.
-    """
+    """Run a command of this package in this process; return what it prints."""
     name, *arguments = map(str, words)
     main = import_module(f"specdec_plugins.cli.{MODULES[name]}").main
     with redirect_stdout(io.StringIO()) as printed:

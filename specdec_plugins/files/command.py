@@ -128,12 +128,7 @@ def tell(text: str) -> None:
 
 
 def put(text: str) -> None:
-    """Write to standard output, at once.
-
-    Raises:
-        BrokenPipeError: nobody reads it any more.
-        InferenceError: it cannot be written to.
-    """
+    """Write to standard output, at once."""
     try:
         print(text, end="", flush=True)
     except OSError as error:

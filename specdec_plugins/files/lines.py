@@ -46,11 +46,7 @@ class InputLines:
 
     @classmethod
     def open(cls, path: str, flag: str = "--input-path") -> InputLines:
-        """Return the lines of a file that ``flag`` names, or of standard input for ``-``.
-
-        Raises:
-            InferenceError: it cannot be opened.
-        """
+        """Return the lines of a file that ``flag`` names, or of standard input for ``-``."""
         if path == STANDARD:
             if sys.stdin is None:
                 raise InferenceError(f"{flag} -: standard input is closed")
@@ -103,11 +99,7 @@ class OutputLines:
     """
 
     def __init__(self, path: str, resume: bool = False, flag: str = "--output-path") -> None:
-        """Look at the output; ``-`` is standard output.
-
-        Raises:
-            InferenceError: it cannot be read, or not be resumed.
-        """
+        """Look at the output; ``-`` is standard output."""
         self.path, self._flag = path, flag
         self.resumable = path != STANDARD and (os.path.isfile(path) or not os.path.exists(path))
         """True if it is, or will be, an ordinary file."""
@@ -135,12 +127,7 @@ class OutputLines:
         return self
 
     def write(self, text: str) -> None:
-        """Write a line through to the system.
-
-        Raises:
-            BrokenPipeError: nobody reads standard output any more.
-            InferenceError: it cannot be written.
-        """
+        """Write a line through to the system."""
         assert self._file is not None
         line = rest = memoryview(f"{text}\n".encode())
         try:

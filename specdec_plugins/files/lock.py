@@ -31,9 +31,6 @@ def check_paths(outputs: NamedPaths, inputs: NamedPaths) -> None:
 
     Only ordinary files count: a terminal or ``/dev/null`` may be several of them. Standard output
     and error count as outputs, which may be the same.
-
-    Raises:
-        InferenceError: two are the same file.
     """
     taken = {_identity(path): f"{name} {path}" for name, path in inputs if path is not None}
     streams = {_identity(1): "standard output", _identity(2): "standard error"}
@@ -57,11 +54,7 @@ def _identity(path: Location | int) -> object:
 
 @contextmanager
 def locked(output: Location, file: Location) -> Iterator[None]:
-    """Have an output for this run alone; its lock ``file`` is free when the process ends.
-
-    Raises:
-        InferenceError: another run has it, or its folder cannot be written to.
-    """
+    """Have an output for this run alone; its lock ``file`` is free when the process ends."""
     if os.path.isfile(file) and os.path.getsize(file):
         raise InferenceError(f"{os.fspath(file)}: is not a lock of ours; move it away")
     lock = FileLock(file, timeout=0)
@@ -84,9 +77,6 @@ def reserved(outputs: NamedPaths, inputs: NamedPaths = ()) -> Iterator[None]:
     """Have outputs for this run alone, from before it looks at them.
 
     Standard output, devices and FIFOs may be written to by several.
-
-    Raises:
-        InferenceError: an output is an input or another output, or another run has it.
     """
     outputs = list(outputs)
     check_paths(outputs, inputs)
@@ -113,9 +103,6 @@ def work_folder(
     Args:
         mark: the file in it, or in a folder in it, that describes the run.
         about: this run's description.
-
-    Raises:
-        InferenceError: it holds something else, or another run's work, or another run has it.
     """
     fault = f"{flag} {output}"
     with explained(f"{fault}: cannot be written to", "name a folder that can"):

@@ -57,11 +57,7 @@ def whole_file(path: Location) -> Iterator[IO[bytes]]:
 
 
 def write_whole(path: Path, chunks: Iterable[bytes], flag: str | None = None) -> None:
-    """Write a whole file, and make its folder; ``flag`` names it in messages.
-
-    Raises:
-        InferenceError: it cannot be written.
-    """
+    """Write a whole file, and make its folder; ``flag`` names it in messages."""
     name = path if flag is None else f"{flag} {path}"
     with explained(f"{name}: cannot be written", "name a path that can"):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,21 +66,12 @@ def write_whole(path: Path, chunks: Iterable[bytes], flag: str | None = None) ->
 
 
 def write_json(path: Path, value: object, flag: str | None = None) -> None:
-    """Write a value as JSON, whole or not at all; ``flag`` names it in messages.
-
-    Raises:
-        InferenceError: it cannot be written.
-    """
+    """Write a value as JSON, whole or not at all; ``flag`` names it in messages."""
     write_whole(path, [json.dumps(as_read(value), indent=1).encode(), b"\n"], flag)
 
 
 def read_json(path: Path) -> Any:
-    """Return the content of a JSON file.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is no JSON, or larger or deeper than any file of ours.
-    """
+    """Return the content of a JSON file."""
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST + 1)
@@ -125,11 +112,7 @@ def _differences(first: object, second: object, name: str) -> Iterator[str]:
 
 
 def file_digest(path: Location) -> str:
-    """Return the SHA-256 of a file; a file that did not change is read once.
-
-    Raises:
-        InferenceError: it cannot be read.
-    """
+    """Return the SHA-256 of a file; a file that did not change is read once."""
     with explained(f"{path}: cannot be read", "check the path"):
         status = os.stat(path)
         return _digest(os.fspath(path), status.st_ino, status.st_size, status.st_mtime_ns)

@@ -91,9 +91,6 @@ class CTranslate2Generator:
             verifier: on the CPU, in float32, wherever CTranslate2 is to run it.
             dictionaries: the source's and the target's.
             rows: sentences of a batch, for which the number of threads is chosen.
-
-        Raises:
-            ConversionError: CTranslate2 cannot take the verifier.
         """
         self.positions = int(verifier.max_decoder_positions())
         self.statistics = DecodingStatistics()
@@ -110,11 +107,7 @@ class CTranslate2Generator:
         prefix_tokens: Tensor | None = None,
         bos_token: int | None = None,
     ) -> list[list[Hypothesis]]:
-        """Translate a batch; ``models`` is fairseq's argument, the generator has its own.
-
-        Raises:
-            ValueError: lines have target prefixes.
-        """
+        """Translate a batch; ``models`` is fairseq's argument, the generator has its own."""
         if prefix_tokens is not None or bos_token is not None:
             raise ValueError(
                 f"target_prefix: lines have their own, and {CTRANSLATE2} decodes; load the "
@@ -161,10 +154,6 @@ def load_model(
     """Return a ``ctranslate2.Translator``, and its number of threads.
 
     ``rows``: sentences of the batches to come, by which threads are tried.
-
-    Raises:
-        ConversionError: CTranslate2 has no such model, or makes something else of it.
-        OSError: there is no room to write the model.
     """
     source, target = dictionaries
     longest = int(min(verifier.encoder.max_positions(), verifier.decoder.max_positions()))
@@ -241,11 +230,7 @@ def symbols(dictionary: Dictionary, ids: Tensor) -> list[str]:
 
 
 def refuse_languages(tokens: LanguageTokens) -> None:
-    """Refuse language tokens, which CTranslate2 does not put where fairseq does.
-
-    Raises:
-        ConversionError: the verifier has some.
-    """
+    """Refuse language tokens, which CTranslate2 does not put where fairseq does."""
     if tokens != LanguageTokens():
         raise ConversionError("it cannot do language tokens")
 
@@ -258,9 +243,6 @@ def convert_verifier(
     Args:
         verifier: on the CPU, in float32, without gradients.
         folder: is made; must not be there.
-
-    Raises:
-        ConversionError: CTranslate2 has no such model.
     """
     from ctranslate2.converters import fairseq as converter
     from ctranslate2.specs import TransformerSpec, transformer_spec

@@ -201,12 +201,7 @@ def _models_and_text(args: Namespace) -> JsonObject:
 
 
 def make_settings(args: Namespace) -> Settings:
-    """Return the settings of a parsed command line.
-
-    Raises:
-        ValueError: a value that cannot be, by its flag.
-        CheckpointError: ``--path`` names two checkpoints that are no pair.
-    """
+    """Return the settings of a parsed command line."""
     for name, flag, nothing in (*REFUSED, *NOT_OF_TEXT):
         if (value := getattr(args, name)) is not None and value != nothing:
             raise ValueError(

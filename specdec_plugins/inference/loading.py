@@ -108,11 +108,7 @@ def _by_our_loop(settings: Settings, reason: str) -> Translator:
 
 
 def build_task(settings: Settings) -> TranslationSpecdecTask:
-    """Return the task that lends languages and dictionaries to both models.
-
-    Raises:
-        InferenceError: a dictionary or language that is missing.
-    """
+    """Return the task that lends languages and dictionaries to both models."""
     languages = _languages(settings)
     dictionaries = [_load_dictionary(settings, language, languages) for language in languages]
     cfg = TranslationSpecdecConfig(

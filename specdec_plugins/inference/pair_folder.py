@@ -56,12 +56,7 @@ def segmentation_beside(folder: Path) -> JsonObject:
 
 
 def pair_settings(folder: Path) -> JsonObject:
-    """Return the settings of a run that a pair's folder decides: models, tokenizer and BPE.
-
-    Raises:
-        InferenceError: ``segmentation.json`` names files elsewhere, or is no such file.
-        ValueError: it is no JSON.
-    """
+    """Return the settings of a run that a pair's folder decides: models, tokenizer and BPE."""
     folder = folder_of_pair(folder)
     return {
         "data": str(folder),
@@ -78,9 +73,6 @@ def verifier_settings(verifier: Path, dictionaries: Path | None) -> JsonObject:
     Args:
         verifier: a checkpoint, or the folder of a pair.
         dictionaries: their folder, if it is not that of the checkpoint.
-
-    Raises:
-        InferenceError: the checkpoint or the dictionaries are missing.
     """
     path = folder_of_pair(verifier) / VERIFIER if verifier.is_dir() else verifier
     data = dictionaries or path.parent

@@ -30,9 +30,6 @@ def full_report(translator: Translator, resumed_after: int = 0, **run: object) -
     Args:
         resumed_after: lines of an earlier run, whose figures are not among these.
         run: more to record under ``settings``, such as the seed.
-
-    Raises:
-        InferenceError: a file that was used cannot be read any more.
     """
     settings = translator.settings
     absent = UNJUDGED if settings.strategy == "drafter" else ()

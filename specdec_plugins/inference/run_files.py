@@ -14,11 +14,7 @@ from specdec_plugins.inference.settings import Settings
 
 
 def check_run(settings: Settings, outputs: NamedPaths, inputs: NamedPaths) -> None:
-    """Check the paths of a run, whose models are inputs.
-
-    Raises:
-        InferenceError: an output is an input or another output.
-    """
+    """Check the paths of a run, whose models are inputs."""
     named: dict[str, str | None] = {
         f"the model's {name}": path for name, path in model_files(settings).items()
     }

@@ -17,11 +17,7 @@ from specdec_plugins.inference.text import Segmenters
 
 
 def build_segmenters(settings: Settings, languages: tuple[str, str]) -> Segmenters:
-    """Set up fairseq's tokenizer and BPE for source and target languages.
-
-    Raises:
-        InferenceError: one lacks its file or a package, or cannot be set up; names its flag.
-    """
+    """Set up fairseq's tokenizer and BPE for source and target languages."""
     known = {n: value for n, value in settings.encoder_options.items() if value != MISSING}
     options = Namespace(**{**files_in_folder(settings.data), **known})
     options.tokenizer, options.bpe = settings.tokenizer, settings.bpe

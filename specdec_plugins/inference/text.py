@@ -72,9 +72,6 @@ class TextCodec:
             longest: the most source tokens, EOS and the language included.
             segmenters: tokenizer and BPE.
             tokens: languages, which are in the dictionaries, but not in texts.
-
-        Raises:
-            ValueError: unknown markers.
         """
         try:
             post_process("", segmenters.markers)
@@ -131,11 +128,7 @@ class TextCodec:
         return self.segment(text), True
 
     def encode_prefix(self, text: str | None) -> Tensor:
-        """Return ``(tokens,)`` ids of a segmented target prefix, after the targets' language.
-
-        Raises:
-            ValueError: a word that the dictionary lacks.
-        """
+        """Return ``(tokens,)`` ids of a segmented target prefix, after the targets' language."""
         words, target = tokenize_line(text or ""), self.target
         ids = [target.index(word) for word in words]
         for word, index in zip(words, ids):

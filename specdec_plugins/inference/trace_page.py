@@ -43,11 +43,7 @@ class SentenceTrace:
 
     @classmethod
     def from_json(cls, line: str | bytes) -> SentenceTrace:
-        """Read a line.
-
-        Raises:
-            ValueError: the line is no trace of a sentence.
-        """
+        """Read a line."""
         try:
             # Not msgspec's decoder, which refuses "\ud800": text may hold half of a pair.
             sentence = msgspec.convert(json.loads(line), cls)
@@ -68,9 +64,6 @@ def open_trace(path: str, output: OutputLines, resume: bool) -> OutputLines:
 
     Write a sentence's trace before its output, so that a run that is stopped never leaves an output
     without its trace.
-
-    Raises:
-        InferenceError: it cannot be written to, or does not go with the output that is there.
     """
     if path == STANDARD:
         raise InferenceError("--trace -: cannot go to standard output; name a file")

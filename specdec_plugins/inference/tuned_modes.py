@@ -92,11 +92,7 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def describe(settings: Settings, threads: int) -> JsonObject:
-    """Return everything that a table depends on, apart from the batch size.
-
-    Raises:
-        InferenceError: a model cannot be read.
-    """
+    """Return everything that a table depends on, apart from the batch size."""
     models = {"verifier": settings.ar_path, "drafter": settings.path}
     library = {CTRANSLATE2: version(CTRANSLATE2)} if is_installed() else {}
     prefix = settings.target_prefix
@@ -128,11 +124,7 @@ def _folder() -> Path:
 
 
 def save_table(table: Table) -> Path:
-    """Store a table in place of an older one; return its file.
-
-    Raises:
-        InferenceError: it cannot be written.
-    """
+    """Store a table in place of an older one; return its file."""
     path = table_path(table.key)
     make_cache_folder()
     write_json(path, msgspec.to_builtins(table))
@@ -163,9 +155,6 @@ def as_tuned(settings: Settings, threads: int | None = None) -> Settings:
 
     Args:
         threads: that are to decode; None is torch's number.
-
-    Raises:
-        InferenceError: a model cannot be read.
     """
     auto = settings.strategy == "specdec" and settings.controller == Auto()
     greedy = settings.strategy == "AR" and settings.ar_backend == "auto"

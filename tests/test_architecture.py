@@ -31,21 +31,21 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 166,
     "checkpoints": 1905,
-    "cli": 1269,
+    "cli": 1268,
     "criterions": 524,
     "data": 136,
     "decoding": 5332,
     "engines": 1429,
-    "evaluation": 1714,
+    "evaluation": 1713,
     "files": 600,
     "host": 390,
-    "inference": 2235,
+    "inference": 2209,
     "jobs": 1749,
     "models": 1954,
     "tasks": 769,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 159
+MAX_FILES = 156
 MAX_CLAUSES = 18
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""

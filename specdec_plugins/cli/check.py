@@ -40,7 +40,7 @@ from specdec_plugins.files.command import Parser, command, positive, program, pu
 from specdec_plugins.files.errors import counted
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, Translator, load_translator, pair_folder
-from specdec_plugins.inference.verifier_facts import describe
+from specdec_plugins.inference.report import describe_verifier
 from specdec_plugins.machine import processor_name
 
 PROG = program("check.py")
@@ -87,7 +87,7 @@ def main(argv: Sequence[str]) -> int:
         lines = [line for line in read_text(args.input_path, args.lines) if line.text.strip()]
     else:
         lines = made_lines(judge, args)
-    put("".join(f"{fact}\n" for fact in describe(judge)))
+    put("".join(f"{fact}\n" for fact in describe_verifier(judge)))
     encoders = ", ".join(filter(None, (settings.tokenizer, settings.bpe)))
     put(f"segmentation in {settings.data}: {encoders or 'none; text has to be segmented'}\n")
     drafter = Path(settings.data) / pair_folder.DRAFTER

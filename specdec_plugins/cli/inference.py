@@ -38,8 +38,7 @@ from specdec_plugins.files.lock import reserved
 from specdec_plugins.files.output import write_json
 from specdec_plugins.inference import Translation, load_translator
 from specdec_plugins.inference.flags import TranslationParser, make_settings
-from specdec_plugins.inference.report import format_report, full_report
-from specdec_plugins.inference.run_files import check_run
+from specdec_plugins.inference.report import check_run, format_report, full_report
 from specdec_plugins.inference.trace_page import open_trace
 from specdec_plugins.inference.tuned_modes import as_tuned
 from specdec_plugins.jobs.resume import Resume, describe_run, resume_path

@@ -32,9 +32,8 @@ from specdec_plugins.engines.engine import Engine, Engines
 from specdec_plugins.files.errors import ConversionError, InferenceError
 from specdec_plugins.inference.beam_search import build_beam_search
 from specdec_plugins.inference.ctranslate2 import CTranslate2Generator, obstacle, refuse_languages
-from specdec_plugins.inference.segmentation import build_segmenters
 from specdec_plugins.inference.settings import CTRANSLATE2, Settings
-from specdec_plugins.inference.text import TextCodec
+from specdec_plugins.inference.text import TextCodec, build_segmenters
 from specdec_plugins.inference.translator import Generator, Translator
 from specdec_plugins.machine import give_back
 from specdec_plugins.models.drafter import Drafter

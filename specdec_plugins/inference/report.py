@@ -1,21 +1,28 @@
-"""The report of a run: the statistics, and everything needed to repeat it."""
+"""Records of a run: its files and settings, its report, and facts about its verifier."""
 
 from __future__ import annotations
 
+import os
 import platform
+from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import fairseq
 import torch
+from fairseq.modules import LearnedPositionalEmbedding
 
 import specdec_plugins
+from specdec_plugins.checkpoints.head_file import find_head
 from specdec_plugins.decoding.acceptance import choose_rule
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
+from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.statistics import RATES
 from specdec_plugins.files.errors import counted
+from specdec_plugins.files.lock import NamedPaths, check_paths
 from specdec_plugins.files.output import JsonObject, file_digest
-from specdec_plugins.inference.run_files import model_files
+from specdec_plugins.inference.pair_folder import SEGMENTATION, files_in_folder
 from specdec_plugins.inference.settings import CTRANSLATE2, TRACED, Settings
 from specdec_plugins.inference.translator import Translator
 
@@ -155,3 +162,96 @@ def _acceptance(report: JsonObject) -> list[str]:
         f"discard rate {report['discard_rate']:.3f} a committed token",
         f"  accepted a step: {'  '.join(shares)}",
     ]
+
+
+def check_run(settings: Settings, outputs: NamedPaths, inputs: NamedPaths) -> None:
+    """Check the paths of a run, whose models are inputs."""
+    named: dict[str, str | None] = {
+        f"the model's {name}": path for name, path in model_files(settings).items()
+    }
+    named |= {"--path": settings.path, "PAIR": str(Path(settings.data) / SEGMENTATION)}
+    named["--acceptance-head"] = getattr(settings.controller, "acceptance_head", None)
+    check_paths(outputs, [*inputs, *named.items()])
+
+
+def model_files(settings: Settings) -> dict[str, str]:
+    """Return the models, dictionaries and codes that the output depends on, by name."""
+    head = getattr(settings.controller, "acceptance_head", None)
+    if settings.strategy != "specdec" or not settings.controller.asks_head:
+        head = None
+    elif head is None and settings.path is not None:
+        head = find_head(settings.path, settings.rule)
+    files = {
+        "drafter": settings.path if settings.drafts else None,
+        "verifier": settings.ar_path,
+        "acceptance_head": None if head is None else str(head),
+    }
+    paths = {name: path for name, path in files.items() if path}
+    paths |= {path.name: str(path) for path in sorted(Path(settings.data).glob("dict.*.txt"))}
+    paths |= {Path(path).name: path for path in files_in_folder(settings.data).values()}
+    for name, value in settings.encoder_options.items():
+        if isinstance(value, str) and os.path.isfile(value):
+            paths[name] = value
+    return paths
+
+
+def describe_settings(settings: Settings, seed: int | None = None) -> JsonObject:
+    """Return the package's version, the models' digests, and all other settings.
+
+    Args:
+        seed: None where it decides nothing.
+    """
+    described = settings.describe()
+    models = model_files(settings)
+    options = described.pop("encoder_options")
+    for name in ("data", "path", "ar_path"):
+        del described[name]
+    if "acceptance_head" in models:
+        del described["controller"]["acceptance_head"]
+    return {
+        "specdec_plugins": specdec_plugins.__version__,
+        "models": {name: file_digest(path) for name, path in models.items()},
+        "settings": {
+            **described,
+            "encoder_options": {k: v for k, v in options.items() if k not in models},
+            **({} if seed is None else {"seed": seed}),
+        },
+    }
+
+
+def describe_verifier(translator: Translator) -> Iterator[str]:
+    """Yield a line each for encoder, decoder, dictionaries and language tokens."""
+    assert isinstance(translator.generator, SpeculativeGenerator)
+    model = translator.generator.model
+    assert model is not None
+    for name, part in (("encoder", model.encoder), ("decoder", model.decoder)):
+        layer, positions = part.layers[0], part.embed_positions
+        learned = isinstance(positions, LearnedPositionalEmbedding)
+        kind = "no" if positions is None else "learned" if learned else "sinusoidal"
+        yield (
+            f"{name}: {counted(len(part.layers), 'layer')} of width {layer.fc1.in_features}, "
+            f"feed-forward {layer.fc1.out_features}, {counted(layer.self_attn.num_heads, 'head')}, "
+            f"{'pre' if layer.normalize_before else 'post'}-norm"
+            f"{', a norm on embeddings' if part.layernorm_embedding is not None else ''}, "
+            f"{kind} positions, at most {part.max_positions()} tokens"
+        )
+    tables = {
+        "source": model.encoder.embed_tokens.weight,
+        "target": model.decoder.embed_tokens.weight,
+        "output": model.decoder.output_projection.weight,
+    }
+    everywhere = list(map(id, tables.values()))
+    shared = [name for name, table in tables.items() if everywhere.count(id(table)) > 1]
+    codec, settings = translator.codec, translator.settings
+    yield (
+        f"dictionaries: {settings.source_lang} {len(codec.source)} and "
+        f"{settings.target_lang} {len(codec.target)} entries; "
+        + (f"{', '.join(shared)} share a table" if shared else "tables are separate")
+    )
+    tokens = codec.tokens
+    if tokens.source is not None:
+        where = "in place of a source's EOS" if tokens.replace_eos else "before a source"
+        yield f"language token: {codec.source[tokens.source]} {where}"
+    if tokens.target is not None:
+        where = "in place of" if tokens.replace_eos else "after"
+        yield f"language token: {codec.target[tokens.target]} {where} the first EOS of targets"

@@ -22,7 +22,7 @@ from specdec_plugins.files.lines import Line
 from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.flags import make_settings
 from specdec_plugins.inference.pair_folder import segmentation_beside, verifier_settings
-from specdec_plugins.inference.run_files import model_files
+from specdec_plugins.inference.report import model_files
 
 LINES = [
     "the small house stands in the garden",

@@ -31,8 +31,8 @@ from specdec_plugins.files.output import JsonObject, file_digest, write_json, wr
 from specdec_plugins.inference import Settings, load_translator
 from specdec_plugins.inference.ctranslate2 import obstacle
 from specdec_plugins.inference.pair_folder import DRAFTER, ENCODERS, IN_FOLDER, SEGMENTATION
+from specdec_plugins.inference.report import describe_verifier
 from specdec_plugins.inference.settings import CTRANSLATE2, PLAIN
-from specdec_plugins.inference.verifier_facts import describe
 from specdec_plugins.jobs.make_pair import text
 from specdec_plugins.jobs.make_pair.job import Command, Done, PairJob
 from specdec_plugins.jobs.make_pair.recipe import drafter_recipe, head_recipe, write_recipe
@@ -87,7 +87,7 @@ def check(job: PairJob, done: Done) -> JsonObject:
         )
     return {
         "files": [*files, layout.pair / SEGMENTATION, layout.verifier],
-        "verifier": list(describe(load_translator(job.settings()))),
+        "verifier": list(describe_verifier(load_translator(job.settings()))),
         "checked": f"In float64, decoded greedily by us and by stock fairseq, {result}.",
     }
 

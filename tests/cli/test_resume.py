@@ -214,39 +214,6 @@ def test_a_link_to_an_output_is_resumed_as_the_output_itself(
     assert lines_of(tmp_path / "out.txt") == greedy
 
 
-def test_without_resume_the_output_is_overwritten(
-    run: RunScript, tmp_path: Path, greedy: list[str]
-) -> None:
-    (tmp_path / "out.txt").write_text("old\n" * 50)
-    assert run() == 0
-    assert lines_of(tmp_path / "out.txt") == greedy
-
-
-def test_interrupted_and_resumed(
-    run: RunScript,
-    tmp_path: Path,
-    greedy: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    write, written = OutputLines.write, []
-
-    def interrupt(self: OutputLines, text: str) -> None:
-        if self.path == str(tmp_path / "out.txt"):
-            if len(written) == 5:
-                raise KeyboardInterrupt
-            written.append(text)
-        write(self, text)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(OutputLines, "write", interrupt)
-        assert run() == 130
-    assert "--resume" in one_error(capfd)
-    assert lines_of(tmp_path / "out.txt") == greedy[:5]
-    assert run("--resume") == 0
-    assert lines_of(tmp_path / "out.txt") == greedy
-
-
 @pytest.mark.parametrize("batch", ["1", "4"])
 def test_invalid_utf8_after_valid_lines(
     run: RunScript,

@@ -76,7 +76,7 @@ with doing("loading fairseq and torch"):
         Translator,
         load_translator,
     )
-    from specdec_plugins.inference.threads import choose_threads
+    from specdec_plugins.machine import choose_threads
 
 WIDTH = min(80, shutil.get_terminal_size().columns)
 fill = partial(textwrap.fill, width=WIDTH, break_long_words=False, break_on_hyphens=False)
@@ -218,7 +218,7 @@ def timed(system: Translator, sources: list[Line], repeats: int) -> Timed:
 
 def show(source: str, translation: Translation) -> None:
     """A sentence, and its translation with what was drafted marked."""
-    steps, tokens = len(translation.accepted), translation.tokens
+    steps, tokens = len(translation.accepted), len(translation.tokens)
     about = f"{counted(tokens, 'token')} in {counted(steps, 'step')}"
     put(f"{fill(source, initial_indent='  ', subsequent_indent='  ')}\n")
     put(f"{wrapped(translation.text, list(pieces(translation)))}\n")
@@ -286,7 +286,7 @@ def table(found: dict[str, Timed], args: argparse.Namespace, ours: Translator) -
     notes = (
         f"Against {BASELINE}, greedy search. {counted(len(baseline.texts), 'sentence')}, one at a "
         f"time, {threads}, median of {counted(args.repeats, 'run')}; specdec by {ours.engine} in "
-        f"{ours.arithmetic}, {found[STRICT].accepted:.2f} tokens a step. Decoding only."
+        f"{ours.precision}, {found[STRICT].accepted:.2f} tokens a step. Decoding only."
     )
     put(f"\n{fill(notes, initial_indent='  ', subsequent_indent='  ')}\n")
 

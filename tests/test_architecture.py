@@ -29,24 +29,24 @@ FLOORS = (
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
-    "root": 179,
+    "root": 166,
     "checkpoints": 1905,
-    "cli": 1416,
+    "cli": 1268,
     "criterions": 488,
     "data": 136,
-    "decoding": 5402,
+    "decoding": 5404,
     "engines": 1429,
-    "evaluation": 1715,
-    "files": 650,
+    "evaluation": 1713,
+    "files": 600,
     "host": 390,
-    "inference": 2703,
-    "jobs": 1750,
+    "inference": 2209,
+    "jobs": 1749,
     "models": 1903,
     "tasks": 751,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 163
-MAX_CLAUSES = 32
+MAX_FILES = 155
+MAX_CLAUSES = 3
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""
 UPWARD = {"checkpoints.head_file": {"decoding"}}

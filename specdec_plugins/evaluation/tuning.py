@@ -1,4 +1,4 @@
-"""A trial of the ways to decode a pair here, in alternating rounds."""
+"""A trial of the modes to decode a pair here, in alternating rounds."""
 
 from __future__ import annotations
 
@@ -13,34 +13,33 @@ from specdec_plugins.decoding.acceptance import StrictRule
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.engines.choice import ENGINES, engine_name
 from specdec_plugins.files.lines import Line
-from specdec_plugins.inference.ctranslate2_ar import obstacle
-from specdec_plugins.inference.ctranslate2_model import is_installed
+from specdec_plugins.inference.ctranslate2 import obstacle
 from specdec_plugins.inference.loading import load_translator
 from specdec_plugins.inference.settings import CTRANSLATE2, Settings
 from specdec_plugins.inference.translator import Translator
-from specdec_plugins.inference.ways import Timed, Way
+from specdec_plugins.inference.tuned_modes import Mode, Timed
 
 TREES = (4, 6, 8, 12, 16)
 MIN_LINES, BATCHES = 8, 2
 """A pass of a trial decodes so many lines, or so many batches if that is more."""
 ROUNDS, FINALISTS = 5, 3
-GREEDY = Way()
+GREEDY = Mode()
 
 
-def list_ways(settings: Settings) -> list[Way]:
+def list_modes(settings: Settings) -> list[Mode]:
     """Return the modes that can be tried here, AR first.
 
     Drafts in int8 are for strict acceptance, whose output does not depend on them.
     """
-    ways = [GREEDY]
-    if is_installed() and obstacle(settings) is None:
-        ways.append(Way(ar_backend="ctranslate2"))
+    modes = [GREEDY]
+    if obstacle(settings) is None:
+        modes.append(Mode(ar_backend="ctranslate2"))
     precisions = [settings.drafter_precision]
     engine = engine_name(settings.engine, settings.precision, settings.device)
     narrower = ENGINES[engine].device == "cpu" and settings.precision != "int8"
     if precisions == [None] and narrower and settings.rule == StrictRule():
         precisions.append("int8")
-    return ways + [Way(size, precision) for precision in precisions for size in TREES]
+    return modes + [Mode(size, precision) for precision in precisions for size in TREES]
 
 
 def example(folder: str) -> str:
@@ -70,12 +69,12 @@ class Trial:
     """
 
     settings: Settings
-    ways: list[Way]
+    modes: list[Mode]
     note: Callable[[str], object]
     """Is told what is being done."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Seconds to load each kind: compilation, conversion."""
-    _translators: dict[Way, Translator] = field(default_factory=dict)
+    _translators: dict[Mode, Translator] = field(default_factory=dict)
 
     def load(self) -> None:
         """Load all modes, and leave out those that cannot be loaded here.
@@ -83,8 +82,8 @@ class Trial:
         Raises:
             CheckpointError, InferenceError, ValueError: as ``load_translator``.
         """
-        for way in list(self.ways):
-            kind = self._kind(way)
+        for mode in list(self.modes):
+            kind = self._kind(mode)
             if kind in self._translators:
                 continue
             name = f"trees, {kind.drafter_precision or 'own'} drafts" if kind.tree else str(kind)
@@ -92,26 +91,26 @@ class Trial:
             begin = time.perf_counter()
             translator = load_translator(kind.applied(self.settings))
             if translator.not_by_ctranslate2 is not None:
-                self.ways.remove(way)
+                self.modes.remove(mode)
                 continue
             self._translators[kind] = translator
             self.seconds[name] = time.perf_counter() - begin
 
-    def _kind(self, way: Way) -> Way:
+    def _kind(self, mode: Mode) -> Mode:
         """Return the first of the modes that have the same models."""
-        if way.ar_backend == CTRANSLATE2:
-            return way
-        drafting = [other for other in self.ways if other.tree]
-        if way.tree:
-            drafting = [o for o in drafting if o.drafter_precision == way.drafter_precision]
-        return next(iter(drafting), way)
+        if mode.ar_backend == CTRANSLATE2:
+            return mode
+        drafting = [other for other in self.modes if other.tree]
+        if mode.tree:
+            drafting = [o for o in drafting if o.drafter_precision == mode.drafter_precision]
+        return next(iter(drafting), mode)
 
     def run(
         self,
         batch: int,
         text: Sequence[Line],
         rounds: int = ROUNDS,
-        keep: Sequence[Way] = (GREEDY,),
+        keep: Sequence[Mode] = (GREEDY,),
     ) -> list[Timed]:
         """Time all modes on a text in rounds, after each of which the slower half is dropped.
 
@@ -121,33 +120,33 @@ class Trial:
         Returns:
             all modes, the fastest first.
         """
-        taken: dict[Way, list[float]] = {way: [] for way in self.ways}
-        left = list(self.ways)
-        for way in left:
-            self.note(f"batch {batch}, warming up: {way}")
-            if way.ar_backend == CTRANSLATE2 and batch != self._translators[way].settings.batch:
+        taken: dict[Mode, list[float]] = {mode: [] for mode in self.modes}
+        left = list(self.modes)
+        for mode in left:
+            self.note(f"batch {batch}, warming up: {mode}")
+            if mode.ar_backend == CTRANSLATE2 and batch != self._translators[mode].settings.batch:
                 # It chooses its threads for a batch size when it is loaded.
                 here = replace(self.settings, batch=batch)
-                self._translators[way] = load_translator(way.applied(here))
-            self._pass(way, batch, text)
+                self._translators[mode] = load_translator(mode.applied(here))
+            self._pass(mode, batch, text)
         for number in range(1, rounds + 1):
-            for way in Random(number).sample(left, len(left)):
-                self.note(f"batch {batch}, round {number}: {way}")
-                taken[way].append(self._pass(way, batch, text))
-            timed = sorted((Timed(way, taken[way]) for way in left), key=lambda t: t.middle)
-            left = [t.way for t in timed[: max(FINALISTS, (len(left) + 1) // 2)]]
-            left += [way for way in keep if way in taken and way not in left]
+            for mode in Random(number).sample(left, len(left)):
+                self.note(f"batch {batch}, round {number}: {mode}")
+                taken[mode].append(self._pass(mode, batch, text))
+            timed = sorted((Timed(mode, taken[mode]) for mode in left), key=lambda t: t.middle)
+            left = [t.mode for t in timed[: max(FINALISTS, (len(left) + 1) // 2)]]
+            left += [mode for mode in keep if mode in taken and mode not in left]
         # Modes that were dropped come last.
-        found = [Timed(way, milliseconds) for way, milliseconds in taken.items()]
+        found = [Timed(mode, milliseconds) for mode, milliseconds in taken.items()]
         return sorted(found, key=lambda t: (-len(t.milliseconds), t.middle))
 
-    def _pass(self, way: Way, batch: int, lines: Sequence[Line]) -> float:
+    def _pass(self, mode: Mode, batch: int, lines: Sequence[Line]) -> float:
         """Decode all lines in a mode; return milliseconds a sentence, of decoding alone."""
-        translator = self._translators[self._kind(way)]
+        translator = self._translators[self._kind(mode)]
         translator.settings = replace(translator.settings, batch=batch)
         generator, k = translator.generator, translator.block_size
         if isinstance(generator, SpeculativeGenerator) and k is not None:
-            generator.controller = way.applied(self.settings).controller.ready(k)
+            generator.controller = mode.applied(self.settings).controller.ready(k)
         before = translator.statistics.total_seconds
         for _ in translator.translate(lines):
             pass

@@ -16,7 +16,7 @@ from pathlib import Path
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lines import InputLines, OutputLines
 from specdec_plugins.files.output import JsonObject, as_read, differing, file_digest, write_json
-from specdec_plugins.inference.run_files import describe_settings
+from specdec_plugins.inference.report import describe_settings
 from specdec_plugins.inference.settings import Settings
 
 OURS = "specdec_plugins"
@@ -67,7 +67,7 @@ class Resume:
             before[OURS]
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise InferenceError(f"{path}: is not ours, and in the way; move it away") from error
         return before
 

@@ -178,7 +178,8 @@ def test_q_and_head_are_what_controllers_go_by(name: str, kind: str, sampled: bo
             kept = [*good(step), False].index(False)
             assert step.verify_length == min(kept + sampled, len(step.drafted))
             lengths.add(step.verify_length)
-        for p, q, ratio in zip(step.p, step.q, step.p_acc):
+        assert (step.p_acc is not None) == bool(sampled)
+        for p, q, ratio in zip(step.p, step.q, step.p_acc or ()):
             assert (ratio is None) == (p is None)
             if p is not None and q:
                 assert ratio == pytest.approx(min(1.0, p / q), rel=1e-4)

@@ -17,7 +17,7 @@ from jobs import Numberer
 from specdec_plugins.decoding.controllers.simple import AcceptanceHeadController
 from specdec_plugins.files.errors import InferenceError
 from specdec_plugins.files.lock import LOCK, work_folder
-from specdec_plugins.files.output import JsonObject, differences
+from specdec_plugins.files.output import JsonObject, differing
 from specdec_plugins.inference import Settings
 from specdec_plugins.jobs.corpus import (
     FOLDER,
@@ -236,7 +236,7 @@ class TestAnotherJobIsRefused:
             options = AcceptanceHeadController(acceptance_head=str(tmp_path / place))
             described.append(describe_job([], make_settings(model, controller=options), 1, 2))
         assert described[0] == described[1]
-        assert list(differences(described[0], described[2])) == ["models.acceptance_head"]
+        assert differing(described[0], described[2]) == "models.acceptance_head"
 
     def test_a_model_that_is_not_there(self, model: Path) -> None:
         (model / "verifier.pt").unlink()
@@ -246,6 +246,6 @@ class TestAnotherJobIsRefused:
 
 def test_differences() -> None:
     one = {"a": 1, "b": {"c": [1], "d": {"e": 2}}, "f": None}
-    assert list(differences(one, json.loads(json.dumps(one)))) == []
+    assert differing(one, json.loads(json.dumps(one))) == ""
     other = {"a": 1, "b": {"c": [2], "d": 3}, "g": 4}
-    assert list(differences(one, other)) == ["b.c", "b.d", "g"]
+    assert differing(one, other) == "b.c, b.d, g"

@@ -32,21 +32,21 @@ CEILINGS = {
     "root": 166,
     "checkpoints": 1905,
     "cli": 1268,
-    "criterions": 524,
+    "criterions": 488,
     "data": 136,
-    "decoding": 5332,
+    "decoding": 5404,
     "engines": 1429,
     "evaluation": 1713,
     "files": 600,
     "host": 390,
     "inference": 2209,
     "jobs": 1749,
-    "models": 1954,
-    "tasks": 769,
+    "models": 1903,
+    "tasks": 751,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 156
-MAX_CLAUSES = 18
+MAX_FILES = 155
+MAX_CLAUSES = 3
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""
 UPWARD = {"checkpoints.head_file": {"decoding"}}

@@ -25,8 +25,7 @@ RATES = ("acceptance_length", "acceptance_rate", "verification_rate", "discard_r
 class Stopwatch:
     """Adds up the seconds of each phase, ``with stopwatch("draft", device):``.
 
-    It reads the host's clock and does not wait for a GPU, whose phases are not measured. Phases do
-    not nest. A context manager of a generator function would take twice as long.
+    It does not wait for a GPU, whose phases are not measured. Phases do not nest.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The way from fairseq's options to a generator that speculates."""
+"""From fairseq's options to a generator that speculates."""
 
 from __future__ import annotations
 
@@ -45,64 +45,61 @@ def generation_options(
     """Return fairseq's generation options, completed by the task's (for ``--eval-bleu-args``)."""
     configs = (ControllerConfig, RuleConfig, LimitsConfig, EngineConfig)
     names = {field.name for config in configs for field in fields(config)} - {"_name"}
-    names |= {"temperature", "block_size"}
-    own = {name: getattr(cfg, name) for name in names}
-    given = dict(args) if isinstance(args, DictConfig) else vars(args) if args else {}
-    return Namespace(**{**own, **given})
+    defaults = {name: getattr(cfg, name) for name in names | {"temperature", "block_size"}}
+    options = dict(args) if isinstance(args, DictConfig) else vars(args) if args else {}
+    return Namespace(**{**defaults, **options})
 
 
 def speculative_generator(
     verifier: TransformerModelBase,
     drafter: Drafter,
     target: Dictionary,
-    given: Namespace,
+    options: Namespace,
     trains: bool,
 ) -> SpeculativeGenerator:
     """Return a generator of models that fairseq has loaded.
 
     Args:
-        given: of :func:`generation_options`.
+        options: those of :func:`generation_options`.
         trains: it is for the validation of a training.
 
     Raises:
         ValueError: options, an engine or a precision that do not fit the models.
     """
-    rule, limits = choose_rule(given), GenerationLimits.from_config(given)
-    controller = controller_of(vars(given))
+    rule, limits = choose_rule(options), GenerationLimits.from_config(options)
+    controller = controller_of(vars(options))
     if trains and isinstance(controller, Auto):
-        # Drafters are compared by what of whole blocks is accepted.
+        # Drafters are compared by the accepted tokens of whole blocks.
         controller = Constant(min_draft=controller.min_draft, max_draft=controller.max_draft)
     scoring, device = Scoring.of(rule, limits), next(drafter.parameters()).device
-    head = controller_head(controller, drafter, scoring, given.block_size, device)
     return build_generator(
         verifier,
         drafter,
         target,
-        block_size=given.block_size,
+        block_size=options.block_size,
         rule=rule,
         limits=limits,
         controller=controller,
-        head=head,
-        engines=_engines(drafter, given, trains, controller.drafts),
+        head=controller_head(controller, drafter, scoring, options.block_size, device),
+        engines=_engines(drafter, options, trains, controller.drafts),
     )
 
 
-def _engines(drafter: Drafter, given: Namespace, trains: bool, drafts: bool) -> Engines:
-    """Return what runs the models. To compile models in training would not pay."""
+def _engines(drafter: Drafter, options: Namespace, trains: bool, drafts: bool) -> Engines:
     parameter = next(drafter.parameters())
-    own = str(parameter.dtype).removeprefix("torch.")
+    dtype = str(parameter.dtype).removeprefix("torch.")
     if trains:
-        return Engines.both(EagerEngine(own))
-    name, precision = str(given.engine), str(given.precision or own)
+        # To compile models in training would not pay.
+        return Engines.both(EagerEngine(dtype))
+    name, precision = str(options.engine), str(options.precision or dtype)
     if name == "auto" and parameter.dtype != torch.float32:
         name = "eager"
-    of_drafter = str(given.drafter_precision) if drafts and given.drafter_precision else None
-    engines = choose_engines(name, precision, of_drafter, str(parameter.device))
-    engine = engines.verifier
-    if engine.dtype != parameter.dtype:
+    drafts_in = str(options.drafter_precision) if drafts and options.drafter_precision else None
+    engines = choose_engines(name, precision, drafts_in, str(parameter.device))
+    if engines.verifier.dtype != parameter.dtype:
         raise ValueError(
-            f"--engine {engine.name} --precision {precision}: is not for models in {own}; "
-            "fairseq's --fp16 says what they are loaded in"
+            f"--engine {engines.verifier.name} --precision {precision}: is not for models in "
+            f"{dtype}; fairseq's --fp16 says what they are loaded in"
         )
     return engines
 
@@ -126,7 +123,7 @@ def check_sources(
 def refuse_controller(controller: Controller) -> None:
     """
     Raises:
-        ValueError: something is to be controlled, and there is no drafter.
+        ValueError: the controller needs a drafter.
     """
     if controller.name not in ("auto", "constant", "none"):
         raise ValueError(
@@ -138,7 +135,7 @@ def refuse_controller(controller: Controller) -> None:
 def refuse_overrides(cfg: TranslationSpecdecConfig) -> None:
     """
     Raises:
-        ValueError: ``--model-overrides`` would be of the checkpoints of ``--path`` alone.
+        ValueError: ``--model-overrides``, which would not reach the verifier.
     """
     overrides = getattr(cfg, "model_overrides", "{}")
     if overrides != "{}" and not overrides.startswith("${"):  # of no command line
@@ -150,6 +147,6 @@ def refuse_overrides(cfg: TranslationSpecdecConfig) -> None:
 
 @cache
 def warn_of_beam(beam: int) -> None:
-    """Warns once of a beam."""
+    """Warn once that the beam is ignored."""
     if beam != 1:
         logger.warning("--beam %d: speculative decoding gives the hypothesis of --beam 1", beam)

@@ -354,7 +354,6 @@ def test_engine_and_dependence_are_reported(
         ("--sampling --controller oracle", 2, "--controller oracle: looks at drafted"),
         ("-s de -t en", 1, "translates from en to de; give -s en -t de, or neither"),
         ("--source-lang fr", 1, "dict.fr.txt: no such file; its folder must hold"),
-        ("--min-len 20", 1, "--min-len 20: is above the maximum length"),
         ("--no-such-flag", 2, "unrecognized arguments: --no-such-flag"),
         ("--user-dir no_such_folder", 2, "--user-dir no_such_folder: no such folder"),
         ("--input-path missing", 1, "missing: cannot be read"),

@@ -155,6 +155,7 @@ def make_result(
         lengths=committed if lengths is None else lengths,
         limited=[row in limited for row in range(rows)],
         sources=torch.tensor([way + [0] * (width - len(way)) for way in ways]),
+        tokens=torch.full((rows, width), 5),
     )
 
 

@@ -32,9 +32,9 @@ CEILINGS = {
     "root": 166,
     "checkpoints": 1905,
     "cli": 1270,
-    "criterions": 488,
+    "criterions": 483,
     "data": 136,
-    "decoding": 5405,
+    "decoding": 5346,
     "engines": 1429,
     "evaluation": 1713,
     "files": 612,
@@ -42,10 +42,10 @@ CEILINGS = {
     "inference": 2329,
     "jobs": 1749,
     "models": 1903,
-    "tasks": 751,
+    "tasks": 709,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 155
+MAX_FILES = 154
 MAX_CLAUSES = 3
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""

@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 from specdec_plugins.checkpoints.head_file import controller_head
 from specdec_plugins.decoding.acceptance import Scoring, choose_rule
 from specdec_plugins.decoding.build import build_generator
-from specdec_plugins.decoding.controllers.base import Controller, controller_of
+from specdec_plugins.decoding.controllers.base import controller_of
 from specdec_plugins.decoding.controllers.simple import Auto, Constant
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import SHORTEST, GenerationLimits
@@ -118,18 +118,6 @@ def check_sources(
             fault = limits.fault(int(length), positions)
             if fault is not None:
                 raise ValueError(f"sentence {sentence} of {split}: {fault}")
-
-
-def refuse_controller(controller: Controller) -> None:
-    """
-    Raises:
-        ValueError: the controller needs a drafter.
-    """
-    if controller.name not in ("auto", "constant", "none"):
-        raise ValueError(
-            f"--controller {controller.name}: there is no drafter; give both checkpoints, "
-            "--path drafter.pt:verifier.pt"
-        )
 
 
 def refuse_overrides(cfg: TranslationSpecdecConfig) -> None:

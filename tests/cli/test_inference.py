@@ -348,6 +348,7 @@ def test_engine_and_dependence_are_reported(
         ("--block-size 5", 2, "--block-size 5: the drafter was trained for blocks of 1 to 4"),
         ("--controller clever", 2, "--controller clever: must be one of constant, heur"),
         ("--controller acceptance-head", 2, "acceptance-head: there is no acceptance head"),
+        ("--min-len 20", 2, "--min-len 20: is above the maximum length"),
         ("--controller heuristic --strategy AR", 2, "--controller heuristic: cannot be"),
         ("--batch 0", 2, "--batch 0: must be at least 1"),
         ("--fp16 --bf16", 2, "--fp16, --bf16, --fp64: give one of them"),

@@ -40,13 +40,13 @@ CEILINGS = {
     "files": 650,
     "host": 390,
     "inference": 2722,
-    "jobs": 1750,
+    "jobs": 1625,
     "models": 2042,
     "tasks": 769,
 }
 """Lines of each room, all of them."""
 MAX_FILES = 171
-MAX_CLAUSES = 66
+MAX_CLAUSES = 65
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""
 UPWARD = {"checkpoints.head_file": {"decoding"}}

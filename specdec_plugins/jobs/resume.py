@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -18,9 +17,6 @@ from specdec_plugins.files.lines import InputLines, OutputLines
 from specdec_plugins.files.output import JsonObject, as_read, differing, file_digest, write_json
 from specdec_plugins.inference.run_files import describe_settings
 from specdec_plugins.inference.settings import Settings
-
-OURS = "specdec_plugins"
-"""A name that every description has."""
 
 
 def describe_run(settings: Settings, seed: int, lines: InputLines) -> JsonObject:
@@ -41,15 +37,22 @@ class Resume:
         """Look at what an earlier run left.
 
         Args:
-            about: what this run makes the output of.
-            resumed: whether it goes on with an earlier one.
+            about: facts about this run that the output depends on.
+            resumed: True if it goes on with an earlier one.
 
         Raises:
             InferenceError: the output is of another run, or that cannot be known.
         """
         self._output, self._about, self._resumed = output, about, resumed
         self._path = resume_path(output.path) if output.resumable else None
-        before = self._read(self._path) if self._path is not None else None
+        before = None
+        if self._path is not None and self._path.exists():
+            try:
+                before = json.loads(self._path.read_bytes())
+                before["specdec_plugins"]  # a name that every description has
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                fault = f"{self._path}: is not ours, and in the way; move it away"
+                raise InferenceError(fault) from error
         if not output.done:
             return
         fault = f"--resume: {output.path}"
@@ -60,16 +63,6 @@ class Resume:
             )
         if other := differing(before, about):
             raise InferenceError(f"{fault}: was begun with other {other}; name another output")
-
-    def _read(self, path: Path) -> JsonObject | None:
-        try:
-            before: JsonObject = json.loads(path.read_bytes())
-            before[OURS]
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InferenceError(f"{path}: is not ours, and in the way; move it away") from error
-        return before
 
     def skip(self, lines: InputLines, window: int) -> bool:
         """Pass over the input lines whose translations stay; return whether there is more to do.
@@ -97,5 +90,4 @@ class Resume:
     def finish(self) -> None:
         """Remove the file of a complete output that nobody resumes."""
         if self._path is not None and not self._resumed:
-            with suppress(FileNotFoundError):
-                os.unlink(self._path)
+            self._path.unlink(missing_ok=True)

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 from specdec_plugins.evaluation.plots import new_figure, save_figure
 from specdec_plugins.files.errors import counted
-from specdec_plugins.files.output import JsonObject, write_whole
+from specdec_plugins.files.output import write_whole
 from specdec_plugins.jobs.make_pair.job import Done, PairJob, shown
 
 
@@ -26,44 +26,32 @@ def write_card(job: PairJob, done: Done) -> None:
 
 def _card(job: PairJob, done: Done, drawn: bool) -> Iterator[str]:
     source, target = job.languages
-    measured = done["measure"]
+    segmented, distilled, train, measured = (
+        done[name] for name in ("segment", "distil", "train", "measure")
+    )
     yield f"# {source} to {target}: a verifier and its drafter"
     yield "\n`pair/` is a folder that every command takes:\n"
     yield f"    {shown(['specdec-translate', job.layout.pair, '--input-path'])} FILE"
     yield "\n## What it is made of\n"
-    yield from (f"- {fact}" for fact in (*done["check"]["verifier"], *_text(job, done)))
+    yield from (f"- {fact}" for fact in done["check"]["verifier"])
+    learned = distilled["learned"]
+    for_head = f", {learned['head']} for the head" if job.heads else ""
+    yield (
+        f"- {sum(segmented['lines'].values())} lines of {job.sources.name}: {learned['train']} to "
+        f"learn from, {learned['valid']} to measure on{for_head}; left out: "
+        f"{segmented['too_long']} longer than the encoder's positions, "
+        f"{distilled.get('run_on', 0)} whose output ran to the length limit"
+    )
+    yield (
+        "- The verifier's outputs have "
+        f"{distilled['output_tokens'] / distilled['source_tokens']:.2f} times the tokens of their "
+        f"sources; {distilled.get('repeated', 0)} repeat themselves."
+    )
     count = done["export"]["draft_vocabulary"]
     yield f"- The drafter ({job.arch}) drafts from {'all' if count is None else count} tokens."
     precision = "in float16" if job.half else "in its own precision"
     yield f"- The verifier is stored {precision}, the drafter in float16."
     yield "\n## How well it drafts\n"
-    yield from _training(done["train"], drawn)
-    for name, length in measured["acceptance_length"].items():
-        yield f"\nAcceptance length on the held-out lines at the end, {name}: {length:.2f}"
-    yield "\n## How fast it is\n"
-    yield measured["speed"].strip() or "Not measured: specdec-tune is for CPUs."
-    yield "\n## How it was checked\n"
-    yield f"{done['check']['checked']}\n\n{measured['exact']}"
-
-
-def _text(job: PairJob, done: Done) -> Iterator[str]:
-    lines, distilled = done["segment"]["lines"], done["distil"]
-    learned = distilled["learned"]
-    for_head = f", {learned['head']} for the head" if job.heads else ""
-    yield (
-        f"{sum(lines.values())} lines of {job.sources.name}: {learned['train']} to learn "
-        f"from, {learned['valid']} to measure on{for_head}; left out: "
-        f"{done['segment']['too_long']} longer than the encoder's positions, "
-        f"{distilled.get('run_on', 0)} whose output ran to the length limit"
-    )
-    ratio = distilled["output_tokens"] / distilled["source_tokens"]
-    yield (
-        f"The verifier's outputs have {ratio:.2f} times the tokens of their sources; "
-        f"{distilled.get('repeated', 0)} repeat themselves."
-    )
-
-
-def _training(train: JsonObject, drawn: bool) -> Iterator[str]:
     if train["interrupted"]:
         yield "Training was interrupted; the command that made this goes on with it.\n"
     yield (
@@ -75,3 +63,9 @@ def _training(train: JsonObject, drawn: bool) -> Iterator[str]:
         yield "![acceptance length over updates](curve.png)\n"
     yield "| updates | acceptance length |\n|---|---|"
     yield from (f"| {updates} | {length:.2f} |" for updates, length in train["points"])
+    for name, length in measured["acceptance_length"].items():
+        yield f"\nAcceptance length on the held-out lines at the end, {name}: {length:.2f}"
+    yield "\n## How fast it is\n"
+    yield measured["speed"].strip() or "Not measured: specdec-tune is for CPUs."
+    yield "\n## How it was checked\n"
+    yield f"{done['check']['checked']}\n\n{measured['exact']}"

@@ -10,18 +10,15 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-import yaml
-
 from specdec_plugins.files.errors import counted
 from specdec_plugins.files.lock import work_folder
 from specdec_plugins.files.output import JsonObject, file_digest, write_json, write_whole
 from specdec_plugins.inference.pair_folder import DRAFTER
 from specdec_plugins.jobs.make_pair import stages
 from specdec_plugins.jobs.make_pair.card import write_card
-from specdec_plugins.jobs.make_pair.job import Command, Done, PairJob, shown
-from specdec_plugins.jobs.make_pair.recipe import with_plan
-from specdec_plugins.jobs.make_pair.text import head_lines, worded_lines
-from specdec_plugins.jobs.make_pair.training import BEST, SHARE, Plan, TrainingLog, head_updates
+from specdec_plugins.jobs.make_pair.job import Done, PairJob
+from specdec_plugins.jobs.make_pair.text import worded_lines
+from specdec_plugins.jobs.make_pair.training import BEST, SHARE, Plan, TrainingLog
 
 STAGES = (
     stages.check,
@@ -77,7 +74,7 @@ def make(job: PairJob, last: str | None = None) -> Done:
 
 
 def inputs(job: PairJob, stage: str, done: Done) -> JsonObject:
-    """Return what a stage is made of beside the job; where that changed, it is done again."""
+    """Return the inputs of a stage beside the job's; where they changed, it is done again."""
     if stage == "plan":
         return {"hours": job.hours, "updates": job.updates}
     if stage == "train":
@@ -99,7 +96,7 @@ def rehearse(job: PairJob) -> Iterator[str]:
     """Try a job on its first lines in a folder that is removed again.
 
     Yields:
-        Lines to read: each stage, its commands, and its expected hours.
+        Lines to read: each stage's expected hours, and the recipe.
 
     Raises:
         SpecdecError: a stage would fail.
@@ -111,45 +108,23 @@ def rehearse(job: PairJob) -> Iterator[str]:
         write_whole(few, (f"{line}\n".encode() for line in read))
         small = replace(job, out=few.parent / "out", sources=few, heads=False, workers=None)
         small = replace(small, hours=None, updates=TRIED_UPDATES)
-        seconds = seconds_before_training(make(small, "train"), small, lines)
-        recipe = yaml.safe_load(small.layout.recipe.read_bytes())
-        recipe["task"]["AR_path"] = str(job.layout.verifier.absolute())
-        log = TrainingLog(small.layout.log)
+        done = make(small, "train")
+        recipe, log = small.layout.recipe.read_text("utf-8"), TrainingLog(small.layout.log)
+        decoding = json.loads(small.layout.distilling.read_bytes())["seconds"]["total"]
+    share = lines / sum(done["segment"]["lines"].values())
+    seconds = {
+        "check": done["check"]["seconds"],
+        "segment": share * (done["segment"]["seconds"] - done["segment"]["loading"]),
+        "distil": share * decoding,
+    }
     if job.updates is None:
-        plan = Plan.of_time(stages.time_to_train(job, sum(seconds.values())), log, 0, 0.0)
+        left = stages.time_to_train(job, sum(seconds.values()))
+        plan = Plan.of_time(left, log, 0, 0.0)
     else:
         plan = Plan.of_updates(job.updates)
     seconds["train"] = plan.updates * log.pace / (1 - SHARE)
-    seconds["export"] = 0.0
-    if job.heads:
-        seconds["heads"] = head_updates(head_lines(lines)) * log.pace
-    seconds["measure"] = stages.FINISH
+    seconds["heads, measure"] = stages.FINISH + stages.FOR_HEADS * job.heads
     yield f"{counted(lines, 'line')} of text, {counted(plan.updates, 'update')} of training"
-    commands = commands_of(job)
-    for name, expected in seconds.items():
-        yield f"\n{name}: about {expected / 3600:.2f} hours"
-        yield from (f"    {shown(command)}" for command in commands.get(name, ()))
-    yield f"\nall: about {sum(seconds.values()) / 3600:.2f} hours here"
-    planned = yaml.safe_dump(with_plan(recipe, plan), sort_keys=False)
-    yield f"\nThe drafter's recipe ({job.layout.recipe}):\n\n{planned}"
-
-
-def seconds_before_training(done: Done, small: PairJob, lines: int) -> dict[str, float]:
-    """Return the expected seconds of stages for so many lines, as a smaller job took them."""
-    decoding = json.loads(small.layout.distilling.read_bytes())["seconds"]["total"]
-    share = lines / sum(done["segment"]["lines"].values())
-    segmenting = done["segment"]["seconds"] - done["segment"]["loading"]
-    seconds = {"check": done["check"]["seconds"], "segment": share * segmenting}
-    return {**seconds, "distil": share * decoding}
-
-
-def commands_of(job: PairJob) -> dict[str, list[Command]]:
-    """Return the commands that stages run, by stage."""
-    layout = job.layout
-    head = layout.work / "head"
-    return {
-        "distil": [stages.distil_command(job), stages.binarise_command(job, layout.bin)],
-        "train": [stages.train_command(job, layout.recipe, layout.training)],
-        "heads": [stages.train_command(job, layout.head_recipe, head)],
-        "measure": [["specdec-tune", layout.pair]],
-    }
+    yield from (f"{name}: about {value / 3600:.2f} hours" for name, value in seconds.items())
+    yield f"all: about {sum(seconds.values()) / 3600:.2f} hours here"
+    yield f"\nThe drafter's recipe, here for {TRIED_UPDATES} updates:\n\n{recipe}"

@@ -30,17 +30,17 @@ FLOORS = (
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 179,
-    "checkpoints": 1905,
+    "checkpoints": 1686,
     "cli": 1416,
     "criterions": 524,
     "data": 136,
     "decoding": 5769,
     "engines": 1486,
-    "evaluation": 1716,
+    "evaluation": 1662,
     "files": 650,
-    "host": 390,
+    "host": 382,
     "inference": 2722,
-    "jobs": 1625,
+    "jobs": 1583,
     "models": 2042,
     "tasks": 769,
 }
@@ -49,8 +49,6 @@ MAX_FILES = 171
 MAX_CLAUSES = 65
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""
-UPWARD = {"checkpoints.head_file": {"decoding"}}
-"""Modules that still import from a higher floor."""
 FREE_OF_FAIRSEQ = (
     *(f"decoding/{room}" for room in ("acceptance", "controllers", "drafts", "statistics")),
     "engines",
@@ -89,7 +87,7 @@ def test_imports_run_down() -> None:
         room = name.partition(".")[0]
         rooms = {item.partition(".")[0] for item in internal_imports(name)}
         above = {item for item in rooms if room and FLOOR[item] > FLOOR[room]}
-        assert above <= UPWARD.get(name, set()), name
+        assert not above, name
 
 
 def test_imports_have_no_circles() -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import re
 import zipfile
 from collections.abc import Mapping
@@ -25,10 +24,10 @@ from specdec_plugins.files.errors import CheckpointError, explained
 logger = logging.getLogger(__name__)
 
 AGAIN = "copy or download it again"
+SAVED = "give a checkpoint that fairseq-train has saved"
 DAMAGED = f"not a checkpoint, or truncated or damaged; {AGAIN}"
 ZIP_MAGIC = b"PK\x03\x04"
 """The beginning of torch's archives; files without it are pickles of torch before 1.6."""
-
 DTYPES = (
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
@@ -36,14 +35,17 @@ DTYPES = (
 
 
 def load_archive(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a file of ``torch.save`` that holds a dictionary, onto the CPU.
-
-    Raises:
-        CheckpointError: the file is missing, unreadable, damaged, holds something else, or would
-            call a function that is not allowed, which has not been called then.
-    """
+    """Read a file of ``torch.save`` that holds a dictionary, onto the CPU."""
     name = os.fspath(path)
-    is_zip = _check_file(name)
+    remedy = "name a checkpoint file (.pt), and only one"
+    with explained(f"{name}: cannot be read", remedy, CheckpointError):
+        if not os.path.isfile(name):
+            fault = "is no ordinary file" if os.path.exists(name) else "no such file"
+            raise CheckpointError(f"{name}: {fault}; {remedy}")
+        with open(name, "rb") as file:
+            is_zip = file.read(len(ZIP_MAGIC)) == ZIP_MAGIC
+        if is_zip and not _is_sound(name):
+            raise CheckpointError(f"{name}: {DAMAGED}")
     register_safe_globals()
     storages: list[Any] = []
     left = os.path.getsize(name)
@@ -60,25 +62,22 @@ def load_archive(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         state = torch.load(name, map_location="cpu" if is_zip else blank, weights_only=True)
     except Exception as error:  # a damaged file can raise anything at all
-        raise CheckpointError(f"{name}: {_explain(error)}") from error
+        forbidden = re.search(r"GLOBAL ([\w.]+)", str(error))
+        fault = f"refused: would need to run {forbidden[1]}; fairseq's do not" if forbidden else ""
+        raise CheckpointError(f"{name}: {fault or DAMAGED}") from error
     # An old pickle may lack numbers of its tensors, which would then be uninitialised memory.
     tensors = (torch.empty(0, dtype=torch.uint8).set_(storage) for storage in storages)
     if any(len(tensor) and bool((tensor == 255).all()) for tensor in tensors):
         raise CheckpointError(f"{name}: {DAMAGED}")
     if not isinstance(state, dict):
         raise CheckpointError(
-            f"{name}: not a fairseq checkpoint: it holds a {type(state).__name__}; give a "
-            "checkpoint that fairseq-train has saved"
+            f"{name}: not a fairseq checkpoint: it holds a {type(state).__name__}; {SAVED}"
         )
     return state
 
 
 def check_weights(name: str, weights: Mapping[object, object]) -> None:
-    """Check that the weights of the file ``name`` are finite numbers which the file holds.
-
-    Raises:
-        CheckpointError: a weight is something else.
-    """
+    """Check that the weights of the file ``name`` are finite numbers which the file holds."""
     for key, value in weights.items():
         if not isinstance(key, str):
             raise CheckpointError(f"{name}: a weight's name is a {type(key).__name__}; {AGAIN}")
@@ -100,20 +99,6 @@ def _weight_fault(value: object) -> str | None:
     return None
 
 
-def _check_file(name: str) -> bool:
-    """Refuse a file that is unreadable or damaged; return whether it is a zip archive."""
-    remedy = "name a checkpoint file (.pt), and only one"
-    with explained(f"{name}: cannot be read", remedy, CheckpointError):
-        if not os.path.isfile(name):
-            fault = "is no ordinary file" if os.path.exists(name) else "no such file"
-            raise CheckpointError(f"{name}: {fault}; {remedy}")
-        with open(name, "rb") as file:
-            is_zip = file.read(len(ZIP_MAGIC)) == ZIP_MAGIC
-        if is_zip and not _is_sound(name):
-            raise CheckpointError(f"{name}: {DAMAGED}")
-    return is_zip
-
-
 def _is_sound(name: str) -> bool:
     """Return whether a zip archive is one as torch writes it, with correct checksums."""
     try:
@@ -129,17 +114,9 @@ def _is_sound(name: str) -> bool:
         return False
 
 
-def _explain(error: Exception) -> str:
-    forbidden = re.search(r"GLOBAL ([\w.]+)", str(error))
-    if forbidden and isinstance(error, (pickle.UnpicklingError, RuntimeError)):
-        return f"refused: would need to run {forbidden[1]}; fairseq's checkpoints do not"
-    return DAMAGED
-
-
 def one_line(error: BaseException) -> str:
     """Return the first line of an error's message, or the error's kind."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def shown(value: object) -> str:

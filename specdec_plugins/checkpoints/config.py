@@ -30,7 +30,7 @@ from specdec_plugins.checkpoints.architectures import (
     known_fields,
     options_of_fairseq,
 )
-from specdec_plugins.checkpoints.archive import shown, warn_once
+from specdec_plugins.checkpoints.archive import SAVED, shown, warn_once
 from specdec_plugins.checkpoints.multilingual import Multilingual
 from specdec_plugins.files.errors import ConfigError
 
@@ -51,6 +51,7 @@ REFUSED = {
     "quant_noise_scalar": "scalar quantisation, which fairseq also evaluates with,",
 }
 """Options that fairseq would evaluate or import, or by which the network differs."""
+PLAIN = (type(None), bool, int, float, str, list, tuple, dict)
 REFUSED_TASK = "translation_from_pretrained_bart"
 """A task whose sentences end with their language."""
 
@@ -71,23 +72,22 @@ def saved_model(config: object, as_transformer: bool = False) -> Namespace:
 
     Returns:
         The architecture, as ``arch`` and ``_name``, and the fields that are set.
-
-    Raises:
-        ConfigError: the architecture is not supported, or a value does not fit its field.
     """
     values = _values("model", config)
     name = architecture(values)
     known = known_fields(name)
     saved = _converted(values, known, "model", LIMITS, min_=0)
     options = {*known, *LEFT_OUT, *LANGUAGE_TOKENS, *options_of_fairseq(), "_name", "arch", "task"}
-    others = sorted(key for key in values if key not in options and _is_set(values[key]))
+    # A value of an unknown type may have no truth.
+    unset = {name for name, value in values.items() if isinstance(value, PLAIN) and not value}
+    others = sorted(values.keys() - options - unset)
     network = [key for key in others if NETWORK.search(key)]
     if network and not as_transformer and not is_ours(ARCH_MODEL_REGISTRY.get(name)):
         raise ConfigError(
             f"its model has {shown(network[0])}, which fairseq's Transformer has not; {SUPPORTED}; "
             "if that changes nothing of the network, give --as-transformer"
         )
-    _warn_of_dropped(f"model {name}", tuple(others))
+    _warn_of_dropped(f"model {name}", others)
     return Namespace(**saved, arch=name, _name=name)
 
 
@@ -95,9 +95,6 @@ def saved_task(config: object) -> Namespace:
     """Return the task's part of a checkpoint's configuration; for old checkpoints, its languages.
 
     A task of a user-dir does not change the network, and becomes ``translation``.
-
-    Raises:
-        ConfigError: the task does not translate, or a value does not fit its field.
     """
     values = _values("task", config)
     name = _task_name(config, values)
@@ -114,7 +111,7 @@ def saved_task(config: object) -> Namespace:
     if isinstance(config, Namespace) or name == multilingual.TASK:
         known = {side: known[side] for side in ("source_lang", "target_lang")}
     elif not registered.__module__.startswith("specdec_plugins."):  # ours: decoding options of 0.2
-        _warn_of_dropped(f"task {name}", tuple(sorted(values.keys() - known.keys() - {"_name"})))
+        _warn_of_dropped(f"task {name}", sorted(values.keys() - known.keys() - {"_name"}))
     return Namespace(**_converted(values, known, "task", {"": 1 << 62}), _name=name)
 
 
@@ -131,18 +128,9 @@ def stored_languages(task_state: object) -> Multilingual | None:
     return None if saved is None else Multilingual.of(_values("task", saved), "")
 
 
-def saved_fields(
-    values: Mapping[str, object], config: type, others: Mapping[str, object]
-) -> dict[str, object]:
-    """Return the saved fields of a dataclass, and ``others``, given as types by name.
-
-    Raises:
-        ConfigError: a field is unknown, or a value does not fit its field.
-    """
-    known = {**hints_of(config), **others}
-    if unknown := values.keys() - known.keys():
-        raise ConfigError(f"unknown field {shown(min(unknown, key=str))}")
-    return _converted(values, known, "file", LIMITS)
+def saved_fields(values: Mapping[str, object], config: type) -> dict[str, object]:
+    """Return the saved fields of a dataclass."""
+    return _converted(values, hints_of(config), "file", LIMITS)
 
 
 def _task_name(config: object, values: Mapping[str, object]) -> object:
@@ -150,25 +138,11 @@ def _task_name(config: object, values: Mapping[str, object]) -> object:
     return values.get("task" if isinstance(config, Namespace) else "_name") or "translation"
 
 
-def _is_set(value: object) -> bool:
-    plain = isinstance(value, (bool, int, float, str, list, tuple, dict))
-    return value is not None and (not plain or bool(value))
+def _values(part: str, node: object, depth: int = 1) -> dict[str, object]:
+    """Return a part of a configuration as plain values by the names of :func:`hints_of`.
 
-
-def _values(what: str, config: object) -> dict[str, object]:
-    """Return a part of a configuration as plain values by the names of :func:`hints_of`."""
-    values = {}
-    for name, value in _items(what, config).items():
-        if isinstance(value, (Mapping, DictConfig)):
-            values.update({f"{name}_{key}": item for key, item in _items(what, value).items()})
-        else:
-            values[name] = value
-    return values
-
-
-def _items(what: str, node: object) -> dict[str, object]:
-    """Return a node's values by name, but not deeper ones: a small file can describe a structure
-    that would fill any memory."""
+    Not deeper ones: a small file can describe a structure that would fill any memory.
+    """
     if isinstance(node, DictConfig):
         content = node._value()
         node = content and {
@@ -178,17 +152,21 @@ def _items(what: str, node: object) -> dict[str, object]:
     if isinstance(node, Namespace):
         node = vars(node)
     if not isinstance(node, Mapping) or not all(isinstance(key, str) for key in node):
-        raise ConfigError(
-            f"its configuration of the {what} is a {type(node).__name__}; give a checkpoint that "
-            "fairseq-train has saved"
-        )
-    return dict(node)
+        raise ConfigError(f"its configuration of the {part} is a {type(node).__name__}; {SAVED}")
+    values: dict[str, object] = {}
+    for name, value in node.items():
+        if depth and isinstance(value, (Mapping, DictConfig)):
+            inner = _values(part, value, 0)
+            values |= {f"{name}_{key}": item for key, item in inner.items()}
+        else:
+            values[name] = value
+    return values
 
 
 def _converted(
     values: Mapping[str, object],
     known: Mapping[str, object],
-    what: str,
+    part: str,
     limits: Mapping[str, int],
     min_: int = -1,
 ) -> dict[str, object]:
@@ -209,9 +187,9 @@ def _converted(
         result: dict[str, object] = msgspec.structs.asdict(msgspec.convert(saved, struct))
     except (msgspec.ValidationError, RecursionError) as error:
         fault = ascii(str(error))[1:-1][:200]
-        raise ConfigError(f"its {what}: {fault}; it is damaged, or a fork's") from None
+        raise ConfigError(f"its {part}: {fault}; it is damaged, or a fork's") from None
     if nan := [name for name, value in result.items() if value != value]:
-        raise ConfigError(f"its {what}: {nan[0]} is NaN")
+        raise ConfigError(f"its {part}: {nan[0]} is NaN")
     return result
 
 
@@ -229,7 +207,7 @@ def _kind(hint: object, name: str, min_: int, limits: Mapping[str, int]) -> Any:
     return {bool: bool, float: float}.get(hint, TEXT)  # type: ignore[call-overload]
 
 
-def _warn_of_dropped(what: str, names: tuple[str, ...]) -> None:
+def _warn_of_dropped(part: str, names: list[str]) -> None:
     if names:
         listed = ", ".join(map(shown, names))
-        warn_once(f"a checkpoint's {what} has unknown fields, which are left out: {listed}")
+        warn_once(f"a checkpoint's {part} has unknown fields, which are left out: {listed}")

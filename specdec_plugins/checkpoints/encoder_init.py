@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from argparse import Namespace
 
 import torch
 from fairseq.models.transformer import TransformerEncoderBase
@@ -41,53 +40,45 @@ def init_encoder_from(
     """
     state = load_upgraded(path, getattr(getattr(task, "cfg", None), "as_transformer", False))
     check_dictionaries(state["task_state"], task, path)
-    parameters = encoder.state_dict()
     saved = {
         name.removeprefix("encoder."): tensor
         for name, tensor in state["model"].items()
         if name.startswith("encoder.") and _is_learned(name)
     }
-    names = [name for name in parameters if _is_learned(name)]
-    shared = [name for name in names if name in saved]
+    own = {name: tensor for name, tensor in encoder.state_dict().items() if _is_learned(name)}
+    fault = f"{path}: architecture or dictionary mismatch:"
+    shared = [name for name in own if name in saved]
     for name in shared:
-        if saved[name].shape != parameters[name].shape:
+        if saved[name].shape != own[name].shape:
             raise CheckpointError(
-                f"{path}: architecture or dictionary mismatch: encoder.{name} is "
-                f"{tuple(saved[name].shape)}, the drafter's is {tuple(parameters[name].shape)}"
+                f"{fault} encoder.{name} is {tuple(saved[name].shape)}, the drafter's is "
+                f"{tuple(own[name].shape)}"
             )
-    _check_settings(encoder, state["cfg"]["model"], path, exact)
-    extra = sorted(saved.keys() - set(names))
-    missing = [name for name in names if name not in saved] if exact else []
-    if extra or missing:
-        raise CheckpointError(
-            f"{path}: architecture mismatch: encoder.{(extra + missing)[0]} is not in the "
-            f"{'drafter' if extra else 'verifier'}"
-        )
+    cfg = encoder.cfg
+    settings = {name: getattr(cfg.encoder, name.removeprefix("encoder_")) for name in STRUCTURE}
+    if exact:
+        settings |= {name: getattr(cfg, name) for name in DETAILS}
+    for name, value in settings.items():
+        verifiers = getattr(state["cfg"]["model"], name, value)
+        if str(verifiers) != str(value):
+            raise CheckpointError(
+                f"{fault} --{name.replace('_', '-')} is {verifiers} in the verifier, {value} in "
+                "the drafter"
+            )
+    missing = dict.fromkeys(sorted(saved.keys() - own.keys()), "drafter")
+    if exact:
+        missing |= {name: "verifier" for name in own if name not in saved}
+    for name, model in missing.items():
+        raise CheckpointError(f"{fault} encoder.{name} is not in the {model}")
     with torch.no_grad():
         for name in shared:
-            parameters[name].copy_(saved[name])
+            own[name].copy_(saved[name])
     logger.info("encoder initialised from %s (%d parameters)", path, len(shared))
     return shared
 
 
 def _is_learned(name: str) -> bool:
     return not REDUNDANT.search(name) and not name.endswith("version")
-
-
-def _check_settings(
-    encoder: TransformerEncoderBase, verifier_cfg: Namespace, path: str, exact: bool
-) -> None:
-    cfg = encoder.cfg
-    settings = {name: getattr(cfg.encoder, name.removeprefix("encoder_")) for name in STRUCTURE}
-    if exact:
-        settings |= {name: getattr(cfg, name) for name in DETAILS}
-    for name, value in settings.items():
-        saved = getattr(verifier_cfg, name, value)
-        if str(saved) != str(value):
-            raise CheckpointError(
-                f"{path}: architecture mismatch: --{name.replace('_', '-')} is {saved} in the "
-                f"verifier, {value} in the drafter"
-            )
 
 
 def write_initial_checkpoint(verifier: str, output: str, as_transformer: bool = False) -> list[str]:
@@ -106,15 +97,14 @@ def write_initial_checkpoint(verifier: str, output: str, as_transformer: bool = 
     if is_drafter(state):
         raise CheckpointError(f"{verifier}: is a drafter, not a verifier; give a verifier")
     weights = {k: t for k, t in state["model"].items() if not k.startswith("decoder")}
+    extra = {k: value for k, value in state["extra_state"].items() if not k.startswith("ema")}
     initial = {
         "args": None,
         "cfg": {part: vars(values) for part, values in state["cfg"].items()},
         "model": weights,
         "optimizer_history": state["optimizer_history"],
         "task_state": state["task_state"],
-        "extra_state": {
-            key: value for key, value in state["extra_state"].items() if not key.startswith("ema")
-        },
+        "extra_state": extra,
     }
     save_state(initial, output)
     return list(weights)

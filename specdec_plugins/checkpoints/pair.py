@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, TypeVar
 
 from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import TransformerModelBase
@@ -15,6 +15,7 @@ from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.models.drafter import Drafter
 
 Path = str | os.PathLike[str]
+Model = TypeVar("Model", bound=BaseFairseqModel)
 
 
 def split_pair(path: str, verifier: str | None) -> tuple[str, str | None]:
@@ -32,8 +33,7 @@ def split_pair(path: str, verifier: str | None) -> tuple[str, str | None]:
     if len(parts) == 2 and verifier is None:
         roles = [is_drafter(load_state(part, as_transformer=True)) for part in parts]
         if sum(roles) == 1:
-            drafter, other = parts if roles[0] else parts[::-1]
-            return drafter, other
+            return parts[not roles[0]], parts[roles[0]]
     raise CheckpointError(
         f"--path {path}: give the drafter's checkpoint, and the verifier's with --AR-path, or one "
         "of each as drafter.pt:verifier.pt"
@@ -53,10 +53,7 @@ def load_verifier(path: Path, task: FairseqTask) -> TransformerModelBase:
     Raises:
         CheckpointError: as :func:`load_model`; or the model is no Transformer of fairseq's.
     """
-    model = load_model(path, task)
-    if not isinstance(model, TransformerModelBase):
-        raise _other_role(path, "verifier", model)
-    return model.requires_grad_(False)
+    return _load(path, task, TransformerModelBase, "verifier")
 
 
 def load_drafter(path: Path, task: FairseqTask) -> Drafter:
@@ -65,25 +62,21 @@ def load_drafter(path: Path, task: FairseqTask) -> Drafter:
     Raises:
         CheckpointError: as :func:`load_model`; or the model is no drafter.
     """
+    return _load(path, task, Drafter, "drafter")
+
+
+def _load(path: Path, task: FairseqTask, kind: type[Model], role: str) -> Model:
     model = load_model(path, task)
-    if not isinstance(model, Drafter):
-        raise _other_role(path, "drafter", model)
+    if not isinstance(model, kind):
+        raise CheckpointError(
+            f"{path}: is no {role} (its architecture is {type(model).__name__}); give the drafter "
+            "with --path and the verifier with --AR-path"
+        )
     return model.requires_grad_(False)
 
 
-def _other_role(path: Path, role: str, model: BaseFairseqModel) -> CheckpointError:
-    return CheckpointError(
-        f"{path}: is no {role} (its architecture is {type(model).__name__}); give the drafter "
-        "with --path and the verifier with --AR-path"
-    )
-
-
 def check_pair(drafter: Drafter, verifier: TransformerModelBase) -> None:
-    """Attach the verifier to the drafter.
-
-    Raises:
-        CheckpointError: their dictionaries or widths differ.
-    """
+    """Attach the verifier to the drafter."""
     size, other = drafter.target_vocabulary, len(verifier.decoder.dictionary)
     if size is not None and size != other:
         raise CheckpointError(

@@ -67,25 +67,23 @@ class _Array(np.ndarray):
         return np.asarray(self).__reduce__()
 
 
+def _rebuild_number(kind: _Dtype, data: bytes) -> np.generic:
+    return np.frombuffer(data, kind.dtype, count=1)[0]
+
+
 def _numpy_stand_ins() -> Iterator[Callable[..., object]]:
     """Yield stand-ins for numpy's classes and functions, under their names."""
-    yield _named(_Dtype, "numpy", "dtype")
-    yield _named(_Array, "numpy", "ndarray")
+    stand_ins: list[tuple[Callable[..., object], str]] = [
+        (_Dtype, "numpy.dtype"),
+        (_Array, "numpy.ndarray"),
+    ]
     for module in ("numpy.core.multiarray", "numpy._core.multiarray"):  # numpy 1 and numpy 2
-
-        def rebuild_array(*_: object) -> _Array:
-            return _Array()
-
-        def rebuild_number(kind: _Dtype, data: bytes) -> np.generic:
-            return np.frombuffer(data, kind.dtype, count=1)[0]
-
-        yield _named(rebuild_array, module, "_reconstruct")
-        yield _named(rebuild_number, module, "scalar")
-
-
-def _named(stand_in: Callable[..., object], module: str, name: str) -> Callable[..., object]:
-    stand_in.__module__, stand_in.__name__, stand_in.__qualname__ = module, name, name
-    return stand_in
+        stand_ins.append((lambda *_: _Array(), f"{module}._reconstruct"))
+        stand_ins.append((lambda *args: _rebuild_number(*args), f"{module}.scalar"))
+    for stand_in, name in stand_ins:
+        stand_in.__module__, _, stand_in.__name__ = name.rpartition(".")
+        stand_in.__qualname__ = stand_in.__name__
+        yield stand_in
 
 
 @lru_cache(maxsize=1)

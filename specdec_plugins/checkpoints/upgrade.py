@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
-from collections.abc import Mapping
 
-import torch
 from fairseq.data import Dictionary
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
+from specdec_plugins.checkpoints.archive import SAVED
 from specdec_plugins.checkpoints.loading import (
     State,
     build_model,
@@ -31,41 +30,31 @@ def load_upgraded(path: str | os.PathLike[str], as_transformer: bool = False) ->
     """Read a checkpoint, and give a Transformer's weights today's names.
 
     Weights of the plugin's own models never had others.
-
-    Raises:
-        CheckpointError: as :func:`load_state`; or the weights are not those of the Transformer that
-            the configuration describes.
     """
     name, state = os.fspath(path), load_state(path, as_transformer)
     cfg, weights = state["cfg"]["model"], state["model"]
-    if is_transformer(state):
-        # All layers: pruning is for those who load the file.
-        whole = {**vars(cfg), "encoder_layers_to_keep": None, "decoder_layers_to_keep": None}
-        task = TranslationTask(TranslationConfig(), *_dictionaries(name, weights))
-        with without_memory():
-            model = build_model(name, task, Namespace(**whole))
-        model.upgrade_state_dict(weights)
-        fault = first_mismatches(without_copies(model.state_dict()), without_copies(weights))
-        if fault:
-            raise CheckpointError(
-                f"{name}: the weights are not those of the {cfg.arch} that it describes: {fault}; "
-                "give a checkpoint as fairseq-train saves it"
-            )
-    return state
-
-
-def _dictionaries(name: str, weights: Mapping[str, torch.Tensor]) -> list[Dictionary]:
-    """Return dictionaries as long as the tables of embeddings, source and target."""
-    dictionaries = []
+    if not is_transformer(state):
+        return state
+    dictionaries = []  # as long as the tables of embeddings
     for side in ("encoder", "decoder"):
         table = weights.get(f"{side}.embed_tokens.weight")
         if table is None:
-            raise CheckpointError(
-                f"{name}: is no whole Transformer: {side}.embed_tokens.weight is missing; give a "
-                "checkpoint as fairseq-train saves it"
-            )
+            fault = f"{side}.embed_tokens.weight is missing"
+            raise CheckpointError(f"{name}: is no whole Transformer: {fault}; {SAVED}")
         dictionary = Dictionary()
         for index in range(len(dictionary), len(table)):
             dictionary.add_symbol(f"madeupword{index:04d}")
         dictionaries.append(dictionary)
-    return dictionaries
+    # All layers: pruning is for those who load the file.
+    whole = {**vars(cfg), "encoder_layers_to_keep": None, "decoder_layers_to_keep": None}
+    task = TranslationTask(TranslationConfig(), *dictionaries)
+    with without_memory():
+        model = build_model(name, task, Namespace(**whole))
+    model.upgrade_state_dict(weights)
+    fault = first_mismatches(without_copies(model.state_dict()), without_copies(weights))
+    if fault:
+        raise CheckpointError(
+            f"{name}: the weights are not those of the {cfg.arch} that it describes: {fault}; "
+            f"{SAVED}"
+        )
+    return state

@@ -130,12 +130,7 @@ def _binned(predicted: Tensor, happened: Tensor, bins: int) -> tuple[Floats, Flo
 
 
 def plot_reliability(predictions: Predictions, path: str | os.PathLike[str], title: str) -> None:
-    """Write a PNG of the reliability diagrams of tokens and of survival.
-
-    Raises:
-        ImportError: matplotlib is not installed.
-        OSError: the file cannot be written.
-    """
+    """Write a PNG of the reliability diagrams of tokens and of survival."""
     figure = new_figure((10, 4.6))
     found = _predicted(predictions).items()
     for axes, (name, (predicted, where)) in zip(figure.subplots(1, 2), found):

@@ -12,8 +12,9 @@ from omegaconf import OmegaConf
 from torch import Tensor
 from tqdm import tqdm
 
-from specdec_plugins.checkpoints.head_file import head_scoring, load_trained_head
+from specdec_plugins.checkpoints.head_file import load_trained_head
 from specdec_plugins.criterions.acceptance_labels import AcceptanceLabeller, LabelledBlocks
+from specdec_plugins.decoding.acceptance import Scoring, choose_rule
 from specdec_plugins.evaluation.calibration import Predictions
 from specdec_plugins.files.errors import CheckpointError, InferenceError
 from specdec_plugins.host.fairseq_types import Sample
@@ -30,10 +31,6 @@ class TrainedHead:
 
         Args:
             overrides: ``data``, ``AR_path`` and ``drafter`` if they have moved since.
-
-        Raises:
-            CheckpointError: a checkpoint cannot be used, or the drafter is another one.
-            InferenceError: a model or the data are not there.
         """
         self.head, cfg = load_trained_head(path)
         given = {name: value for name, value in overrides.items() if value is not None}
@@ -67,7 +64,9 @@ class TrainedHead:
         self.labeller = AcceptanceLabeller(
             drafter,
             self.task.verifier,
-            head_scoring(settings),
+            Scoring(
+                choose_rule(settings.rule), settings.rule_temperature, settings.repetition_penalty
+            ),
             settings.block_size,
             self.task.target_dictionary.pad(),
         )
@@ -89,9 +88,6 @@ class TrainedHead:
 
         Args:
             bar: show progress on standard error.
-
-        Raises:
-            FileNotFoundError: the data directory has no such subset.
         """
         self.task.load_dataset(subset)
         batches = self.task.get_batch_iterator(

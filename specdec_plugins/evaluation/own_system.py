@@ -39,11 +39,7 @@ class TranslatorJob:
     translator: Translator = field(init=False)
 
     def load(self) -> None:
-        """Load the models.
-
-        Raises:
-            CheckpointError, InferenceError, ValueError: as ``load_translator``.
-        """
+        """Load the models."""
         self.translator = load_translator(self.settings)
 
     def decode(self, batches: int, seed: int) -> Decoded:

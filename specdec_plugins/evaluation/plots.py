@@ -123,11 +123,7 @@ def new_figure(size: tuple[float, float]) -> Figure:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure in each of ``FORMATS``, whose names are appended to ``path``.
-
-    Raises:
-        InferenceError: it cannot be written.
-    """
+    """Write a figure in each of ``FORMATS``, whose names are appended to ``path``."""
     import matplotlib
 
     # The same runs give the same bytes.

@@ -67,11 +67,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_runs(path: Path) -> list[Run]:
-    """Return the complete lines of a file of runs; none if there is no file.
-
-    Raises:
-        InferenceError: the file cannot be read, or a line is no run.
-    """
+    """Return the complete lines of a file of runs; none if there is no file."""
     if not path.exists():
         return []
     with explained(f"{path}: cannot be read", "check its permissions"):

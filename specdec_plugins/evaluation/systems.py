@@ -63,9 +63,6 @@ def parse_system(text: str, base: Settings, options: Mapping[str, Any] | None = 
     Args:
         base: settings that all systems share, such as models and limits.
         options: values of controllers' options that all systems share.
-
-    Raises:
-        ValueError: an unknown name or key, or a value that cannot be.
     """
     name, _, rest = text.partition("@")
     values = {}

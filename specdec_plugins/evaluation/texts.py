@@ -35,12 +35,7 @@ class Sentences:
     def read(
         cls, path: str, reference: str | None, max_lines: int | None, translator: Translator
     ) -> Sentences:
-        """Read a text, segmented as by the translator, whose limits are those of all systems.
-
-        Raises:
-            InferenceError: a file cannot be read, or the translation has other lines.
-            ValueError: no such number of lines.
-        """
+        """Read a text, segmented as by the translator, whose limits are those of all systems."""
         settings, codec = translator.settings, translator.codec
         lines = read_text(path, max_lines)
         encoded = [(index, codec.encode(line)) for index, line in enumerate(lines)]
@@ -88,12 +83,7 @@ class Sentences:
 
 
 def read_text(path: str, max_lines: int | None, flag: str = "--input-path") -> list[Line]:
-    """Return the lines of a text that ``flag`` names.
-
-    Raises:
-        InferenceError: it cannot be read, or holds no sentence.
-        ValueError: no such number of lines.
-    """
+    """Return the lines of a text that ``flag`` names."""
     if max_lines is not None and max_lines < 1:
         raise ValueError(f"--lines {max_lines}: must be at least 1")
     with InputLines.open(path, flag) as source:

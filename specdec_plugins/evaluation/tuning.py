@@ -45,11 +45,7 @@ def list_ways(settings: Settings) -> list[Way]:
 
 
 def example(folder: str) -> str:
-    """Return the text of a pair's folder that modes are tried on.
-
-    Raises:
-        ValueError: it has none, or several.
-    """
+    """Return the text of a pair's folder that modes are tried on."""
     found = sorted(Path(folder).glob("example.*"))
     if len(found) != 1:
         raise ValueError(f"--input-path: give a text; {folder} has no example.LANG")
@@ -79,11 +75,7 @@ class Trial:
     _translators: dict[Way, Translator] = field(default_factory=dict)
 
     def load(self) -> None:
-        """Load all modes, and leave out those that cannot be loaded here.
-
-        Raises:
-            CheckpointError, InferenceError, ValueError: as ``load_translator``.
-        """
+        """Load all modes, and leave out those that cannot be loaded here."""
         for way in list(self.ways):
             kind = self._kind(way)
             if kind in self._translators:

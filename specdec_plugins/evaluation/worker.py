@@ -110,19 +110,11 @@ class SystemProcess:
         self._process.wait()
 
     def load(self) -> None:
-        """Wait until it has loaded.
-
-        Raises:
-            InferenceError: it failed.
-        """
+        """Wait until it has loaded."""
         self._answer()
 
     def decode(self, batches: int, seed: int) -> Decoded:
-        """Have the first ``batches`` decoded; ``seed`` decides drawn output.
-
-        Raises:
-            InferenceError: it failed.
-        """
+        """Have the first ``batches`` decoded; ``seed`` decides drawn output."""
         with suppress(OSError):
             self._connection.send((batches, seed))
         return self._answer()

@@ -42,11 +42,7 @@ class Utf8SubwordBPE(SubwordNMTBPE):
 
 
 def _check_codes(path: str, text: TextIO) -> None:
-    """Refuse what ``subword_nmt`` would end the program for.
-
-    Raises:
-        ValueError: a line is not two pieces, as fastBPE's are not, which ends them by a count.
-    """
+    """Refuse what ``subword_nmt`` would end the program for."""
     for number, line in enumerate(text.read().rstrip("\n").split("\n"), 1):
         parts = line.strip("\r\n ").split(" ")
         known = not line.startswith("#version:") or line.strip() in VERSIONS

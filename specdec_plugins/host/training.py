@@ -24,11 +24,7 @@ times as long in bfloat16 (100 to 10 tokens, torch 2.13, AVX-512), and is faster
 
 @contextmanager
 def autocast(name: str, model: BaseFairseqModel, sample: Sample) -> Iterator[None]:
-    """Run forward and backward pass of a batch as ``--autocast`` asks; parameters stay float32.
-
-    Raises:
-        ValueError: the model does not have float32 parameters on the CPU.
-    """
+    """Run forward and backward pass of a batch as ``--autocast`` asks; parameters stay float32."""
     parameter = next(model.parameters())
     if parameter.device.type != "cpu" or parameter.dtype != torch.float32:
         raise ValueError(

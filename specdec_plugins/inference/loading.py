@@ -13,7 +13,7 @@ from fairseq.data.data_utils import infer_language_pair
 from fairseq.models.transformer import TransformerModelBase
 
 from specdec_plugins.checkpoints.archive import one_line
-from specdec_plugins.checkpoints.head_file import controller_head
+from specdec_plugins.checkpoints.head_file import load_head
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.checkpoints.pair import check_pair, load_drafter, load_verifier
 from specdec_plugins.decoding.acceptance import Scoring
@@ -33,6 +33,7 @@ from specdec_plugins.files.errors import ConversionError, InferenceError
 from specdec_plugins.inference.beam_search import BeamSearchGenerator
 from specdec_plugins.inference.ctranslate2_ar import CTranslate2Generator, obstacle
 from specdec_plugins.inference.ctranslate2_model import refuse_languages
+from specdec_plugins.inference.run_files import acceptance_head
 from specdec_plugins.inference.segmentation import build_segmenters
 from specdec_plugins.inference.settings import CTRANSLATE2, Settings
 from specdec_plugins.inference.text import TextCodec
@@ -186,14 +187,10 @@ def _load_models(
         if verifier is not None:
             check_pair(drafter, verifier)
         # Before it is converted: a head knows its drafter by the weights.
-        head = controller_head(
-            settings.controller,
-            drafter,
-            Scoring.of(settings.rule, settings.limits),
-            settings.block_size,
-            settings.device,
-            settings.path,
-        )
+        path, scoring = acceptance_head(settings), Scoring.of(settings.rule, settings.limits)
+        if path is not None:
+            head = load_head(path, drafter, scoring.values, settings.block_size)
+            head = head.to(settings.device)
     for model in (verifier, drafter):
         if model is not None:
             model.to(device=settings.device, dtype=engine.dtype)

@@ -55,7 +55,7 @@ def acceptance_head(settings: Settings) -> Location | None:
     path: Location | None = getattr(settings.controller, "acceptance_head", None)
     if path is not None or settings.path is None:
         return path
-    return find_head(settings.path, settings.rule)
+    return find_head(settings.path, settings.rule.name)
 
 
 def describe_settings(settings: Settings, seed: int | None = None) -> JsonObject:

@@ -75,9 +75,6 @@ def find_files(path: Path) -> tuple[dict[str, Path], list[str]]:
 
     Symbolic links are followed, but not to a folder that they are in. The rest is hidden files, and
     pipes and the like.
-
-    Raises:
-        InferenceError: there are no files, or a folder cannot be read.
     """
     if path.is_file():
         return {path.name: path}, []
@@ -152,11 +149,7 @@ def pending(corpus: Sequence[CorpusFile], output: Path) -> list[Shard]:
 
 
 def finish(corpus: Sequence[CorpusFile], output: Path) -> None:
-    """Put the shards together, and remove them.
-
-    Raises:
-        InferenceError: a shard is damaged, or a file cannot be written.
-    """
+    """Put the shards together, and remove them."""
     for file in corpus:
         if not (output / file.name).exists():
             write_whole(output / file.name, _checked(file.shards))
@@ -178,11 +171,7 @@ def _checked(shards: Sequence[Shard]) -> Iterator[bytes]:
 
 
 def translate_shard(translator: Translator, shard: Shard, seed: int) -> None:
-    """Write the translation of a shard, whole or not at all.
-
-    Raises:
-        InferenceError: its input has changed, or its output cannot be written.
-    """
+    """Write the translation of a shard, whole or not at all."""
     with explained(f"{shard.source}: cannot be read"), open(shard.source, "rb") as file:
         file.seek(shard.start)
         data = file.read(shard.size)

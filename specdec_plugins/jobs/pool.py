@@ -61,11 +61,7 @@ def _tries(shard: Shard) -> Path:
 
 
 def count_try(shard: Shard) -> None:
-    """Note that a worker begins with a shard.
-
-    Raises:
-        InferenceError: too many died of it.
-    """
+    """Note that a worker begins with a shard."""
     with explained(f"{shard.output}: cannot be written"):
         _tries(shard).parent.mkdir(parents=True, exist_ok=True)
         with open(_tries(shard), "ab") as file:

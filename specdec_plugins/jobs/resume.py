@@ -39,9 +39,6 @@ class Resume:
         Args:
             about: facts about this run that the output depends on.
             resumed: True if it goes on with an earlier one.
-
-        Raises:
-            InferenceError: the output is of another run, or that cannot be known.
         """
         self._output, self._about, self._resumed = output, about, resumed
         self._path = resume_path(output.path) if output.resumable else None
@@ -79,11 +76,7 @@ class Resume:
         return True
 
     def begin(self) -> None:
-        """Describe the run; its output must be open, so that nothing of an earlier one is there.
-
-        Raises:
-            InferenceError: the file cannot be written.
-        """
+        """Describe the run; its output must be open, so that nothing of an earlier one is there."""
         if self._path is not None and not self._output.done:
             write_json(self._path, self._about)
 

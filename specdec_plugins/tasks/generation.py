@@ -15,7 +15,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.models.transformer import TransformerModelBase
 from omegaconf import DictConfig
 
-from specdec_plugins.checkpoints.head_file import controller_head
+from specdec_plugins.checkpoints.head_file import load_head
 from specdec_plugins.decoding.acceptance import Scoring, choose_rule
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers.base import Controller, controller_of
@@ -72,8 +72,10 @@ def speculative_generator(
     if trains and isinstance(controller, Auto):
         # Drafters are compared by what of whole blocks is accepted.
         controller = Constant(min_draft=controller.min_draft, max_draft=controller.max_draft)
-    scoring, device = Scoring.of(rule, limits), next(drafter.parameters()).device
-    head = controller_head(controller, drafter, scoring, given.block_size, device)
+    head, path = None, getattr(controller, "acceptance_head", None)
+    if path is not None:
+        head = load_head(path, drafter, Scoring.of(rule, limits).values, given.block_size)
+        head = head.to(next(drafter.parameters()).device)
     return build_generator(
         verifier,
         drafter,
@@ -118,8 +120,7 @@ def check_sources(
         return
     for split, dataset in datasets.items():
         for sentence, length in enumerate(getattr(dataset, "src_sizes", ())):
-            fault = limits.fault(int(length), positions)
-            if fault is not None:
+            if (fault := limits.fault(int(length), positions)) is not None:
                 raise ValueError(f"sentence {sentence} of {split}: {fault}")
 
 
@@ -150,6 +151,5 @@ def refuse_overrides(cfg: TranslationSpecdecConfig) -> None:
 
 @cache
 def warn_of_beam(beam: int) -> None:
-    """Warns once of a beam."""
     if beam != 1:
         logger.warning("--beam %d: speculative decoding gives the hypothesis of --beam 1", beam)

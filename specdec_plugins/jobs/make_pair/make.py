@@ -97,9 +97,6 @@ def rehearse(job: PairJob) -> Iterator[str]:
 
     Yields:
         Lines to read: each stage's expected hours, and the recipe.
-
-    Raises:
-        SpecdecError: a stage would fail.
     """
     lines = sum(1 for _ in worded_lines(job.sources))
     with tempfile.TemporaryDirectory() as folder:

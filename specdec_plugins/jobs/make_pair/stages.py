@@ -193,11 +193,7 @@ def plan(job: PairJob, done: Done) -> JsonObject:
 
 
 def time_to_train(job: PairJob, spent: float) -> float:
-    """Return the seconds that ``--hours`` leave when so many are spent.
-
-    Raises:
-        InferenceError: none are left.
-    """
+    """Return the seconds that ``--hours`` leave when so many are spent."""
     assert job.hours is not None
     whole = 3600 * job.hours
     left = whole - spent - min(FINISH + FOR_HEADS * job.heads, whole / 4)

@@ -42,11 +42,7 @@ def worded_lines(path: Path) -> Iterator[str]:
 
 
 def check_enough(path: Path) -> None:
-    """Refuse a text that is too small, and warn of a small one.
-
-    Raises:
-        InferenceError: it has too few lines.
-    """
+    """Refuse a text that is too small, and warn of a small one."""
     count = sum(1 for _ in islice(worded_lines(path), WARN_BELOW))
     fault = f"SOURCES {path}: has {count} lines with words"
     if count < REFUSE_BELOW:
@@ -77,9 +73,6 @@ def segment(job: PairJob, translator: Translator, note: Callable[[int], object])
 
     Returns:
         The number of lines of each kind, of tokens, and of unknown tokens.
-
-    Raises:
-        InferenceError: the dictionary lacks too many tokens.
     """
     drawn = draw_held_out(job)
     codec, facts = translator.codec, Counter[str]()
@@ -131,9 +124,6 @@ def collect(job: PairJob, lines: dict[str, int]) -> JsonObject:
 
     Returns:
         Counts of what was left out, of what was not, and of tokens.
-
-    Raises:
-        InferenceError: most outputs run to the limit.
     """
     counts: Counter[str] = Counter()
     learned: Counter[str] = Counter()

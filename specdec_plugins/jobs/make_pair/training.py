@@ -131,9 +131,6 @@ def watch(job: PairJob, command: Command, log: Path, total: int | None = None) -
 
     Args:
         total: updates of a training, whose progress is shown.
-
-    Raises:
-        InferenceError: it failed; names its last line.
     """
     name, *arguments = command
     program = python_program(f"{CHILD}{PROGRAMS[str(name)]}", *arguments)

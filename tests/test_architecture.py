@@ -36,7 +36,7 @@ CEILINGS = {
     "data": 136,
     "decoding": 5769,
     "engines": 1486,
-    "evaluation": 1662,
+    "evaluation": 1653,
     "files": 650,
     "host": 382,
     "inference": 2722,
@@ -45,7 +45,7 @@ CEILINGS = {
     "tasks": 769,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 171
+MAX_FILES = 169
 MAX_CLAUSES = 65
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""

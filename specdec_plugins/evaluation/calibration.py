@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from sklearn.linear_model import LogisticRegression
@@ -35,8 +35,7 @@ class Predictions:
 
     def at(self, temperature: float, bias: float) -> Predictions:
         """Return the same with logits divided by ``temperature``, then ``bias`` added."""
-        logits = self.logits / temperature + bias
-        return Predictions(logits, self.survived, self.decided, self.open)
+        return replace(self, logits=self.logits / temperature + bias)
 
 
 def expected_calibration_error(predicted: Tensor, happened: Tensor, bins: int = BINS) -> float:
@@ -54,8 +53,8 @@ def brier_score(predicted: Tensor, happened: Tensor) -> float:
 
 
 def auroc(predicted: Tensor, happened: Tensor) -> float:
-    """Return the probability that a case that happened was given more than one that did not; NaN
-    where all or nothing happened."""
+    """Return the probability that a case that happened was predicted higher than a case that did
+    not; NaN where all or nothing happened."""
     if happened.all() or not happened.any():
         return math.nan
     return float(roc_auc_score(happened.long().numpy(), predicted.double().numpy()))
@@ -99,7 +98,7 @@ def report(predictions: Predictions) -> JsonObject:
 
 
 def _predicted(predictions: Predictions) -> dict[str, tuple[Tensor, Tensor]]:
-    """``(blocks, slots)`` probabilities of tokens and of survival, and which of them count."""
+    """Return ``(blocks, slots)`` probabilities of tokens and of survival, and where they count."""
     token = predictions.logits.float().sigmoid()
     return {
         "token": (token, predictions.decided),
@@ -125,15 +124,16 @@ def _binned(predicted: Tensor, happened: Tensor, bins: int) -> tuple[Floats, Flo
         np.histogram(values, bins, (0, 1), weights=weights)[0]
         for weights in (None, values, happened.double().numpy())
     )
-    held = count > 0
-    return count[held], predictions[held] / count[held], events[held] / count[held]
+    filled = count > 0
+    count = count[filled]
+    return count, predictions[filled] / count, events[filled] / count
 
 
 def plot_reliability(predictions: Predictions, path: str | os.PathLike[str], title: str) -> None:
     """Write a PNG of the reliability diagrams of tokens and of survival."""
     figure = new_figure((10, 4.6))
-    found = _predicted(predictions).items()
-    for axes, (name, (predicted, where)) in zip(figure.subplots(1, 2), found):
+    panels = zip(figure.subplots(1, 2), _predicted(predictions).items())
+    for axes, (name, (predicted, where)) in panels:
         count, mean, rate = _binned(predicted[where], predictions.survived[where], BINS)
         axes.plot([0, 1], [0, 1], color="0.6", linewidth=1)
         axes.bar(mean, count / count.sum(), width=0.03, color="0.85", label="share of slots")

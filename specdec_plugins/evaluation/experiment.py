@@ -1,4 +1,7 @@
-"""An experiment: alternating timed runs of every system, each in a process of its own."""
+"""An experiment: alternating timed runs of every system, each in a process of its own.
+
+The runs are lines of ``runs.jsonl``.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,16 @@ from datetime import datetime, timezone
 from itertools import groupby, product
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import msgspec
 
 from specdec_plugins.evaluation.ctranslate2_system import CTranslate2Job
 from specdec_plugins.evaluation.own_system import TranslatorJob
-from specdec_plugins.evaluation.runs import Run, read_runs
 from specdec_plugins.evaluation.systems import System
 from specdec_plugins.evaluation.texts import Sentences
 from specdec_plugins.evaluation.worker import SystemProcess
-from specdec_plugins.files.errors import explained
+from specdec_plugins.files.errors import InferenceError, explained
 from specdec_plugins.files.lock import work_folder
 from specdec_plugins.files.output import JsonObject
 from specdec_plugins.inference.report import versions
@@ -27,7 +30,63 @@ from specdec_plugins.machine import cores, processor_name
 
 DESCRIPTION, RUNS = "experiment.json", "runs.jsonl"
 Note = Callable[[str], object]
-"""Is told what is being done."""
+"""Shows the progress."""
+
+
+class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One run of a system over a text. Times are of decoding alone.
+
+    Counts are None where a system does not tell its steps. ``sentences`` holds a column for each
+    known figure, in the order of the text: ``line`` and ``seconds`` (of the sentence's batch), and
+    as far as they are known ``steps``, counts of tokens, ``accepted_by_step`` and ``output``.
+    """
+
+    system: str
+    text: str
+    threads: int
+    batch: int
+    round: int
+    """From 1; the seed of drawn output."""
+    began: str
+    """Date and time, UTC."""
+    engine: str
+    precision: str
+    seconds: float
+    sentences: dict[str, list[Any]]
+    memory: int | None = None
+    """Peak of the process, on a GPU of its tensors, in bytes."""
+    block_size: int | None = None
+    control_seconds: float | None = None
+    """The part of the seconds that the controller took."""
+    committed_tokens: int | None = None
+    steps: int | None = None
+    drafted_tokens: int | None = None
+    verified_tokens: int | None = None
+    accepted_tokens: int | None = None
+    verifier_calls: int | None = None
+    drafter_calls: int | None = None
+
+    def figures(self) -> dict[str, float]:
+        """Return the time of a sentence and all rates that are known.
+
+        ``acceptance_length`` has the bonus token included. ``discard_rate`` is of drafted tokens,
+        ``verified_discard_rate`` (SpecDec++'s) of verified ones, each per committed token.
+        """
+        figures = {"milliseconds": 1000 * self.seconds / len(self.sentences["line"])}
+        if self.memory is not None:
+            figures["memory"] = self.memory
+        if self.committed_tokens:
+            figures["tokens_per_second"] = self.committed_tokens / max(self.seconds, 1e-9)
+            figures["control_share"] = (self.control_seconds or 0) / max(self.seconds, 1e-9)
+            figures["verification_rate"] = (self.verifier_calls or 0) / self.committed_tokens
+        if self.committed_tokens and self.verified_tokens is not None:
+            accepted, drafted = self.accepted_tokens or 0, self.drafted_tokens or 0
+            unwanted = self.verified_tokens - accepted
+            figures["acceptance_length"] = self.committed_tokens / (self.steps or 1)
+            figures["acceptance_rate"] = accepted / max(self.verified_tokens, 1)
+            figures["discard_rate"] = (drafted - accepted) / self.committed_tokens
+            figures["verified_discard_rate"] = unwanted / self.committed_tokens
+        return figures
 
 
 @dataclass(frozen=True)
@@ -40,8 +99,7 @@ class Place:
 
     def is_of(self, run: Run) -> bool:
         """Return whether a run was made under these conditions."""
-        here = self.text.name, self.batch, self.threads
-        return (run.text, run.batch, run.threads) == here
+        return (run.text, run.batch, run.threads) == (self.text.name, self.batch, self.threads)
 
 
 @dataclass(frozen=True)
@@ -174,3 +232,15 @@ def timed_run(system: System, worker: SystemProcess, place: Place, number: int) 
         sentences={name: [column[i] for i in in_text] for name, column in columns.items()},
         **decoded.figures,
     )
+
+
+def read_runs(path: Path) -> list[Run]:
+    """Return the complete lines of a file of runs; none if there is no file."""
+    if not path.exists():
+        return []
+    with explained(f"{path}: cannot be read", "check its permissions"):
+        *lines, _ = path.read_bytes().split(b"\n")
+    try:
+        return [msgspec.json.decode(line, type=Run) for line in lines]
+    except (ValueError, RecursionError) as error:
+        raise InferenceError(f"{path}: holds a line that is no run ({error})") from error

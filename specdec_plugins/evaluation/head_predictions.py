@@ -33,9 +33,9 @@ class TrainedHead:
             overrides: ``data``, ``AR_path`` and ``drafter`` if they have moved since.
         """
         self.head, cfg = load_trained_head(path)
-        given = {name: value for name, value in overrides.items() if value is not None}
-        drafter_path = given.pop("drafter", getattr(cfg["model"], "drafter", ""))
-        options = {**vars(cfg["task"]), **given}
+        moved = {name: value for name, value in overrides.items() if value is not None}
+        drafter_path = moved.pop("drafter", getattr(cfg["model"], "drafter", ""))
+        options = {**vars(cfg["task"]), **moved}
         names = TranslationSpecdecConfig.__dataclass_fields__
         # Some of the task's options follow those of fairseq's other groups.
         groups = OmegaConf.structured(FairseqConfig)
@@ -43,15 +43,13 @@ class TrainedHead:
         groups.task.update({name: value for name, value in options.items() if name in names})
         config = groups.task
         folders = [Path(folder) for folder in str(config.data).split(os.pathsep)]
-        self.files = [
-            ("--drafter", Path(drafter_path)),
-            ("--AR-path", Path(config.AR_path)),
-            *(("--data", path) for folder in folders for path in folder.glob("*")),
-        ]
+        data = [("--data", path) for folder in folders for path in folder.glob("*")]
+        models = [("--drafter", Path(drafter_path)), ("--AR-path", Path(config.AR_path))]
+        self.files = [*models, *data]
         """All files that are read, each with the flag that can name it."""
         if not folders[0].is_dir():
             raise InferenceError(f"{folders[0]}: no such folder; name binarised text with --data")
-        for flag, file in self.files[:2]:
+        for flag, file in models:
             if not file.is_file():
                 raise InferenceError(f"{file}: no such file; say where it is now with {flag}")
         self.task = TranslationSpecdecTask.setup_task(config)
@@ -75,8 +73,7 @@ class TrainedHead:
         """Return the head with logits divided by ``temperature``, then ``bias`` added."""
         settings = replace(self.head.settings, temperature=temperature, bias=bias)
         head = AcceptanceHead(settings)
-        weights = {**self.head.state_dict(), "_extra_state": head.get_extra_state()}
-        head.load_state_dict(weights)
+        head.load_state_dict({**self.head.state_dict(), "_extra_state": settings.to_file()})
         return head
 
     @torch.no_grad()

@@ -23,10 +23,7 @@ COLORS = ("#0072B2", "#CC79A7", "#009E73", "#D55E00", "#56B4E9", "#E69F00", "#99
 
 
 def check_plotting(instead: str = "or give --no-plots") -> None:
-    """
-    Raises:
-        ValueError: matplotlib, an extra, is not installed; says what to do ``instead``.
-    """
+    """Refuse to plot without matplotlib, an extra; say what to do ``instead``."""
     if find_spec("matplotlib") is None:
         raise ValueError(f"the plots need matplotlib: pip install matplotlib, {instead}")
 

@@ -70,25 +70,25 @@ def parse_system(text: str, base: Settings, options: Mapping[str, Any] | None = 
         key, equals, value = part.partition("=")
         values[key if equals else "precision"] = value if equals else key
     kinds = get_type_hints(Settings)
-    own = _taken(values, {key: kinds[key] for key in SETTINGS})
+    asked = _taken(values, {key: kinds[key] for key in SETTINGS})
     limits = replace(base.limits, **_taken(values, get_type_hints(GenerationLimits)))
-    asked = _taken(values, option_types(*RULE_OPTIONS))
-    rule = choose_rule({**base.rule.values, **asked}) if asked else base.rule
+    of_rule = _taken(values, option_types(*RULE_OPTIONS))
+    rule = choose_rule({**base.rule.values, **of_rule}) if of_rule else base.rule
     compute_type = None
     if name == FAIRSEQ:
-        changes = {**PLAIN, "engine": "eager", "precision": "float32", **own}
+        changes = {**PLAIN, "engine": "eager", "precision": "float32", **asked}
     elif name == CTRANSLATE2:
-        compute_type = str(own.pop("precision", "float32"))
-        values |= own
+        compute_type = str(asked.pop("precision", "float32"))
+        values |= asked
         changes = {**PLAIN, "engine": "eager", "precision": "float32", "strategy": AR}
     elif name == AR:
-        changes = {**PLAIN, "rule": rule, **own}
+        changes = {**PLAIN, "rule": rule, **asked}
     elif name == DRAFTER:
-        changes = {"controller": Constant(), "rule": StrictRule(), **own}
+        changes = {"controller": Constant(), "rule": StrictRule(), **asked}
     elif name in CONTROLLERS:
-        given = _taken(values, option_types(CONTROLLERS[name]))
-        controller = controller_of({**(options or {}), **given, "controller": name})
-        changes = {"rule": rule, **own, "strategy": "specdec", "controller": controller}
+        of_controller = _taken(values, option_types(CONTROLLERS[name]))
+        controller = controller_of({**(options or {}), **of_controller, "controller": name})
+        changes = {"rule": rule, **asked, "strategy": "specdec", "controller": controller}
     else:
         known = ", ".join((FAIRSEQ, CTRANSLATE2, AR, DRAFTER, *CONTROLLERS))
         raise ValueError(f"--systems {text}: must begin with one of {known}")
@@ -100,11 +100,11 @@ def parse_system(text: str, base: Settings, options: Mapping[str, Any] | None = 
 
 def _taken(values: dict[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
     """Take the values of these names out, each as its type."""
-    found = {}
+    taken = {}
     for name in kinds.keys() & values.keys():
         text = values.pop(name)
         try:
-            found[name] = msgspec.convert(text, kinds[name], strict=False)
+            taken[name] = msgspec.convert(text, kinds[name], strict=False)
         except msgspec.ValidationError as error:
             raise ValueError(f"--systems {name}={text}: {error}") from error
-    return found
+    return taken

@@ -47,11 +47,12 @@ class Sentences:
                 raise InferenceError(
                     f"--reference {reference}: has {len(wanted)} lines, and {path} {len(lines)}"
                 )
-            # Without a tokenizer the text is tokenised already, and so is its translation.
+            # Codes are of words: without a tokenizer the text has them, and so has its translation.
+            of_words = settings.bpe in (None, "subword_nmt", "fastbpe")
             references = References(
                 [wanted[index] for index, _ in worded],
                 settings.target_lang or "",
-                settings.tokenizer is None,
+                settings.tokenizer is None and of_words,
             )
         positions = translator.generator.positions
         return cls(

@@ -26,7 +26,7 @@ from test_loading import make_model_args, make_state, make_task
 from specdec_plugins.checkpoints.head_file import load_head, save_head
 from specdec_plugins.decoding.acceptance import Scoring
 from specdec_plugins.decoding.step_result import StepTrace
-from specdec_plugins.evaluation.runs import read_runs
+from specdec_plugins.evaluation.experiment import read_runs
 from specdec_plugins.files.errors import CheckpointError, InferenceError
 from specdec_plugins.inference.trace_file import SentenceTrace, read_trace
 from specdec_plugins.inference.trace_report import build_report

@@ -9,8 +9,7 @@ import pytest
 from experiments import make_experiment, make_run, make_text
 
 from specdec_plugins.evaluation import experiment as module
-from specdec_plugins.evaluation.experiment import Experiment, measure
-from specdec_plugins.evaluation.runs import Run, read_runs
+from specdec_plugins.evaluation.experiment import Experiment, Run, measure, read_runs
 from specdec_plugins.files.errors import InferenceError
 
 NAMES = ("AR", "tree", "constant")

@@ -38,7 +38,7 @@ CEILINGS = {
     "engines": 1486,
     "evaluation": 1653,
     "files": 650,
-    "host": 382,
+    "host": 362,
     "inference": 2722,
     "jobs": 1583,
     "models": 2042,

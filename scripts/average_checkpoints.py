@@ -44,12 +44,10 @@ def average(paths: list[Path], output: Path, as_transformer: bool = False) -> No
             sys.exit(f"average_checkpoints.py: {path}: {fault}; give checkpoints of one training")
         total = {name: w + model[name] if w.is_floating_point() else w for name, w in total.items()}
     shared: dict[object, torch.Tensor] = {}  # a table that is shared stays one
-    means = {
-        name: shared.setdefault((weights[name].data_ptr(), w.shape), w / len(paths))
-        if w.is_floating_point()
-        else w
-        for name, w in total.items()
-    }
+    means = {}
+    for name, w in total.items():
+        mean = w / len(paths) if w.is_floating_point() else w
+        means[name] = shared.setdefault((weights[name].data_ptr(), w.shape), mean)
     save_state(inference_state(first, means), output)
 
 

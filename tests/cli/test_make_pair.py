@@ -226,7 +226,6 @@ def test_killed_at_random_moments(
         assert {n: left[n] for n in left if not n.endswith(UNFINISHED)} == products(alone)
 
     victim = Victim("make_pair", start, check, finished, made, seconds)
-    victim.random.seed()
     victim.kill(tmp_path / "killed", 20)
 
 

@@ -30,23 +30,23 @@ FLOORS = (
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 179,
-    "checkpoints": 1686,
+    "checkpoints": 1688,
     "cli": 1416,
     "criterions": 524,
     "data": 136,
     "decoding": 5769,
     "engines": 1486,
-    "evaluation": 1653,
+    "evaluation": 1648,
     "files": 650,
     "host": 362,
     "inference": 2722,
-    "jobs": 1583,
+    "jobs": 1582,
     "models": 2042,
     "tasks": 769,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 169
-MAX_CLAUSES = 65
+MAX_FILES = 168
+MAX_CLAUSES = 64
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""
 FREE_OF_FAIRSEQ = (

@@ -45,14 +45,14 @@ def init_encoder_from(
         for name, tensor in state["model"].items()
         if name.startswith("encoder.") and _is_learned(name)
     }
-    own = {name: tensor for name, tensor in encoder.state_dict().items() if _is_learned(name)}
+    learned = {name: tensor for name, tensor in encoder.state_dict().items() if _is_learned(name)}
     fault = f"{path}: architecture or dictionary mismatch:"
-    shared = [name for name in own if name in saved]
+    shared = [name for name in learned if name in saved]
     for name in shared:
-        if saved[name].shape != own[name].shape:
+        if saved[name].shape != learned[name].shape:
             raise CheckpointError(
                 f"{fault} encoder.{name} is {tuple(saved[name].shape)}, the drafter's is "
-                f"{tuple(own[name].shape)}"
+                f"{tuple(learned[name].shape)}"
             )
     cfg = encoder.cfg
     settings = {name: getattr(cfg.encoder, name.removeprefix("encoder_")) for name in STRUCTURE}
@@ -65,14 +65,14 @@ def init_encoder_from(
                 f"{fault} --{name.replace('_', '-')} is {verifiers} in the verifier, {value} in "
                 "the drafter"
             )
-    missing = dict.fromkeys(sorted(saved.keys() - own.keys()), "drafter")
+    missing = dict.fromkeys(sorted(saved.keys() - learned.keys()), "drafter")
     if exact:
-        missing |= {name: "verifier" for name in own if name not in saved}
+        missing |= {name: "verifier" for name in learned if name not in saved}
     for name, model in missing.items():
         raise CheckpointError(f"{fault} encoder.{name} is not in the {model}")
     with torch.no_grad():
         for name in shared:
-            own[name].copy_(saved[name])
+            learned[name].copy_(saved[name])
     logger.info("encoder initialised from %s (%d parameters)", path, len(shared))
     return shared
 

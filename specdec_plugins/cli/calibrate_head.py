@@ -15,8 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specdec_plugins.checkpoints.head_file import save_head
-from specdec_plugins.evaluation.calibration import fit_calibration, plot_reliability, report
-from specdec_plugins.evaluation.head_predictions import TrainedHead
+from specdec_plugins.evaluation.calibration import (
+    TrainedHead,
+    fit_calibration,
+    plot_reliability,
+    report,
+)
 from specdec_plugins.evaluation.plots import check_plotting
 from specdec_plugins.files.command import Parser, command, program, put
 from specdec_plugins.files.lock import NamedPaths, check_paths, reserved

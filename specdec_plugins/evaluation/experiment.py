@@ -90,7 +90,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True)
-class Place:
+class Conditions:
     """Conditions that the systems of a round share."""
 
     text: Sentences
@@ -128,7 +128,7 @@ class Experiment:
             "warmup": self.warmup,
         }
 
-    def pending(self, runs: Iterable[Run]) -> Iterator[tuple[Place, int, list[System]]]:
+    def pending(self, runs: Iterable[Run]) -> Iterator[tuple[Conditions, int, list[System]]]:
         """Yield the systems that are missing in each round, in the order in which they are to run.
 
         The order differs from round to round, so that no system always comes after the same other
@@ -136,23 +136,23 @@ class Experiment:
         """
         done = {(run.system, run.text, run.batch, run.threads, run.round) for run in runs}
         for batch, threads, text in product(self.batches, self.threads, self.texts):
-            place = Place(text, batch, threads)
+            conditions = Conditions(text, batch, threads)
             for number in range(1, self.rounds + 1):
                 turn = Random(number).sample(self.systems, len(self.systems))
                 here = text.name, batch, threads, number
                 if missing := [system for system in turn if (system.name, *here) not in done]:
-                    yield place, number, missing
+                    yield conditions, number, missing
 
-    def job(self, system: System, place: Place) -> TranslatorJob | CTranslate2Job:
-        """Return what a system loads and decodes at a place."""
-        text, batches = place.text, place.text.batches(place.batch)
+    def job(self, system: System, conditions: Conditions) -> TranslatorJob | CTranslate2Job:
+        """Return the job of a system under these conditions."""
+        text, batches = conditions.text, conditions.text.batches(conditions.batch)
         if system.compute_type is None:
-            settings = replace(system.settings, batch=place.batch)
+            settings = replace(system.settings, batch=conditions.batch)
             return TranslatorJob(settings, [[text.lines[i] for i in batch] for batch in batches])
         return CTranslate2Job(
             str(self.model),
             system.compute_type,
-            place.threads,
+            conditions.threads,
             [[text.tokens[i] for i in batch] for batch in batches],
             [[text.longest[i] for i in batch] for batch in batches],
             system.settings.limits.min_len,
@@ -174,21 +174,26 @@ def measure(experiment: Experiment, out: Path, note: Note) -> Iterator[Run]:
         with explained(fault, "runs that are there are kept"), open(out / RUNS, "ab") as file:
             # A killed process may have left a piece of a line.
             file.truncate(sum(len(msgspec.json.encode(run)) + 1 for run in runs))
-            for place, missing in groupby(experiment.pending(runs), key=lambda item: item[0]):
-                for run in _run_rounds(experiment, place, [item[1:] for item in missing], note):
+            for conditions, missing in groupby(experiment.pending(runs), key=lambda item: item[0]):
+                for run in _run_rounds(
+                    experiment, conditions, [item[1:] for item in missing], note
+                ):
                     file.write(msgspec.json.encode(run) + b"\n")
                     file.flush()
                     yield run
 
 
 def _run_rounds(
-    experiment: Experiment, place: Place, rounds: Sequence[tuple[int, list[System]]], note: Note
+    experiment: Experiment,
+    conditions: Conditions,
+    rounds: Sequence[tuple[int, list[System]]],
+    note: Note,
 ) -> Iterator[Run]:
-    """Load all systems for a place, warm them up, then make the rounds."""
-    jobs = {s.name: experiment.job(s, place) for _, missing in rounds for s in missing}
+    """Load all systems, warm them up, then make the rounds."""
+    jobs = {s.name: experiment.job(s, conditions) for _, missing in rounds for s in missing}
     with ExitStack() as stack:
         workers = {
-            name: stack.enter_context(SystemProcess(name, job, place.threads))
+            name: stack.enter_context(SystemProcess(name, job, conditions.threads))
             for name, job in jobs.items()
         }
         for name, worker in workers.items():
@@ -196,16 +201,18 @@ def _run_rounds(
             worker.load()
         for name, worker in workers.items():
             note(f"warming up {name}")
-            worker.decode(-(-experiment.warmup // place.batch), 1)
+            worker.decode(-(-experiment.warmup // conditions.batch), 1)
         for number, missing in rounds:
             for system in missing:
-                note(f"{place.text.name}, batch {place.batch}, round {number}: {system.name}")
-                yield timed_run(system, workers[system.name], place, number)
+                note(
+                    f"{conditions.text.name}, batch {conditions.batch}, round {number}: {system.name}"
+                )
+                yield timed_run(system, workers[system.name], conditions, number)
 
 
-def timed_run(system: System, worker: SystemProcess, place: Place, number: int) -> Run:
+def timed_run(system: System, worker: SystemProcess, conditions: Conditions, number: int) -> Run:
     """Have all batches decoded once."""
-    batches = place.text.batches(place.batch)
+    batches = conditions.text.batches(conditions.batch)
     order = [i for batch in batches for i in batch]
     began = datetime.now(timezone.utc).isoformat(timespec="seconds")
     decoded = worker.decode(len(batches), number)
@@ -214,18 +221,18 @@ def timed_run(system: System, worker: SystemProcess, place: Place, number: int) 
     columns["seconds"] = [round(seconds, 6) for seconds, batch in pairs for _ in batch]
     if number == 1 or system.settings.rule.draws:
         columns["output"] = [
-            output if isinstance(output, str) else place.text.joined(output)
+            output if isinstance(output, str) else conditions.text.joined(output)
             for output in decoded.outputs
         ]
     else:
         columns.pop("accepted_by_step", None)
-    columns["line"] = [place.text.lines[i].number for i in order]
+    columns["line"] = [conditions.text.lines[i].number for i in order]
     in_text = sorted(range(len(order)), key=order.__getitem__)
     return Run(
         system=system.name,
-        text=place.text.name,
-        threads=place.threads,
-        batch=place.batch,
+        text=conditions.text.name,
+        threads=conditions.threads,
+        batch=conditions.batch,
         round=number,
         began=began,
         seconds=sum(decoded.seconds),

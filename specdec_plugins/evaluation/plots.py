@@ -43,8 +43,10 @@ def draw(groups: Sequence[Sequence[Result]]) -> Iterator[tuple[str, Figure]]:
         figure = new_figure((7 * len(filled), 2 + 0.35 * max(12, *map(len, filled))))
         for axes, group in zip(figure.subplots(1, len(filled), squeeze=False)[0], filled):
             panel(axes, group)
-            place = group[0].place
-            axes.set_title(f"{place.text.name}, batch {place.batch}, threads {place.threads}")
+            conditions = group[0].conditions
+            axes.set_title(
+                f"{conditions.text.name}, batch {conditions.batch}, threads {conditions.threads}"
+            )
         yield name, figure
 
 

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from specdec_plugins import __version__
-from specdec_plugins.evaluation.experiment import Experiment, Place, Run
+from specdec_plugins.evaluation.experiment import Conditions, Experiment, Run
 from specdec_plugins.evaluation.systems import AR, DRAFTER, System
 from specdec_plugins.files.errors import counted
 from specdec_plugins.files.output import JsonObject
@@ -32,7 +32,7 @@ class Result:
     """A system's runs under some conditions, by round."""
 
     system: System
-    place: Place
+    conditions: Conditions
     runs: Sequence[Run]
 
     @property
@@ -63,11 +63,11 @@ def results(experiment: Experiment, runs: Sequence[Run]) -> list[list[Result]]:
     """Return the results of all systems, a list for each text, batch size and number of threads."""
     groups = []
     for where in product(experiment.texts, experiment.batches, experiment.threads):
-        place = Place(*where)
+        conditions = Conditions(*where)
         here = [
-            Result(system, place, made)
+            Result(system, conditions, made)
             for system in experiment.systems
-            if (made := [r for r in runs if place.is_of(r) and r.system == system.name])
+            if (made := [r for r in runs if conditions.is_of(r) and r.system == system.name])
         ]
         groups += [here] if here else []
     return groups
@@ -80,11 +80,13 @@ def table(experiment: Experiment, runs: Sequence[Run], baseline: str, command: s
     parts = [f"    {command}", ""]
     parts += [f"{machine}; {dates[0]} to {dates[-1]}; specdec {__version__}.", ""]
     for group in results(experiment, runs):
-        place = group[0].place
-        sentences = counted(len(place.text.lines), "sentence")
+        conditions = group[0].conditions
+        sentences = counted(len(conditions.text.lines), "sentence")
         rounds = counted(max(len(result.runs) for result in group), "round")
-        threads = counted(place.threads, "thread")
-        title = f"{place.text.name}, {sentences}, batch {place.batch}, {threads}, {rounds}"
+        threads = counted(conditions.threads, "thread")
+        title = (
+            f"{conditions.text.name}, {sentences}, batch {conditions.batch}, {threads}, {rounds}"
+        )
         parts += [f"### {title}", "", *_rows(group, baseline), ""]
     parts.append(MEANINGS.format(baseline))
     references = [text.references for text in experiment.texts if text.references]
@@ -149,7 +151,7 @@ def unlike(result: Result, group: Sequence[Result]) -> int | None:
 
 def _bleu(result: Result, name: str) -> str:
     """Return one of the two BLEU figures."""
-    references = result.place.text.references
+    references = result.conditions.text.references
     scores = [references.scores(output) for output in result.outputs] if references else []
     return spread([score[name] for score in scores])
 
@@ -182,9 +184,9 @@ def sentence_records(group: Sequence[Result]) -> Iterator[JsonObject]:
                 "generated_length_target": _length(target, i),
                 "generated_length_draft": _length(draft, i),
                 "system": result.system.name,
-                "text": result.place.text.name,
-                "batch": result.place.batch,
-                "threads": result.place.threads,
+                "text": result.conditions.text.name,
+                "batch": result.conditions.batch,
+                "threads": result.conditions.threads,
                 **known,
                 "seconds": _seconds(result, i),
             }

@@ -38,8 +38,7 @@ class Sentences:
         """Read a text, segmented as by the translator, whose limits are those of all systems."""
         settings, codec = translator.settings, translator.codec
         lines = read_text(path, max_lines)
-        encoded = [(index, codec.encode(line)) for index, line in enumerate(lines)]
-        worded = [(index, ids) for index, ids in encoded if ids is not None]
+        worded = {i: ids for i, line in enumerate(lines) if (ids := codec.encode(line)) is not None}
         references = None
         if reference is not None:
             wanted = [line.text for line in read_text(reference, max_lines, "--reference")]
@@ -49,17 +48,15 @@ class Sentences:
                 )
             # Codes are of words: without a tokenizer the text has them, and so has its translation.
             of_words = settings.bpe in (None, "subword_nmt", "fastbpe")
-            references = References(
-                [wanted[index] for index, _ in worded],
-                settings.target_lang or "",
-                settings.tokenizer is None and of_words,
-            )
+            tokenised = settings.tokenizer is None and of_words
+            language = settings.target_lang or ""
+            references = References([wanted[index] for index in worded], language, tokenised)
         positions = translator.generator.positions
         return cls(
             name=path,
-            lines=[lines[index] for index, _ in worded],
-            tokens=[[codec.source[i] for i in ids[:-1]] for _, ids in worded],
-            longest=[settings.limits.max_length(len(ids), positions) for _, ids in worded],
+            lines=[lines[index] for index in worded],
+            tokens=[[codec.source[i] for i in ids[:-1]] for ids in worded.values()],
+            longest=[settings.limits.max_length(len(i), positions) for i in worded.values()],
             references=references,
             codec=codec,
         )
@@ -84,7 +81,7 @@ class Sentences:
 
 
 def read_text(path: str, max_lines: int | None, flag: str = "--input-path") -> list[Line]:
-    """Return the lines of a text that ``flag`` names."""
+    """Return the lines of a text that ``flag`` names; they must hold a sentence."""
     if max_lines is not None and max_lines < 1:
         raise ValueError(f"--lines {max_lines}: must be at least 1")
     with InputLines.open(path, flag) as source:

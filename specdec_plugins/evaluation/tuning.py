@@ -1,4 +1,4 @@
-"""A trial of the ways to decode a pair here, in alternating rounds."""
+"""A trial of the modes in which a pair can be decoded here, in alternating rounds."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ def list_ways(settings: Settings) -> list[Way]:
 
     Drafts in int8 are for strict acceptance, whose output does not depend on them.
     """
-    ways = [GREEDY]
+    modes = [GREEDY]
     if is_installed() and obstacle(settings) is None:
-        ways.append(Way(ar_backend="ctranslate2"))
+        modes.append(Way(ar_backend="ctranslate2"))
     precisions = [settings.drafter_precision]
     compiled = engine_name(settings.engine, settings.precision, settings.device) == "openvino"
     narrower = compiled and settings.precision != "int8" and find_spec("nncf") is not None
     if precisions == [None] and narrower and settings.rule == StrictRule():
         precisions.append("int8")
-    return ways + [Way(size, precision) for precision in precisions for size in TREES]
+    return modes + [Way(size, precision) for precision in precisions for size in TREES]
 
 
 def example(folder: str) -> str:
     """Return the text of a pair's folder that modes are tried on."""
-    found = sorted(Path(folder).glob("example.*"))
-    if len(found) != 1:
+    texts = sorted(Path(folder).glob("example.*"))
+    if len(texts) != 1:
         raise ValueError(f"--input-path: give a text; {folder} has no example.LANG")
-    return str(found[0])
+    return str(texts[0])
 
 
 def lines_to_try(lines: Sequence[Line], batch: int) -> list[Line]:
@@ -67,17 +67,17 @@ class Trial:
     """
 
     settings: Settings
-    ways: list[Way]
+    modes: list[Way]
     note: Callable[[str], object]
-    """Is told what is being done."""
+    """Shows the progress."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Seconds to load each kind: compilation, conversion."""
     _translators: dict[Way, Translator] = field(default_factory=dict)
 
     def load(self) -> None:
         """Load all modes, and leave out those that cannot be loaded here."""
-        for way in list(self.ways):
-            kind = self._kind(way)
+        for mode in list(self.modes):
+            kind = self._kind(mode)
             if kind in self._translators:
                 continue
             name = f"trees, {kind.drafter_precision or 'own'} drafts" if kind.tree else str(kind)
@@ -85,19 +85,19 @@ class Trial:
             begin = time.perf_counter()
             translator = load_translator(kind.applied(self.settings))
             if translator.not_by_ctranslate2 is not None:
-                self.ways.remove(way)
+                self.modes.remove(mode)
                 continue
             self._translators[kind] = translator
             self.seconds[name] = time.perf_counter() - begin
 
-    def _kind(self, way: Way) -> Way:
+    def _kind(self, mode: Way) -> Way:
         """Return the first of the modes that have the same models."""
-        if way.ar_backend == CTRANSLATE2:
-            return way
-        drafting = [other for other in self.ways if other.tree]
-        if way.tree:
-            drafting = [o for o in drafting if o.drafter_precision == way.drafter_precision]
-        return next(iter(drafting), way)
+        if mode.ar_backend == CTRANSLATE2:
+            return mode
+        drafting = [other for other in self.modes if other.tree]
+        if mode.tree:
+            drafting = [o for o in drafting if o.drafter_precision == mode.drafter_precision]
+        return next(iter(drafting), mode)
 
     def run(
         self,
@@ -114,33 +114,33 @@ class Trial:
         Returns:
             all modes, the fastest first.
         """
-        taken: dict[Way, list[float]] = {way: [] for way in self.ways}
-        left = list(self.ways)
-        for way in left:
-            self.note(f"batch {batch}, warming up: {way}")
-            if way.ar_backend == CTRANSLATE2 and batch != self._translators[way].settings.batch:
+        times: dict[Way, list[float]] = {mode: [] for mode in self.modes}
+        running = list(self.modes)
+        for mode in running:
+            self.note(f"batch {batch}, warming up: {mode}")
+            if mode.ar_backend == CTRANSLATE2 and batch != self._translators[mode].settings.batch:
                 # It chooses its threads for a batch size when it is loaded.
                 here = replace(self.settings, batch=batch)
-                self._translators[way] = load_translator(way.applied(here))
-            self._pass(way, batch, text)
+                self._translators[mode] = load_translator(mode.applied(here))
+            self._pass(mode, batch, text)
         for number in range(1, rounds + 1):
-            for way in Random(number).sample(left, len(left)):
-                self.note(f"batch {batch}, round {number}: {way}")
-                taken[way].append(self._pass(way, batch, text))
-            timed = sorted((Timed(way, taken[way]) for way in left), key=lambda t: t.middle)
-            left = [t.way for t in timed[: max(FINALISTS, (len(left) + 1) // 2)]]
-            left += [way for way in keep if way in taken and way not in left]
+            for mode in Random(number).sample(running, len(running)):
+                self.note(f"batch {batch}, round {number}: {mode}")
+                times[mode].append(self._pass(mode, batch, text))
+            timed = sorted((Timed(mode, times[mode]) for mode in running), key=lambda t: t.middle)
+            running = [t.way for t in timed[: max(FINALISTS, (len(running) + 1) // 2)]]
+            running += [mode for mode in keep if mode in times and mode not in running]
         # Modes that were dropped come last.
-        found = [Timed(way, milliseconds) for way, milliseconds in taken.items()]
-        return sorted(found, key=lambda t: (-len(t.milliseconds), t.middle))
+        all_timed = [Timed(mode, milliseconds) for mode, milliseconds in times.items()]
+        return sorted(all_timed, key=lambda t: (-len(t.milliseconds), t.middle))
 
-    def _pass(self, way: Way, batch: int, lines: Sequence[Line]) -> float:
+    def _pass(self, mode: Way, batch: int, lines: Sequence[Line]) -> float:
         """Decode all lines in a mode; return milliseconds a sentence, of decoding alone."""
-        translator = self._translators[self._kind(way)]
+        translator = self._translators[self._kind(mode)]
         translator.settings = replace(translator.settings, batch=batch)
         generator, k = translator.generator, translator.block_size
         if isinstance(generator, SpeculativeGenerator) and k is not None:
-            generator.controller = way.applied(self.settings).controller.ready(k)
+            generator.controller = mode.applied(self.settings).controller.ready(k)
         before = translator.statistics.total_seconds
         for _ in translator.translate(lines):
             pass

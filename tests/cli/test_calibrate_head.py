@@ -13,7 +13,7 @@ from specdec_plugins.checkpoints.export import export_checkpoint
 from specdec_plugins.checkpoints.head_file import find_head, load_head
 from specdec_plugins.cli import calibrate_head
 from specdec_plugins.decoding.acceptance import RelaxedRule, Scoring
-from specdec_plugins.evaluation.head_predictions import TrainedHead
+from specdec_plugins.evaluation.calibration import TrainedHead
 from specdec_plugins.files.errors import CheckpointError
 
 

@@ -11,7 +11,7 @@ from trained import Trained
 
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.generator import SpeculativeGenerator
-from specdec_plugins.evaluation.head_predictions import TrainedHead
+from specdec_plugins.evaluation.calibration import TrainedHead
 
 
 def test_predictions_are_of_the_blocks_that_decoding_drafts(

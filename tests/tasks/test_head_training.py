@@ -15,7 +15,7 @@ from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.cli import calibrate_head
 from specdec_plugins.decoding.acceptance import SamplingRule, Scoring
 from specdec_plugins.decoding.acceptance.sampling import Sampling
-from specdec_plugins.evaluation.head_predictions import TrainedHead
+from specdec_plugins.evaluation.calibration import TrainedHead
 from specdec_plugins.files.errors import CheckpointError
 
 

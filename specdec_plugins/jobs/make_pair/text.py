@@ -21,7 +21,7 @@ from specdec_plugins.jobs.make_pair.job import PairJob
 logger = logging.getLogger(__name__)
 
 LIMITS = GenerationLimits(max_len_a=2.0, max_len_b=10)
-"""Of an output, in tokens of its source: a longer one is no translation, and is left out."""
+"""Limits of an output by its source: a longer one is no translation, and is left out."""
 REFUSE_BELOW, WARN_BELOW = 100, 5000
 """Lines of a text."""
 HELD_OUT, HEAD_LINES = 500, 20_000

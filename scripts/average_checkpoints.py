@@ -19,8 +19,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from specdec_plugins.checkpoints.export import inference_state
-from specdec_plugins.checkpoints.loading import first_mismatches, save_state
-from specdec_plugins.checkpoints.upgrade import load_upgraded
+from specdec_plugins.checkpoints.loading import first_mismatches, load_upgraded, save_state
 from specdec_plugins.host.packed_encoder import without_copies
 
 

@@ -30,22 +30,22 @@ FLOORS = (
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 179,
-    "checkpoints": 1688,
+    "checkpoints": 1657,
     "cli": 1416,
     "criterions": 524,
     "data": 136,
     "decoding": 5769,
     "engines": 1486,
-    "evaluation": 1648,
+    "evaluation": 1619,
     "files": 650,
     "host": 362,
     "inference": 2722,
-    "jobs": 1582,
+    "jobs": 1571,
     "models": 2042,
     "tasks": 769,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 168
+MAX_FILES = 163
 MAX_CLAUSES = 64
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""

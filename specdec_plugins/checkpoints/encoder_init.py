@@ -9,8 +9,7 @@ from fairseq.models.transformer import TransformerEncoderBase
 from fairseq.tasks import FairseqTask
 
 from specdec_plugins.checkpoints.dictionaries import check_dictionaries
-from specdec_plugins.checkpoints.loading import is_drafter, save_state
-from specdec_plugins.checkpoints.upgrade import load_upgraded
+from specdec_plugins.checkpoints.loading import is_drafter, load_upgraded, save_state
 from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.host.packed_encoder import REDUNDANT
 

@@ -17,8 +17,13 @@ from torch import Tensor
 
 from specdec_plugins.checkpoints import multilingual
 from specdec_plugins.checkpoints.dictionaries import load_dictionary, noted
-from specdec_plugins.checkpoints.loading import State, is_drafter, is_transformer, save_state
-from specdec_plugins.checkpoints.upgrade import load_upgraded
+from specdec_plugins.checkpoints.loading import (
+    State,
+    is_drafter,
+    is_transformer,
+    load_upgraded,
+    save_state,
+)
 from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.host.packed_encoder import without_copies
 from specdec_plugins.models.drafter import VOCABULARY

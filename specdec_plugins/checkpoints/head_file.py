@@ -103,14 +103,14 @@ def _settings(path: Location, saved: object) -> HeadSettings:
     try:
         if not isinstance(saved, dict):
             raise ConfigError("it has no settings")
-        known = {
+        fields = {
             n: saved[n] for n in HeadSettings.__dataclass_fields__ if n in saved and n != "rule"
         }
-        rule = {name: value for name, value in saved.items() if name not in known}
+        rule = {name: value for name, value in saved.items() if name not in fields}
         plain = all(isinstance(value, (bool, int, float)) for value in rule.values())
         if not plain or not all(str(name).isidentifier() for name in rule):
             raise ConfigError("its acceptance rule is impossible")
-        settings = HeadSettings.from_file({**saved_fields(known, HeadSettings), **rule})
+        settings = HeadSettings.from_file({**saved_fields(fields, HeadSettings), **rule})
         scales = settings.temperature, settings.rule_temperature, settings.repetition_penalty
         sizes = settings.channels, settings.block_size, settings.layers + 1
         if min(sizes) < 1 or not all(0 < scale < float("inf") for scale in scales):

@@ -14,8 +14,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypedDict
 
 import torch
+from fairseq.data import Dictionary
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.models.transformer import TransformerModelBase
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 from specdec_plugins.checkpoints.archive import SAVED, check_weights, load_archive, one_line
 from specdec_plugins.checkpoints.config import (
@@ -29,7 +31,7 @@ from specdec_plugins.checkpoints.multilingual import Multilingual, adopt
 from specdec_plugins.files.errors import CheckpointError, ConfigError
 from specdec_plugins.files.output import whole_file
 from specdec_plugins.host.checkpoints import without_memory
-from specdec_plugins.host.packed_encoder import REDUNDANT, use_plain_encoder
+from specdec_plugins.host.packed_encoder import REDUNDANT, use_plain_encoder, without_copies
 from specdec_plugins.models.drafter import Drafter
 
 if TYPE_CHECKING:
@@ -206,3 +208,39 @@ def save_state(state: Mapping[str, object], path: str | os.PathLike[str]) -> int
         fault = getattr(cause, "strerror", None) or one_line(error)
         raise CheckpointError(f"{path}: cannot be written ({fault}); name another file") from error
     return os.path.getsize(path)
+
+
+def load_upgraded(path: str | os.PathLike[str], as_transformer: bool = False) -> State:
+    """Read a checkpoint, and give a Transformer's weights today's names, to copy them.
+
+    A model of fairseq's renames the weights of older checkpoints when it loads them: a fused matrix
+    of queries, keys and values (before November 2019), ``layer_norms.N``, ``embed_out``. So the
+    model is built here, too, but without memory.
+    """
+    name, state = os.fspath(path), load_state(path, as_transformer)
+    cfg, weights = state["cfg"]["model"], state["model"]
+    if not is_transformer(state):
+        return state
+    dictionaries = []  # as long as the tables of embeddings
+    for side in ("encoder", "decoder"):
+        table = weights.get(f"{side}.embed_tokens.weight")
+        if table is None:
+            fault = f"{side}.embed_tokens.weight is missing"
+            raise CheckpointError(f"{name}: is no whole Transformer: {fault}; {SAVED}")
+        dictionary = Dictionary()
+        for index in range(len(dictionary), len(table)):
+            dictionary.add_symbol(f"madeupword{index:04d}")
+        dictionaries.append(dictionary)
+    # All layers: pruning is for those who load the file.
+    whole = {**vars(cfg), "encoder_layers_to_keep": None, "decoder_layers_to_keep": None}
+    task = TranslationTask(TranslationConfig(), *dictionaries)
+    with without_memory():
+        model = build_model(name, task, Namespace(**whole))
+    model.upgrade_state_dict(weights)
+    fault = first_mismatches(without_copies(model.state_dict()), without_copies(weights))
+    if fault:
+        raise CheckpointError(
+            f"{name}: the weights are not those of the {cfg.arch} that it describes: {fault}; "
+            f"{SAVED}"
+        )
+    return state

@@ -32,10 +32,10 @@ import torch
 from specdec_plugins.checkpoints.architectures import AS_TRANSFORMER
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.engines.choice import engine_name
-from specdec_plugins.evaluation.differences import Tokens, decode, gap
 from specdec_plugins.evaluation.systems import parse_system
 from specdec_plugins.evaluation.table import markdown
-from specdec_plugins.evaluation.texts import read_text
+from specdec_plugins.evaluation.texts import decode, gap, read_text
+from specdec_plugins.evaluation.worker import Tokens
 from specdec_plugins.files.command import Parser, command, program, put
 from specdec_plugins.files.errors import counted
 from specdec_plugins.files.lines import Line

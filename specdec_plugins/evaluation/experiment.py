@@ -17,8 +17,7 @@ from typing import Any
 import msgspec
 
 from specdec_plugins.evaluation.ctranslate2_system import CTranslate2Job
-from specdec_plugins.evaluation.own_system import TranslatorJob
-from specdec_plugins.evaluation.systems import System
+from specdec_plugins.evaluation.systems import System, TranslatorJob
 from specdec_plugins.evaluation.texts import Sentences
 from specdec_plugins.evaluation.worker import SystemProcess
 from specdec_plugins.files.errors import InferenceError, explained
@@ -136,23 +135,23 @@ class Experiment:
         """
         done = {(run.system, run.text, run.batch, run.threads, run.round) for run in runs}
         for batch, threads, text in product(self.batches, self.threads, self.texts):
-            conditions = Conditions(text, batch, threads)
+            where = Conditions(text, batch, threads)
             for number in range(1, self.rounds + 1):
                 turn = Random(number).sample(self.systems, len(self.systems))
                 here = text.name, batch, threads, number
                 if missing := [system for system in turn if (system.name, *here) not in done]:
-                    yield conditions, number, missing
+                    yield where, number, missing
 
-    def job(self, system: System, conditions: Conditions) -> TranslatorJob | CTranslate2Job:
+    def job(self, system: System, where: Conditions) -> TranslatorJob | CTranslate2Job:
         """Return the job of a system under these conditions."""
-        text, batches = conditions.text, conditions.text.batches(conditions.batch)
+        text, batches = where.text, where.text.batches(where.batch)
         if system.compute_type is None:
-            settings = replace(system.settings, batch=conditions.batch)
+            settings = replace(system.settings, batch=where.batch)
             return TranslatorJob(settings, [[text.lines[i] for i in batch] for batch in batches])
         return CTranslate2Job(
             str(self.model),
             system.compute_type,
-            conditions.threads,
+            where.threads,
             [[text.tokens[i] for i in batch] for batch in batches],
             [[text.longest[i] for i in batch] for batch in batches],
             system.settings.limits.min_len,
@@ -174,10 +173,8 @@ def measure(experiment: Experiment, out: Path, note: Note) -> Iterator[Run]:
         with explained(fault, "runs that are there are kept"), open(out / RUNS, "ab") as file:
             # A killed process may have left a piece of a line.
             file.truncate(sum(len(msgspec.json.encode(run)) + 1 for run in runs))
-            for conditions, missing in groupby(experiment.pending(runs), key=lambda item: item[0]):
-                for run in _run_rounds(
-                    experiment, conditions, [item[1:] for item in missing], note
-                ):
+            for where, missing in groupby(experiment.pending(runs), key=lambda item: item[0]):
+                for run in _run_rounds(experiment, where, [item[1:] for item in missing], note):
                     file.write(msgspec.json.encode(run) + b"\n")
                     file.flush()
                     yield run
@@ -185,15 +182,15 @@ def measure(experiment: Experiment, out: Path, note: Note) -> Iterator[Run]:
 
 def _run_rounds(
     experiment: Experiment,
-    conditions: Conditions,
+    where: Conditions,
     rounds: Sequence[tuple[int, list[System]]],
     note: Note,
 ) -> Iterator[Run]:
     """Load all systems, warm them up, then make the rounds."""
-    jobs = {s.name: experiment.job(s, conditions) for _, missing in rounds for s in missing}
+    jobs = {s.name: experiment.job(s, where) for _, missing in rounds for s in missing}
     with ExitStack() as stack:
         workers = {
-            name: stack.enter_context(SystemProcess(name, job, conditions.threads))
+            name: stack.enter_context(SystemProcess(name, job, where.threads))
             for name, job in jobs.items()
         }
         for name, worker in workers.items():
@@ -201,18 +198,16 @@ def _run_rounds(
             worker.load()
         for name, worker in workers.items():
             note(f"warming up {name}")
-            worker.decode(-(-experiment.warmup // conditions.batch), 1)
+            worker.decode(-(-experiment.warmup // where.batch), 1)
         for number, missing in rounds:
             for system in missing:
-                note(
-                    f"{conditions.text.name}, batch {conditions.batch}, round {number}: {system.name}"
-                )
-                yield timed_run(system, workers[system.name], conditions, number)
+                note(f"{where.text.name}, batch {where.batch}, round {number}: {system.name}")
+                yield timed_run(system, workers[system.name], where, number)
 
 
-def timed_run(system: System, worker: SystemProcess, conditions: Conditions, number: int) -> Run:
+def timed_run(system: System, worker: SystemProcess, where: Conditions, number: int) -> Run:
     """Have all batches decoded once."""
-    batches = conditions.text.batches(conditions.batch)
+    batches = where.text.batches(where.batch)
     order = [i for batch in batches for i in batch]
     began = datetime.now(timezone.utc).isoformat(timespec="seconds")
     decoded = worker.decode(len(batches), number)
@@ -221,18 +216,18 @@ def timed_run(system: System, worker: SystemProcess, conditions: Conditions, num
     columns["seconds"] = [round(seconds, 6) for seconds, batch in pairs for _ in batch]
     if number == 1 or system.settings.rule.draws:
         columns["output"] = [
-            output if isinstance(output, str) else conditions.text.joined(output)
+            output if isinstance(output, str) else where.text.joined(output)
             for output in decoded.outputs
         ]
     else:
         columns.pop("accepted_by_step", None)
-    columns["line"] = [conditions.text.lines[i].number for i in order]
+    columns["line"] = [where.text.lines[i].number for i in order]
     in_text = sorted(range(len(order)), key=order.__getitem__)
     return Run(
         system=system.name,
-        text=conditions.text.name,
-        threads=conditions.threads,
-        batch=conditions.batch,
+        text=where.text.name,
+        threads=where.threads,
+        batch=where.batch,
         round=number,
         began=began,
         seconds=sum(decoded.seconds),

@@ -43,10 +43,8 @@ def draw(groups: Sequence[Sequence[Result]]) -> Iterator[tuple[str, Figure]]:
         figure = new_figure((7 * len(filled), 2 + 0.35 * max(12, *map(len, filled))))
         for axes, group in zip(figure.subplots(1, len(filled), squeeze=False)[0], filled):
             panel(axes, group)
-            conditions = group[0].conditions
-            axes.set_title(
-                f"{conditions.text.name}, batch {conditions.batch}, threads {conditions.threads}"
-            )
+            where = group[0].where
+            axes.set_title(f"{where.text.name}, batch {where.batch}, threads {where.threads}")
         yield name, figure
 
 

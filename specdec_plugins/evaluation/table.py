@@ -29,10 +29,10 @@ BLEU = "BLEU: sacreBLEU `{}`; tokenised BLEU: of Moses tokens, compounds split, 
 
 @dataclass(frozen=True)
 class Result:
-    """A system's runs under some conditions, by round."""
+    """Runs of a system under the same conditions, by round."""
 
     system: System
-    conditions: Conditions
+    where: Conditions
     runs: Sequence[Run]
 
     @property
@@ -62,12 +62,12 @@ class Result:
 def results(experiment: Experiment, runs: Sequence[Run]) -> list[list[Result]]:
     """Return the results of all systems, a list for each text, batch size and number of threads."""
     groups = []
-    for where in product(experiment.texts, experiment.batches, experiment.threads):
-        conditions = Conditions(*where)
+    for parts in product(experiment.texts, experiment.batches, experiment.threads):
+        where = Conditions(*parts)
         here = [
-            Result(system, conditions, made)
+            Result(system, where, made)
             for system in experiment.systems
-            if (made := [r for r in runs if conditions.is_of(r) and r.system == system.name])
+            if (made := [r for r in runs if where.is_of(r) and r.system == system.name])
         ]
         groups += [here] if here else []
     return groups
@@ -80,13 +80,11 @@ def table(experiment: Experiment, runs: Sequence[Run], baseline: str, command: s
     parts = [f"    {command}", ""]
     parts += [f"{machine}; {dates[0]} to {dates[-1]}; specdec {__version__}.", ""]
     for group in results(experiment, runs):
-        conditions = group[0].conditions
-        sentences = counted(len(conditions.text.lines), "sentence")
+        where = group[0].where
+        sentences = counted(len(where.text.lines), "sentence")
         rounds = counted(max(len(result.runs) for result in group), "round")
-        threads = counted(conditions.threads, "thread")
-        title = (
-            f"{conditions.text.name}, {sentences}, batch {conditions.batch}, {threads}, {rounds}"
-        )
+        threads = counted(where.threads, "thread")
+        title = f"{where.text.name}, {sentences}, batch {where.batch}, {threads}, {rounds}"
         parts += [f"### {title}", "", *_rows(group, baseline), ""]
     parts.append(MEANINGS.format(baseline))
     references = [text.references for text in experiment.texts if text.references]
@@ -151,7 +149,7 @@ def unlike(result: Result, group: Sequence[Result]) -> int | None:
 
 def _bleu(result: Result, name: str) -> str:
     """Return one of the two BLEU figures."""
-    references = result.conditions.text.references
+    references = result.where.text.references
     scores = [references.scores(output) for output in result.outputs] if references else []
     return spread([score[name] for score in scores])
 
@@ -184,9 +182,9 @@ def sentence_records(group: Sequence[Result]) -> Iterator[JsonObject]:
                 "generated_length_target": _length(target, i),
                 "generated_length_draft": _length(draft, i),
                 "system": result.system.name,
-                "text": result.conditions.text.name,
-                "batch": result.conditions.batch,
-                "threads": result.conditions.threads,
+                "text": result.where.text.name,
+                "batch": result.where.batch,
+                "threads": result.where.threads,
                 **known,
                 "seconds": _seconds(result, i),
             }

@@ -18,7 +18,7 @@ from fairseq.data import Dictionary
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import OmegaConf
 
-from specdec_plugins.checkpoints import loading, safe_globals
+from specdec_plugins.checkpoints import archive, loading
 from specdec_plugins.checkpoints.loading import load_model, load_state
 from specdec_plugins.files.errors import CheckpointError
 
@@ -94,17 +94,17 @@ def complaint(path: Path | str) -> str:
 
 class TestSafeGlobals:
     def test_are_types_and_stand_ins_only(self) -> None:
-        names = {f"{g.__module__}.{g.__name__}" for g in safe_globals.safe_globals()}
+        names = {f"{g.__module__}.{g.__name__}" for g in archive.safe_globals()}
         assert "argparse.Namespace" in names
         assert "omegaconf.dictconfig.DictConfig" in names
         acting = {"eval", "exec", "getattr", "setattr", "__import__", "open", "compile", "partial"}
         assert not acting & {name.rsplit(".", 1)[1] for name in names}
-        assert not any(g in (np.ndarray, np.dtype) for g in safe_globals.safe_globals())
+        assert not any(g in (np.ndarray, np.dtype) for g in archive.safe_globals())
 
     def test_fairseq_itself_can_read_a_checkpoint(
         self, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv(safe_globals.FORCE_WEIGHTS_ONLY, "1")  # the default since torch 2.6
+        monkeypatch.setenv(archive.FORCE_WEIGHTS_ONLY, "1")  # the default since torch 2.6
         state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))
         assert state["cfg"].model.arch == "transformer"
 
@@ -158,12 +158,12 @@ class TestSafeGlobals:
 def test_weights_only_is_forced_by_version(
     version: str, forced: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in (safe_globals.FORCE_WEIGHTS_ONLY, safe_globals.FORCE_ANYTHING):
+    for name in (archive.FORCE_WEIGHTS_ONLY, archive.FORCE_ANYTHING):
         monkeypatch.setenv(name, "")  # so that it is restored afterwards
         monkeypatch.delenv(name)
     monkeypatch.setattr(torch, "__version__", version)
-    safe_globals.force_weights_only()
-    assert os.environ.get(safe_globals.FORCE_WEIGHTS_ONLY) == forced
+    archive.force_weights_only()
+    assert os.environ.get(archive.FORCE_WEIGHTS_ONLY) == forced
 
 
 class TestLoadState:
@@ -211,7 +211,7 @@ class TestRefusals:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         if trusting:  # not even where the user lets torch run everything
-            monkeypatch.setenv(safe_globals.FORCE_ANYTHING, "1")
+            monkeypatch.setenv(archive.FORCE_ANYTHING, "1")
         trace = checkpoint.with_name("trace")
         state = {**make_state(task), "extra": Payload(os.system, f"touch {trace}")}
         torch.save(state, checkpoint, _use_new_zipfile_serialization=zipped)

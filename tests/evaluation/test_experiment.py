@@ -17,8 +17,8 @@ NAMES = ("AR", "tree", "constant")
 
 def order(experiment: Experiment, runs: list[Run]) -> list[tuple[int, int, str]]:
     return [
-        (conditions.batch, number, system.name)
-        for conditions, number, systems in experiment.pending(runs)
+        (where.batch, number, system.name)
+        for where, number, systems in experiment.pending(runs)
         for system in systems
     ]
 
@@ -51,7 +51,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """The runs that are made, of systems that are not loaded."""
     made: list[tuple[str, int]] = []
 
-    def run_rounds(experiment: Experiment, conditions: object, rounds: list, note: object):  # type: ignore[no-untyped-def,type-arg]
+    def run_rounds(experiment: Experiment, where: object, rounds: list, note: object):  # type: ignore[no-untyped-def,type-arg]
         for number, systems in rounds:
             for system in systems:
                 made.append((system.name, number))

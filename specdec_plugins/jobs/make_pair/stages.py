@@ -19,9 +19,8 @@ from specdec_plugins.checkpoints.export import export_checkpoint
 from specdec_plugins.checkpoints.head_file import save_head
 from specdec_plugins.checkpoints.pair import load_verifier
 from specdec_plugins.evaluation.calibration import TrainedHead, fit_calibration
-from specdec_plugins.evaluation.differences import decode
 from specdec_plugins.evaluation.systems import parse_system
-from specdec_plugins.evaluation.texts import read_text
+from specdec_plugins.evaluation.texts import decode, read_text
 from specdec_plugins.files.errors import InferenceError, counted
 from specdec_plugins.files.lines import Line
 from specdec_plugins.files.output import JsonObject, file_digest, write_json, write_whole

@@ -30,7 +30,7 @@ FLOORS = (
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CEILINGS = {
     "root": 179,
-    "checkpoints": 1657,
+    "checkpoints": 1611,
     "cli": 1416,
     "criterions": 524,
     "data": 136,
@@ -40,12 +40,12 @@ CEILINGS = {
     "files": 650,
     "host": 362,
     "inference": 2722,
-    "jobs": 1571,
+    "jobs": 1557,
     "models": 2042,
     "tasks": 769,
 }
 """Lines of each room, all of them."""
-MAX_FILES = 163
+MAX_FILES = 161
 MAX_CLAUSES = 64
 CLAUSES = r"(What|Of|As|Who|How|Whether|Which)\b"
 """Beginnings of docstrings that say too little."""

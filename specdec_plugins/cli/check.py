@@ -29,7 +29,7 @@ from statistics import median
 
 import torch
 
-from specdec_plugins.checkpoints.architectures import AS_TRANSFORMER
+from specdec_plugins.checkpoints.config import AS_TRANSFORMER
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.engines.choice import engine_name
 from specdec_plugins.evaluation.systems import parse_system

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import torch
 
-from specdec_plugins.checkpoints.architectures import AS_TRANSFORMER
+from specdec_plugins.checkpoints.config import AS_TRANSFORMER
 from specdec_plugins.decoding.acceptance.rules import rule_named
 from specdec_plugins.files.command import Parser, command, program, put
 from specdec_plugins.files.errors import InferenceError
@@ -41,6 +41,7 @@ from specdec_plugins.jobs.make_pair.text import check_enough
 PROG = program("make_pair.py")
 HOURS = 4.0
 MODULES = {
+    "specdec-calibrate-head": "calibrate_head",
     "specdec-translate": "inference",
     "specdec-translate-corpus": "translate_corpus",
     "specdec-tune": "tune",

@@ -27,9 +27,14 @@ from specdec_plugins.checkpoints import multilingual
 from specdec_plugins.checkpoints.archive import force_weights_only
 from specdec_plugins.checkpoints.config import saved_model, stored_languages
 from specdec_plugins.checkpoints.dictionaries import KEY, check_dictionaries, fingerprints
-from specdec_plugins.checkpoints.encoder_init import init_encoder_from
 from specdec_plugins.checkpoints.multilingual import LanguageTokens, Multilingual, adopt
-from specdec_plugins.checkpoints.pair import check_pair, load_drafter, load_verifier, unwrapped
+from specdec_plugins.checkpoints.pair import (
+    check_pair,
+    init_encoder_from,
+    load_drafter,
+    load_verifier,
+    unwrapped,
+)
 from specdec_plugins.data.block_mask import (
     CUTS,
     fixed_uniforms,

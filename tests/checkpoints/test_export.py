@@ -169,11 +169,9 @@ def test_a_draft_vocabulary_is_what_a_text_has_most(
     ("flags", "message"),
     [
         ({"--draft-vocabulary": "6"}, "6: must be from 2 to the 5 kinds of tokens that .*text.de"),
-        ({"--draft-text": None}, "--draft-vocabulary, --draft-text: give both"),
         ({"--dictionaries": None}, "--draft-vocabulary: needs --dictionaries"),
         ({"SOURCE": "verifier.pt"}, "verifier.pt is no drafter"),
         ({"text": b"w0 " * 30 + b"Katze"}, "of 32 tokens 1 are not in the dictionary"),
-        ({"text": b"\xff"}, "cannot be read .*UTF-8"),
     ],
 )
 def test_a_draft_vocabulary_that_cannot_be_chosen(

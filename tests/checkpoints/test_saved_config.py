@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from test_loading import make_model_args, make_state, make_task
 
-from specdec_plugins.checkpoints.architectures import known_fields
-from specdec_plugins.checkpoints.config import saved_model, saved_task
+from specdec_plugins.checkpoints.config import known_fields, saved_model, saved_task
 from specdec_plugins.checkpoints.loading import load_model
 from specdec_plugins.files.errors import CheckpointError, ConfigError
 from specdec_plugins.tasks.specdec_config import TranslationSpecdecConfig
@@ -42,16 +41,10 @@ EVALUATED = (
     "decoder_embed_path",
     "left_pad_source",
     "pipeline_balance",
-    "pipeline_devices",
     "character_filters",
-    "pretrained",
-    "decoder_attention",
-    "conv_feature_layers",
     "user_dir",
-    "optimizer_overrides",
     "model_overrides",
     "quantization_config_path",
-    "adam_betas",
 )
 
 
@@ -128,13 +121,8 @@ class TestNothingIsRun:
 
 ODD: st.SearchStrategy[Any] = st.recursive(
     st.one_of(
-        st.none(),
-        st.booleans(),
-        st.integers(),
-        st.integers(min_value=10**9),
-        st.floats(),
-        st.text(max_size=20),
-        st.binary(max_size=5),
+        *(st.none(), st.booleans(), st.integers(), st.integers(min_value=10**9), st.floats()),
+        *(st.text(max_size=20), st.binary(max_size=5)),
         st.sampled_from(["${oc.env:HOME}", "1+1", "relu", "0,1", "__import__('os')", 1 << 5000]),
     ),
     lambda inner: st.one_of(
@@ -170,16 +158,10 @@ class TestTypes:
     @pytest.mark.parametrize(
         ("field", "value"),
         [
-            *(("encoder_layers", value) for value in ("6", True, 10**9, 2.0, -1)),
-            ("decoder_embed_dim", 1 << 900),
-            *(("dropout", value) for value in ("0.1", float("nan"))),
-            ("share_all_embeddings", 1),
-            *(("activation_fn", value) for value in ("eval", "geglu", ["relu"])),
-            ("max_source_positions", 10**9),
+            *(("encoder_layers", value) for value in ("6", True, 10**9, 2.0, -1, 1 << 900)),
+            ("dropout", float("nan")),
+            ("activation_fn", "eval"),
             ("decoder_layers_to_keep", "0,__import__"),
-            ("decoder_output_dim", "8.0"),
-            ("decoder_input_dim", "99999999"),
-            ("encoder_embed_dim", "8"),
         ],
     )
     def test_values_that_do_not_fit(self, field: str, value: Any) -> None:
@@ -220,12 +202,6 @@ class TestTask:
     def test_old_checkpoints_say_languages(self) -> None:
         args = Namespace(task="translation", source_lang="en", left_pad_source="True", data=["x"])
         assert vars(saved_task(args)) == {"source_lang": "en", "_name": "translation"}
-
-    def test_fields_have_their_types(self) -> None:
-        saved = saved_task({"_name": "translation_specdec", "block_size": 3, "data": "bin"})
-        assert (saved.block_size, saved.data) == (3, "bin")
-        with pytest.raises(ConfigError, match="data"):
-            saved_task({"_name": "translation", "data": "${oc.env:HOME}"})
 
 
 def test_where_fairseq_loads_the_task_looks(trace: Path) -> None:

@@ -14,15 +14,14 @@ from drafters import make_causal, save_checkpoint
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from scripts_here import load_script
 
-from specdec_plugins.checkpoints.encoder_init import init_encoder_from, write_initial_checkpoint
 from specdec_plugins.checkpoints.export import export_checkpoint
 from specdec_plugins.checkpoints.loading import load_model, load_state
+from specdec_plugins.checkpoints.pair import init_encoder_from, write_initial_checkpoint
 from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.host.packed_encoder import without_copies
 
 KINDS: dict[str, list[Callable[..., Any]]] = {
     "today's": [],
-    "fused": [old_names.fused],
     "fused, float16, args": [old_names.fused, old_names.half, old_names.before_cfg],
     "numbered norms": [old_names.fused, old_names.numbered_norms, old_names.with_positions],
 }

@@ -13,12 +13,12 @@ from typing import Any, NoReturn
 
 from tqdm import tqdm
 
-import specdec_plugins
 from specdec_plugins.decoding.acceptance import StrictRule
 from specdec_plugins.files.command import tell
 from specdec_plugins.files.output import JsonObject, file_digest
 from specdec_plugins.inference import Settings
 from specdec_plugins.inference.pair_folder import VERIFIER, files_in_folder
+from specdec_plugins.inference.run_files import describe_settings
 from specdec_plugins.inference.settings import PLAIN
 
 Command = Sequence[object]
@@ -117,20 +117,10 @@ class PairJob:
 
     def describe(self) -> JsonObject:
         """Return all that the pair depends on but the machine and the length of its training."""
-        dictionaries = [f"dict.{language}.txt" for language in self.languages]
-        files = {name: Path(self.verifier.data) / name for name in dictionaries}
-        files |= {"VERIFIER": self.checkpoint, "SOURCES": self.sources, **self.encoder_files}
-        return {
-            "specdec_plugins": specdec_plugins.__version__,
-            **{name: file_digest(path) for name, path in sorted(files.items())},
-            "languages": self.languages,
-            "tokenizer": self.verifier.tokenizer,
-            "bpe": self.verifier.bpe,
-            "arch": self.arch,
-            "rule": self.verifier.rule.values,
-            "heads": self.heads,
-            "half": self.half,
-        }
+        about = describe_settings(self.verifier)
+        del about["settings"]["device"]
+        made = {"arch": self.arch, "heads": self.heads, "half": self.half}
+        return {**about, **made, "SOURCES": file_digest(self.sources)}
 
     def say(self, line: str) -> None:
         if not self.quiet:

@@ -16,9 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from specdec_plugins.checkpoints.export import export_checkpoint
-from specdec_plugins.checkpoints.head_file import save_head
 from specdec_plugins.checkpoints.pair import load_verifier
-from specdec_plugins.evaluation.calibration import TrainedHead, fit_calibration
 from specdec_plugins.evaluation.systems import parse_system
 from specdec_plugins.evaluation.texts import decode, read_text
 from specdec_plugins.files.errors import InferenceError, counted
@@ -245,11 +243,9 @@ def heads(job: PairJob, done: Done) -> JsonObject:
     folder = layout.work / f"head-{file_digest(layout.pair / DRAFTER)[:8]}"
     if trained(folder / LAST)[0] < updates:
         watch(job, train_command(job, recipe, folder), folder.with_suffix(".log"), updates)
-    head = TrainedHead(str(folder / LAST))
-    fitted = fit_calibration(head.predict("valid", bar=False))
     rule = f".{job.verifier.rule.name}" if job.rule_options else ""
     path = layout.pair / f"acceptance_head{rule}.pt"
-    save_head(path, head.calibrated(*fitted))
+    job.run(["specdec-calibrate-head", folder / LAST, path, *job.bar_flags])
     return {"files": [path]}
 
 

@@ -22,12 +22,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from specdec_plugins import register
 from specdec_plugins.engines import choice
-from specdec_plugins.engines.openvino_core import has_bfloat16
+from specdec_plugins.engines.openvino import has_bfloat16
 from specdec_plugins.host.packed_encoder import REDUNDANT, use_plain_encoder
 
 register()
 # To compile a model takes longer than most tests: OpenVINO runs where a test asks for it.
-choice.has_openvino = lambda: False
+choice.is_installed = lambda engine: not choice.ENGINES[engine].libraries
 _parse = OverridesParser.parse_rule
 
 

@@ -16,7 +16,6 @@ from specdec_plugins.decoding.acceptance import (
     SamplingRule,
     StrictRule,
 )
-from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.statistics import DecodingStatistics
@@ -80,7 +79,7 @@ def test_strict_output_is_beam_1(name: str, batch: int, controller: str) -> None
     assert all(expected)
 
 
-@pytest.mark.parametrize(("rule", "lines"), [(RELAXED, 99), (SamplingRule(Sampling()), 16)])
+@pytest.mark.parametrize(("rule", "lines"), [(RELAXED, 99), (SamplingRule(), 16)])
 def test_the_rules_head_beside_the_drafter(rule: AcceptanceRule, lines: int) -> None:
     """Stopping early, it discards less, and accepts not much less."""
     _, other = decoded(CAPTIONS, "specdec", 8, rule, "constant", lines)

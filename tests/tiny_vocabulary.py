@@ -12,7 +12,7 @@ import torch
 from conftest import make_batch, make_dictionary, make_task, make_verifier
 from drafters import make_block, make_causal
 
-from specdec_plugins.decoding.acceptance.sampling import Sampling
+from specdec_plugins.decoding.acceptance import SamplingRule
 
 Output = tuple[int, ...]
 
@@ -36,7 +36,7 @@ def sample_of(rows: int) -> dict[str, Any]:
 
 @cache
 def distribution(
-    length: int, temperature: float, sampling: Sampling, penalty: float = 1.0
+    length: int, temperature: float, sampling: SamplingRule, penalty: float = 1.0
 ) -> dict[Output, float]:
     """The verifier's outputs of at most ``length`` tokens and EOS, by going through all of them.
 

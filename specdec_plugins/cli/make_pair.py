@@ -69,11 +69,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--as-transformer", action="store_true", help=AS_TRANSFORMER)
     add("--half", action="store_true", help="store the verifier in float16")
     add("--workers", metavar="N", type=int, help="processes that distil (needs Ray)")
-    add(
-        "--dry-run",
-        action="store_true",
-        help="print what would be done, and how long it would take",
-    )
+    add("--dry-run", action="store_true", help="print the recipe, and how long all would take")
     add("--cpu", action="store_true", help="leave a GPU alone")
     add("--quiet", action="store_true", help="print nothing but warnings and errors")
     add("--no-progress-bar", action="store_true", help="no progress bar on a terminal")

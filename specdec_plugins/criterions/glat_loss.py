@@ -136,9 +136,9 @@ class GlatLoss(FairseqCriterion):
     def _labels(model: Drafter, targets: SlotTargets) -> Tensor:
         """``(n, vocab)``: the verifier's distribution of each slot's token, float32."""
         assert targets.verifier_states is not None
-        assert targets.place is not None
+        assert targets.state is not None
         scores = model.verifier.decoder.output_layer(targets.verifier_states)
-        return scores.softmax(-1, dtype=torch.float32)[targets.place]
+        return scores.softmax(-1, dtype=torch.float32)[targets.state]
 
     @staticmethod
     def reduce_metrics(logging_outputs: list[LogOutput]) -> None:

@@ -8,17 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specdec_plugins.decoding import kernels
 from specdec_plugins.decoding.acceptance import Accepted
 from specdec_plugins.decoding.drafts import Draft
-from specdec_plugins.decoding.kernels import (
-    Ints,
-    compiled,
-    indices,
-    is_host,
-    numbers,
-    on_host,
-    to_device,
-)
+from specdec_plugins.decoding.kernels import Ints
 from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.decoding.target_prefix import TargetPrefix
 from specdec_plugins.host.fairseq_types import EncoderOut, NetInput
@@ -53,8 +46,7 @@ class Batch:
             longest_draft: in slots or nodes.
             precision: that of scores.
         """
-        source = net_input["src_tokens"]
-        rows = len(source)
+        rows = len(max_lengths)
         self.net_input, self.encoder_out = net_input, encoder_out
         self.rows = list(range(rows))
         """The index of each row in the batch as it began."""
@@ -64,15 +56,16 @@ class Batch:
         self.tokens = prefix.begins[:, None].repeat(1, self.capacity)
         """``(rows, capacity)`` the first token (EOS by default), the committed ones, then
         padding."""
-        self.free_from = prefix.free_from
-        """Positions before this one have no minimum length: some row's prefix holds them."""
-        self.scores = torch.zeros(rows, self.capacity, dtype=precision, device=source.device)
+        self.device = self.tokens.device
+        self.scores = torch.zeros(rows, self.capacity, dtype=precision, device=self.device)
         """``(rows, capacity)`` log-probabilities of ``tokens``."""
         self.last = self.tokens[:, 0]
         """``(rows,)`` the last of the tokens."""
         self.features: Tensor | None = None
         """``(rows, capacity, channels)`` the verifier's states for the committed tokens, from
         index 0, for a drafter that reads them; None before the first step."""
+        self.free_from = prefix.free_from
+        """Positions before this one have no minimum length: some row's prefix holds them."""
         self.lengths = [0] * rows
         """Committed tokens, forced ones included."""
         self.max_lengths = max_lengths
@@ -83,16 +76,11 @@ class Batch:
         self._on_device: RowCounts | None = None
 
     @property
-    def device(self) -> torch.device:
-        """The device of the tokens."""
-        return self.tokens.device
-
-    @property
     def on_device(self) -> RowCounts:
         """The counts on the device, copied at the first use after a change."""
         if self._on_device is None:
             counts = [self.lengths, self.max_lengths, self.draft_lengths]
-            self._on_device = RowCounts(*to_device(counts, self.device).unbind())
+            self._on_device = RowCounts(*kernels.to_device(counts, self.device).unbind())
         return self._on_device
 
     def room(self, slots: int) -> list[int] | None:
@@ -107,14 +95,13 @@ class Batch:
         accepted: Accepted,
         scores: Tensor,
         states: Tensor | None,
-        verifier_called: bool,
+        verifier_called: bool = True,
     ) -> StepResult:
         """Append what was accepted of a draft.
 
         Args:
             scores: ``(rows, n)`` the accepted tokens' log-probabilities.
             states: ``(rows, slots, channels)`` the verifier's, for a drafter that reads them.
-            verifier_called: True if the verifier had a pass.
         """
         committed, called = accepted.committed, draft.called
         self._append(self.tokens, accepted.tokens, committed, 1)
@@ -123,7 +110,7 @@ class Batch:
             if self.features is None:
                 self.features = states.new_empty(*self.tokens.shape, states.size(-1))
             self._append(self.features, states, committed, 0, accepted.sources)
-        self.last = to_device(accepted.last, self.device)
+        self.last = kernels.to_device(accepted.last, self.device)
         before = zip(called, self.uncached, committed)
         self.uncached = [n if cached else m + n for cached, m, n in before]
         self.lengths = [length + n for length, n in zip(self.lengths, committed)]
@@ -139,8 +126,8 @@ class Batch:
             last=accepted.last,
             lengths=self.lengths,
             limited=[length > limit for length, limit in zip(self.lengths, self.max_lengths)],
-            verifier_called=verifier_called,
             sources=accepted.sources,
+            verifier_called=verifier_called,
         )
 
     def _append(
@@ -158,16 +145,18 @@ class Batch:
                 token. The entries after the new ones may be overwritten.
             sources: ``(rows, n)`` indices of the new entries to append; None: the first ones.
         """
-        rows, width = len(counts), max(counts)
+        width = max(counts)
         end = offset + max(map(int.__add__, self.lengths, counts))
-        if end > target.size(1):
-            raise ValueError(f"{end} tokens in a row of {target.size(1)}")
-        if is_host(target.device):
-            chosen = np.arange(width)[None] if sources is None else on_host(sources)
+        # Compiled code does not look where it writes.
+        assert end <= target.size(1)
+        if kernels.is_host(self.device):
+            chosen = np.arange(width)[None] if sources is None else kernels.on_host(sources)
             bounds = np.array((self.lengths, counts))
-            _copy(numbers(target), numbers(new.contiguous()), bounds, offset, chosen)
+            arrays = kernels.numbers(target), kernels.numbers(new.contiguous())
+            _copy(*arrays, bounds, offset, chosen)
             return
-        row, slots = indices(rows, self.device)[:, None], indices(width, self.device)
+        slots = kernels.indices(width, self.device)
+        row = kernels.indices(len(counts), self.device)[:, None]
         positions = self.on_device.lengths[:, None] + slots + offset
         target[row, positions] = new[row, slots[None] if sources is None else sources[:, :width]]
 
@@ -188,7 +177,7 @@ class Batch:
         self._on_device = None
 
 
-@compiled
+@kernels.compiled
 def _copy(target: Any, new: Any, bounds: Ints, offset: int, sources: Ints) -> None:
     """Copy rows; ``bounds``: ``(2, rows)`` lengths and counts; ``sources``: ``(rows, n)`` or, for
     all rows, ``(1, n)``."""

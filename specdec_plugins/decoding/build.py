@@ -1,4 +1,4 @@
-"""The one factory of generators, for all doors."""
+"""The factory of generators, for all doors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GPU_NODES = 32
 
 
 def checked_block_size(drafter: Drafter, block_size: int | None) -> int:
-    """Return the k to be used: what was asked for, or what the drafter was trained for.
+    """Return the block size to use: the one asked for, or by default the drafter's.
 
     Raises:
         ValueError: the drafter was not trained for so many slots.
@@ -47,10 +47,10 @@ def recommended(
 ) -> Controller:
     """Return the controller, or the recommended one in place of ``auto``.
 
-    On a CPU drafts pay for few rows only (docs/benchmarks.md, "Batches"): by OpenVINO for one. With
-    two they cost time in int8; by PyTorch, whose steps have more that does not depend on their
-    rows, they do not. Relaxed output is not to depend on the batch. On a GPU they pay at every
-    batch size, and 32 nodes cost what 8 do (docs/engines.md, "GPUs").
+    On a CPU drafts pay for few rows only (docs/benchmarks.md, "Batches"): for one with OpenVINO,
+    for two with PyTorch, whose steps have more costs that do not depend on their rows. Relaxed
+    output is not to depend on the batch. On a GPU drafts pay at every batch size, and 32 nodes cost
+    what 8 do (docs/engines.md, "GPUs").
 
     Args:
         engine: the verifier's.
@@ -77,14 +77,14 @@ def build_generator(
     head: Head | None = None,
     engines: Engines | None = None,
 ) -> SpeculativeGenerator:
-    """Return a generator with the controller that is asked for.
+    """Return a generator.
 
     Args:
         drafter: None for plain AR.
-        block_size: that of the drafter, if not given.
+        block_size: by default the drafter's.
         controller: by default drafts and verifies whole blocks.
-        head: the acceptance head of the controllers that use one.
-        engines: run the models' steps; None is PyTorch as it is.
+        head: an acceptance head, for controllers that ask one.
+        engines: run the models' steps; by default PyTorch.
 
     Raises:
         ValueError: a block size that the drafter was not trained for, or a controller that does not
@@ -93,26 +93,18 @@ def build_generator(
     """
     controller = controller or Constant()
     engines = engines or Engines.both(EagerEngine())
+    rest = rule, limits, engines.verifier
     if drafter is None or not controller.drafts:
-        return SpeculativeGenerator(
-            verifier, None, tgt_dict, rule=rule, limits=limits, engine=engines.verifier
-        )
+        return SpeculativeGenerator(verifier, None, tgt_dict, None, *rest)
     block_size = checked_block_size(drafter, block_size)
     if isinstance(controller, Auto):
         controller = recommended(controller, drafter, rule or StrictRule(), engines.verifier)
-        limit = getattr(controller, "max_rows", None)
+        limit = controller.max_rows if isinstance(controller, Tree) else None
         limited = "" if limit is None else f" --max-rows {limit}"
         logger.info("--controller auto: %s%s", controller.name, limited)
     drafter.attach_verifier(verifier)
-    return SpeculativeGenerator(
-        verifier,
-        CachedDrafter(drafter, engines.drafter),
-        tgt_dict,
-        controller.ready(block_size, head),
-        rule,
-        limits,
-        engines.verifier,
-    )
+    cached, controller = CachedDrafter(drafter, engines.drafter), controller.ready(block_size, head)
+    return SpeculativeGenerator(verifier, cached, tgt_dict, controller, *rest)
 
 
 def build_drafter_alone(
@@ -134,10 +126,6 @@ def build_drafter_alone(
     """
     if verifier is not None:
         drafter.attach_verifier(verifier)
-    return DrafterAlone(
-        drafter,
-        tgt_dict,
-        checked_block_size(drafter, block_size),
-        limits or GenerationLimits(),
-        engines or Engines.both(EagerEngine()),
-    )
+    size = checked_block_size(drafter, block_size)
+    engines = engines or Engines.both(EagerEngine())
+    return DrafterAlone(drafter, tgt_dict, size, limits or GenerationLimits(), engines)

@@ -47,14 +47,11 @@ class DrafterAlone:
         self.drafter, self.block_size, self.engines = drafter, block_size, engines
         self.limits, self._bans = limits, TokenBans(limits, self.pad, tgt_dict.unk(), self.eos)
         self.positions = int(drafter.decoder.embed_positions.max_positions)
-        limits.check_positions(self.positions)
-        self.statistics = DecodingStatistics()
-        self.observers: list[Observer] = []
+        self.statistics, self.observers = DecodingStatistics(), list[Observer]()
         self._verifier = None
         if drafter.reads_verifier:
-            verifier = drafter.verifier.eval()
-            layers = drafter.feature_layers
-            self._verifier = CachedVerifier(verifier, self.pad, engines.verifier, layers)
+            models = drafter.verifier.eval(), self.pad, engines.verifier
+            self._verifier = CachedVerifier(*models, drafter.feature_layers)
         self._drafter = CachedDrafter(drafter, engines.drafter)
 
     @torch.inference_mode()
@@ -69,16 +66,13 @@ class DrafterAlone:
         net_input = with_prefix(sample, prefix_tokens, bos_token)["net_input"]
         results = Results(len(net_input["src_tokens"]), self.limits, self.statistics)
         observers = (results, self.statistics, *self.observers)
-        stopwatch = self.statistics.stopwatch
         with self.engines.running():
-            batch, prefix = self._start(net_input)
+            batch, forced = self._start(net_input)
             for observer in observers:
-                observer.begin(prefix.lengths)
+                observer.begin(forced)
             while batch.rows:
-                with stopwatch("draft", batch.device):
-                    tokens, scores = self._draft(batch)
-                with stopwatch("verify", batch.device):
-                    result = self._commit(batch, self._whole(tokens), scores)
+                with self.statistics.stopwatch("draft", batch.device):
+                    result = self._step(batch)
                 for observer in observers:
                     observer.step(result)
                 if any(result.finished):
@@ -90,7 +84,7 @@ class DrafterAlone:
             observer.end(results.hypotheses)
         return results.hypotheses
 
-    def _start(self, net_input: NetInput) -> tuple[Batch, TargetPrefix]:
+    def _start(self, net_input: NetInput) -> tuple[Batch, list[int]]:
         """Read the source, and commit the forced tokens."""
         source, encoder_out = net_input["src_tokens"], None
         limits = self.limits.max_lengths(source, self.pad, self.positions)
@@ -107,7 +101,18 @@ class DrafterAlone:
             result = self._commit(batch, prefix.accepted(), scores)
             self.statistics.verifier_calls += len(batch.rows) * result.verifier_called
         batch.plan([self.block_size] * len(batch.rows))
-        return batch, prefix
+        return batch, prefix.lengths
+
+    def _step(self, batch: Batch) -> StepResult:
+        """Draft a block, and commit it up to EOS."""
+        tokens, scores = self._draft(batch)
+        rows, slots = tokens.tolist(), indices(self.block_size, batch.device)
+        counts = [row.index(self.eos) + 1 if self.eos in row else len(row) for row in rows]
+        last = [row[count - 1] for row, count in zip(rows, counts)]
+        finished = [token == self.eos for token in last]
+        verified, sources = [0] * len(rows), slots.expand_as(tokens)
+        accepted = Accepted(tokens, sources, counts, counts, verified, last, finished)
+        return self._commit(batch, accepted, scores)
 
     def _draft(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return ``(rows, block)`` tokens and their log-probabilities."""
@@ -121,30 +126,15 @@ class DrafterAlone:
             absent = torch.full_like(logits[0, 0], -math.inf)
             absent[decoder.draft_vocabulary] = 0
             logits = logits + absent
-        normalisers = logits.logsumexp(-1)
-        counts, depths = batch.on_device, indices(slots, batch.device)
-        positions = counts.lengths[:, None] + depths
-        self._bans.apply(logits, positions, counts.max_lengths, free_from=batch.free_from)
+        normalisers, counts = logits.logsumexp(-1), batch.on_device
+        positions = counts.lengths[:, None] + indices(slots, batch.device)
+        self._bans.apply(logits, positions, counts.max_lengths, batch.free_from)
         best = logits.argmax(-1)
         if not self.limits.unkpen:
             # The drafter chose without knowing what the limits forbid.
             allowed = logits.gather(-1, tokens[..., None])[..., 0] > -math.inf
             best = torch.where(allowed, tokens, best)
         return best, logits.gather(-1, best[..., None])[..., 0] - normalisers
-
-    def _whole(self, tokens: Tensor) -> Accepted:
-        """Accept all tokens of every row's block ``(rows, block)`` up to EOS."""
-        rows = tokens.tolist()
-        counts = [row.index(self.eos) + 1 if self.eos in row else len(row) for row in rows]
-        return Accepted(
-            tokens,
-            indices(tokens.size(1), tokens.device).expand_as(tokens),
-            committed=counts,
-            accepted=counts,
-            verified=[0] * len(rows),
-            last=[row[count - 1] for row, count in zip(rows, counts)],
-            finished=[self.eos in row for row in rows],
-        )
 
     def _commit(self, batch: Batch, accepted: Accepted, scores: Tensor) -> StepResult:
         states, tokens = None, accepted.tokens

@@ -1,4 +1,4 @@
-"""Make drafts: one class for each kind."""
+"""Make the drafts of a batch: a class for each kind."""
 
 from __future__ import annotations
 
@@ -8,12 +8,8 @@ from torch import Tensor
 from specdec_plugins.decoding.acceptance import Scoring
 from specdec_plugins.decoding.acceptance.sampling import Proposal, draw
 from specdec_plugins.decoding.batch import Batch
-from specdec_plugins.decoding.drafts import (
-    ChainDraft,
-    Draft,
-    DrawnDraft,
-    LatticeTrees,
-)
+from specdec_plugins.decoding.controllers.base import Controller
+from specdec_plugins.decoding.drafts import ChainDraft, Draft, DrawnDraft, LatticeTrees
 from specdec_plugins.decoding.statistics import Stopwatch
 from specdec_plugins.decoding.step_result import StepResult
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
@@ -22,44 +18,41 @@ from specdec_plugins.models.lattice import SlotScores
 
 
 class Drafting:
-    """Makes the drafts of one batch after another; this null object drafts nothing."""
+    """Makes the drafts of a batch, for which it is constructed; this null object drafts nothing.
 
-    def start(self, stopwatch: Stopwatch) -> None:
-        """Begin a batch; ``stopwatch`` times the drafter's encoder and its passes."""
+    A subclass may store something for each row. Rows are numbered as in the batch: :meth:`keep`
+    says which of them go on.
+    """
 
-    def draft(self, batch: Batch, reuse_above: float) -> Draft:
-        """Return the next draft, of ``batch.draft_lengths``.
-
-        Args:
-            reuse_above: re-verify what is left of a row's tree if its expected accepted length is
-                at least this.
-        """
+    def draft(self, batch: Batch) -> Draft:
+        """Return the next draft, of ``batch.draft_lengths``."""
         return ChainDraft.empty(len(batch.rows), batch.device)
 
     def observe(self, result: StepResult) -> None:
-        """Take in what became of the last draft."""
+        """Take in what the step committed of the last draft."""
 
     def keep(self, rows: list[int], width: int) -> None:
-        """Go on with ``rows`` only, none longer than ``width``."""
+        """Go on with ``rows`` only, none of which has more than ``width`` committed tokens."""
 
 
 class ChainDrafting(Drafting):
-    """Each slot's token is chosen after the one before it."""
+    """Chooses each slot's token after the one before it."""
 
-    def __init__(self, drafter: CachedDrafter, with_confidences: bool = False) -> None:
-        """``with_confidences``: drafts have the drafter's probability of each token."""
-        self.drafter = drafter
-        self._with_confidences = with_confidences
-        self._stopwatch = Stopwatch()
-        self._started = False
+    def __init__(
+        self, drafter: CachedDrafter, stopwatch: Stopwatch, with_confidences: bool = False
+    ) -> None:
+        """
+        Args:
+            stopwatch: times the drafter's encoder and its passes.
+            with_confidences: drafts have the drafter's probability of each token.
+        """
+        self.drafter, self._stopwatch = drafter, stopwatch
+        self._with_confidences, self._started = with_confidences, False
 
-    def start(self, stopwatch: Stopwatch) -> None:
-        self._stopwatch, self._started = stopwatch, False
-
-    def draft(self, batch: Batch, reuse_above: float) -> Draft:
+    def draft(self, batch: Batch) -> Draft:
         slots = max(batch.draft_lengths)
         if not slots:
-            return super().draft(batch, reuse_above)
+            return super().draft(batch)
         self._read_source(batch)
         with self._stopwatch("draft", batch.device):
             return self._chosen(batch, *self._run(batch, slots))
@@ -75,7 +68,7 @@ class ChainDrafting(Drafting):
         return ChainDraft(tokens, batch.draft_lengths, lengths, states, confidences)
 
     def _read_source(self, batch: Batch) -> None:
-        """Let the drafter read the source before its first draft of a batch."""
+        """Let the drafter read the source before its first draft."""
         if self._started:
             return
         with self._stopwatch("encode", batch.device):
@@ -96,18 +89,16 @@ class ChainDrafting(Drafting):
 
 
 class DrawnDrafting(ChainDrafting):
-    """Each slot's token is drawn after the one before it, as lossless sampling wants it."""
+    """Draws each slot's token after the one before it, for lossless sampling."""
 
-    def __init__(self, drafter: CachedDrafter, scoring: Scoring) -> None:
-        super().__init__(drafter)
+    def __init__(self, drafter: CachedDrafter, stopwatch: Stopwatch, scoring: Scoring) -> None:
+        super().__init__(drafter, stopwatch)
         self._scoring = scoring
 
     def _chosen(self, batch: Batch, states: Tensor, scores: SlotScores) -> Draft:
         tokens, proposal = draw_chain(scores, self._scoring)
-        lengths = batch.on_device.draft_lengths
-        return DrawnDraft(
-            tokens, batch.draft_lengths, lengths, states, proposal.drawn, proposal=proposal
-        )
+        counts = batch.draft_lengths, batch.on_device.draft_lengths
+        return DrawnDraft(tokens, *counts, states, proposal.drawn, proposal=proposal)
 
 
 def draw_chain(scores: SlotScores, scoring: Scoring) -> tuple[Tensor, Proposal]:
@@ -116,55 +107,50 @@ def draw_chain(scores: SlotScores, scoring: Scoring) -> tuple[Tensor, Proposal]:
     rule, temperature = scoring.rule, scoring.temperature
     first = rule.propose(lattice.first, temperature)
     following = rule.propose(lattice.following, temperature)
-    places = lattice.walk(draw(first), draw(following))
-    probabilities = torch.cat([first[:, None], lattice.after(following, places)], dim=1)
-    drawn = probabilities.gather(-1, places[..., None])[..., 0]
-    return lattice.tokens(places), Proposal(lattice.candidates, probabilities, drawn)
+    indices = lattice.walk(draw(first), draw(following))
+    probabilities = torch.cat([first[:, None], lattice.after(following, indices)], dim=1)
+    drawn = probabilities.gather(-1, indices[..., None])[..., 0]
+    return lattice.tokens(indices), Proposal(lattice.candidates, probabilities, drawn)
 
 
 class TreeDrafting(ChainDrafting):
-    """Trees of the most probable continuations, of the last draft's rest where that will do."""
+    """Grows trees of probable continuations, from the last draft's rest where it will do."""
 
-    def __init__(self, drafter: CachedDrafter, depth: int) -> None:
-        """``depth``: the largest depth of trees, in tokens."""
-        super().__init__(drafter)
-        self._depth = depth
+    def __init__(
+        self, drafter: CachedDrafter, stopwatch: Stopwatch, controller: Controller
+    ) -> None:
+        super().__init__(drafter, stopwatch)
+        self._controller = controller
         self._trees: LatticeTrees | None = None
 
-    def start(self, stopwatch: Stopwatch) -> None:
-        super().start(stopwatch)
-        self._trees = None
-
-    def draft(self, batch: Batch, reuse_above: float) -> Draft:
+    def draft(self, batch: Batch) -> Draft:
         nodes, rows = max(batch.draft_lengths), list(range(len(batch.rows)))
         if not nodes:
             self._trees = None
-            return Drafting.draft(self, batch, reuse_above)
+            return Drafting.draft(self, batch)
         if self._trees is not None:
-            expected = self._trees.expected_accepted(nodes)
-            rows = [row for row in rows if expected[row] <= 0 or expected[row] < reuse_above]
+            expected, enough = self._trees.expected_accepted(nodes), self._controller.reuse_above
+            rows = [row for row in rows if expected[row] <= 0 or expected[row] < enough]
         if rows:
             self._read_source(batch)
         with self._stopwatch("draft", batch.device):
-            trees = self._renewed(batch, rows, min(nodes, self._depth)) if rows else self._trees
-            assert trees is not None
-            self._trees = trees
-            called = [False] * len(batch.rows)
-            for row in rows:
-                called[row] = True
-            return trees.grow(nodes, batch.draft_lengths, called)
+            if rows:
+                self._renew(batch, rows, min(nodes, self._controller.depth))
+            assert self._trees is not None
+            renewed = set(rows)
+            called = [row in renewed for row in range(len(batch.rows))]
+            return self._trees.grow(nodes, batch.draft_lengths, called)
 
-    def _renewed(self, batch: Batch, rows: list[int], slots: int) -> LatticeTrees:
-        """Draft for some rows, and keep what is left of the others."""
-        old = self._trees
-        some = None if old is None or len(rows) == len(batch.rows) else rows
+    def _renew(self, batch: Batch, rows: list[int], slots: int) -> None:
+        """Draft for some rows; the trees of the others stay."""
+        some = None if self._trees is None or len(rows) == len(batch.rows) else rows
         _, scores = self._run(batch, slots, some)
         padding = self.drafter.decoder.padding
         drafted = LatticeTrees(scores.lattice(), self.drafter.model.eos, padding)
-        if old is None or some is None:
-            return drafted
-        old.replace(rows, drafted)
-        return old
+        if some is None or self._trees is None:
+            self._trees = drafted
+        else:
+            self._trees.replace(rows, drafted)
 
     def observe(self, result: StepResult) -> None:
         if self._trees is not None and not self._trees.advance(result.accepted, result.last):

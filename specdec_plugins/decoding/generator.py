@@ -21,10 +21,9 @@ from specdec_plugins.decoding.controllers.simple import NoDrafts
 from specdec_plugins.decoding.drafting import ChainDrafting, Drafting, DrawnDrafting, TreeDrafting
 from specdec_plugins.decoding.drafts import ChainDraft, Draft
 from specdec_plugins.decoding.limits import GenerationLimits, TokenBans
-from specdec_plugins.decoding.resident.loop import ResidentLoop, changing, obstacle
+from specdec_plugins.decoding.resident.loop import ResidentLoop
 from specdec_plugins.decoding.results import Results
-from specdec_plugins.decoding.scorer import Scorer
-from specdec_plugins.decoding.statistics import DecodingStatistics
+from specdec_plugins.decoding.statistics import DecodingStatistics, Stopwatch
 from specdec_plugins.decoding.step_result import Hypothesis, Judgement, Observer, StepResult
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
@@ -69,48 +68,38 @@ class SpeculativeGenerator:
             engine: runs the verifier's steps; None: PyTorch.
 
         Raises:
-            ValueError: a controller that does not go with the rule, or limits that leave no output
-                for any source.
+            ValueError: a controller that does not go with the rule.
             UnsupportedModelError: a verifier that cannot be run exactly.
             EngineError: the engine cannot run a step.
         """
         self.pad, self.eos = tgt_dict.pad(), tgt_dict.eos()
         self.symbols_to_strip_from_output = {self.eos}
         """Tokens that fairseq's commands do not print."""
-        self.limits = limits or GenerationLimits()
-        self.rule = rule or StrictRule()
+        self.limits, self.rule = limits or GenerationLimits(), rule or StrictRule()
         self.controller = controller or NoDrafts()
-        self.statistics = DecodingStatistics()
-        self.observers: list[Observer] = []
-        self.model = verifier
-        self.drafter = None if drafter is None else drafter.model
-        engine = engine or EagerEngine()
-        self.engines = Engines(engine, engine if drafter is None else drafter.engine)
         if self.rule.draws and self.controller.reads_whole_draft:
             raise ValueError(
                 f"--controller {self.controller.name}: looks at drafted tokens that are then not "
-                "verified, which --sampling must not depend on; use tree, constant or "
-                "acceptance-head"
+                "verified, which --sampling must not depend on; use tree or constant"
             )
+        self.statistics = DecodingStatistics()
+        self.observers: list[Observer] = []
+        self.model, self.drafter = verifier, None if drafter is None else drafter.model
+        engine = engine or EagerEngine()
+        self.engines = Engines(engine, engine if drafter is None else drafter.engine)
         # Not chained: eval() returns None once fairseq has prepared a model for inference.
         verifier.eval()
-        layers = () if self.drafter is None else self.drafter.feature_layers
-        cached = CachedVerifier(verifier, self.pad, engine, layers)
         self.positions = int(verifier.max_decoder_positions())
         """The largest number of target tokens, EOS included, that the verifier takes."""
-        self.limits.check_positions(self.positions)
+        layers = () if self.drafter is None else self.drafter.feature_layers
+        self._verifier = CachedVerifier(verifier, self.pad, engine, layers)
+        self._drafter = drafter
         self._scoring = Scoring.of(self.rule, self.limits)
         self._bans = TokenBans(self.limits, self.pad, tgt_dict.unk(), self.eos)
-        self._verifier, self._drafter = cached, drafter
-        self._scorer = Scorer(cached, self._scoring, self._bans)
-        self._draftings: dict[object, Drafting] = {}
         self._resident: ResidentLoop | None = None
         if isinstance(engine, CudaGraphsEngine):
-            if reason := obstacle(cached, drafter, self.controller):
-                engine.fall_back(reason)
-            else:
-                models = cached, drafter, self._scoring, self._bans
-                self._resident = ResidentLoop(*models, engine)
+            models = self._verifier, drafter, self._scoring, self._bans
+            self._resident = ResidentLoop.of(*models, engine, self.controller)
 
     @property
     def models(self) -> list[nn.Module]:
@@ -155,18 +144,16 @@ class SpeculativeGenerator:
         Raises:
             ValueError: limits that leave no output.
         """
-        net_input = sample["net_input"]
-        results = Results(len(net_input["src_tokens"]), self.limits, statistics)
+        net_input, stopwatch = sample["net_input"], statistics.stopwatch
+        tokens = net_input["src_tokens"]
+        results = Results(len(tokens), self.limits, statistics)
         observers = (results, statistics, *observers)
+        limits = self.limits.max_lengths(tokens, self.pad, self.positions)
         with self.engines.running():
-            resident = self._resident_for(controller, observers, net_input)
-            if resident is None:
-                self._decode(net_input, controller, statistics, results, observers)
-            else:
-                tokens = net_input["src_tokens"]
-                limits = self.limits.max_lengths(tokens, self.pad, self.positions)
-                stopwatch = statistics.stopwatch
+            if resident := self._resident_for(controller, observers, net_input):
                 resident.decode(tokens, limits, controller, results, observers, stopwatch)
+            else:
+                self._decode(net_input, limits, controller, results, observers, statistics)
         for observer in observers:
             observer.end(results.hypotheses)
         return results.hypotheses
@@ -174,25 +161,25 @@ class SpeculativeGenerator:
     def _decode(
         self,
         net_input: NetInput,
+        limits: list[int],
         controller: Controller,
-        statistics: DecodingStatistics,
         results: Results,
         observers: Sequence[Observer],
+        statistics: DecodingStatistics,
     ) -> None:
         stopwatch = statistics.stopwatch
         judges = any(observer.needs_judgement for observer in observers)
-        drafting = self._drafting_for(controller, judges)
-        drafting.start(stopwatch)
-        batch, prefix = self._start(net_input, controller, statistics)
+        drafting = self._drafting(controller, stopwatch, judges)
+        batch, forced = self._start(net_input, limits, controller, statistics)
         for observer in observers:
-            observer.begin(prefix.lengths)
+            observer.begin(forced)
         while batch.rows:
-            draft = drafting.draft(batch, controller.reuse_above)
+            draft = drafting.draft(batch)
             with stopwatch("control", HOST):
                 lengths = controller.verify_lengths(draft)
             verified = draft if lengths is None else draft.cut(lengths)
             with stopwatch("verify", batch.device):
-                verification, states = self._scorer.score(batch, verified)
+                verification, states = self._score(batch, verified)
             room = batch.room(verified.tokens.size(1) + 1)
             accepted = verified.accept(self.rule, verification, room)
             result = self._commit(batch, draft, accepted, verification, states)
@@ -211,13 +198,16 @@ class SpeculativeGenerator:
                     drafting.keep(result.kept, width)
 
     def _start(
-        self, net_input: NetInput, controller: Controller, statistics: DecodingStatistics
-    ) -> tuple[Batch, TargetPrefix]:
+        self,
+        net_input: NetInput,
+        limits: list[int],
+        controller: Controller,
+        statistics: DecodingStatistics,
+    ) -> tuple[Batch, list[int]]:
         """Run the encoder, and commit the forced tokens by one pass of the verifier."""
         stopwatch, source = statistics.stopwatch, net_input["src_tokens"]
         with stopwatch("encode", source.device):
             encoder_out = self._verifier.encode(source, net_input["src_lengths"])
-        limits = self.limits.max_lengths(source, self.pad, self.positions)
         prefix, limits = TargetPrefix.of(net_input, limits, self.pad, self.eos)
         with stopwatch("control", HOST):
             lengths = controller.start(len(source))
@@ -231,11 +221,28 @@ class SpeculativeGenerator:
         if any(prefix.lengths):
             with stopwatch("verify", batch.device):
                 # The last forced token is read with the first draft.
-                scored = self._scorer.score(batch, ChainDraft.of(prefix.tokens[:, :-1]))
+                scored = self._score(batch, ChainDraft.of(prefix.tokens[:, :-1]))
             statistics.verifier_calls += len(batch.rows)
             nothing = ChainDraft.empty(len(batch.rows), batch.device)
             self._commit(batch, nothing, prefix.accepted(), *scored)
-        return batch, prefix
+        return batch, prefix.lengths
+
+    def _score(self, batch: Batch, draft: Draft) -> tuple[Verification, Tensor]:
+        """Return the verifier's scores of a draft, and its states ``(rows, slots, channels)``."""
+        scored = self._verifier.score(batch.last, draft, batch.lengths)
+        scores, normalisers = scored.logits, scored.normalisers
+        if self._scoring.changes:
+            committed = batch.tokens[:, 1 : max(batch.lengths) + 1], batch.on_device.lengths
+            drafted = draft.tokens, draft.ancestors
+            scores, normalisers = self._scoring.changed(scores, *committed, *drafted)
+        depths, positions, max_lengths = draft.depths, None, None
+        full = batch.room(depths.size(-1)) is not None
+        if full or min(batch.lengths) < self.limits.min_len:
+            counts = batch.on_device
+            positions = counts.lengths[:, None] + depths
+            max_lengths = counts.max_lengths if full else None
+        self._bans.apply(scores, positions, max_lengths, batch.free_from)
+        return Verification(scores, self.eos, normalisers), scored.states
 
     def _commit(
         self,
@@ -250,7 +257,7 @@ class SpeculativeGenerator:
         self._verifier.commit(accepted.sources, accepted.committed, batch.lengths)
         reads = self._drafter is not None and self._drafter.reads_features
         scores = verification.of(accepted.tokens[:, :new], accepted.sources[:, :new])
-        return batch.commit(draft, accepted, scores, states if reads else None, True)
+        return batch.commit(draft, accepted, scores, states if reads else None)
 
     def _resident_for(
         self, controller: Controller, observers: Sequence[Observer], net_input: NetInput
@@ -258,7 +265,7 @@ class SpeculativeGenerator:
         """Return the resident loop, if it can decode this batch."""
         if self._resident is None:
             return None
-        reason = changing(controller)
+        reason = controller.changing
         if any(observer.needs_judgement for observer in observers):
             reason = "--trace reads every draft"
         elif has_prefix(net_input):
@@ -268,19 +275,12 @@ class SpeculativeGenerator:
             return None
         return self._resident
 
-    def _drafting_for(self, controller: Controller, judges: bool) -> Drafting:
-        """Return what makes a controller's drafts, the same for every batch."""
-        confidences = controller.needs_confidences or judges
-        key = (controller.max_length > 0, controller.depth, confidences)
-        if key not in self._draftings:
-            drafter = self._drafter
-            if drafter is None or not controller.max_length:
-                drafting = Drafting()
-            elif controller.depth:
-                drafting = TreeDrafting(drafter, controller.depth)
-            elif self.rule.draws:
-                drafting = DrawnDrafting(drafter, self._scoring)
-            else:
-                drafting = ChainDrafting(drafter, confidences)
-            self._draftings[key] = drafting
-        return self._draftings[key]
+    def _drafting(self, controller: Controller, stopwatch: Stopwatch, judges: bool) -> Drafting:
+        """Return the drafting of a batch."""
+        if self._drafter is None or not controller.max_length:
+            return Drafting()
+        if controller.depth:
+            return TreeDrafting(self._drafter, stopwatch, controller)
+        if self.rule.draws:
+            return DrawnDrafting(self._drafter, stopwatch, self._scoring)
+        return ChainDrafting(self._drafter, stopwatch, controller.needs_confidences or judges)

@@ -1,5 +1,7 @@
-"""Options of generation that limit and score output: fairseq's, and one of ours. No fairseq in
-here."""
+"""Options of generation that limit and score output: fairseq's, and the repetition penalty.
+
+No fairseq in here.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ REFUSED = (
     ("replace_unk", "--replace-unk", None),
 )
 LARGEST = 2**31 - 1
-"""The largest whole number that an option may have: more is not for Python's iterators, or C's."""
+"""The largest whole number of an option: more is not for Python's iterators, or C's."""
 SHORTEST = 2
 """Tokens of the shortest source: a word and EOS."""
 COLDEST = 1e-6
@@ -42,8 +44,7 @@ COLDEST = 1e-6
 
 @dataclass(frozen=True)
 class GenerationLimits:
-    """fairseq's generation options that limit and score output, under fairseq's names, and the
-    repetition penalty, which fairseq has not; see :func:`penalised`. Only that one has a help.
+    """fairseq's generation options under fairseq's names, and the repetition penalty.
 
     A row's maximum length is ``max_len_a * source length + max_len_b``, EOS counted in the source
     and not in the maximum. fairseq takes the length of the batch's longest source; here each row
@@ -68,38 +69,32 @@ class GenerationLimits:
     def __post_init__(self) -> None:
         check_options(self)
 
-    def max_length(self, source: int, positions: int) -> int:
-        """Return the maximum length, EOS not counted, for a source of so many tokens, EOS counted,
-        and a model of so many target positions."""
-        return int(min(self.max_len_a * source + self.max_len_b, positions - 1))
-
     def max_lengths(self, tokens: Tensor, pad: int, positions: int) -> list[int]:
-        """Return the maximum lengths for source ``tokens`` ``(rows, n)``.
+        """Return each row's maximum length, EOS not counted.
+
+        Args:
+            tokens: ``(rows, n)`` source tokens.
+            positions: target positions of the model.
 
         Raises:
-            ValueError: the minimum is above one of them.
+            ValueError: the minimum length is above one of them.
         """
         sources: list[int] = tokens.ne(pad).sum(1).tolist()
         if fault := self.fault(min(sources), positions):
             raise ValueError(fault)
         return [self.max_length(source, positions) for source in sources]
 
-    def check_positions(self, positions: int) -> None:
-        """
-        Raises:
-            ValueError: the minimum is above the maximum length for every source.
-        """
-        if fault := self.fault(None, positions):
-            raise ValueError(fault)
+    def max_length(self, source: int, positions: int) -> int:
+        """Return the maximum length for a source of so many tokens, EOS included."""
+        return int(min(self.max_len_a * source + self.max_len_b, positions - 1))
 
-    def fault(self, source: int | None, positions: int) -> str | None:
-        """Return the message if the minimum is above the maximum length for a source of so many
-        tokens; None as ``source`` stands for every source."""
-        longest = self.max_length(LARGEST if source is None else source, positions)
-        about = "" if source is None else f" of a source of {source} tokens"
+    def fault(self, source: int, positions: int) -> str | None:
+        """Return the message if a source of so many tokens, EOS included, can have no output."""
+        longest = self.max_length(source, positions)
         if self.min_len <= longest:
             return None
-        return f"--min-len {self.min_len}: is above the maximum length{about}, {longest}"
+        about = f"is above the maximum length of a source of {source} tokens, {longest}"
+        return f"--min-len {self.min_len}: {about}"
 
     @classmethod
     def from_config(cls, args: FairseqDataclass | Namespace) -> GenerationLimits:
@@ -133,7 +128,7 @@ def check_stock_search(options: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class TokenBans:
-    """What may not be generated where: the limits as changes of scores, those of fairseq."""
+    """The limits as changes of scores, as fairseq makes them."""
 
     limits: GenerationLimits
     pad: int
@@ -145,19 +140,17 @@ class TokenBans:
         scores: Tensor,
         positions: Tensor | None,
         max_lengths: Tensor | None,
-        early: bool = True,
-        by_tensors: bool = False,
         free_from: int = 0,
+        by_tensors: bool = False,
     ) -> None:
         """Forbid tokens in ``(rows, slots, vocab)`` scores, in place.
 
         Args:
-            positions: ``(rows, slots)``, or ``(slots,)`` of all rows: target tokens before each;
-                None where none is early or that far.
-            max_lengths: ``(rows,)`` where only EOS may come; None if no position is that far.
-            early: False if no position is before the minimum length.
-            by_tensors: as of a :class:`~specdec_plugins.decoding.acceptance.Verification`.
+            positions: ``(rows, slots)`` target tokens before each slot; None where no slot is
+                before the minimum or at the maximum length.
+            max_lengths: ``(rows,)`` where only EOS may come; None if no slot is that far.
             free_from: at positions before this one there is no minimum length.
+            by_tensors: use tensor code alone, which can be recorded.
         """
         if scores.device.type == "cpu" and not by_tensors:
             # numpy's is twice as fast as torch's.
@@ -168,7 +161,7 @@ class TokenBans:
             scores[..., self.unk] -= self.limits.unkpen
         if positions is None:
             return
-        if early:
+        if self.limits.min_len:
             short = positions < self.limits.min_len
             if free_from:
                 short &= positions >= free_from
@@ -187,24 +180,24 @@ def penalised(
     drafted: Tensor,
     ancestors: Tensor,
 ) -> Tensor:
-    """Return a verifier's scores, in which tokens that the output has already are less likely.
+    """Return a verifier's scores with a penalty on tokens that the output has already.
 
     A score is divided by the penalty if it is positive, and multiplied if not (CTRL, Keskar et al.,
-    2019, §4.1, as Transformers has it). What counts are tokens that were generated: of a slot those
-    committed, and the drafted ones that it comes after, itself included; not the EOS that every
-    target begins with. It is of scores as the model gives them, before temperature and softmax.
+    2019, §4.1, as in Transformers), before temperature and softmax. Only generated tokens count:
+    the committed ones, and for a slot the drafted tokens that lead to it, itself included; not the
+    EOS that every target begins with.
 
     Args:
         scores: ``(rows, slots + 1, vocab)`` after the last committed token and each drafted one.
-        penalty: above 1 there are fewer repetitions, below 1 more; with 1 they stay as they are.
-        committed: ``(rows, n)`` of each row, as many of them as ``lengths`` ``(rows,)`` says.
-        drafted: ``(rows, slots)``.
-        ancestors: as of a draft.
+        penalty: above 1 there are fewer repetitions, below 1 more; 1 changes nothing.
+        committed: ``(rows, n)`` tokens, of which each row has ``lengths`` ``(rows,)``.
+        drafted: ``(rows, slots)`` tokens.
+        ancestors: ``(…, slots + 1, slots + 1)`` those of the draft.
     """
     if penalty == 1:
         return scores
     rows, width, vocabulary = scores.shape
-    # One token more, that stands for none.
+    # An additional token stands for none.
     there = torch.arange(committed.size(1), device=scores.device) < lengths[:, None]
     before = scores.new_zeros(rows, vocabulary + 1, dtype=torch.bool)
     before.scatter_(1, committed.masked_fill(~there, vocabulary), True)

@@ -20,11 +20,10 @@ class Results(Observer):
     def __init__(self, rows: int, limits: GenerationLimits, statistics: DecodingStatistics) -> None:
         """Start the clock."""
         self.hypotheses: list[list[Hypothesis]] = [[] for _ in range(rows)]
-        self._forced = [0] * rows
         self._accepted: list[list[int]] = [[] for _ in range(rows)]
         self._committed: list[list[int]] = [[] for _ in range(rows)]
-        self._limits = limits
-        self._statistics = statistics
+        self._forced = [0] * rows
+        self._limits, self._statistics = limits, statistics
         self._start = time.perf_counter()
 
     def begin(self, forced: list[int]) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from array import array
-from contextlib import AbstractContextManager, nullcontext
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
-from specdec_plugins.decoding.kernels import wait_for
 from specdec_plugins.decoding.step_result import Judgement, Observer, StepResult
 
 PHASES = ("encode", "draft", "control", "verify")
@@ -24,83 +22,62 @@ RATES = ("acceptance_length", "acceptance_rate", "verification_rate", "discard_r
 
 
 class Stopwatch:
-    """Seconds per phase, by the host's clock.
+    """Adds up the seconds of each phase, ``with stopwatch("draft", device):``.
 
-    A GPU's phases are measured only if the stopwatch ``waits`` for the device at both ends of each,
-    which slows the run down.
+    It reads the host's clock and does not wait for a GPU, whose phases are not measured. Phases do
+    not nest. A context manager of a generator function would take twice as long.
     """
 
-    def __init__(self, waits: bool = False) -> None:
-        self._waits = waits
-        self._seconds: dict[str, float] = {}
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._phase: str | None = None
 
-    def __call__(self, phase: str, device: torch.device) -> AbstractContextManager[None]:
-        if device.type == "cuda" and not self._waits:
-            return UNMEASURED
-        return _Measurement(self._seconds, phase, device)
-
-    def seconds(self) -> dict[str, float]:
-        """Return the seconds of every phase so far."""
-        return dict(self._seconds)
-
-
-UNMEASURED = nullcontext()
-
-
-class _Measurement:
-    """A context manager as a class: a generator would take twice as long."""
-
-    def __init__(self, seconds: dict[str, float], phase: str, device: torch.device) -> None:
-        self._seconds, self._phase, self._device = seconds, phase, device
+    def __call__(self, phase: str, device: torch.device) -> Stopwatch:
+        self._phase = None if device.type == "cuda" else phase
+        return self
 
     def __enter__(self) -> None:
-        wait_for(self._device)
         self._start = time.perf_counter()
 
     def __exit__(self, *_: object) -> None:
-        wait_for(self._device)
-        elapsed = time.perf_counter() - self._start
-        self._seconds[self._phase] = self._seconds.get(self._phase, 0.0) + elapsed
+        if self._phase is not None:
+            self.seconds[self._phase] += time.perf_counter() - self._start
 
 
 @dataclass
 class DecodingStatistics(Observer):
-    """What a run did. Every count is over rows: a batched step of 8 rows is 8 steps.
+    """Counts over all rows: a batched step of 8 rows is 8 steps.
 
     EOS is a token like any other: it is drafted, accepted and committed.
     """
 
     sentences: int = 0
-    """Sentences finished."""
     committed_tokens: int = 0
-    """Tokens put out, EOS included: accepted tokens and bonus tokens, but not forced ones."""
+    """Accepted tokens and bonus tokens, EOS included; not forced ones."""
     forced_tokens: int = 0
-    """Tokens of target prefixes, which nobody decided on."""
+    """Tokens of target prefixes."""
     steps: int = 0
-    """Draft, verify, commit."""
     drafted_tokens: int = 0
-    """Slots drafted: the sum of draft lengths, those of left-over drafts included."""
+    """The sum of draft lengths, those of reused trees included."""
     verified_tokens: int = 0
-    """Drafted tokens that were sent to the verifier: the sum of verify lengths."""
+    """The sum of verify lengths."""
     accepted_tokens: int = 0
     """Drafted tokens that were committed; not an EOS that the length limit forces."""
     verifier_calls: int = 0
-    """Verifier passes, one over what is forced among them."""
+    """Verifier passes, the pass over forced tokens included."""
     drafter_calls: int = 0
-    """Drafter passes: fewer where steps draft nothing, or what was left of the draft before."""
+    """Drafter passes: steps that draft nothing or reuse a tree have none."""
     acceptance_histogram: list[int] = field(default_factory=list)
-    """How many steps committed 0, 1, 2, … drafted tokens."""
-    latencies: array[float] = field(default_factory=lambda: array("d"))
+    """The number of steps that committed 0, 1, 2, … drafted tokens."""
+    latencies: list[float] = field(default_factory=list)
     """Seconds from the start of a sentence's batch until the sentence was finished."""
     total_seconds: float = 0.0
-    """Wall seconds of decoding, without what is prepared before a batch."""
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
 
     def begin(self, forced: list[int]) -> None:
         self.forced_tokens += sum(forced)
 
     def step(self, result: StepResult, judgement: Judgement | None = None) -> None:
-        """Count a step of every row."""
         self.steps += len(result.rows)
         self.drafter_calls += sum(result.called)
         self.verifier_calls += result.verifier_called * len(result.rows)
@@ -125,8 +102,8 @@ class DecodingStatistics(Observer):
 
     @property
     def acceptance_rate(self) -> float:
-        """Accepted per verified drafted token; 0 where none was verified."""
-        return self.accepted_tokens / self.verified_tokens if self.verified_tokens else 0.0
+        """Accepted tokens per verified token."""
+        return self.accepted_tokens / max(self.verified_tokens, 1)
 
     @property
     def verification_rate(self) -> float:
@@ -138,32 +115,18 @@ class DecodingStatistics(Observer):
         """Rejected drafted tokens per committed token."""
         return (self.drafted_tokens - self.accepted_tokens) / max(self.committed_tokens, 1)
 
-    @property
-    def tokens_per_second(self) -> float:
-        """Committed tokens per wall second of decoding."""
-        return self.committed_tokens / self.total_seconds if self.total_seconds else 0.0
-
     def report(self) -> dict[str, object]:
-        """Everything, under the names that the documentation uses."""
-        seconds = self.stopwatch.seconds()
-        phases = {phase: seconds.get(phase, 0.0) for phase in PHASES}
-        phases["other"] = max(0.0, self.total_seconds - sum(phases.values()))
-        phases["total"] = self.total_seconds
+        """Return all figures, under the names that the documentation uses."""
+        total, latencies = self.total_seconds, 1000 * np.array(self.latencies or [0.0])
+        phases = {phase: self.stopwatch.seconds[phase] for phase in PHASES}
+        rest = max(0.0, total - sum(phases.values()))
+        # Quantiles are nearest ranks.
+        median, late = np.quantile(latencies, (0.5, 0.9), method="inverted_cdf").tolist()
         first = ("sentences", "committed_tokens", "forced_tokens")
         names = (*first, *COUNTS, *RATES, "acceptance_histogram")
         return {
             **{name: getattr(self, name) for name in names},
-            "seconds": phases,
-            "tokens_per_second": self.tokens_per_second,
-            "latency_ms": {
-                "p50": 1000 * self._latency_quantile(0.5),
-                "p90": 1000 * self._latency_quantile(0.9),
-                "mean": 1000 * sum(self.latencies) / max(len(self.latencies), 1),
-            },
+            "seconds": {**phases, "other": rest, "total": total},
+            "tokens_per_second": self.committed_tokens / total if total else 0.0,
+            "latency_ms": {"p50": median, "p90": late, "mean": float(latencies.mean())},
         }
-
-    def _latency_quantile(self, part: float) -> float:
-        """Nearest-rank quantile in seconds; 0 of nothing."""
-        if not self.latencies:
-            return 0.0
-        return float(np.quantile(self.latencies, part, method="inverted_cdf"))

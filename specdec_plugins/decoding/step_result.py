@@ -1,16 +1,20 @@
-"""The result of a step and of a sentence, and those who observe steps. No fairseq in here."""
+"""The results of steps and sentences, and observers of steps. No fairseq in here."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule, Verification
 from specdec_plugins.decoding.drafts import Draft
 from specdec_plugins.models.rows import unfinished
+
+if TYPE_CHECKING:
+    from fairseq.data import Dictionary
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,7 @@ class StepResult:
     drafted: list[int]
     """Draft lengths: slots, or nodes of a tree."""
     called: list[bool]
-    """True if the drafter ran, False if an earlier draft was reused."""
+    """True if the drafter ran, False if it did not or an earlier draft was reused."""
     verified: list[int]
     """Verify lengths."""
     accepted: list[int]
@@ -30,18 +34,17 @@ class StepResult:
     committed: list[int]
     """Tokens that were committed, bonus token included."""
     finished: list[bool]
-    """True if they end the sentence."""
+    """True if the last of them is EOS."""
     last: list[int]
-    """The last of these tokens."""
+    """The last committed token."""
     lengths: list[int]
-    """All committed tokens."""
+    """All committed tokens, those of earlier steps included."""
     limited: list[bool]
     """True if the length limit ended the sentence."""
-    verifier_called: bool
-    """True if the verifier had a pass."""
     sources: Tensor
     """``(rows, n)`` the token before each committed one: 0 is the last one of the step before,
     i > 0 the i-th drafted one."""
+    verifier_called: bool = True
 
     @cached_property
     def kept(self) -> list[int]:
@@ -62,7 +65,7 @@ class StepResult:
         counts = zip(self.ended, self.accepted, self.verified, self.limited)
         return [not end and n < verified and not limited for end, n, verified, limited in counts]
 
-    @cached_property
+    @property
     def nodes(self) -> list[list[int]]:
         """The accepted nodes of each row's tree; this waits for a GPU."""
         paths: list[list[int]] = self.sources.tolist()
@@ -79,11 +82,8 @@ class StepTrace:
     """
 
     drafted: list[str]
-    """The drafted tokens, as many as the draft length."""
     verify_length: int
-    """The number of them, from the first, that were sent to the verifier."""
     accepted: int
-    """The number of them, from the first, that were committed."""
     bonus: str | None
     """The verifier's token after them; None where they end in the sentence's EOS."""
     milliseconds: float
@@ -101,7 +101,7 @@ class StepTrace:
     """min(1, p / q): for a sampled chain, the probability of acceptance if all tokens before are
     accepted (Leviathan et al., ICML 2023, algorithm 1; the name is SpecDec++'s)."""
     head: list[float] | None = None
-    """The acceptance head's estimate of that; None where no head was asked."""
+    """The acceptance head's estimate of that, if one was asked."""
 
     @property
     def committed(self) -> int:
@@ -127,7 +127,6 @@ class Hypothesis(TypedDict, total=False):
     """The forced tokens, if any, and the tokens that each step committed, as fairseq's
     ``--retain-iter-history`` prints them."""
     trace: list[StepTrace]
-    """The steps, where they are recorded."""
 
 
 @dataclass(frozen=True)
@@ -140,11 +139,11 @@ class Judgement:
     rule: AcceptanceRule
     verification: Verification
     predicted: Tensor | None
-    """``(rows, slots)`` an acceptance head's estimates; None where no head was asked."""
+    """``(rows, slots)`` an acceptance head's estimates, if one was asked."""
 
 
 class Observer:
-    """Is called after every step; this one does nothing."""
+    """Called after every step; this one does nothing."""
 
     needs_judgement = False
     """True if it reads drafts, with the drafter's probability of each token."""
@@ -157,3 +156,69 @@ class Observer:
 
     def end(self, hypotheses: list[list[Hypothesis]]) -> None:
         """End a batch; something may be added to each row's hypothesis."""
+
+
+class TraceRecorder(Observer):
+    """Adds ``trace`` to every hypothesis, for some copies to the host at each step."""
+
+    needs_judgement = True
+
+    def __init__(self, tgt_dict: Dictionary) -> None:
+        self._symbols = tgt_dict
+
+    def begin(self, forced: list[int]) -> None:
+        self._steps: list[list[StepTrace]] = [[] for _ in forced]
+        self._clock = time.perf_counter()
+
+    def step(self, result: StepResult, judgement: Judgement | None = None) -> None:
+        assert judgement is not None
+        milliseconds = round(1000 * (time.perf_counter() - self._clock), 3)
+        draft, verified, predicted = judgement.draft, judgement.verified, judgement.predicted
+        tokens, all_q, nodes = draft.tokens.tolist(), draft.chances(), result.nodes
+        judged = judgement.verification, verified.tokens, verified.after
+        all_p = judgement.rule.probabilities_of(*judged).tolist()
+        head = None if predicted is None else predicted.tolist()
+        for i, row in enumerate(result.rows):
+            size, count, accepted = result.drafted[i], result.verified[i], result.accepted[i]
+            order, parents = list(range(size)), draft.parents_of(i)
+            if parents is not None:
+                order, parents = _path_first(parents[:size], nodes[i])
+            p = [_rounded(all_p[i][slot]) if slot < count else None for slot in order]
+            q = [_rounded(all_q[i][slot]) for slot in order]
+            step = StepTrace(
+                drafted=[self._symbols[tokens[i][slot]] for slot in order],
+                verify_length=count,
+                accepted=accepted,
+                bonus=self._symbols[result.last[i]] if result.committed[i] > accepted else None,
+                milliseconds=milliseconds,
+                parents=parents,
+                p=p,
+                q=q,
+                p_acc=[None if a is None else _ratio(a, b) for a, b in zip(p, q)],
+                head=None if head is None else [_rounded(value) for value in head[i][:size]],
+            )
+            self._steps[row].append(step)
+        self._clock = time.perf_counter()
+
+    def end(self, hypotheses: list[list[Hypothesis]]) -> None:
+        for (hypothesis,), steps in zip(hypotheses, self._steps):
+            hypothesis["trace"] = steps
+
+
+def _path_first(parents: list[int], path: list[int]) -> tuple[list[int], list[int]]:
+    """Order a tree's tokens, those of ``path`` first; return their old indices and new parents.
+
+    Args:
+        parents, path: nodes, of which 0 is the root and i holds drafted token i - 1.
+    """
+    order = path + [node for node in range(1, len(parents) + 1) if node not in path]
+    new = {node: index for index, node in enumerate(order)}
+    return [node - 1 for node in order], [new.get(parents[node - 1], -1) for node in order]
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def _ratio(p: float, q: float) -> float:
+    return 0.0 if p == 0 else 1.0 if p >= q else _rounded(p / q)

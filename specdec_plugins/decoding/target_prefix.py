@@ -16,23 +16,14 @@ FORCED, BEGINS = "prefix_tokens", "begin_tokens"
 
 
 def with_prefix(sample: Sample, forced: Tensor | None, begin: int | None) -> Sample:
-    """Return the batch with fairseq's ``prefix_tokens`` and ``bos_token``.
-
-    Raises:
-        ValueError: not a prefix for each row.
-    """
-    net_input = sample["net_input"]
-    source, more = net_input["src_tokens"], {}
+    """Return the batch with fairseq's ``prefix_tokens`` and ``bos_token``."""
+    net_input = dict(sample["net_input"])
+    source = net_input["src_tokens"]
     if forced is not None:
-        if forced.dim() != 2 or len(forced) != len(source):
-            shape = tuple(forced.shape)
-            raise ValueError(
-                f"prefix tokens of shape {shape}: give (rows, n) for {len(source)} rows"
-            )
-        more[FORCED] = forced.to(source)
+        net_input[FORCED] = forced.to(source)
     if begin is not None:
-        more[BEGINS] = source.new_full((len(source),), begin)
-    return {**sample, "net_input": {**net_input, **more}} if more else sample
+        net_input[BEGINS] = source.new_full((len(source),), begin)
+    return {**sample, "net_input": net_input}
 
 
 def has_prefix(net_input: NetInput) -> bool:
@@ -82,6 +73,5 @@ class TargetPrefix:
         sources = indices(self.tokens.size(1), self.tokens.device).expand_as(self.tokens)
         before = torch.cat([self.begins[:, None], self.tokens], dim=1).tolist()
         last = [row[length] for row, length in zip(before, self.lengths)]
-        none = [0] * len(last)
-        finished = [False] * len(last)
-        return Accepted(self.tokens, sources, self.lengths, none, none, last, finished)
+        none, going = [0] * len(last), [False] * len(last)
+        return Accepted(self.tokens, sources, self.lengths, none, none, last, going)

@@ -12,7 +12,6 @@ import torch
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.kernels import is_host, wait_for
 from specdec_plugins.decoding.statistics import DecodingStatistics
-from specdec_plugins.engines.sizes import Sizes
 from specdec_plugins.host.fairseq_types import Sample
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ RECORDED = (32, 64, 128)
 def warm_up(
     generator: SpeculativeGenerator, source: Dictionary, rows: int, positions: int
 ) -> float:
-    """Decode made-up sentences of common sizes, for which an engine that pads, or a GPU, compiles.
+    """Decode made-up sentences of common sizes, for engines that compile or record each size.
 
     Controllers, statistics and torch's random numbers stay as they were.
 
@@ -39,31 +38,28 @@ def warm_up(
         The seconds it took; 0 where nothing needs it.
     """
     sizes, limits = generator.engines.verifier.sizes, generator.limits
-    device = next(generator.models[0].parameters()).device
+    device = next(generator.model.parameters()).device
     if (sizes.exact and is_host(device)) or not generator.controller.real:
         return 0.0
-    begin = time.perf_counter()
+    start = time.perf_counter()
+    if sizes.exact:
+        # A step is recorded for each number of rows to which a batch shrinks.
+        halves = [rows >> n for n in range(rows.bit_length())]
+        batches = [(count, length, 1) for length in RECORDED for count in halves]
+    else:
+        padded = sorted({sizes.source(tokens) for tokens in range(1, LONGEST + 1)})
+        batches = [(rows, length, length) for length in padded]
     try:
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            for count, length, limit in _batches(sizes, rows):
-                length, limit = min(length, positions), max(min(limit, positions), limits.min_len)
+            for count, length, limit in batches:
+                limit = max(min(limit, positions), limits.min_len)
                 generator.limits = replace(limits, max_len_a=0, max_len_b=limit)
-                batch = made_up(source, count, length, device)
+                batch = made_up(source, count, min(length, positions), device)
                 generator.decode(batch, deepcopy(generator.controller), DecodingStatistics())
     finally:
         generator.limits = limits
     wait_for(device)
-    return time.perf_counter() - begin
-
-
-def _batches(sizes: Sizes, rows: int) -> list[tuple[int, int, int]]:
-    """Return rows, source tokens and the maximum length of the made-up batches."""
-    if not sizes.exact:
-        padded = sorted({sizes.source(tokens) for tokens in range(1, LONGEST + 1)})
-        return [(rows, length, length) for length in padded]
-    # A step is recorded for each number of rows to which a batch shrinks.
-    halves = [rows >> n for n in range(rows.bit_length())]
-    return [(count, length, 1) for length in RECORDED for count in halves]
+    return time.perf_counter() - start
 
 
 def made_up(
@@ -74,5 +70,5 @@ def made_up(
     counts = torch.arange(rows * length, device=device)
     tokens = source.nspecial + counts.view(rows, length) % max(words, 1)
     tokens[:, -1] = source.eos()
-    lengths, ids = torch.full((rows,), length, device=device), counts[:rows]
-    return {"id": ids, "net_input": {"src_tokens": tokens, "src_lengths": lengths}}
+    lengths = torch.full((rows,), length, device=device)
+    return {"id": counts[:rows], "net_input": {"src_tokens": tokens, "src_lengths": lengths}}

@@ -4,30 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
 
 from specdec_plugins.engines.cuda_graphs import CudaGraphsEngine
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine, Engines
+from specdec_plugins.engines.onnxruntime import OnnxRuntimeEngine
 from specdec_plugins.engines.openvino import OpenVinoEngine
-from specdec_plugins.engines.openvino_core import has_openvino
+from specdec_plugins.machine import processor_name
 
 TORCH = ("float32", "float64", "bfloat16", "float16")
 PRECISIONS = (*TORCH, "int8")
 COMPILED = ("float32", "bfloat16", "int8")
-"""Precisions of OpenVINO, the widest first."""
+"""Precisions of engines that compile for CPUs, the widest first."""
 
 
 @dataclass(frozen=True)
 class EngineKind:
     """An engine that ``--engine`` can name."""
 
-    make: Callable[[str], Engine]
-    """Makes one for a precision."""
+    make: Callable[..., Engine]
+    """Makes it for a precision; with ``fall_back``, see :class:`CompiledEngine`."""
     precisions: tuple[str, ...]
     device: str | None = None
     """The type of its devices; None: any."""
+    libraries: tuple[str, ...] = ()
+    """Modules that it needs and that may be missing."""
 
     def runs(self, precision: str, device: str) -> bool:
         """Return whether it computes in a precision on a type of device."""
@@ -37,11 +41,33 @@ class EngineKind:
 
 
 ENGINES: dict[str, EngineKind] = {
-    "openvino": EngineKind(OpenVinoEngine, COMPILED, "cpu"),
+    "openvino": EngineKind(OpenVinoEngine, COMPILED, "cpu", ("openvino",)),
+    "onnxruntime": EngineKind(
+        OnnxRuntimeEngine, ("float32", "int8"), "cpu", ("onnxruntime", "onnx")
+    ),
     CudaGraphsEngine.name: EngineKind(CudaGraphsEngine, TORCH, "cuda"),
     EagerEngine.name: EngineKind(EagerEngine, TORCH),
 }
 """All engines, in the order in which ``auto`` tries them."""
+
+
+def is_installed(engine: str) -> bool:
+    """Return whether the libraries that an engine needs are installed."""
+    return all(map(find_spec, ENGINES[engine].libraries))
+
+
+def check_drafter(engine: str, precision: str, drafter_precision: str | None, device: str) -> None:
+    """Refuse a precision of the drafter's own where the engine has only one.
+
+    Raises:
+        ValueError: the drafter's precision does not go with the engine.
+    """
+    name = engine_name(engine, precision, device)
+    if drafter_precision not in (None, precision) and ENGINES[name].device != "cpu":
+        raise ValueError(
+            f"--drafter-precision {drafter_precision}: is for --engine openvino and onnxruntime "
+            f"(pip install 'specdec-plugins[int8]'), and {name} runs --precision {precision} here"
+        )
 
 
 def engine_name(engine: str, precision: str, device: str) -> str:
@@ -52,6 +78,9 @@ def engine_name(engine: str, precision: str, device: str) -> str:
     """
     kind = torch.device(device).type
     names = list(ENGINES) if engine == "auto" else [engine]
+    if precision == "int8" and "avx512" not in processor_name():
+        # OpenVINO's int8 weights are multiplied as float32 there.
+        names.sort(key="openvino".__eq__)
     suitable = [name for name in names if ENGINES[name].runs(precision, kind)]
     if not suitable:
         choices = [
@@ -63,22 +92,7 @@ def engine_name(engine: str, precision: str, device: str) -> str:
             f"--engine {engine} --precision {precision}: not on {kind}; choose from "
             f"{', '.join(choices)}"
         )
-    installed = [name for name in suitable if name != "openvino" or has_openvino()]
-    return (installed or suitable)[0]
-
-
-def check_drafter(engine: str, precision: str, drafter_precision: str | None, device: str) -> None:
-    """Refuse a precision of the drafter's own where the engine has only one.
-
-    Raises:
-        ValueError: the drafter's precision does not go with the engine.
-    """
-    name = engine_name(engine, precision, device)
-    if drafter_precision not in (None, precision) and name != "openvino":
-        raise ValueError(
-            f"--drafter-precision {drafter_precision}: is for --engine openvino (pip install "
-            f"'specdec-plugins[openvino]'), and {name} runs --precision {precision} here"
-        )
+    return next((name for name in suitable if is_installed(name)), suitable[0])
 
 
 def choose_engine(engine: str, precision: str, device: str) -> Engine:
@@ -88,13 +102,13 @@ def choose_engine(engine: str, precision: str, device: str) -> Engine:
         ValueError: the engine does not compute in this precision on this device.
         EngineError: the engine is not installed.
     """
-    name = engine_name(engine, precision, device)
+    kind = ENGINES[engine_name(engine, precision, device)]
     if torch.device(device).type == "cuda":
         # See CudaGraphsEngine.ATTENTION; without graphs every length is another shape.
         torch.backends.cuda.enable_cudnn_sdp(False)
-    if engine == "auto" and name == "openvino":
-        return OpenVinoEngine(precision, fall_back=True)
-    return ENGINES[name].make(precision)
+    if engine == "auto" and kind.device == "cpu":
+        return kind.make(precision, fall_back=True)
+    return kind.make(precision)
 
 
 def choose_engines(
@@ -106,8 +120,8 @@ def choose_engines(
         ValueError: an engine does not compute in its precision on this device.
         EngineError: an engine is not installed.
     """
-    chosen = choose_engine(engine, precision, device)
     check_drafter(engine, precision, drafter_precision, device)
+    chosen = choose_engine(engine, precision, device)
     if drafter_precision in (None, precision):
         return Engines.both(chosen)
     other = choose_engine(engine, str(drafter_precision), device)

@@ -1,17 +1,15 @@
-"""Traced steps, which OpenVINO compiles. No fairseq in here."""
+"""Steps in the form that is compiled. No fairseq in here."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from itertools import chain
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from specdec_plugins.engines.step import CachedStep, Results, SourceStep, Step
+from specdec_plugins.engines.step import CachedStep, Results, Run, SourceStep, Step
 
 Pairs = list[tuple[Tensor, Tensor]]
 """Keys and values of each layer."""
@@ -23,7 +21,7 @@ TOLERATED = 0.5
 
 
 class TracedStep:
-    """A step's graph, with an input for each layer's keys and values.
+    """A step as a module with an input for each layer's keys and values.
 
     To split them in the graph would take as long as to attend.
     """
@@ -37,53 +35,62 @@ class TracedStep:
         example = example_inputs(step)
         inputs = self._split(example)
         self.parts = list(map(len, inputs))
-        """The number of the graph's inputs for each input of the step."""
-        module = _Split(step, example, self._by_layer).eval()
+        """The number of the module's inputs for each input of the step."""
+        self.example = list(chain.from_iterable(inputs))
+        self.module = _Split(step, example, self._by_layer).eval()
+
+    def graph(self) -> torch.jit.ScriptModule:
+        """Trace the module."""
         with torch.no_grad(), warnings.catch_warnings():
             # The numbers of layers and of keys and values become constants.
             warnings.simplefilter("ignore", torch.jit.TracerWarning)  # type: ignore[attr-defined]
-            self.graph: torch.jit.ScriptModule = torch.jit.trace(  # type: ignore[no-untyped-call]
-                module, tuple(chain.from_iterable(inputs)), check_trace=False
+            return torch.jit.trace(  # type: ignore[no-untyped-call]
+                self.module, tuple(self.example), check_trace=False
             )
 
     def shapes(self, rows: int, tokens: int) -> Shapes:
-        """Return the shapes of the graph's inputs.
+        """Return the shapes of the module's inputs, -1 where a size changes from call to call.
 
         Args:
             tokens: new tokens in a row of a cached step, else source tokens.
         """
+        return self._shapes((rows, tokens, 7), (rows, tokens, 8))
+
+    def any_shapes(self) -> Shapes:
+        """Return the shapes of the module's inputs for any rows and tokens."""
+        return self._shapes((2, 5, 7), (3, 6, 8))
+
+    def _shapes(self, *sizes: tuple[int, int, int]) -> Shapes:
         first, second = (
-            chain.from_iterable(self._split(example_inputs(self._step, rows, tokens, others)))
-            for others in (7, 8)
+            chain.from_iterable(self._split(example_inputs(self._step, *each))) for each in sizes
         )
         return [
             [size if size == other else -1 for size, other in zip(x.shape, y.shape)]
             for x, y in zip(first, second, strict=True)
         ]
 
-    def is_near(
-        self, run: Callable[[list[Tensor]], Sequence[NDArray[np.generic]]], rows: int, tokens: int
-    ) -> bool:
-        """Return whether a compiled step computes about what PyTorch does, on random inputs.
-
-        The first results' relative difference must be at most :data:`TOLERATED`.
+    def check(self, run: Run, rows: int = 2, tokens: int = 5) -> None:
+        """Compare a compiled step with PyTorch on random inputs: a kernel may be wrong.
 
         Args:
-            run: the compiled step, which takes the inputs that are not None.
+            run: the compiled step, called like the step.
             rows, tokens: as for :meth:`shapes`.
+
+        Raises:
+            RuntimeError: the first results' relative difference is above :data:`TOLERATED`.
         """
-        example = example_inputs(self._step, rows, tokens)
         generator = torch.Generator().manual_seed(0)  # leaves the user's random numbers alone
         inputs = [
-            torch.randn(x.shape, generator=generator) if x.is_floating_point() else x
-            for x in example
-            if x is not None
+            torch.randn(x.shape, generator=generator)
+            if x is not None and x.is_floating_point()
+            else x
+            for x in example_inputs(self._step, rows, tokens)
         ]
-        tensors = iter(inputs)
         with torch.no_grad():
-            expected = self._step(*(None if x is None else next(tensors) for x in example))[0]
-        difference = torch.from_numpy(run(inputs)[0]) - expected
-        return bool(difference.norm() <= TOLERATED * expected.norm())  # False for NaN
+            expected = self._step(*inputs)[0]
+        difference = run(*inputs)[0] - expected
+        if not difference.norm() <= TOLERATED * expected.norm():  # NaN, too
+            raise RuntimeError("what it computes is not what PyTorch does")
 
     def _split(self, inputs: Inputs) -> list[list[Tensor]]:
         return [

@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 import msgspec
 import torch
 
-from specdec_plugins.decoding.acceptance import RULE_OPTIONS, StrictRule, choose_rule
+from specdec_plugins.decoding.acceptance import RULES, StrictRule, choose_rule
 from specdec_plugins.decoding.controllers.base import CONTROLLERS, controller_of
 from specdec_plugins.decoding.controllers.simple import Constant
 from specdec_plugins.decoding.drafter_alone import DrafterAlone
@@ -82,7 +82,7 @@ def parse_system(text: str, base: Settings, options: Mapping[str, Any] | None = 
     kinds = get_type_hints(Settings)
     asked = _taken(values, {key: kinds[key] for key in SETTINGS})
     limits = replace(base.limits, **_taken(values, get_type_hints(GenerationLimits)))
-    of_rule = _taken(values, option_types(*RULE_OPTIONS))
+    of_rule = _taken(values, option_types(*RULES))
     rule = choose_rule({**base.rule.values, **of_rule}) if of_rule else base.rule
     compute_type = None
     if name == FAIRSEQ:
@@ -170,7 +170,7 @@ class TranslatorJob:
             figures["memory"] = torch.cuda.max_memory_allocated()
         if ours:
             figures |= {name: getattr(log, name) for name in COUNTS}
-            figures["control_seconds"] = log.stopwatch.seconds().get("control", 0.0)
+            figures["control_seconds"] = log.stopwatch.seconds["control"]
             columns |= {
                 "steps": [len(result.accepted) for result in results],
                 "accepted_tokens": [sum(result.accepted) for result in results],

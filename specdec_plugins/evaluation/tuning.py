@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from itertools import cycle, islice
 from pathlib import Path
 from random import Random
 
 from specdec_plugins.decoding.acceptance import StrictRule
 from specdec_plugins.decoding.generator import SpeculativeGenerator
-from specdec_plugins.engines.choice import engine_name
+from specdec_plugins.engines.choice import ENGINES, engine_name
 from specdec_plugins.files.lines import Line
 from specdec_plugins.inference.ctranslate2_ar import obstacle
 from specdec_plugins.inference.ctranslate2_model import is_installed
@@ -37,8 +36,8 @@ def list_ways(settings: Settings) -> list[Way]:
     if is_installed() and obstacle(settings) is None:
         modes.append(Way(ar_backend="ctranslate2"))
     precisions = [settings.drafter_precision]
-    compiled = engine_name(settings.engine, settings.precision, settings.device) == "openvino"
-    narrower = compiled and settings.precision != "int8" and find_spec("nncf") is not None
+    engine = engine_name(settings.engine, settings.precision, settings.device)
+    narrower = ENGINES[engine].device == "cpu" and settings.precision != "int8"
     if precisions == [None] and narrower and settings.rule == StrictRule():
         precisions.append("int8")
     return modes + [Way(size, precision) for precision in precisions for size in TREES]

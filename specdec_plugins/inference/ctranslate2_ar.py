@@ -72,10 +72,8 @@ class CTranslate2Generator:
 
         Raises:
             ConversionError: CTranslate2 cannot take the verifier.
-            ValueError: limits that no sentence can have.
         """
         self.positions = int(verifier.max_decoder_positions())
-        limits.check_positions(self.positions)
         self.statistics = DecodingStatistics()
         self._source, self._target = dictionaries
         self._model, self.threads = load_model(verifier, dictionaries, precision, device, rows)

@@ -1,4 +1,4 @@
-"""A verifier as a model of CTranslate2's, kept where what is compiled is kept.
+"""A verifier as a model of CTranslate2's, made anew by every process (a second).
 
 Its own converter would open the checkpoint by itself, and cannot: it is given our model, which has
 been checked.
@@ -9,13 +9,10 @@ from __future__ import annotations
 import logging
 import tempfile
 import time
-from contextlib import suppress
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 import torch
 from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerModelBase
@@ -26,7 +23,6 @@ from specdec_plugins.checkpoints.multilingual import LanguageTokens
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.warm_up import made_up
-from specdec_plugins.engines.compiled_files import CompiledFiles
 from specdec_plugins.files.errors import ConversionError, explained
 
 if TYPE_CHECKING:
@@ -76,8 +72,6 @@ def load_model(
     """A ``ctranslate2.Translator``, and the threads that it has: on a CPU as many as torch, or one
     if that is faster here. On a virtual machine two can take several times as long as one.
 
-    What is converted for the first time is kept in the cache folder, after it was checked.
-
     Args:
         verifier: on the CPU, in float32, without gradients.
         precision: one that CTranslate2 has on this device.
@@ -93,15 +87,6 @@ def load_model(
     longest = int(min(verifier.encoder.max_positions(), verifier.decoder.max_positions()))
     ids = made_up(source, 1, min(TRIED, longest))["net_input"]["src_tokens"][0]
     batch = [symbols(source, ids[:-1])] * rows
-    files = CompiledFiles({"ctranslate2": version("ctranslate2")})
-    described = f"{verifier.cfg} {source.symbols} {target.symbols}"
-    path = files.path(files.digest(described, verifier.state_dict().values()))
-    stored = files.load(path)
-    if stored is not None:
-        with suppress(msgspec.MsgspecError):  # a damaged file
-            parts = msgspec.msgpack.decode(stored, type=dict[str, bytes])
-            return _open_fastest(parts, precision, device, batch)
-    logger.info("converting the verifier for CTranslate2, for this and later runs")
     begin = time.perf_counter()
     fault = f"its model cannot be written to {tempfile.gettempdir()}"
     with (
@@ -111,8 +96,7 @@ def load_model(
         convert_verifier(verifier, source, target, Path(folder) / "model")
         parts = {file.name: file.read_bytes() for file in (Path(folder) / "model").iterdir()}
     _check(_open(parts, "float32", "cpu", 1), verifier, source, target)
-    files.save(path, msgspec.msgpack.encode(parts))
-    logger.info("converted and checked in %.1f s", time.perf_counter() - begin)
+    logger.info("CTranslate2 has the verifier after %.1f s", time.perf_counter() - begin)
     return _open_fastest(parts, precision, device, batch)
 
 

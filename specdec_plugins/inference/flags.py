@@ -17,7 +17,7 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.registry import REGISTRIES
 
 from specdec_plugins.checkpoints.pair import split_pair
-from specdec_plugins.decoding.acceptance import RULE_OPTIONS, StrictRule, choose_rule
+from specdec_plugins.decoding.acceptance import RULES, StrictRule, choose_rule
 from specdec_plugins.decoding.controllers.base import CONTROLLERS, controller_of
 from specdec_plugins.decoding.limits import LARGEST, REFUSED, GenerationLimits
 from specdec_plugins.decoding.options import option_fields, option_types
@@ -159,7 +159,7 @@ class TranslationParser(Parser):
         helps = "; ".join(f"{kind.name} ({kind.help})" for kind in CONTROLLERS.values())
         self.drafts.add_argument("--controller", metavar="NAME", default="auto", help=helps)
         seen: set[str] = set()
-        for owner in (*RULE_OPTIONS, GenerationLimits, *CONTROLLERS.values()):
+        for owner in (*RULES, GenerationLimits, *CONTROLLERS.values()):
             add_flags(self.drafts, owner, option_fields(owner).keys() - seen)
             seen |= option_fields(owner).keys()
 

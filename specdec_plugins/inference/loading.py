@@ -25,7 +25,7 @@ from specdec_plugins.decoding.build import (
 )
 from specdec_plugins.decoding.controllers.base import Controller, Head
 from specdec_plugins.decoding.generator import SpeculativeGenerator
-from specdec_plugins.decoding.trace import TraceRecorder
+from specdec_plugins.decoding.step_result import TraceRecorder
 from specdec_plugins.decoding.warm_up import warm_up
 from specdec_plugins.engines.choice import choose_engines
 from specdec_plugins.engines.engine import Engine, Engines
@@ -250,7 +250,6 @@ def _build_beam_search(
     )
     verifier.prepare_for_inference_(Namespace(generation=options))
     positions = int(verifier.max_decoder_positions())
-    limits.check_positions(positions)
     try:
         float(positions) ** limits.lenpen
     except OverflowError as error:

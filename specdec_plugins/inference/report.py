@@ -64,7 +64,7 @@ def full_report(translator: Translator, resumed_after: int = 0, **run: object) -
 def versions() -> dict[str, str]:
     """The versions of what decodes, and of Python; of extras, if they are installed."""
     installed = {}
-    for name in ("fairseq-fixed", "openvino", "nncf"):
+    for name in ("fairseq-fixed", "openvino", "onnxruntime"):
         with suppress(PackageNotFoundError):
             installed[name] = version(name)
     # The same package may be of one distribution or the other.

@@ -1,9 +1,9 @@
 """``acceptance_head``: the probability that the verifier accepts each drafted token.
 
-The head reads the frozen drafter's last states. Its probabilities are conditional: that the token
-of a slot is accepted, given that all before it are; their running product is the probability that
-a slot survives. After SpecDec++ (Huang et al., COLM 2025, §3.2), whose residual blocks these are;
-by default it has none, since a weighted sum of the states predicts as well.
+The head reads the frozen drafter's last states. Its probabilities are conditional: a slot's token
+is accepted, given that all before it are; their running product is the probability that a slot
+survives. Its residual blocks are SpecDec++'s (Huang et al., COLM 2025, §3.2); by default it has
+none, since a weighted sum of the states predicts as well.
 """
 
 # No postponed annotations: fairseq reads the config fields' types at run time.
@@ -41,26 +41,20 @@ class HeadSettings:
     confidence_feature: bool
     """True if it reads the drafter's probability of the chosen token."""
     block_size: int
-    """The largest block it was trained for, k."""
     drafter: str
-    """:func:`fingerprint` of the drafter whose states it reads."""
+    """:func:`fingerprint` of the drafter."""
     rule: JsonObject = field(default_factory=dict)
-    """The acceptance rule: the options that ask for it, by name."""
+    """Options that ask for the acceptance rule."""
     rule_temperature: float = 1.0
     """The temperature of the scores that the rule judges; 1 for the strict rule."""
     repetition_penalty: float = 1.0
-    """The penalty in the scores that the rule judges."""
     temperature: float = 1.0
-    """Calibration: logits are divided by this,"""
+    """Calibration: logits are divided by this, then ``bias`` is added."""
     bias: float = 0.0
-    """and then this is added."""
 
     def to_file(self) -> JsonObject:
         """Return the settings and the rule's options in one mapping."""
-        return {
-            **{name: value for name, value in vars(self).items() if name != "rule"},
-            **self.rule,
-        }
+        return {**{n: value for n, value in vars(self).items() if n != "rule"}, **self.rule}
 
     @classmethod
     def from_file(cls, saved: JsonObject) -> "HeadSettings":
@@ -103,18 +97,15 @@ class AcceptanceHead(nn.Module):
         super().__init__()
         self.settings = settings
         channels = settings.channels
-        self.slots = (
-            nn.Parameter(torch.zeros(settings.block_size, channels))
-            if settings.slot_feature
-            else None
-        )
-        self.confidence = (
-            nn.Linear(2, channels, bias=False) if settings.confidence_feature else None
-        )
+        self.slots: nn.Parameter | None = None
+        if settings.slot_feature:
+            self.slots = nn.Parameter(torch.zeros(settings.block_size, channels))
+        self.confidence: nn.Linear | None = None
+        if settings.confidence_feature:
+            self.confidence = nn.Linear(2, channels, bias=False)
+            nn.init.zeros_(self.confidence.weight)
         self.blocks = nn.ModuleList(ResidualBlock(channels) for _ in range(settings.layers))
         self.out = nn.Linear(channels, 1)
-        if self.confidence is not None:
-            nn.init.zeros_(self.confidence.weight)
         nn.init.zeros_(self.out.weight)
         nn.init.zeros_(self.out.bias)
 
@@ -122,8 +113,7 @@ class AcceptanceHead(nn.Module):
         """Return ``(…, slots)`` log-odds, before temperature and bias.
 
         Args:
-            states: ``(…, slots, channels)`` the drafter's last states, the block's first slot
-                first.
+            states: ``(…, slots, channels)`` the drafter's last states.
             confidences: ``(…, slots)`` the drafter's probability of each token that it chose.
         """
         x = states.to(self.out.weight.dtype)
@@ -153,9 +143,9 @@ class AcceptanceHead(nn.Module):
         expected = self.settings.to_file()
         for name in {**expected, **state}:
             if state.get(name) != expected.get(name):
+                other = f"{name} {state.get(name)}, not {expected.get(name)}"
                 raise ValueError(
-                    f"this acceptance head was trained with {name} {state.get(name)}, not "
-                    f"{expected.get(name)}; train another one in another folder"
+                    f"this acceptance head was trained with {other}; train one in another folder"
                 )
 
 
@@ -163,16 +153,10 @@ class AcceptanceHead(nn.Module):
 class AcceptanceHeadConfig(FairseqDataclass):
     """Options of ``--arch acceptance_head``."""
 
-    drafter: str = option_of(
-        "", "checkpoint of the drafter that the head is for; it stays as it is"
-    )
-    head_layers: int = option_of(
-        0, "residual blocks of the head; 3 as in SpecDec++, which take longer to ask"
-    )
-    no_slot_feature: bool = option_of(False, "do not tell the head the place in the block")
-    no_confidence_feature: bool = option_of(
-        False, "do not tell the head the drafter's own probabilities"
-    )
+    drafter: str = option_of("", "checkpoint of the drafter that the head is for")
+    head_layers: int = option_of(0, "residual blocks of the head; 3 as in SpecDec++, but slower")
+    no_slot_feature: bool = option_of(False, "do not tell the head the index in the block")
+    no_confidence_feature: bool = option_of(False, "nor the drafter's own probabilities")
 
 
 @register_model("acceptance_head", dataclass=AcceptanceHeadConfig)
@@ -199,11 +183,10 @@ class AcceptanceHeadModel(BaseFairseqModel):
         if getattr(task.cfg, "eval_bleu", False):
             raise ValueError("--eval-bleu: an acceptance head translates nothing; leave it out")
         drafter, rule = task.load_drafter(cfg.drafter), task.rule
-        block_size = task.cfg.block_size or drafter.block_size
-        if block_size > drafter.block_size:
+        block_size, trained = task.cfg.block_size or drafter.block_size, drafter.block_size
+        if block_size > trained:
             raise ValueError(
-                f"--block-size {block_size}: the drafter was trained for blocks of 1 to "
-                f"{drafter.block_size}"
+                f"--block-size {block_size}: the drafter was trained for blocks of 1 to {trained}"
             )
         settings = HeadSettings(
             channels=drafter.decoder.channels,

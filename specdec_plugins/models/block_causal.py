@@ -9,7 +9,6 @@ et al., ICML 2024).
 
 # No postponed annotations: fairseq reads the config fields' types at run time.
 
-import logging
 import math
 from argparse import Namespace
 from dataclasses import dataclass, field
@@ -38,8 +37,6 @@ from specdec_plugins.models.drafter import Drafter, check_shared_embeddings
 from specdec_plugins.models.drafter_decoder import DrafterDecoder, Memory, SlotScorer
 from specdec_plugins.models.layers import Projection, positioned, projection
 from specdec_plugins.models.previous_token_head import PreviousTokenHead, TokenChain
-
-logger = logging.getLogger(__name__)
 
 
 def option_of(default: Any, text: str) -> Any:
@@ -133,9 +130,10 @@ class BlockCausalDecoder(DrafterDecoder):
         self.embed_scale = 1.0 if cfg.no_scale_embedding else math.sqrt(dim)
         self.mask_embedding = nn.Parameter(torch.empty(dim))
         nn.init.normal_(self.mask_embedding, std=self.embed_scale * dim**-0.5)
-        self.feature_projection = (
-            nn.Linear(feature_channels(cfg), dim, bias=False) if cfg.verifier_features else None
-        )
+        self.feature_projection = None
+        if cfg.verifier_features:
+            channels = (1 + len(feature_layers(cfg))) * cfg.verifier_embed_dim
+            self.feature_projection = nn.Linear(channels, dim, bias=False)
         self.previous = PreviousTokenHead(dim) if cfg.previous_token_head else None
         # Own tables, or none: then the verifier's are read through `tables`.
         self.embed_tokens = embed_tokens
@@ -168,7 +166,7 @@ class BlockCausalDecoder(DrafterDecoder):
         x = self._embedded(tokens)
         if features is not None:
             if features.size(1) == x.size(1):
-                # What engines are given, to whom a sum is cheaper than to write to a part.
+                # For engines a sum is cheaper than writing to a part.
                 x = x + features
             else:
                 x[:, : features.size(1)].add_(features)
@@ -198,10 +196,8 @@ class BlockCausalDecoder(DrafterDecoder):
     def slot_scorer(self) -> SlotScorer:
         if self.previous is None:
             return super().slot_scorer()
-        tables = self.tables
-        embedded = self.embed_scale * tables.embed_tokens.weight
-        logits = self.slot_projection()
-        output = tables.output_projection.weight
+        embedded = self.embed_scale * self.tables.embed_tokens.weight
+        output, logits = self.tables.output_projection.weight, self.slot_projection()
         return TokenChain(self.previous, embedded, output, logits, self.draft_vocabulary)
 
     def _embedded(self, tokens: Tensor) -> Tensor:
@@ -230,11 +226,12 @@ class BlockCausalDrafter(Drafter):
 
     @classmethod
     def build_model(cls, cfg: BlockCausalConfig, task: FairseqTask) -> "BlockCausalDrafter":
-        """Build from the config; where it shares the verifier's encoder, that is still to come
-        (:meth:`attach_verifier`)."""
+        """Build from the config; a shared encoder is attached later, with its verifier."""
         cls.check_task(task)
         source, target = task.source_dictionary, task.target_dictionary
-        layers_cfg = TransformerConfig.from_namespace(Namespace(**vars_of(cfg)))
+        # A dataclass, a namespace or a node of omegaconf.
+        fields = {name: getattr(cfg, name) for name in BlockCausalConfig.__dataclass_fields__}
+        layers_cfg = TransformerConfig.from_namespace(Namespace(**fields))
         encoder, embed_tokens = None, None
         if not cfg.share_verifier_encoder:
             encoder_table = Embedding(len(source), cfg.encoder_embed_dim, source.pad())
@@ -250,9 +247,9 @@ class BlockCausalDrafter(Drafter):
         return cls(cfg, encoder, decoder, target.eos())
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """See the base class. Weights that read the verifier's last states only are taken where
-        those of other layers are read, too (``--finetune-from-model``): these count for nothing, at
-        first."""
+        """Accept what the base class does, and weights that read the verifier's last states only
+        where those of other layers are read, too (``--finetune-from-model``): these count for
+        nothing, at first."""
         super().upgrade_state_dict_named(state_dict, name)
         key, layer = "decoder.feature_projection.weight", self.decoder.feature_projection
         key = f"{name}.{key}" if name else key
@@ -263,39 +260,26 @@ class BlockCausalDrafter(Drafter):
         state_dict[key] = F.pad(saved, (layer.in_features - saved.size(1), 0))
 
     def attach_verifier(self, verifier: TransformerModelBase) -> None:
-        """See the base class.
+        """Attach the verifier, as the base class does.
 
         Raises:
-            ValueError: a width of this drafter does not fit the verifier's, naming the flag.
+            ValueError: a size of this drafter does not fit the verifier's, naming the flag.
         """
         cfg, decoder = self.cfg, verifier.decoder
-        needed = {}
+        widths = []
         if cfg.share_verifier_encoder:
-            needed["--encoder-embed-dim"] = (
-                cfg.encoder_embed_dim,
-                verifier.encoder.layers[0].embed_dim,
-            )
-            for width in (decoder.embed_tokens.embedding_dim, decoder.output_embed_dim):
-                if width != cfg.decoder_embed_dim:
-                    needed["--decoder-embed-dim"] = cfg.decoder_embed_dim, width
+            read = verifier.encoder.layers[0].embed_dim
+            widths.append(("encoder", cfg.encoder_embed_dim, read))
+            for read in (decoder.embed_tokens.embedding_dim, decoder.output_embed_dim):
+                widths.append(("decoder", cfg.decoder_embed_dim, read))
         if cfg.verifier_features:
-            needed["--verifier-embed-dim"] = (cfg.verifier_embed_dim, decoder.output_embed_dim)
-        if self.feature_layers:
-            count, deepest = len(decoder.layers), max(self.feature_layers)
-            if deepest > count:
-                raise ValueError(
-                    f"--verifier-feature-layers {cfg.verifier_feature_layers}: the verifier has "
-                    f"{count} layers"
-                )
-            widths = {int(layer.embed_dim) for layer in decoder.layers}
-            if widths != {decoder.output_embed_dim}:
-                raise ValueError(
-                    "--verifier-feature-layers: the verifier's layers are not as wide as its "
-                    "output; leave it out"
-                )
-        for flag, (width, expected) in needed.items():
+            widths.append(("verifier", cfg.verifier_embed_dim, decoder.output_embed_dim))
+        for part, width, expected in widths:
             if width != expected:
-                raise ValueError(f"{flag} {width}: the verifier's is {expected}")
+                raise ValueError(f"--{part}-embed-dim {width}: the verifier's is {expected}")
+        if self.feature_layers and max(self.feature_layers) > len(decoder.layers):
+            flag = f"--verifier-feature-layers {cfg.verifier_feature_layers}"
+            raise ValueError(f"{flag}: the verifier has {len(decoder.layers)} layers")
         super().attach_verifier(verifier)
         if cfg.share_verifier_encoder:
             self.decoder.borrow(decoder)
@@ -305,26 +289,13 @@ def feature_layers(cfg: BlockCausalConfig) -> tuple[int, ...]:
     """Return the verifier's layers after which states are read beside its last, in their order.
 
     Raises:
-        ValueError: what is given are no numbers of layers, or they are given for nothing.
+        ValueError: impossible numbers of layers, or numbers without ``--verifier-features``.
     """
     text = cfg.verifier_feature_layers
     if not text:
         return ()
-    if not cfg.verifier_features:
-        raise ValueError(f"--verifier-feature-layers {text}: needs --verifier-features")
     numbers = text.split(",")
-    if not all(number.isdecimal() and int(number) > 0 for number in numbers):
-        raise ValueError(
-            f"--verifier-feature-layers {text}: must be numbers of layers, from 1 on, such as 1,2"
-        )
+    if not cfg.verifier_features or not all(n.isdecimal() and int(n) > 0 for n in numbers):
+        needs = "must be numbers from 1 on, such as 1,2, and needs --verifier-features"
+        raise ValueError(f"--verifier-feature-layers {text}: {needs}")
     return tuple(sorted(set(map(int, numbers))))
-
-
-def feature_channels(cfg: BlockCausalConfig) -> int:
-    """Return the number of channels that are read of the verifier for each token."""
-    return (1 + len(feature_layers(cfg))) * cfg.verifier_embed_dim
-
-
-def vars_of(cfg: object) -> dict[str, object]:
-    """Return a config's fields, whether it is a dataclass, a namespace or an omegaconf node."""
-    return {name: getattr(cfg, name) for name in BlockCausalConfig.__dataclass_fields__}

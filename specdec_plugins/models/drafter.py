@@ -1,4 +1,4 @@
-"""What all drafters share: blocks in, logits of their slots out.
+"""The base of all drafters: blocks in, logits of their slots out.
 
 A drafter's decoder input is a row's prefix ``y_0 … y_{p-1}`` (no BOS) followed by k masks; slot t
 predicts ``y_t`` itself. In training one pass may hold several blocks of a sentence.
@@ -25,12 +25,7 @@ from specdec_plugins.host.fairseq_types import EncoderOut
 from specdec_plugins.host.packed_encoder import REDUNDANT
 from specdec_plugins.models.drafter_decoder import DrafterDecoder
 from specdec_plugins.models.layers import with_layers
-from specdec_plugins.models.training_pass import (
-    SlotReader,
-    TrainingPass,
-    logits_themselves,
-    no_logits,
-)
+from specdec_plugins.models.training_pass import SlotReader, TrainingPass
 
 VOCABULARY = "decoder.draft_vocabulary"
 """The name of a drafter's draft vocabulary among its weights."""
@@ -41,29 +36,25 @@ def check_shared_embeddings(source: Dictionary, target: Dictionary, cfg: Transfo
     Raises:
         ValueError: source and target cannot have the same table.
     """
-    if source != target:
-        raise ValueError("--share-all-embeddings requires a joined dictionary")
-    widths = cfg.encoder.embed_dim, cfg.decoder.embed_dim
-    if widths[0] != widths[1]:
+    if source != target or cfg.encoder.embed_dim != cfg.decoder.embed_dim:
         raise ValueError(
-            f"--share-all-embeddings: --encoder-embed-dim {widths[0]} and --decoder-embed-dim "
-            f"{widths[1]} must be the same"
+            "--share-all-embeddings requires a joined dictionary, and --encoder-embed-dim and "
+            "--decoder-embed-dim of the same size"
         )
 
 
 @dataclass
 class DrafterOutput:
-    """A training pass: tensors over ``(batch, blocks, slots)``, but for the values."""
+    """The results of a training pass."""
 
     values: tuple[Tensor, ...]
-    """What was kept of the logits of the n slots of ``blocks.scored`` that are True, each ``(n,
-    …)`` in its order: only they have a target, and the vocabulary is by far the most of the work.
-    """
+    """``(n, …)`` each: the reader's results for the n slots where ``blocks.scored``."""
     blocks: Blocks
     scored: Tensor
-    """Slots in the loss: those with a target and not revealed by glancing."""
+    """``(batch, blocks, slots)`` True for slots in the loss: not revealed by glancing."""
     glanced_correct: Tensor
-    """Slots that the glancing pass (or this one, without glancing) predicted right."""
+    """``(batch, blocks, slots)`` True where the glancing pass, or without glancing this one,
+    predicted right."""
 
 
 class Drafter(BaseFairseqModel):
@@ -75,7 +66,7 @@ class Drafter(BaseFairseqModel):
     feature_layers: tuple[int, ...] = ()
     """The verifier's layers, counted from 1, after which states are read beside its last."""
     exact_encoder = True
-    """Whether its encoder can be a verifier's, so that it computes the same."""
+    """True if its encoder can be a verifier's, so that it computes the same."""
 
     def __init__(
         self,
@@ -87,7 +78,7 @@ class Drafter(BaseFairseqModel):
         super().__init__()
         self.eos = eos
         self.begin = eos
-        """What stands before a target's first token: EOS, or the language in its place."""
+        """The token before a target's first one: EOS, or the language in its place."""
         self.encoder = encoder
         self.decoder = decoder
         self.block_size = block_size
@@ -101,10 +92,8 @@ class Drafter(BaseFairseqModel):
             ValueError: ``task`` cannot generate with a drafter.
         """
         if not hasattr(task, "verifier"):
-            raise ValueError(
-                "a drafter needs --task translation_specdec (from_pretrained: name the drafter's "
-                "checkpoint before the verifier's)"
-            )
+            name = "from_pretrained: name the drafter's checkpoint before the verifier's"
+            raise ValueError(f"a drafter needs --task translation_specdec ({name})")
 
     @property
     def target_vocabulary(self) -> int | None:
@@ -122,7 +111,7 @@ class Drafter(BaseFairseqModel):
 
     @property
     def reads_verifier(self) -> bool:
-        """Whether it cannot do without the verifier's encoder, tables or states."""
+        """True if it needs the verifier's encoder, tables or states."""
         return self.encoder is None or self.uses_verifier_features
 
     @property
@@ -137,9 +126,9 @@ class Drafter(BaseFairseqModel):
         return self._verifier[0]
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Accept what another version of fairseq saved, which may be more or less by what holds
-        nothing: a packed copy, or the placeholder of a table of sinusoidal positions. A draft
-        vocabulary is as long as it was saved."""
+        """Accept what another version of fairseq saved: packed copies, and placeholders of tables
+        of sinusoidal positions, may be missing or superfluous. A draft vocabulary has its saved
+        length."""
         super().upgrade_state_dict_named(state_dict, name)
         saved = state_dict.get(f"{name}.{VOCABULARY}" if name else VOCABULARY)
         if saved is not None:
@@ -154,10 +143,6 @@ class Drafter(BaseFairseqModel):
                 state_dict.setdefault(key, own[key])
 
     def _check_draft_vocabulary(self, tokens: Tensor) -> None:
-        """
-        Raises:
-            ValueError: they are none of the target dictionary.
-        """
         entries = self.decoder.entries
         if tokens.dtype != torch.long or tokens.dim() != 1 or not 2 <= len(tokens) <= entries:
             raise ValueError(f"{VOCABULARY} is no list of 2 to {entries} tokens")
@@ -174,10 +159,10 @@ class Drafter(BaseFairseqModel):
         return super()._apply(fn, *args, **kwargs)
 
     def max_positions(self) -> tuple[int | None, int]:
-        """Longest source and target, in tokens, that batches may hold.
+        """Return the longest source and target, in tokens, that batches may hold.
 
-        None, fairseq's word for no bound, for the source of a drafter that reads an encoder which
-        is not attached yet: fairseq asks its models before it builds the generator from them.
+        The source has no bound, None, where the verifier's encoder is not attached yet: fairseq
+        asks its models before it builds the generator from them.
         """
         encoder = self.encoder
         if encoder is None and self._verifier:
@@ -196,10 +181,10 @@ class Drafter(BaseFairseqModel):
     def verifier_states(
         self, src_tokens: Tensor, src_lengths: Tensor, target: Tensor, encoder_out: EncoderOut
     ) -> tuple[Tensor, Tensor]:
-        """``(batch, length, channels)``: row t is the verifier's state that predicts ``y_t``; and
-        that with the states after ``feature_layers``, of which a drafter's features are made.
+        """Return ``(batch, length, channels)`` the verifier's states that predict ``target``, and
+        these with the states after ``feature_layers``, which a drafter's features are made from.
 
-        ``encoder_out`` is this drafter's, and is read where it is the verifier's too.
+        ``encoder_out`` is this drafter's, which may be the verifier's, too.
         """
         verifier = self.verifier
         if self.encoder is not None:
@@ -207,7 +192,7 @@ class Drafter(BaseFairseqModel):
         shifted = torch.cat([torch.full_like(target[:, :1], self.begin), target[:, :-1]], dim=1)
         states, extra = verifier.decoder.extract_features(shifted, encoder_out=encoder_out)
         assert extra is not None
-        # The first of them is what the first layer is given.
+        # The first of them is the first layer's input.
         inner = [extra["inner_states"][layer].transpose(0, 1) for layer in self.feature_layers]
         return states, with_layers(states, inner)
 
@@ -218,7 +203,7 @@ class Drafter(BaseFairseqModel):
         target: Tensor,
         cuts: Tensor,
         glancing_ratio: float = 0.0,
-        read: SlotReader = logits_themselves,
+        read: SlotReader = lambda logits, targets: (logits,),
         with_verifier: bool = False,
         seeds: Tensor | None = None,
     ) -> DrafterOutput:
@@ -226,42 +211,41 @@ class Drafter(BaseFairseqModel):
 
         Args:
             glancing_ratio: part of the wrong slots to reveal; 0 makes a single pass.
-            read: what is kept of the logits. It draws nothing, and changes nothing.
+            read: reads logits; it draws nothing, and changes nothing.
             with_verifier: ``read`` is also given the verifier's states, for labels.
-            seeds: ``(batch,)`` of which each sentence's noise is drawn; None draws them first.
+            seeds: ``(batch,)`` each sentence's noise is drawn by its seed; None draws them first.
         """
         if seeds is None:
             seeds = torch.randint(2**63 - 1, (len(target),), device=target.device)
         blocks = Blocks.cut(target, cuts, self.block_size, self.decoder.padding)
-        encoder_out = self.encode(src_tokens, src_lengths)
+        source = src_tokens, src_lengths
+        encoder_out = self.encode(*source)
         states = features = None
         if with_verifier or self.uses_verifier_features:
-            inputs = src_tokens, src_lengths, target, encoder_out
-            states, inner = self.verifier_states(*inputs)
+            states, inner = self.verifier_states(*source, target, encoder_out)
             if self.uses_verifier_features:
                 features = self.decoder.feature_reader()(inner)
-        training_pass = TrainingPass(
-            self.decoder,
-            target,
-            blocks,
-            encoder_out,
-            features,
-            self.begin,
-            hiding=seeds if self.training else None,
-            labels=states if with_verifier else None,
-        )
-        revealed = torch.zeros_like(blocks.scored)
+        hiding, labels = seeds if self.training else None, states if with_verifier else None
+        inputs = target, blocks, encoder_out, features, self.begin, hiding, labels
+        training_pass = TrainingPass(self.decoder, *inputs)
+        predicted, revealed = None, torch.zeros_like(blocks.scored)
         if glancing_ratio > 0:
-            with torch.no_grad():
-                (best,) = training_pass.score(revealed, no_logits)
-            # Else older versions of torch give the second pass copies of weights that autocast
-            # made in the first, and no gradient reaches the weights.
-            torch.clear_autocast_cache()
-            predicted = blocks.spread(best)
-            uniforms = sentence_uniforms(seeds, GLANCING, *predicted.shape[1:])
-            revealed = glance(blocks.gold, predicted, blocks.scored, glancing_ratio, uniforms)
+            predicted, revealed = self._glance(training_pass, blocks, glancing_ratio, seeds)
         best, *values = training_pass.score(revealed, read)
-        if glancing_ratio <= 0:
-            predicted = blocks.spread(best)
+        predicted = blocks.spread(best) if predicted is None else predicted
         correct = (predicted == blocks.gold) & blocks.scored
         return DrafterOutput(tuple(values), blocks, blocks.scored & ~revealed, correct)
+
+    def _glance(
+        self, training_pass: TrainingPass, blocks: Blocks, ratio: float, seeds: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return ``(batch, blocks, slots)`` predicted tokens, and True for slots to reveal."""
+        nothing = torch.zeros_like(blocks.scored)
+        with torch.no_grad():
+            (best,) = training_pass.score(nothing, lambda logits, targets: ())
+        # Else older versions of torch give the second pass copies of weights that autocast made in
+        # the first, and no gradient reaches the weights.
+        torch.clear_autocast_cache()
+        predicted = blocks.spread(best)
+        uniforms = sentence_uniforms(seeds, GLANCING, *predicted.shape[1:])
+        return predicted, glance(blocks.gold, predicted, blocks.scored, ratio, uniforms)

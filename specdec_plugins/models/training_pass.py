@@ -20,39 +20,28 @@ from specdec_plugins.models.drafter_decoder import DrafterDecoder
 from specdec_plugins.models.layers import additive, among_themselves
 
 CHUNK = 2**26
-"""Logits that are there at once, of whole slots: 256 MiB in float32."""
+"""Logits that exist at the same time: 256 MiB in float32."""
 
 
 @dataclass(frozen=True)
 class SlotTargets:
-    """What some scored slots are to predict."""
+    """The targets of some scored slots."""
 
     gold: Tensor
     """``(slots,)`` the target's tokens."""
     verifier_states: Tensor | None
-    """``(places, channels)`` the verifier's states that predict these tokens, each of them once:
-    slots of several blocks may stand for one token of the sentence."""
-    place: Tensor | None
-    """``(slots,)`` which of these is each slot's."""
+    """``(states, channels)`` the verifier's states that predict these tokens, each of them once:
+    slots of several blocks may stand for the same token."""
+    state: Tensor | None
+    """``(slots,)`` the index of each slot's state."""
 
 
 SlotReader = Callable[[Tensor, SlotTargets], tuple[Tensor, ...]]
-"""What is kept of logits ``(slots, vocab)``: tensors over the slots."""
-
-
-def no_logits(logits: Tensor, targets: SlotTargets) -> tuple[Tensor, ...]:
-    """Keeps none of them."""
-    return ()
-
-
-def logits_themselves(logits: Tensor, targets: SlotTargets) -> tuple[Tensor, ...]:
-    """Keeps all of them."""
-    return (logits,)
+"""Turns logits ``(slots, vocab)`` into tensors over the slots."""
 
 
 class TrainingPass:
-    """The blocks of a batch, and what passes over them share: that of glancing, and the one that is
-    learnt from."""
+    """The blocks of a batch, which both passes share: glancing, and learning."""
 
     def __init__(
         self,
@@ -68,13 +57,11 @@ class TrainingPass:
         """
         Args:
             target: ``(batch, length)``.
-            features: ``(batch, length, channels)`` what is read of the verifier, in drafters that
-                read its states.
-            begin: what stands before the first token: EOS, or what begins targets in its place.
-            hiding: ``(batch,)`` seeds of which slots are not told the token before them; None: all
-                are.
-            labels: ``(batch, length, channels)`` the verifier's states, for what reads logits; None
-                where that needs none.
+            features: ``(batch, length, channels)`` read from the verifier's states.
+            begin: the token before each target's first one.
+            hiding: ``(batch,)`` seeds that choose slots which do not see the token before them;
+                None: all do.
+            labels: ``(batch, length, channels)`` the verifier's states, for the reader of logits.
         """
         self._decoder, self._target, self._blocks = decoder, target, blocks
         self._features, self._labels = features, labels
@@ -90,32 +77,25 @@ class TrainingPass:
         self._hidden = None if hidden is None else hidden[scored]
 
     def score(self, revealed: Tensor, read: SlotReader) -> list[Tensor]:
-        """Each scored slot's best token ``(n,)``, and what is read of its logits.
+        """Return each scored slot's best token ``(n,)``, and the reader's results.
 
         The logits are made and read some slots at a time. Those of the first slots, as many as
-        there is room for, are kept for the gradient; the others' are made again then.
+        there is room for, are stored for the gradient; the others' are made again then.
 
         Args:
-            revealed: ``(batch, blocks, slots)`` the slots whose tokens are given.
+            revealed: ``(batch, blocks, slots)`` True for slots whose tokens are visible.
         """
         states = self._states(revealed)
         size = max(1, CHUNK // self._decoder.tables.output_projection.weight.size(0))
         parts = [self._read(states[:size], slice(size), read)]
         for start in range(size, len(states), size):
             slots = slice(start, start + size)
-            again = checkpoint(
-                self._read,
-                states[slots],
-                slots,
-                read,
-                use_reentrant=False,
-                preserve_rng_state=False,
-            )
-            parts.append(again)
-        return [torch.cat(values) for values in zip(*parts, strict=True)]
+            part = self._read, states[slots], slots, read
+            parts.append(checkpoint(*part, use_reentrant=False, preserve_rng_state=False))
+        return [torch.cat(values) for values in zip(*parts)]
 
     def _states(self, revealed: Tensor) -> Tensor:
-        """``(n, channels)``: of the scored slots."""
+        """Return ``(n, channels)`` the states of the scored slots."""
         target, blocks = self._target, self._blocks
         batch, length = target.shape
         prefix = torch.arange(length, device=target.device).expand(batch, -1)
@@ -123,28 +103,23 @@ class TrainingPass:
         tokens = torch.cat([target, blocks.gold.flatten(1)], dim=1)
         no_slots = torch.zeros_like(target).bool()
         is_mask = torch.cat([no_slots, ~revealed.flatten(1)], dim=1)
-        given = positions, self._memory, self._table
-        x = self._decoder.embed(tokens, is_mask, *given, self._features)
+        known = positions, self._memory, self._table
+        x = self._decoder.embed(tokens, is_mask, *known, self._features)
         mask = additive(self._seen()[:, None], x.dtype)
-        layers = [(one, among_themselves(mask, one.layer.self_attn)) for one in self._runners]
+        layers = [(r, among_themselves(mask, r.layer.self_attn)) for r in self._runners]
         only = torch.cat([no_slots, blocks.scored.flatten(1)], dim=1)
         return self._decoder.run(x, positions, self._table, layers, self._memory, only)
 
     def _seen(self) -> Tensor:
-        """``(batch, slots, slots)``: which slot sees which."""
+        """Return ``(batch, slots, slots)`` True where a slot sees another."""
         blocks, length = self._blocks, self._target.size(1)
         batch, count, size = blocks.gold.shape
         device = blocks.cuts.device
         prefix = torch.arange(length, device=device)
         owner = torch.arange(count, device=device).repeat_interleave(size)
         before_cut = prefix < blocks.cuts[..., None]
-        block_rows = torch.cat(
-            [
-                before_cut.repeat_interleave(size, dim=1),
-                (owner[:, None] == owner).expand(batch, -1, -1),
-            ],
-            dim=2,
-        )
+        same_block = (owner[:, None] == owner).expand(batch, -1, -1)
+        block_rows = torch.cat([before_cut.repeat_interleave(size, dim=1), same_block], dim=2)
         if self._decoder.causal:
             seen = (prefix <= prefix[:, None]).expand(batch, -1, -1)
             prefix_rows = F.pad(seen, (0, count * size))
@@ -154,13 +129,12 @@ class TrainingPass:
         return torch.cat([prefix_rows, block_rows], dim=1)
 
     def _read(self, states: Tensor, slots: slice, read: SlotReader) -> tuple[Tensor, ...]:
-        """Return the best tokens of some of the scored slots, and what is read of their logits."""
         hidden = None if self._hidden is None else self._hidden[slots]
         logits = self._decoder.slot_logits(states, self._previous[slots], hidden)
-        wanted, place = None, None
+        wanted, index = None, None
         if self._labels is not None:
             pairs = torch.stack([self._row[slots], self._at[slots]])
-            (rows, columns), place = torch.unique(pairs, dim=1, return_inverse=True)
+            (rows, columns), index = torch.unique(pairs, dim=1, return_inverse=True)
             wanted = self._labels[rows, columns]
-        targets = SlotTargets(self._gold[slots], wanted, place)
+        targets = SlotTargets(self._gold[slots], wanted, index)
         return logits.detach().argmax(-1), *read(logits, targets)

@@ -8,7 +8,7 @@ from typing import Any, Optional, get_args
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
-from specdec_plugins.decoding.acceptance import RULE_OPTIONS
+from specdec_plugins.decoding.acceptance import RULES
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.engine_options import LoadedModels
 from specdec_plugins.decoding.limits import GenerationLimits
@@ -51,7 +51,7 @@ ControllerConfig = _config(
     controller=(f"decides how much to draft and verify: {NAMES}", "auto"),
 )
 """How much to draft and to verify."""
-RuleConfig = _config("RuleConfig", *RULE_OPTIONS)
+RuleConfig = _config("RuleConfig", *RULES)
 """The options of when drafted tokens are accepted."""
 LimitsConfig = _config("LimitsConfig", GenerationLimits)
 """Changes of the verifier's scores that are none of fairseq's options."""

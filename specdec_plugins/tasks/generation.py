@@ -125,10 +125,7 @@ def check_sources(
 
 
 def refuse_controller(controller: Controller) -> None:
-    """
-    Raises:
-        ValueError: something is to be controlled, and there is no drafter.
-    """
+    """Refuse a controller where there is no drafter."""
     if controller.name not in ("auto", "constant", "none"):
         raise ValueError(
             f"--controller {controller.name}: there is no drafter; give both checkpoints, "
@@ -137,10 +134,7 @@ def refuse_controller(controller: Controller) -> None:
 
 
 def refuse_overrides(cfg: TranslationSpecdecConfig) -> None:
-    """
-    Raises:
-        ValueError: ``--model-overrides`` would be of the checkpoints of ``--path`` alone.
-    """
+    """Refuse ``--model-overrides``, which would reach the checkpoints of ``--path`` alone."""
     overrides = getattr(cfg, "model_overrides", "{}")
     if overrides != "{}" and not overrides.startswith("${"):  # of no command line
         raise ValueError(

@@ -12,7 +12,6 @@ from models.test_acceptance_head import inputs, make_head
 
 from specdec_plugins.checkpoints.head_file import find_head, load_head, save_head
 from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule, Scoring
-from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.models.acceptance_head import fingerprint
 
@@ -65,7 +64,7 @@ def test_heads_of_before_sampling_are_read(saved: Path) -> None:
 
 @pytest.mark.parametrize(
     "scoring",
-    [Scoring(SamplingRule(Sampling(topk=3)), 0.5), Scoring(repetition_penalty=1.25)],
+    [Scoring(SamplingRule(sampling_topk=3), 0.5), Scoring(repetition_penalty=1.25)],
 )
 def test_a_head_is_for_its_scoring(scoring: Scoring, tmp_path: Path) -> None:
     path = tmp_path / "head.pt"

@@ -11,7 +11,7 @@ import pytest
 from inference_runs import RunScript
 
 from specdec_plugins.decoding.steps.drafter import DrafterStep
-from specdec_plugins.engines import choice, openvino_core
+from specdec_plugins.engines import choice, openvino
 from specdec_plugins.engines.openvino import OpenVinoEngine
 from specdec_plugins.engines.step import Step
 
@@ -23,7 +23,7 @@ def test_a_precision_that_the_processor_has_not(
     run: RunScript, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The report says what was computed in."""
-    monkeypatch.setattr(openvino_core, "has_bfloat16", lambda: False)
+    monkeypatch.setattr(openvino, "has_bfloat16", lambda: False)
     stats = tmp_path / "stats.json"
     for flags in (["--bf16"], ["--drafter-precision", "bfloat16"]):
         assert run("--stats-json", str(stats), "--engine", "openvino", "--cpu", *flags) == 0
@@ -34,9 +34,9 @@ def test_engines_that_cannot_take_a_step(
     run: RunScript, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The report names what ran the models in their place."""
-    monkeypatch.setattr(choice, "has_openvino", lambda: True)
+    monkeypatch.setattr(choice, "is_installed", lambda engine: True)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    prepared = OpenVinoEngine._prepared
+    prepared = OpenVinoEngine.compiled
     stats = tmp_path / "stats.json"
     for cannot, name in (((Step,), "eager"), ((DrafterStep,), "openvino and eager")):
 
@@ -45,7 +45,7 @@ def test_engines_that_cannot_take_a_step(
                 raise RuntimeError("no such operation")
             return prepared(self, step)
 
-        monkeypatch.setattr(OpenVinoEngine, "_prepared", prepare)
+        monkeypatch.setattr(OpenVinoEngine, "compiled", prepare)
         assert run("--stats-json", str(stats), "--engine", "auto", "--cpu") == 0
         report = json.loads(stats.read_text())
         assert report["engine"] == name

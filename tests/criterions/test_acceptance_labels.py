@@ -18,7 +18,6 @@ from specdec_plugins.decoding.acceptance import (
     Scoring,
     StrictRule,
 )
-from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.limits import GenerationLimits
 
@@ -109,17 +108,19 @@ def test_labels_equal_what_the_generator_accepts(name: str, rule: str, beginning
 
 
 @pytest.mark.parametrize(
-    ("temperature", "sampling"),
-    [(0.5, Sampling(topk=3)), pytest.param(1.0, Sampling(), marks=pytest.mark.slow)],
+    ("temperature", "rule"),
+    [
+        (0.5, SamplingRule(sampling_topk=3)),
+        pytest.param(1.0, SamplingRule(), marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("name", ["causal", "block"])
 def test_sampling_labels_are_distributed_as_what_the_generator_accepts(
-    name: str, temperature: float, sampling: Sampling
+    name: str, temperature: float, rule: SamplingRule
 ) -> None:
     """Of the first block of a sentence."""
     rows = 6000
     drafter, verifier = make_pair(name, 1)
-    rule = SamplingRule(sampling)
     source = make_batch([6], vocabulary=8)["net_input"]["src_tokens"].expand(rows, -1)
     net_input = {"src_tokens": source, "src_lengths": torch.full((rows,), 6)}
     # So short that few steps follow, and no EOS is forced on the first.

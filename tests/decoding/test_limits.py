@@ -13,20 +13,17 @@ from fairseq.dataclass.configs import GenerationConfig
 from hypothesis import given
 from hypothesis import strategies as st
 from strict import (
-    DICTIONARY,
     EOS,
     assert_beam1,
     beam1,
     check_beam1,
     endless,
-    make_drafter,
     one_row,
     specdec,
     verifier,
 )
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule, RelaxedRule, StrictRule
-from specdec_plugins.decoding.build import build_drafter_alone, build_generator
 from specdec_plugins.decoding.limits import LARGEST, REFUSED, GenerationLimits
 
 pytestmark = pytest.mark.usefixtures("exact_softmax")
@@ -87,26 +84,6 @@ def test_min_len_is_fairseqs(min_len: int, name: str | None) -> None:
     generator = specdec(name, max_len_b=12, min_len=min_len)
     found = check_beam1(generator, make_batch([5, 3, 9, 1], seed=3))
     assert min(len(hypothesis["tokens"]) for hypothesis in found) >= min_len + 1
-
-
-@pytest.mark.parametrize(
-    ("limits", "message"),
-    [
-        ({"min_len": 5, "max_len_b": 4}, "--min-len 5: is above the maximum length, 4"),
-        ({"min_len": 100}, "--min-len 100: is above the maximum length, 63"),
-        ({"min_len": 64, "max_len_a": 9.0}, "--min-len 64: is above the maximum length, 63"),
-    ],
-)
-@pytest.mark.parametrize("strategy", ["AR", "specdec", "drafter"])
-def test_what_no_source_can_have_is_refused_before_any(
-    strategy: str, limits: dict[str, Any], message: str
-) -> None:
-    given = GenerationLimits(**limits)
-    drafter = None if strategy == "AR" else make_drafter("causal, learned")
-    make: Any = build_drafter_alone if strategy == "drafter" else build_generator
-    models = (verifier(), drafter) if make is build_generator else (drafter, verifier())
-    with pytest.raises(ValueError, match=message):
-        make(*models, DICTIONARY, limits=given)
 
 
 def test_a_source_too_short_for_the_minimum() -> None:

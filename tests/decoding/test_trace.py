@@ -25,8 +25,7 @@ from specdec_plugins.decoding.controllers.simple import (
 )
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.decoding.limits import GenerationLimits
-from specdec_plugins.decoding.step_result import StepTrace
-from specdec_plugins.decoding.trace import TraceRecorder
+from specdec_plugins.decoding.step_result import StepTrace, TraceRecorder
 from specdec_plugins.models.lattice import Lattice
 
 DICTIONARY = make_dictionary()

@@ -27,10 +27,9 @@ import specdec_plugins.decoding.acceptance
 import specdec_plugins.decoding.controllers
 import specdec_plugins.decoding.drafts
 import specdec_plugins.decoding.steps.cache
-import specdec_plugins.decoding.steps.mask
 import specdec_plugins.decoding.steps.prefixes
 
-names = "batch", "kernels", "limits", "options", "statistics", "step_result", "trace"
+names = "batch", "kernels", "limits", "options", "statistics", "step_result"
 for name in names:
     importlib.import_module(f"specdec_plugins.decoding.{name}")
 for package in ("acceptance", "controllers", "drafts"):

@@ -62,7 +62,8 @@ def assert_same(found: Any, expected: Any) -> None:
 @examples(30)
 @given(
     name=st.sampled_from(sorted(DRAFTERS)),
-    controller=st.sampled_from(sorted(CONTROLLERS)),
+    # auto drafts for fewer rows where sizes are padded.
+    controller=st.sampled_from(sorted(set(CONTROLLERS) - {"auto"})),
     relaxed=st.booleans(),
     limited=st.sampled_from(sorted(LIMITS)),
     lengths=st.lists(st.integers(1, 20), min_size=1, max_size=5),

@@ -9,7 +9,6 @@ import pytest
 from experiments import BASE
 
 from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule, StrictRule
-from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.controllers.simple import Tree
 from specdec_plugins.evaluation.systems import parse_system
@@ -34,7 +33,7 @@ def test_systems_that_draft() -> None:
     assert found.settings.controller == Tree(tree_nodes=16, redraft_below=math.inf)
     assert (found.settings.rule, found.settings.block_size) == (RelaxedRule(3, 1.0), 4)
     drawn = parse_system("constant@sampling=true,sampling_topk=9", BASE)
-    assert drawn.settings.rule == SamplingRule(Sampling(topk=9))
+    assert drawn.settings.rule == SamplingRule(sampling_topk=9)
     # Options that all systems share, unless they have their own.
     shared = {"tree_nodes": 12, "redraft_below": 1.0, "stop_threshold": 0.5}
     found = parse_system("tree@tree_nodes=4", BASE, shared)

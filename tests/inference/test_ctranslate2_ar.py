@@ -72,16 +72,6 @@ def test_it_says_what_our_loop_says(folder: Path, batch: int) -> None:
     assert found["latency_ms"]["p50"] > 0
 
 
-def test_it_is_converted_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = translations(load(folder))
-    with monkeypatch.context() as patch:
-        patch.delattr(ctranslate2_model, "convert_verifier")
-        assert translations(load(folder)) == expected
-    (stored,) = (folder / "cache" / "specdec" / "compiled").glob("*/*.bin")
-    stored.write_bytes(b"damaged")
-    assert translations(load(folder)) == expected
-
-
 def test_what_it_makes_something_else_of_goes_by_our_loop(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,7 +87,6 @@ def test_what_it_makes_something_else_of_goes_by_our_loop(
     assert translations(translator) == expected
     assert translator.engine == "eager"
     assert "makes something else" in format_report(full_report(translator))
-    assert not list((folder / "cache").rglob("*.bin"))
 
 
 def test_what_there_is_no_room_for_goes_by_our_loop(

@@ -10,7 +10,7 @@ from fairseq import options
 from fairseq.dataclass.configs import GenerationConfig
 
 from specdec_plugins.cli import inference, tune
-from specdec_plugins.decoding.acceptance import RULE_OPTIONS
+from specdec_plugins.decoding.acceptance import RULES
 from specdec_plugins.decoding.controllers.base import CONTROLLERS
 from specdec_plugins.decoding.limits import REFUSED, GenerationLimits
 from specdec_plugins.decoding.options import option_fields
@@ -72,7 +72,7 @@ def test_help_shows_few_flags(capsys: pytest.CaptureFixture[str]) -> None:
         text = capsys.readouterr().out
         shown = re.findall(r"^  (?:-\w.*?, )?(-[-\w]+|PAIR)\b", text, re.M)
         assert len(shown) <= count
-        for owner in (Settings, *RULE_OPTIONS, *CONTROLLERS.values()):
+        for owner in (Settings, *RULES, *CONTROLLERS.values()):
             named = option_fields(owner).keys() - {"ar_backend", "nbest"}
             assert [name for name in named if f"--{name.replace('_', '-')}" not in text] == []
 

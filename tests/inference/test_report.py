@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule
-from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.controllers.simple import AcceptanceHeadController, Tree
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.decoding.options import option_fields
@@ -120,7 +119,7 @@ def test_sampling_is_reported(tmp_path: Path, settings: Settings) -> None:
         str(tmp_path),
         settings.ar_path,
         settings.path,
-        rule=SamplingRule(Sampling(7)),
+        rule=SamplingRule(7),
         controller=Tree(),
     )
     rule = report_of(sampling, tmp_path)["settings"]["rule"]

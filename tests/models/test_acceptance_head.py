@@ -11,7 +11,6 @@ from conftest import make_task
 from drafters import make_causal
 
 from specdec_plugins.decoding.acceptance import RelaxedRule, SamplingRule, StrictRule
-from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.limits import GenerationLimits
 from specdec_plugins.models.acceptance_head import (
     AcceptanceHead,
@@ -160,7 +159,7 @@ class TestModel:
         assert build(task, head_layers=3).head.settings.layers == 3
 
     def test_settings_of_sampling(self, task: Namespace) -> None:
-        task.rule = SamplingRule(Sampling(topp=0.9))
+        task.rule = SamplingRule(sampling_topp=0.9)
         settings = build(task).head.settings
         assert settings.rule == {"sampling": True, "sampling_topp": 0.9}
         assert settings.rule_temperature == 0.5

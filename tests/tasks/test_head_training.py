@@ -14,7 +14,6 @@ from specdec_plugins.checkpoints.head_file import load_head
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.cli import calibrate_head
 from specdec_plugins.decoding.acceptance import SamplingRule, Scoring
-from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.evaluation.calibration import TrainedHead
 from specdec_plugins.files.errors import CheckpointError
 
@@ -46,7 +45,7 @@ def test_a_head_for_sampling(trained: Trained, tmp_path: Path) -> None:
     assert 0 < logs.of("valid")[-1]["valid_acceptance_rate"] < 1
     assert calibrate_head.main([str(save / "checkpoint_last.pt"), str(output)]) == 0
     head = TrainedHead(str(save / "checkpoint_last.pt"))
-    drafter, rule = head.labeller.drafter.model, SamplingRule(Sampling(topp=0.8))
+    drafter, rule = head.labeller.drafter.model, SamplingRule(sampling_topp=0.8)
     assert head.labeller.rule == rule
     first, again = head.predict("valid"), head.predict("valid")
     assert torch.equal(first.logits, again.logits)

@@ -23,8 +23,7 @@ from trained import DRAFTER, Trained, made_once
 from specdec_plugins.checkpoints.loading import load_state
 from specdec_plugins.checkpoints.pair import load_drafter, load_verifier
 from specdec_plugins.criterions.glat_loss import GlatLoss
-from specdec_plugins.decoding.acceptance import StrictRule
-from specdec_plugins.decoding.acceptance.sampling import Sampling
+from specdec_plugins.decoding.acceptance import SamplingRule, StrictRule
 from specdec_plugins.decoding.generator import SpeculativeGenerator
 from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.host.packed_encoder import without_copies
@@ -457,10 +456,6 @@ class TestOptions:
                 {"controller": "confidence", "confidence_threshold": 1.5},
                 r"--confidence-threshold 1\.5: must be at least 0",
             ),
-            (
-                {"min_draft": 3, "max_draft": 2, "controller": "constant"},
-                "--min-draft 3: is above --max-draft 2",
-            ),
             ({"start_p": 1.5}, r"--start-p 1\.5: must be between 0 and 1"),
             ({"start_p": -0.5}, r"--start-p -0\.5: must be between 0 and 1"),
             ({"minus_p": -0.6}, r"--minus-p -0\.6: takes --start-p 0\.5 above 1"),
@@ -560,7 +555,7 @@ class TestRoles:
         )
         task = TranslationSpecdecTask(cfg, make_dictionary(), make_dictionary())
         generator = task.build_generator([make_causal(), make_verifier()], args)
-        assert generator.rule.sampling == Sampling(topk=3)
+        assert generator.rule == SamplingRule(sampling_topk=3)
         assert generator.limits.temperature == 0.7
         greedy = Namespace(sampling=False, sampling_topk=-1, temperature=2.0)
         generator = task.build_generator([make_causal(), make_verifier()], greedy)
@@ -585,7 +580,7 @@ class TestRoles:
     ) -> None:
         args = Namespace(sampling=True, sampling_topk=3, sampling_topp=0.5)
         generator = task.build_generator([make_causal(), make_verifier()], args)
-        assert generator.rule.sampling == Sampling(3, 0.5)
+        assert generator.rule == SamplingRule(3, 0.5)
         with pytest.raises(ValueError, match="--sampling-topk, --sampling-topp: fairseq takes"):
             task.build_generator([make_verifier()], args)
 

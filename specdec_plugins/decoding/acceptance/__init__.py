@@ -1,7 +1,6 @@
-"""Which drafted tokens are accepted: all of acceptance, without fairseq."""
+"""Acceptance of drafted tokens. No fairseq in here."""
 
 from specdec_plugins.decoding.acceptance.rules import (
-    RULE_OPTIONS,
     RULES,
     AcceptanceRule,
     RelaxedRule,
@@ -14,7 +13,6 @@ from specdec_plugins.decoding.acceptance.verification import Accepted, Verificat
 
 __all__ = [
     "RULES",
-    "RULE_OPTIONS",
     "AcceptanceRule",
     "Accepted",
     "RelaxedRule",

@@ -5,20 +5,19 @@ from __future__ import annotations
 import re
 from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor
 
 from specdec_plugins.decoding.acceptance.sampling import (
     Proposal,
-    Sampling,
     draw,
     log_probabilities,
     speculative_sampling,
+    truncated,
 )
-from specdec_plugins.decoding.acceptance.tree_walk import walk_along
-from specdec_plugins.decoding.acceptance.verification import Accepted, Verification
+from specdec_plugins.decoding.acceptance.verification import Verification
 from specdec_plugins.decoding.kernels import indices
 from specdec_plugins.decoding.limits import LARGEST
 from specdec_plugins.decoding.options import check_options, option, option_fields
@@ -28,13 +27,12 @@ class AcceptanceRule:
     """Decides which drafted tokens may be committed, and which token the verifier adds.
 
     A rule judges every drafted token by itself. Of a chain the longest good beginning is then
-    accepted, of a tree the path of :func:`~specdec_plugins.decoding.acceptance.tree_walk.walk`.
+    accepted, of a tree the path of :func:`~specdec_plugins.decoding.acceptance.walk.walk`. A
+    subclass is a dataclass whose fields are its options.
     """
 
     name: ClassVar[str]
     """Also part of the file name of an acceptance head for this rule."""
-    options: ClassVar[type | None] = None
-    """The dataclass of its options; None if they are its fields."""
     lossless: ClassVar[bool] = True
     """True if the output, or its distribution, is the verifier's."""
     draws: ClassVar[bool] = False
@@ -85,25 +83,6 @@ class AcceptanceRule:
         # Not "no better token": of two tokens that tie, only one is the verifier's.
         return drafted == verifier_tokens.gather(1, after)
 
-    def accept_chain(
-        self,
-        verification: Verification,
-        drafted: Tensor,
-        lengths: Tensor,
-        room: list[int] | None,
-    ) -> Accepted:
-        """Accept the longest good beginning of every row's chain.
-
-        Args:
-            drafted: ``(rows, slots)`` tokens.
-            lengths: ``(rows,)`` the number of tokens of each row.
-            room: as in :func:`walk`.
-        """
-        tokens = self.verifier_tokens(verification)
-        after = indices(drafted.size(1), drafted.device).expand_as(drafted)
-        good = self.agrees(verification, tokens, drafted, after)
-        return walk_along(drafted, good, tokens, verification.eos, lengths, room)
-
     def probabilities_of(
         self, verification: Verification, drafted: Tensor, after: Tensor
     ) -> Tensor:
@@ -113,7 +92,7 @@ class AcceptanceRule:
 
     def propose(self, scores: Tensor, temperature: float) -> Tensor:
         """Return ``(..., candidates)`` probabilities of the drafter's scores to draw drafts by."""
-        raise NotImplementedError(f"{self.name} acceptance draws no drafts")
+        raise NotImplementedError
 
     def judge_drawn(
         self,
@@ -128,7 +107,7 @@ class AcceptanceRule:
             ``(rows, slots)`` True for tokens that may be committed, and ``(rows, 1)`` the
             verifier's token after them.
         """
-        raise NotImplementedError(f"{self.name} acceptance draws no drafts")
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -140,7 +119,7 @@ class StrictRule(AcceptanceRule):
     takes_temperature: ClassVar[bool] = False
 
     def __str__(self) -> str:
-        return "strict"
+        return self.name
 
     @classmethod
     def from_options(cls, values: Mapping[str, Any]) -> StrictRule:
@@ -182,22 +161,6 @@ class RelaxedRule(AcceptanceRule):
 
 
 @dataclass(frozen=True)
-class Drawing:
-    """The options of sampling."""
-
-    sampling: bool = option(
-        False, "draw tokens instead of taking the best, as the verifier alone would"
-    )
-    sampling_topk: int = option(-1, "draw from the verifier's most probable tokens, so many")
-    sampling_topp: float = option(
-        -1.0,
-        "draw from the fewest tokens that together have this probability (of what --sampling-topk "
-        "left)",
-        maximum=1,
-    )
-
-
-@dataclass(frozen=True)
 class SamplingRule(AcceptanceRule):
     """The verifier draws its tokens; the output has the distribution of its samples.
 
@@ -205,43 +168,58 @@ class SamplingRule(AcceptanceRule):
     drawn tokens.
     """
 
-    sampling: Sampling = field(default_factory=Sampling)
+    sampling_topk: int = option(-1, "draw from the verifier's most probable tokens, so many")
+    sampling_topp: float = option(
+        -1.0,
+        "draw from the fewest tokens that together have this probability (of what --sampling-topk "
+        "left)",
+        maximum=1,
+    )
+    sampling: bool = option(
+        False, "draw tokens instead of taking the best, as the verifier alone would"
+    )
+    """Only declares the flag: every instance of this rule draws."""
 
     name: ClassVar[str] = "sampling"
-    options: ClassVar[type | None] = Drawing
     several: ClassVar[bool] = False
     draws: ClassVar[bool] = True
 
-    def __str__(self) -> str:
-        return str(self.sampling)
-
     @classmethod
     def from_options(cls, values: Mapping[str, Any]) -> SamplingRule | None:
-        sampling = Sampling(values["sampling_topk"], values["sampling_topp"])
+        rule = cls(values["sampling_topk"], values["sampling_topp"])
         if not values["sampling"]:
-            if str(sampling) != "sampling":
+            if len(rule.values) > 1:
                 raise ValueError("--sampling-topk, --sampling-topp: give --sampling too")
             return None
         if values["beta"] > 1 or values["tau"] > 0:
             raise ValueError("--beta, --tau: go without --sampling, which is lossless")
-        return cls(sampling)
+        return rule
+
+    def __str__(self) -> str:
+        parts = [f"top {self.sampling_topk}"] if self.sampling_topk > 0 else []
+        parts += [f"top {self.sampling_topp:g} of probability"] if self.sampling_topp > 0 else []
+        return f"{self.name} ({', then '.join(parts)})" if parts else self.name
 
     @property
     def values(self) -> dict[str, Any]:
-        parts = {"sampling_topk": self.sampling.topk, "sampling_topp": self.sampling.topp}
+        parts = {"sampling_topk": self.sampling_topk, "sampling_topp": self.sampling_topp}
         return {"sampling": True, **{name: value for name, value in parts.items() if value > 0}}
 
+    def probabilities(self, lprobs: Tensor) -> Tensor:
+        """Return ``(…, vocab)`` probabilities to draw by."""
+        return truncated(lprobs, self.sampling_topk, self.sampling_topp)
+
     def verifier_tokens(self, verification: Verification) -> Tensor:
-        return draw(self.sampling.probabilities(verification.log_probabilities))
+        return draw(self.probabilities(verification.log_probabilities))
 
     def probabilities_of(
         self, verification: Verification, drafted: Tensor, after: Tensor
     ) -> Tensor:
-        p = self.sampling.probabilities(verification.log_probabilities)
+        p = self.probabilities(verification.log_probabilities)
         return p.flatten(1).gather(1, after * p.size(-1) + drafted)
 
     def propose(self, scores: Tensor, temperature: float) -> Tensor:
-        return self.sampling.probabilities(log_probabilities(scores, temperature))
+        return self.probabilities(log_probabilities(scores, temperature))
 
     def judge_drawn(
         self,
@@ -250,15 +228,13 @@ class SamplingRule(AcceptanceRule):
         proposal: Proposal,
         lengths: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        p = self.sampling.probabilities(verification.log_probabilities)
+        p = self.probabilities(verification.log_probabilities)
         accepted, token = speculative_sampling(p, drafted, proposal, lengths)
         return indices(drafted.size(1), drafted.device) < accepted[:, None], token
 
 
 RULES: tuple[type[AcceptanceRule], ...] = (SamplingRule, RelaxedRule, StrictRule)
 """All rules, in the order in which options are tried; the last one is the default."""
-RULE_OPTIONS: tuple[type, ...] = tuple(rule.options or rule for rule in RULES)
-"""The dataclasses of the options of all rules."""
 
 
 def choose_rule(values: Mapping[str, Any] | Namespace) -> AcceptanceRule:
@@ -270,12 +246,12 @@ def choose_rule(values: Mapping[str, Any] | Namespace) -> AcceptanceRule:
     Raises:
         ValueError: a value out of its bounds, or options that contradict each other.
     """
-    known = values if isinstance(values, Mapping) else vars(values)
+    asked = values if isinstance(values, Mapping) else vars(values)
     options: dict[str, Any] = {}
-    for owner in RULE_OPTIONS:
-        part = owner(**{name: known[name] for name in option_fields(owner) if name in known})
-        check_options(part)
-        options |= vars(part)
+    for kind in RULES:
+        rule = kind(**{name: asked[name] for name in option_fields(kind) if name in asked})
+        check_options(rule)
+        options |= vars(rule)
     return next(rule for rule in (kind.from_options(options) for kind in RULES) if rule)
 
 
@@ -291,8 +267,6 @@ def rule_named(name: str) -> AcceptanceRule:
     if match is not None and int(match[1]) > 1:
         return choose_rule({"beta": int(match[1]), "tau": float(match[2])})
     if name not in ("strict", "relaxed"):
-        raise ValueError(
-            f"--rule {name}: must be strict, relaxed or relaxed:BETA:TAU, for example "
-            "relaxed:5:3.0; BETA must be at least 2"
-        )
+        shape = "strict, relaxed or relaxed:BETA:TAU with a BETA above 1, e.g. relaxed:5:3.0"
+        raise ValueError(f"--rule {name}: must be {shape}")
     return RelaxedRule(beta=3, tau=1.0) if name == "relaxed" else StrictRule()

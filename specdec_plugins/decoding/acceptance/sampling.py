@@ -1,4 +1,4 @@
-"""What sampling draws from, and lossless acceptance of what was drawn."""
+"""Drawing tokens, and lossless acceptance of drawn drafts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from torch import Tensor
 
 
 def tempered(scores: Tensor, temperature: float = 1.0) -> Tensor:
-    """``(…, tokens)`` scores divided by ``temperature``, up to a number that is the same for all
-    tokens."""
+    """Return ``(…, tokens)`` scores divided by ``temperature``, up to a constant."""
     if temperature == 1.0:
         return scores
     # Minus the best, so that no score can become infinity.
@@ -18,86 +17,68 @@ def tempered(scores: Tensor, temperature: float = 1.0) -> Tensor:
 
 
 def log_probabilities(scores: Tensor, temperature: float = 1.0) -> Tensor:
-    """``(…, tokens)`` the log-softmax of scores divided by ``temperature``."""
+    """Return ``(…, tokens)`` the log-softmax of scores divided by ``temperature``."""
     return tempered(scores, temperature).log_softmax(-1)
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """Draw tokens instead of taking the best: fairseq's ``--sampling`` and what goes with it."""
+def truncated(lprobs: Tensor, topk: int, topp: float) -> Tensor:
+    """Return ``(…, vocab)`` probabilities to draw by.
 
-    topk: int = -1
-    """``--sampling-topk``: from the k most probable only; of all if below 1."""
-    topp: float = -1.0
-    """``--sampling-topp``: from the fewest most probable ones that together have this probability
-    (Holtzman et al., ICLR 2020); from all if 0 or below, or 1. After ``topk``, from what that left,
-    as in Transformers."""
-
-    def __post_init__(self) -> None:
-        if not self.topp <= 1:
-            raise ValueError(f"--sampling-topp {self.topp}: must be at most 1")
-
-    def __str__(self) -> str:
-        parts = [f"top {self.topk}"] if self.topk > 0 else []
-        parts += [f"top {self.topp:g} of probability"] if self.topp > 0 else []
-        return f"sampling ({', then '.join(parts)})" if parts else "sampling"
-
-    def probabilities(self, lprobs: Tensor) -> Tensor:
-        """``(…, vocab)`` probabilities to draw by.
-
-        Args:
-            lprobs: ``(…, vocab)`` log-probabilities, some of which may since have been forbidden,
-                minus infinity. As in fairseq, what is left of them need not add up to one where the
-                fewest that have ``topp`` are sought; what ``topk`` left does.
-        """
-        if self.topk > 0:
-            best = lprobs.topk(min(self.topk, lprobs.size(-1)), dim=-1).indices
-            among = torch.zeros_like(lprobs, dtype=torch.bool).scatter_(-1, best, True)
-            lprobs = lprobs.masked_fill(~among, -torch.inf)
-        if 0 < self.topp < 1:
-            shares = lprobs.softmax(-1) if self.topk > 0 else lprobs.exp()
-            ordered, order = shares.sort(dim=-1, descending=True)
-            # What is before each: the one that reaches the sum is among them.
-            before = ordered.cumsum(-1).roll(1, -1)
-            before[..., 0] = 0
-            dropped = torch.zeros_like(lprobs, dtype=torch.bool)
-            dropped.scatter_(-1, order, before >= self.topp)
-            lprobs = lprobs.masked_fill(dropped, -torch.inf)
-        return lprobs.softmax(-1)
+    Args:
+        lprobs: ``(…, vocab)`` log-probabilities, some of which may since have been forbidden, minus
+            infinity. As in fairseq, the rest need not add up to one where ``topp`` is applied; what
+            ``topk`` left does.
+        topk: draw from the k most probable tokens only; 0 or below: from all.
+        topp: then, from the fewest most probable tokens that together have this probability
+            (Holtzman et al., ICLR 2020), after ``topk`` as in Transformers; 0 or below: from all.
+    """
+    if topk > 0:
+        best = lprobs.topk(min(topk, lprobs.size(-1)), dim=-1).indices
+        among = torch.zeros_like(lprobs, dtype=torch.bool).scatter_(-1, best, True)
+        lprobs = lprobs.masked_fill(~among, -torch.inf)
+    if 0 < topp < 1:
+        shares = lprobs.softmax(-1) if topk > 0 else lprobs.exp()
+        ordered, order = shares.sort(dim=-1, descending=True)
+        # The sum before each token: the token that reaches ``topp`` is among them.
+        before = ordered.cumsum(-1).roll(1, -1)
+        before[..., 0] = 0
+        dropped = torch.zeros_like(lprobs, dtype=torch.bool).scatter_(-1, order, before >= topp)
+        lprobs = lprobs.masked_fill(dropped, -torch.inf)
+    return lprobs.softmax(-1)
 
 
 def draw(probabilities: Tensor) -> Tensor:
-    """``(…)`` tokens, each drawn by its ``(…, vocab)`` probabilities, which need not sum to one."""
+    """Return ``(…)`` tokens, each drawn by ``(…, vocab)`` probabilities of any sum."""
     # By the inverse of the distribution function: torch.multinomial takes ten times as long. In
     # float64: float32 has no numbers for the rare tokens of a large vocabulary.
     sums = probabilities.cumsum(-1, dtype=torch.float64)
     total = sums[..., -1:].contiguous()
     below = torch.rand_like(total) * total
-    # What is drawn has a probability, also where rounding makes that the total; and it is a token,
-    # also of probabilities that are no numbers.
+    # The token has a probability, also where rounding makes ``below`` the total; and it is a token,
+    # also where probabilities are NaN.
     last = torch.searchsorted(sums, total).clamp(max=sums.size(-1) - 1)
     return torch.minimum(torch.searchsorted(sums, below, right=True), last)[..., 0]
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """What the tokens of a draft were drawn from, each after the one drawn before it."""
+    """The distributions that a chain's tokens were drawn from, each after the one before it."""
 
     candidates: Tensor
-    """``(rows, slots, candidates)`` tokens that each slot could have come to hold."""
+    """``(rows, slots, candidates)`` the tokens that each slot could hold."""
     probabilities: Tensor
-    """``(rows, slots, candidates)`` of these."""
+    """``(rows, slots, candidates)`` their probabilities."""
     drawn: Tensor
-    """``(rows, slots)`` of the tokens that were drawn."""
+    """``(rows, slots)`` the probabilities of the drawn tokens."""
 
 
 def acceptance_probabilities(p: Tensor, q: Tensor) -> Tensor:
-    """min(1, p / q): how probably what was drawn with probability ``q``, above 0, is accepted."""
+    """Return min(1, p / q), the probability that a token drawn with ``q`` > 0 is accepted."""
     return (p / q).clamp(max=1)
 
 
 def accepts(p: Tensor, q: Tensor) -> Tensor:
-    """True with probability min(1, p / q), each by itself."""
+    """Return True with probability min(1, p / q), each independently."""
     # As a product, since a ratio in low precision may have no denominator.
     return torch.rand_like(p) * q < p
 
@@ -115,11 +96,11 @@ def speculative_sampling(
         probabilities: ``(rows, slots + 1, vocab)`` the verifier's, p.
         drafted: ``(rows, slots)`` drawn tokens, or the first slots of them.
         proposal: q, of as many slots or more.
-        lengths: ``(rows,)`` how many slots are each row's; None for all. To leave tokens out must
-            not depend on what they are.
+        lengths: ``(rows,)`` the slots of each row; None: all. Leaving out a token must not depend
+            on which token it is.
 
     Returns:
-        ``(rows,)`` how many are accepted, and ``(rows, 1)`` the token after them.
+        ``(rows,)`` the number of accepted tokens, and ``(rows, 1)`` the token after them.
     """
     slots = drafted.size(1)
     wanted = probabilities[:, :-1].gather(-1, drafted[..., None])[..., 0]

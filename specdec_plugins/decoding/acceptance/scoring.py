@@ -1,4 +1,4 @@
-"""How a verifier's scores are made and judged. No fairseq in here."""
+"""The making and judging of a verifier's scores. No fairseq in here."""
 
 from __future__ import annotations
 
@@ -18,31 +18,25 @@ class Scoring:
 
     rule: AcceptanceRule = field(default_factory=StrictRule)
     temperature: float = 1.0
-    """What scores are divided by."""
     repetition_penalty: float = 1.0
-    """See :func:`~specdec_plugins.decoding.limits.penalised`."""
 
     @classmethod
     def of(cls, rule: AcceptanceRule, limits: GenerationLimits) -> Scoring:
-        """With what the limits say of scores."""
+        """Return a rule's scoring with the options of ``limits``."""
         return cls(rule, limits.temperature, limits.repetition_penalty)
 
     @property
     def changes(self) -> bool:
-        """Whether a verifier's scores are changed before they are judged."""
+        """True if a verifier's scores are changed before they are judged."""
         return self.repetition_penalty != 1 or self.temperature != 1
 
-    def changed(
-        self,
-        scores: Tensor,
-        committed: Tensor,
-        lengths: Tensor,
-        drafted: Tensor,
-        ancestors: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        """Scores with penalty and temperature, and their normalisers; arguments as of
-        :func:`~specdec_plugins.decoding.limits.penalised`."""
-        scores = penalised(scores, self.repetition_penalty, committed, lengths, drafted, ancestors)
+    def changed(self, scores: Tensor, *output: Tensor) -> tuple[Tensor, Tensor]:
+        """Return scores with penalty and temperature, and their normalisers.
+
+        Args:
+            output: arguments of :func:`penalised` from ``committed`` on.
+        """
+        scores = penalised(scores, self.repetition_penalty, *output)
         scores = tempered(scores, self.temperature)
         return scores, scores.logsumexp(-1)
 

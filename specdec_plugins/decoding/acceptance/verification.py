@@ -21,8 +21,8 @@ class Verification:
     infinity where a token is forbidden."""
     eos: int
     normalisers: Tensor | None = None
-    """``(rows, slots)`` the logarithm of the summed exponentials of scores before any were
-    forbidden: as in fairseq, the rest need not add up to 1. None: already subtracted."""
+    """``(rows, slots)`` log of the summed exponentials of scores before any were forbidden: as in
+    fairseq, the rest need not add up to 1. None: already subtracted."""
     by_tensors: bool = False
     """True to use tensor code alone, which can be recorded, also on a CPU."""
 
@@ -45,10 +45,6 @@ class Verification:
             return self.scores
         return self.scores - self.normalisers[..., None]
 
-    def _after(self, sources: Tensor) -> Tensor:
-        """Return ``(rows, n, vocab)`` scores after the ``sources``-th token read, ``(rows, n)``."""
-        return self.scores.gather(1, sources[..., None].expand(-1, -1, self.scores.size(-1)))
-
     def at(self, tokens: Tensor, sources: Tensor) -> Tensor:
         """Return ``(rows, n)`` scores of ``tokens``, each after the ``sources``-th one read."""
         # Where rows are apart, to gather from all scores in a line would copy them.
@@ -58,7 +54,9 @@ class Verification:
         """Return ``(rows, n)`` True where ``asked`` and fewer than ``count`` tokens have higher
         ``scores`` after the ``sources``-th one read."""
         if not self._on_host:
-            return asked & ((self._after(sources) > scores[..., None]).sum(-1) < count)
+            after = sources[..., None].expand(-1, -1, self.scores.size(-1))
+            better = self.scores.gather(1, after) > scores[..., None]
+            return asked & (better.sum(-1) < count)
         # Few are asked for, and numpy counts several times as fast as torch.
         table, among = self.scores.numpy(), np.zeros(asked.shape, dtype=bool)
         slots, bounds = sources.numpy(), scores.numpy()
@@ -71,6 +69,7 @@ class Verification:
         if self.normalisers is None:
             return self.at(tokens, sources)
         if self._on_host:
+            # As tensor code it takes twice as long.
             table = self.scores.numpy(), on_host(self.normalisers)
             return torch.from_numpy(_of(*table, on_host(tokens), on_host(sources)))
         return self.at(tokens, sources) - self.normalisers.gather(1, sources)
@@ -78,7 +77,6 @@ class Verification:
 
 @compiled
 def _of(scores: Floating, normalisers: Floating, tokens: Ints, sources: Ints) -> Floating:
-    """See :meth:`Verification.of`, which every step asks: as tensor code it takes twice as long."""
     result = np.empty(tokens.shape, scores.dtype)
     for row in range(tokens.shape[0]):
         for n in range(tokens.shape[1]):
@@ -96,11 +94,11 @@ class Accepted:
     sources: Tensor
     """``(rows, n)`` the token that the verifier read before each, counted from the root, 0."""
     committed: list[int]
-    """Tokens to commit."""
+    """The number of tokens to commit."""
     accepted: list[int]
     """Drafted tokens among them; not an EOS that the length limit forces."""
     verified: list[int]
-    """Drafted tokens that were looked at."""
+    """Verify lengths."""
     last: list[int]
     """The last token to commit."""
     finished: list[bool]

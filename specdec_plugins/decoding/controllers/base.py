@@ -69,10 +69,8 @@ class Controller:
 
     def __post_init__(self) -> None:
         check_options(self)
-        if self.max_draft is not None and self.min_draft > self.max_draft:
-            raise ValueError(f"--min-draft {self.min_draft}: is above --max-draft {self.max_draft}")
         self.predicted: Tensor | None = None
-        """``(rows, slots)`` what an acceptance head said of the last draft."""
+        """``(rows, slots)`` an acceptance head's estimates for the last draft."""
 
     def ready(self, block_size: int, head: Head | None = None) -> Controller:
         """Return a copy for blocks of at most ``block_size`` slots, which has learnt nothing yet.
@@ -80,11 +78,16 @@ class Controller:
         Raises:
             ValueError: a bound above the block size, or no head where one is needed.
         """
-        for name in ("max_draft", "min_draft"):
-            if (getattr(self, name) or 0) > block_size:
-                flag = f"--{name.replace('_', '-')} {getattr(self, name)}"
-                raise ValueError(f"{flag}: is above the block size, {block_size}")
-        return replace(self, max_draft=self.max_draft or block_size)
+        max_draft = self.max_draft or block_size
+        if not self.min_draft <= max_draft <= block_size:
+            flags = f"--min-draft {self.min_draft} --max-draft {max_draft}"
+            raise ValueError(f"{flags}: must be in this order, up to the block size, {block_size}")
+        return replace(self, max_draft=max_draft)
+
+    @property
+    def changing(self) -> str | None:
+        """The reason why steps cannot be recorded, if there is one."""
+        return None if self.steady else f"--controller {self.name} decides anew at every step"
 
     @property
     def depends_on_batch(self) -> bool:
@@ -115,10 +118,10 @@ class Controller:
         return min(max(length, self.min_draft), self.max_length)
 
     def prepare(self, decode: Callable[[Controller], list[list[Hypothesis]]]) -> None:
-        """Try something on a batch before it is decoded; ``decode`` is neither timed nor counted.
+        """Try something on a batch before it is decoded.
 
         Args:
-            decode: decodes the batch under another controller.
+            decode: decodes the batch under another controller, neither timed nor counted.
         """
 
     def start(self, rows: int) -> list[int]:
@@ -151,5 +154,5 @@ def controller_of(values: Mapping[str, Any]) -> Controller:
     name = str(values["controller"])
     if name not in CONTROLLERS:
         raise ValueError(f"--controller {name}: must be one of {', '.join(CONTROLLERS)}")
-    known = option_fields(CONTROLLERS[name]).keys() & values.keys()
-    return CONTROLLERS[name](**{option: values[option] for option in known})
+    declared = option_fields(CONTROLLERS[name]).keys() & values.keys()
+    return CONTROLLERS[name](**{option: values[option] for option in declared})

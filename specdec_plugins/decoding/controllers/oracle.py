@@ -21,9 +21,8 @@ class Oracle(Controller):
     """Verifies exactly the slots that will be accepted. **Not a real decoder.**
 
     It decodes each batch with whole blocks first, neither timed nor counted. It drafts nothing
-    where nothing would be accepted, and else the whole block, since a drafter's tokens depend on
-    the number of slots. In low precision it may reach a position that was not reached before; there
-    it verifies the whole block.
+    where nothing would be accepted, else the whole block, since a drafter's tokens depend on the
+    number of slots. At a position that only low precision reaches it verifies the whole block.
     """
 
     name = "oracle"
@@ -39,10 +38,7 @@ class Oracle(Controller):
 
     def prepare(self, decode: Callable[[Controller], list[list[Hypothesis]]]) -> None:
         hypotheses = [row[0] for row in decode(Constant(max_draft=self.max_length))]
-        self.foresee(
-            [hypothesis["accepted"] for hypothesis in hypotheses],
-            [hypothesis["forced"] for hypothesis in hypotheses],
-        )
+        self.foresee([h["accepted"] for h in hypotheses], [h["forced"] for h in hypotheses])
 
     def foresee(self, accepted: Sequence[Sequence[int]], forced: list[int]) -> None:
         """Learn the next batch.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 from torch import Tensor
@@ -28,8 +28,8 @@ class Constant(Controller):
 class Heuristic(Controller):
     """Drafts two slots more after a step that accepted its whole draft, else one less.
 
-    The rule is that of Transformers' assisted generation; ``initial_draft`` is its
-    ``num_assistant_tokens``, and ``remember_draft`` its schedule ``heuristic`` in place of
+    The rule is that of Transformers' assisted generation, ``initial_draft`` its
+    ``num_assistant_tokens``, ``remember_draft`` its schedule ``heuristic`` in place of
     ``heuristic_transient``.
     """
 
@@ -59,7 +59,7 @@ class Heuristic(Controller):
 
     def start(self, rows: int) -> list[int]:
         if self._ends:
-            # Transformers takes one sentence at a time; of a batch this is the mean.
+            # Transformers takes one sentence at a time; for a batch this is the mean.
             self._first = int(sum(self._ends) / len(self._ends) + 0.5)
             self._ends = []
         return [self.clamp(self._first or self.max_length)] * rows
@@ -129,15 +129,15 @@ class Confidence(Controller):
         return super().observe(result)
 
 
-def best_threshold(judged: list[tuple[float, bool]], default: float, weight: float = 3.0) -> float:
-    """Return the threshold with the least false accepts + ``weight`` * false rejects.
+def best_threshold(judged: list[tuple[float, bool]], default: float) -> float:
+    """Return the threshold with the lowest rate of false accepts + 3 * rate of false rejects.
 
-    Both are rates: rejected slots at or above the threshold, and accepted slots below it. This is
-    the point of the ROC curve that Transformers takes for ``assistant_confidence_threshold``.
+    It is the point of the ROC curve that Transformers takes for its
+    ``assistant_confidence_threshold``.
 
     Args:
-        judged: probabilities of slots, and whether each was accepted.
-        default: the answer if all slots have the same fate.
+        judged: probabilities of slots, and True for those that were accepted.
+        default: the answer if all slots were accepted, or none.
     """
     probabilities, accepted = (np.array(column) for column in zip(*judged))
     if accepted.all() or not accepted.any():
@@ -145,9 +145,8 @@ def best_threshold(judged: list[tuple[float, bool]], default: float, weight: flo
     # In descending order: among equals the highest is taken.
     thresholds = np.unique(probabilities)[::-1]
     above = probabilities[None] >= thresholds[:, None]
-    false_accepts = above[:, ~accepted].mean(1)
-    false_rejects = 1 - above[:, accepted].mean(1)
-    return float(thresholds[(false_accepts + weight * false_rejects).argmin()])
+    costs = above[:, ~accepted].mean(1) + 3 * (1 - above[:, accepted].mean(1))
+    return float(thresholds[costs.argmin()])
 
 
 @register
@@ -175,25 +174,23 @@ class AcceptanceHeadController(Controller):
         "acceptance_head.relaxed.pt or .sampling.pt for these rules",
     )
 
+    head: Head | None = field(default=None, repr=False)
+
     def ready(self, block_size: int, head: Head | None = None) -> Controller:
         if head is None:
             raise ValueError(
                 f"--controller {self.name}: there is no acceptance head beside the drafter; "
                 "give its file with --acceptance-head"
             )
-        controller = super().ready(block_size)
-        assert isinstance(controller, AcceptanceHeadController)
-        controller._head = head
-        return controller
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._head: Head | None = None
+        ready = super().ready(block_size)
+        assert isinstance(ready, AcceptanceHeadController)
+        ready.head = head
+        return ready
 
     def verify_lengths(self, draft: Draft) -> Tensor:
         assert isinstance(draft, ChainDraft)
-        assert self._head is not None
-        self.predicted = self._head(draft.states, draft.confidences)
+        assert self.head is not None
+        self.predicted = self.head(draft.states, draft.confidences)
         likely = self.predicted.cumprod(-1) >= 1 - self.stop_threshold
         return likely.sum(-1).clamp(self.min_draft, self.max_length)
 
@@ -203,9 +200,8 @@ class AcceptanceHeadController(Controller):
 class Tree(Controller):
     """Drafts the most probable continuations: broad where the drafter is unsure, else deep.
 
-    What is left of a tree after a rejected token is verified once more, after the verifier's own
-    token, while it promises enough: that costs no pass of the drafter. Each row is decided by
-    itself, except for ``max_rows``.
+    The rest of a tree after a rejected token is verified once more, after the verifier's token,
+    while it promises enough: that costs no pass of the drafter.
     """
 
     name = "tree"
@@ -262,7 +258,7 @@ class Tree(Controller):
 @register
 @dataclass(kw_only=True)
 class Auto(Tree):
-    """Stands for the controller that the manual recommends, until the drafter is known."""
+    """Stands for the recommended controller until the drafter is known."""
 
     name = "auto"
     help = (
@@ -271,10 +267,10 @@ class Auto(Tree):
     )
 
     def resolved(self, causal: bool, max_rows: int | None = None) -> Controller:
-        """Return trees; for a published drafter, which is not ``causal``, whole blocks.
+        """Return trees; for a published drafter, which is not ``causal``, whole blocks, unless
+        there are options of trees.
 
-        With relaxed acceptance the draft changes the output, and whole blocks are as published. A
-        tree's options ask for trees with any drafter.
+        With relaxed acceptance the draft changes the output, and whole blocks are as published.
 
         Args:
             max_rows: the largest batch in which drafts pay; None: any size.
@@ -282,9 +278,8 @@ class Auto(Tree):
         is_default = self.tree_nodes == Tree.tree_nodes and self.redraft_below == Tree.redraft_below
         if not causal and is_default:
             return Constant(min_draft=self.min_draft, max_draft=self.max_draft)
-        options = {field.name: getattr(self, field.name) for field in fields(Tree)}
-        options["max_rows"] = self.max_rows or max_rows
-        return Tree(**options)
+        options = {option.name: getattr(self, option.name) for option in fields(Tree)}
+        return Tree(**{**options, "max_rows": self.max_rows or max_rows})
 
 
 @register

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import AcceptanceRule, Accepted, Verification
 from specdec_plugins.decoding.acceptance.sampling import Proposal
-from specdec_plugins.decoding.acceptance.tree_walk import walk_along
+from specdec_plugins.decoding.acceptance.walk import walk_along
 from specdec_plugins.decoding.kernels import indices
 
 
 @lru_cache(maxsize=512)
-def triangle(slots: int, device: torch.device) -> Tensor:
-    """``(slots, slots)`` bool: each slot comes after those before and itself; not to be changed."""
+def _triangle(slots: int, device: torch.device) -> Tensor:
+    """Return ``(slots, slots)`` bool: each slot comes after those before; not to be changed."""
     with torch.inference_mode(False):
         return torch.ones(slots, slots, dtype=torch.bool, device=device).tril()
 
@@ -30,9 +30,9 @@ class ChainDraft:
     drafted: list[int]
     """Draft lengths."""
     lengths: Tensor
-    """``(rows,)`` the number of tokens that each row verifies."""
+    """``(rows,)`` verify lengths."""
     states: Tensor
-    """``(rows, slots, channels)`` the drafter's states that they were chosen from."""
+    """``(rows, slots, channels)`` the drafter's states that tokens were chosen from."""
     confidences: Tensor
     """``(rows, slots)`` float32 the drafter's probability of each token; empty if nobody reads it.
     """
@@ -71,7 +71,7 @@ class ChainDraft:
     @property
     def ancestors(self) -> Tensor:
         """``(slots + 1, slots + 1)`` bool: the tokens that each comes after, itself included."""
-        return triangle(self.tokens.size(1) + 1, self.tokens.device)
+        return _triangle(self.tokens.size(1) + 1, self.tokens.device)
 
     def cut(self, lengths: Tensor) -> ChainDraft:
         """Return the part to verify, where a controller asks for ``(rows,)`` tokens."""
@@ -82,7 +82,9 @@ class ChainDraft:
         self, rule: AcceptanceRule, verification: Verification, room: list[int] | None
     ) -> Accepted:
         """Return what is committed; ``room`` is that of :func:`walk`."""
-        return rule.accept_chain(verification, self.tokens, self.lengths, room)
+        best = rule.verifier_tokens(verification)
+        good = rule.agrees(verification, best, self.tokens, self.after)
+        return walk_along(self.tokens, good, best, verification.eos, self.lengths, room)
 
     def parents_of(self, row: int) -> None:
         """Return a tree's parents, for a trace."""
@@ -95,13 +97,13 @@ class ChainDraft:
 
 @dataclass(frozen=True)
 class DrawnDraft(ChainDraft):
-    """Tokens that were drawn, each after the one drawn before it."""
+    """Tokens that were drawn, each after the one before it."""
 
     proposal: Proposal = field(kw_only=True)
 
     def cut(self, lengths: Tensor) -> ChainDraft:
-        """As many as asked for and one more: to leave a token out must not depend on what it is,
-        and the one at which a controller cuts is the one that made it cut."""
+        """Return one token more than asked for: leaving out a token must not depend on which token
+        it is, and the token at which a controller cuts made it cut."""
         return super().cut(lengths + 1)
 
     def accept(

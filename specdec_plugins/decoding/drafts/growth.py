@@ -15,7 +15,8 @@ from specdec_plugins.decoding.kernels import Bools, Floats, Ints, Scores, compil
 HostLattice = tuple[Ints, Scores, Scores]
 """A lattice's candidates, first and following scores; see :class:`Lattice`."""
 Trees = tuple[Ints, Ints, Ints, Bools, Floats, Floats]
-"""Tokens, parents, depths, ancestors and gains as of a :class:`TreeDraft`, and what is expected."""
+"""Tokens, parents, depths, ancestors and gains of a :class:`TreeDraft`, and the expected accepted
+length of each row."""
 
 
 @compiled
@@ -51,34 +52,49 @@ def _log_sum_exp(scores: Scores, largest: float) -> float:
 
 
 @compiled
+def _offer(
+    node: int,
+    before: int,
+    scores: Scores,
+    open_: tuple[Ints, Floats, Floats],
+    gain: float,
+) -> None:
+    """Offer a node's best child after candidate ``before``; see ``open_`` in :func:`_grow`."""
+    child, chance, shift = open_
+    best = _next_best(scores, before)
+    if best >= 0:
+        if before < 0:
+            shift[node] = gain - _log_sum_exp(scores, scores[best])
+        child[node], chance[node] = best, scores[best] + shift[node]
+
+
+@compiled
 def _grow(
     lattice: HostLattice,
-    place: tuple[int, int, int],
+    start: tuple[int, int, int],
     eos: int,
     tree: tuple[Ints, Ints, Ints, Bools, Floats],
 ) -> float:
-    """Fill in one row's tree; see :meth:`LatticeTrees.grow`.
+    """Fill in one row's tree, and return its expected accepted length.
 
-    Returns how many of its tokens would be accepted if each were as often as it is probable.
-
-    Of every node that is taken, the best child that is not is known: of all these, the most
-    probable is taken next.
+    Every node that is taken offers its best child that is not: the most probable of all offered
+    children is taken next.
 
     Args:
         lattice: a row's candidates, first and following scores; see :class:`Lattice`.
-        place: the first slot to fill, the candidate of the slot before it that the tree follows,
+        start: the first slot to fill, the candidate of the slot before it that the tree follows,
             and the slot to stop at.
-        tree: tokens, full of pad, and parents, depths, ancestors and gains as of a
+        tree: tokens, full of pad, and parents, depths, ancestors and gains of a
             :class:`TreeDraft`, all zeros.
     """
     candidates, first, following = lattice
     tokens, parents, depths, ancestors, gain = tree
-    count, (slot, cell, slots) = len(depths), place
-    # For each node: its candidate, and the shift of the scores after it to log-probabilities; then
-    # its best child that is not taken yet, and that child's log-probability.
-    cells, shift = np.zeros(count, np.int64), np.zeros(count)
-    child, chance = np.zeros(count, np.int64), np.full(count, -np.inf)
+    count, (slot, cell, slots) = len(depths), start
+    cells = np.zeros(count, np.int64)  # each node's candidate
     cells[0] = cell
+    # Each node's offered child, that child's log-probability, and the shift of scores after the
+    # node to log-probabilities.
+    child, chance, shift = np.zeros(count, np.int64), np.full(count, -np.inf), np.zeros(count)
     expected = 0.0
     for node in range(count):
         parent = -1
@@ -95,25 +111,21 @@ def _grow(
             tokens[node - 1] = candidates[slot + depths[parent], cells[node]]
             expected += math.exp(gain[node])
         ancestors[node, node] = True
-        for looking in (parent, node):
-            if looking < 0:
+        for offering in (parent, node):
+            if offering < 0:
                 continue
-            at = slot + depths[looking]
-            chance[looking] = -np.inf
-            if at >= slots or (looking > 0 and tokens[looking - 1] == eos):
-                continue
-            scores = first if at == 0 else following[at - 1, cells[looking]]
-            best = _next_best(scores, -1 if looking == node else cells[node])
-            if best >= 0:
-                if looking == node:
-                    shift[node] = gain[node] - _log_sum_exp(scores, scores[best])
-                child[looking], chance[looking] = best, scores[best] + shift[looking]
+            before = -1 if offering == node else cells[node]
+            at = slot + depths[offering]
+            chance[offering] = -np.inf
+            if at < slots and (offering == 0 or tokens[offering - 1] != eos):
+                scores = first if at == 0 else following[at - 1, cells[offering]]
+                _offer(offering, before, scores, (child, chance, shift), gain[offering])
     return expected
 
 
 @compiled
 def grow_some(
-    lattice: HostLattice, places: Ints, rows: Ints, eos: int, pad: int, trees: Trees
+    lattice: HostLattice, positions: Ints, rows: Ints, eos: int, pad: int, trees: Trees
 ) -> None:
     """Fill in the trees of some rows, and the expected accepted length of each."""
     candidates, first, following = lattice
@@ -123,36 +135,36 @@ def grow_some(
         gains[row] = 0.0
         expected[row] = _grow(
             (candidates[row], first[row], following[row]),
-            (places[0, row], places[1, row], places[2, row]),
+            (positions[0, row], positions[1, row], positions[2, row]),
             eos,
             (tokens[row], parents[row], depths[row], ancestors[row], gains[row]),
         )
 
 
 @compiled
-def grow_all(lattice: HostLattice, places: Ints, nodes: int, eos: int, pad: int) -> Trees:
-    """Return every row's tree; see :func:`_grow`."""
+def grow_all(lattice: HostLattice, positions: Ints, nodes: int, eos: int, pad: int) -> Trees:
+    """Return every row's tree; see :meth:`LatticeTrees.grow`."""
     rows = len(lattice[0])
     tokens, parents = np.full((rows, nodes), pad), np.zeros((rows, nodes), np.int64)
     depths = np.zeros((rows, nodes + 1), np.int64)
     ancestors = np.zeros((rows, nodes + 1, nodes + 1), np.bool_)
     gains = np.zeros((rows, nodes + 1))
     trees = tokens, parents, depths, ancestors, gains, np.zeros(rows)
-    grow_some(lattice, places, np.arange(rows), eos, pad, trees)
+    grow_some(lattice, positions, np.arange(rows), eos, pad, trees)
     return trees
 
 
 @compiled
-def advance(candidates: Ints, places: Ints, gone: Ints) -> bool:
-    """Move ``places`` on; see :meth:`LatticeTrees.advance`."""
+def advance(candidates: Ints, positions: Ints, gone: Ints) -> bool:
+    """Move ``positions`` on; see :meth:`LatticeTrees.advance`."""
     rows, _, width = candidates.shape
     left = False
     for row in range(rows):
-        at, slots = places[0, row] + gone[0, row], places[2, row]
-        places[0, row] = slots
+        at, slots = positions[0, row] + gone[0, row], positions[2, row]
+        positions[0, row] = slots
         if at < slots:
             for cell in range(width):
                 if candidates[row, at, cell] == gone[1, row]:
-                    places[0, row], places[1, row] = at + 1, cell
+                    positions[0, row], positions[1, row] = at + 1, cell
                     left |= at + 1 < slots
     return left

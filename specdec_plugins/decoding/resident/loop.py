@@ -1,4 +1,4 @@
-"""The loop around a resident step: what the host does between two of them."""
+"""The loop around a resident step: the host's work between two of them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from specdec_plugins.decoding.acceptance import Scoring
 from specdec_plugins.decoding.controllers.base import Controller
 from specdec_plugins.decoding.drafts.growth import HostLattice
 from specdec_plugins.decoding.limits import TokenBans
-from specdec_plugins.decoding.resident.messages import Committed
-from specdec_plugins.decoding.resident.state import Kind, Shape
+from specdec_plugins.decoding.resident.state import Committed, Kind, Shape
 from specdec_plugins.decoding.resident.step import Models, ResidentStep
 from specdec_plugins.decoding.results import Results
 from specdec_plugins.decoding.statistics import Stopwatch
@@ -29,9 +28,8 @@ class Recorded:
 
     def __init__(self, step: ResidentStep, engine: CudaGraphsEngine) -> None:
         self.step, self._engine = step, engine
-        self._device = step.state.device
         # Before it holds anything, since recording runs it.
-        self.run = engine.record(step.run, self._device)
+        self.run = engine.record(step.run, step.state.device)
         self._begin: list[Replay] = []
 
     def begin(self, tokens: Tensor, limits: list[int]) -> None:
@@ -39,32 +37,10 @@ class Recorded:
         step = self.step
         if not self._begin:
             parts = [step.encode] if step.tree is None else [step.encode, step.draft]
-            self._begin = [self._engine.record(part, self._device) for part in parts]
+            self._begin = [self._engine.record(part, step.state.device) for part in parts]
         step.begin(tokens, limits)
         for part in self._begin:
             part()
-
-
-def obstacle(
-    verifier: CachedVerifier, drafter: CachedDrafter | None, controller: Controller
-) -> str | None:
-    """Return the reason why steps of these cannot be recorded; None if they can."""
-    encoders = [verifier.encode] if drafter is None else [verifier.encode, drafter.encode]
-    if reason := changing(controller):
-        return reason
-    if drafter is not None and not drafter.recordable:
-        return "the drafter reads whole prefixes at every step"
-    for encoder in encoders:
-        if encoder is not None and not (isinstance(encoder, StockEncoder) and encoder.recordable):
-            return "an encoder has a forward pass of its own"
-    return None
-
-
-def changing(controller: Controller) -> str | None:
-    """Return the reason why steps under this controller cannot be recorded; None if they can."""
-    if controller.steady:
-        return None
-    return f"--controller {controller.name} decides anew at every step"
 
 
 class ResidentLoop:
@@ -73,22 +49,33 @@ class ResidentLoop:
     KEPT = 96
     """The largest number of stored recordings."""
 
-    def __init__(
-        self,
+    def __init__(self, models: Models, engine: CudaGraphsEngine) -> None:
+        self.models, self.engine = models, engine
+        self._recorded: OrderedDict[tuple[Kind, Shape], Recorded] = OrderedDict()
+
+    @classmethod
+    def of(
+        cls,
         verifier: CachedVerifier,
         drafter: CachedDrafter | None,
         scoring: Scoring,
         bans: TokenBans,
         engine: CudaGraphsEngine,
-    ) -> None:
-        """Take models that have no :func:`obstacle`."""
-        encode, draft_encode = verifier.encode, None if drafter is None else drafter.encode
-        assert isinstance(encode, StockEncoder)
-        assert draft_encode is None or isinstance(draft_encode, StockEncoder)
+        controller: Controller,
+    ) -> ResidentLoop | None:
+        """Return the loop; None, and a note in the engine, if its steps cannot be recorded."""
+        encoders = [verifier.encode, None if drafter is None else drafter.encode]
+        stock = [x for x in encoders if isinstance(x, StockEncoder) and x.recordable]
+        reason = controller.changing
+        if drafter is not None and not drafter.recordable:
+            reason = reason or "the drafter reads whole prefixes at every step"
+        elif len(stock) < len(encoders) - encoders.count(None):
+            reason = reason or "an encoder has a forward pass of its own"
+        if reason:
+            engine.fall_back(reason)
+            return None
         step = None if drafter is None else drafter.step
-        self.models = Models(encode, verifier.step, scoring, bans, step, draft_encode)
-        self.engine = engine
-        self._recorded: OrderedDict[tuple[Kind, Shape], Recorded] = OrderedDict()
+        return cls(Models(stock[0], verifier.step, scoring, bans, step, *stock[1:]), engine)
 
     def recorded(self, kind: Kind, shape: Shape) -> Recorded:
         """Return a step of these sizes, with anything in its buffers."""
@@ -115,7 +102,8 @@ class ResidentLoop:
             limits: the largest number of tokens of each row before EOS.
             controller: a steady one.
         """
-        kind = _kind(controller, len(tokens))
+        length, depth = max(controller.start(len(tokens))), controller.depth
+        kind = Kind(min(length, depth), length) if length and depth else Kind(length)
         # Recordings outlive the batch.
         with torch.inference_mode(False), torch.no_grad():
             with stopwatch("encode", tokens.device):
@@ -129,31 +117,17 @@ class ResidentLoop:
                 batch.finish(result, results)
 
 
-def _kind(controller: Controller, rows: int) -> Kind:
-    length, depth = max(controller.start(rows)), controller.depth
-    return Kind(min(length, depth), length) if length and depth else Kind(length)
-
-
 class ResidentBatch:
     """The unfinished rows, and the index of each in the resident step."""
 
-    def __init__(
-        self,
-        loop: ResidentLoop,
-        kind: Kind,
-        tokens: Tensor,
-        limits: list[int],
-    ) -> None:
-        self._loop, self._sizes, self._kind = loop, loop.engine.buckets, kind
-        self._eos = loop.models.bans.eos
+    def __init__(self, loop: ResidentLoop, kind: Kind, tokens: Tensor, limits: list[int]) -> None:
+        self._loop, self._sizes, self._kind, self._limits = loop, loop.engine.buckets, kind, limits
         rows, source = tokens.shape
         self.rows = list(range(rows))
         """The index of each row in the batch as it began."""
         self._indices = list(self.rows)
-        self._limits = limits
         self._tokens: list[list[int]] = [[] for _ in self.rows]
         self._scores: list[list[float]] = [[] for _ in self.rows]
-        self._slots = kind.slots - 1
         width = self._sizes.positions(2 * kind.slots)
         self._shape = Shape(self._sizes.rows(rows), width, self._sizes.sources(source))
         self._recorded = loop.recorded(kind, self._shape)
@@ -175,36 +149,30 @@ class ResidentBatch:
 
     def _result(self, committed: Committed) -> StepResult:
         """Append what was committed, and return the step's result."""
-        indices, count = self._indices, len(self.rows)
-        counts, accepted = committed.counts.tolist(), committed.accepted.tolist()
-        tokens, scores = committed.tokens.tolist(), committed.scores.tolist()
-        result = StepResult(
+        count, slots, eos = len(self.rows), self._kind.slots - 1, self._loop.models.bans.eos
+        accepted, counts, tokens, scores, sources = (x[self._indices] for x in committed)
+        new: list[int] = counts.tolist()
+        limits = [self._limits[row] for row in self.rows]
+        # An EOS that the length limit forces was not drafted.
+        room = [limit - len(self._tokens[row]) for row, limit in zip(self.rows, limits)]
+        for row, n, more, scored in zip(self.rows, new, tokens.tolist(), scores.tolist()):
+            self._tokens[row] += more[:n]
+            self._scores[row] += scored[:n]
+        lengths = [len(self._tokens[row]) for row in self.rows]
+        last = [self._tokens[row][-1] for row in self.rows]
+        return StepResult(
             rows=self.rows,
-            drafted=[self._slots] * count,
+            drafted=[slots] * count,
             called=[self._kind.block > 0] * count,
-            verified=[self._slots] * count,
-            accepted=[],
-            committed=[],
-            finished=[],
-            last=[],
-            lengths=[],
-            limited=[],
-            verifier_called=True,
-            sources=torch.from_numpy(committed.sources[indices]),
+            verified=[slots] * count,
+            accepted=list(map(min, accepted.tolist(), room)),
+            committed=new,
+            finished=[token == eos for token in last],
+            last=last,
+            lengths=lengths,
+            limited=[length > limit for length, limit in zip(lengths, limits)],
+            sources=torch.from_numpy(sources),
         )
-        for row, index in zip(self.rows, indices):
-            new, length, limit = counts[index], len(self._tokens[row]), self._limits[row]
-            self._tokens[row] += tokens[index][:new]
-            self._scores[row] += scores[index][:new]
-            last = tokens[index][new - 1]
-            # An EOS that the length limit forces was not drafted.
-            result.accepted.append(min(accepted[index], limit - length))
-            result.committed.append(new)
-            result.finished.append(last == self._eos)
-            result.last.append(last)
-            result.lengths.append(length + new)
-            result.limited.append(length + new > limit)
-        return result
 
     def finish(self, result: StepResult, results: Results) -> None:
         """Take out the finished rows, and go on with the others, in another step if they are few
@@ -230,8 +198,7 @@ class ResidentBatch:
         recorded = self._loop.recorded(self._kind, fitting)
         recorded.step.state.take(self._recorded.step.state, self._indices)
         if self._lattice is not None:
-            candidates, first, following = self._lattice
-            there = self._indices
+            (candidates, first, following), there = self._lattice, self._indices
             self._lattice = candidates[there], first[there], following[there]
         self._recorded, self._shape = recorded, fitting
         self._indices = list(range(len(self.rows)))

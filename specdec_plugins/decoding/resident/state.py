@@ -1,16 +1,22 @@
-"""The buffers of a resident step, at fixed addresses."""
+"""The buffers of a resident step, at fixed addresses, and its messages to and from the host."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.kernels import to_device
+from specdec_plugins.decoding.acceptance.walk import AcceptedPath, Links
+from specdec_plugins.decoding.drafts.growth import HostLattice, Trees
+from specdec_plugins.decoding.kernels import Floating, Ints, to_device, wait_for
 from specdec_plugins.decoding.steps.drafter import DrafterStep
 from specdec_plugins.decoding.steps.verifier import VerifierStep
+from specdec_plugins.models.lattice import Lattice
 from specdec_plugins.models.layers import DecoderLayerRunner
 
 
@@ -60,12 +66,11 @@ class State:
         rows, width = shape.rows, shape.width
         self.device, self._rows = weight.device, rows
         self.source = self._counts(rows, shape.source)
-        """``(rows, source)`` tokens of the source."""
         self.lengths, self.limits, self.last = (self._counts(rows) for _ in range(3))
         """``(rows,)``: committed tokens; their limit before EOS; the last one, EOS at first."""
         self.new = self._counts(rows)
         """``(rows,)`` tokens that the last step committed, which the drafter has not cached."""
-        self.going = self._counts(rows, dtype=torch.bool)
+        self.going = self._counts(rows).bool()
         self.tokens = self._counts(rows, kind.window + kind.block)
         """``(rows, window + block)`` the tokens that the last step committed, then padding."""
         self.history = self._counts(rows, width)
@@ -80,16 +85,9 @@ class State:
             self.draft_memory = _cache(drafter.layers, rows, shape.source, weight)
             if drafter.channels:
                 self.features = weight.new_zeros(rows, kind.window, drafter.channels)
-        self._by_rows: list[tuple[Tensor | None, int]] = [
-            (tensor, 0) for tensor in (self.lengths, self.limits, self.last, self.new, self.tokens)
-        ]
-        self._by_rows += [(self.history, 0), (self.memory_mask, 0), (self.features, 0)]
-        self._by_rows += [
-            (tensor, 2) for tensor in (self.cache, self.memory, self.draft_cache, self.draft_memory)
-        ]
 
-    def _counts(self, *shape: int, dtype: torch.dtype = torch.long) -> Tensor:
-        return torch.zeros(shape, dtype=dtype, device=self.device)
+    def _counts(self, *shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=torch.long, device=self.device)
 
     def begin(self, tokens: Tensor, limits: list[int], pad: int, eos: int) -> None:
         """Begin with the sources ``tokens`` ``(rows, n)``; other rows are padding."""
@@ -102,23 +100,137 @@ class State:
         self.lengths.zero_()
         self.new.zero_()
         self.last.fill_(eos)
-        self._go_on(rows)
+        self.going[:rows], self.going[rows:] = True, False
 
     def take(self, other: State, rows: list[int]) -> None:
         """Go on with some ``rows`` of another state, which is no larger."""
         chosen = to_device(rows + rows[:1] * (self._rows - len(rows)), self.device)
-        for (target, dim), (source, _) in zip(self._by_rows, other._by_rows, strict=True):
-            if target is not None and source is not None:
-                part = source.index_select(dim, chosen)
-                target[tuple(slice(size) for size in part.shape)].copy_(part)
-        self._go_on(len(rows))
-
-    def _go_on(self, rows: int) -> None:
-        """Mark the first ``rows`` as going; the others are padding."""
-        self.going[:rows], self.going[rows:] = True, False
+        by_rows = ("lengths", "limits", "last", "new", "tokens", "history", "memory_mask")
+        for names, dim in (
+            ((*by_rows, "features"), 0),
+            (("cache", "memory", "draft_cache", "draft_memory"), 2),
+        ):
+            for name in names:
+                target, source = getattr(self, name), getattr(other, name)
+                if target is not None:
+                    part = source.index_select(dim, chosen)
+                    target[tuple(slice(size) for size in part.shape)].copy_(part)
+        self.going[: len(rows)], self.going[len(rows) :] = True, False
 
 
 def _cache(layers: Sequence[DecoderLayerRunner], rows: int, width: int, weight: Tensor) -> Tensor:
     """Return zeros: a masked position has weight 0, and 0 x NaN would be NaN."""
     heads, dim = layers[0].heads, layers[0].head_dim
     return weight.new_zeros(len(layers), 2, rows, heads, width, dim)
+
+
+class Committed(NamedTuple):
+    """A step's committed tokens on the host, valid until the next step."""
+
+    accepted: Ints
+    """``(rows,)`` drafted tokens that were accepted."""
+    counts: Ints
+    """``(rows,)`` tokens that were committed."""
+    tokens: Ints
+    """``(rows, n)`` these, then padding."""
+    scores: Floating
+    """``(rows, n)`` their log-probabilities."""
+    sources: Ints
+    """``(rows, n)`` the node before each."""
+
+
+class Outcome:
+    """The message to the host: a step's committed tokens and, for trees, the next lattice."""
+
+    REAL = ("scores", "first", "following")
+    """Parts that are not integers."""
+
+    def __init__(
+        self, rows: int, kind: Kind, candidates: int, precision: torch.dtype, device: torch.device
+    ) -> None:
+        """
+        Args:
+            candidates: those of each slot of a lattice.
+            precision: that of scores; integers are sent in the same width.
+        """
+        window: tuple[int, ...] = (kind.window,)
+        self._shapes = {"scores": window, "tokens": window, "accepted": (1,), "committed": (1,)}
+        if kind.nodes:
+            self._shapes |= {"sources": window, "candidates": (kind.block, candidates)}
+            following = (kind.block - 1, candidates, candidates)
+            self._shapes |= {"first": (candidates,), "following": following}
+        width, self.precision = sum(map(math.prod, self._shapes.values())), precision
+        self._numbers = torch.zeros(rows, width, dtype=precision, device=device)
+        self._parts = self._split(self._numbers)
+        pin = device.type == "cuda"
+        self._host = torch.zeros(rows, width, dtype=precision, pin_memory=pin)
+        self._arrays = {name: part.numpy() for name, part in self._split(self._host).items()}
+
+    def _split(self, numbers: Tensor) -> dict[str, Tensor]:
+        whole = torch.int64 if numbers.dtype == torch.float64 else torch.int32
+        parts = torch.split(numbers, [math.prod(x) for x in self._shapes.values()], dim=1)
+        return {
+            name: (part if name in self.REAL else part.view(whole)).view(-1, *shape)
+            for part, (name, shape) in zip(parts, self._shapes.items())
+        }
+
+    def accept(self, path: AcceptedPath, scores: Tensor) -> None:
+        """Send what is committed, with log-probabilities ``(rows, n)``."""
+        for name, tensor in {"scores": scores, **path._asdict()}.items():
+            if name in self._parts:
+                self._parts[name].copy_(tensor)
+
+    def draft(self, lattice: Lattice) -> None:
+        """Send the next lattice."""
+        for name in ("candidates", "first", "following"):
+            self._parts[name].copy_(getattr(lattice, name))
+
+    def read(self) -> tuple[Committed, HostLattice | None]:
+        """Return the message; the host waits for the device here, and nowhere else."""
+        self._host.copy_(self._numbers, non_blocking=True)
+        wait_for(self._numbers.device)
+        parts, lattice = self._arrays, None
+        tokens, sources = parts["tokens"], parts.get("sources")
+        if sources is None:
+            sources = np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape)
+        else:
+            scores = parts["first"].astype("f4"), parts["following"].astype("f4")
+            lattice = parts["candidates"].astype(np.int64), *scores
+        counts = parts["accepted"][:, 0], parts["committed"][:, 0]
+        return Committed(*counts, tokens, parts["scores"], sources), lattice
+
+
+class TreeInput:
+    """The message to the device: the trees to verify."""
+
+    def __init__(self, rows: int, kind: Kind, pad: int, device: torch.device) -> None:
+        """Begin with trees of ``pad``, which is never accepted."""
+        nodes = kind.nodes
+        # Whole words, so that their addresses are.
+        width = 8 * (3 * nodes + 1) + -(-((nodes + 1) ** 2) // 8) * 8
+        pin = device.type == "cuda"
+        self._host = torch.zeros(rows, width, dtype=torch.uint8, pin_memory=pin)
+        parts = _tree_parts(self._host, nodes)
+        parts[0].fill_(pad)
+        parts[3].copy_(torch.eye(nodes + 1))
+        self._arrays = [part.numpy() for part in parts]
+        self._bytes = self._host.to(device, copy=True)
+        self.tokens, after, depths, ancestors = _tree_parts(self._bytes, nodes)
+        """``(rows, nodes)`` drafted tokens."""
+        self.links = Links(after, depths, ancestors, kind.block)
+
+    def write(self, trees: Trees, rows: list[int]) -> None:
+        """Send the trees of some rows; the host does not wait."""
+        for array, tree in zip(self._arrays, trees):
+            array[rows] = tree
+        self._bytes.copy_(self._host, non_blocking=True)
+
+
+def _tree_parts(packed: Tensor, nodes: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return tokens, parents, depths and ancestors, in the order of :data:`Trees`."""
+    ends = [8 * nodes, 16 * nodes, 8 * (3 * nodes + 1)]
+    tokens, parents, depths = (
+        part.view(torch.long) for part in packed[:, : ends[-1]].tensor_split(ends[:-1], dim=1)
+    )
+    pairs = packed[:, ends[-1] : ends[-1] + (nodes + 1) ** 2].view(torch.bool)
+    return tokens, parents, depths, pairs.view(-1, nodes + 1, nodes + 1)

@@ -1,8 +1,8 @@
 """A whole step as one function of tensors that never move: draft, verify, accept, append.
 
 The same operations are launched at every step, on the same memory, whatever it holds, and the host
-is asked nothing: so it can be recorded once and replayed. What a row has committed, the host reads
-from one small tensor; of trees, which it grows from the drafter's lattice, it writes another.
+is asked nothing: so it can be recorded once and replayed. The host reads what a row has committed
+from one small tensor; trees, which it grows from the drafter's lattice, it writes to another.
 """
 
 from __future__ import annotations
@@ -15,19 +15,14 @@ from torch import Tensor
 
 from specdec_plugins.decoding.acceptance import Scoring, Verification
 from specdec_plugins.decoding.acceptance.sampling import Proposal
-from specdec_plugins.decoding.acceptance.tensor_walk import (
-    AcceptedPath,
-    chain_links,
-    walk_by_tensors,
-)
+from specdec_plugins.decoding.acceptance.walk import AcceptedPath, chain_links, walk_by_tensors
 from specdec_plugins.decoding.drafting import draw_chain
 from specdec_plugins.decoding.drafts.growth import HostLattice, grow_all
 from specdec_plugins.decoding.limits import TokenBans
-from specdec_plugins.decoding.resident.messages import Outcome, TreeInput
-from specdec_plugins.decoding.resident.state import Kind, Shape, State
+from specdec_plugins.decoding.resident.state import Kind, Outcome, Shape, State, TreeInput
+from specdec_plugins.decoding.steps.cache import mask_by_tensors
 from specdec_plugins.decoding.steps.drafter import DrafterStep
 from specdec_plugins.decoding.steps.encoder import StockEncoder
-from specdec_plugins.decoding.steps.mask import mask_elsewhere
 from specdec_plugins.decoding.steps.prefixes import block_inputs
 from specdec_plugins.decoding.steps.verifier import VerifierStep
 from specdec_plugins.models.lattice import SlotScores
@@ -46,33 +41,27 @@ class Models:
     drafter_encoder: StockEncoder | None = None
     """None where the drafter reads the verifier's."""
 
-    @property
-    def weight(self) -> Tensor:
-        """A weight of the verifier."""
-        weight: Tensor = self.verifier.decoder.embed_tokens.weight
-        return weight
-
 
 class ResidentStep:
     """A step in parts that can be recorded."""
 
     def __init__(self, models: Models, kind: Kind, shape: Shape) -> None:
-        self.kind, self.shape = kind, shape
-        self._models, self._verifier, self._drafter = models, models.verifier, models.drafter
-        weight = models.weight
+        self.kind, self._models = kind, models
+        self._verifier, self._drafter, self._bans = models.verifier, models.drafter, models.bans
+        decoder = models.verifier.decoder
+        weight: Tensor = decoder.embed_tokens.weight
         self._dtype, device = weight.dtype, weight.device
         self.state = State((models.verifier, models.drafter), kind, shape, weight)
         self._capacity = shape.width - kind.slots
         self._rows = torch.arange(shape.rows, device=device)[:, None]
         self._index = torch.arange(max(kind.slots, kind.window + kind.block), device=device)
-        decoder = models.verifier.decoder
         self._table = position_table(decoder.embed_positions, shape.width, decoder.padding_idx)
         encoders = (models.encoder, models.drafter_encoder)
         self._source_tables = {
             encoder: encoder.positions(shape.source) for encoder in encoders if encoder is not None
         }
         precision = torch.promote_types(weight.dtype, torch.float32)
-        self.tree = TreeInput(shape.rows, kind, models.bans.pad, device) if kind.nodes else None
+        self.tree = TreeInput(shape.rows, kind, self._bans.pad, device) if kind.nodes else None
         candidates = 0 if self._drafter is None else self._drafter.score.candidates
         self.outcome = Outcome(shape.rows, kind, candidates, precision, device)
         self._links = chain_links(kind.block, device) if self.tree is None else self.tree.links
@@ -81,7 +70,7 @@ class ResidentStep:
 
     def begin(self, tokens: Tensor, limits: list[int]) -> None:
         """Begin with the sources ``tokens`` ``(rows, n)``."""
-        self.state.begin(tokens, limits, self._models.bans.pad, self._models.bans.eos)
+        self.state.begin(tokens, limits, self._bans.pad, self._bans.eos)
 
     def grow(self, lattice: HostLattice, rows: list[int]) -> None:
         """Make the trees of some rows to verify next."""
@@ -89,21 +78,20 @@ class ResidentStep:
         some = lattice
         if rows != list(range(len(lattice[0]))):
             some = lattice[0][rows], lattice[1][rows], lattice[2][rows]
-        places, bans = np.zeros((3, len(rows)), np.int64), self._models.bans
-        places[2] = self.kind.block
-        trees = grow_all(some, places, self.kind.nodes, bans.eos, bans.pad)
-        self.tree.write(trees, rows)
+        positions, bans = np.zeros((3, len(rows)), np.int64), self._bans
+        positions[2] = self.kind.block
+        self.tree.write(grow_all(some, positions, self.kind.nodes, bans.eos, bans.pad), rows)
 
     def encode(self) -> None:
         """Read the sources."""
-        state = self.state
-        visible = state.source != self._models.bans.pad
+        state, models = self.state, self._models
+        visible = state.source != self._bans.pad
         state.memory_mask.copy_(additive(visible[:, None, None], self._dtype))
-        states = self._read(self._models.encoder, visible)
+        states = self._read(models.encoder, visible)
         state.memory.copy_(source_memory(self._verifier.layers, states))
         if self._drafter is not None and state.draft_memory is not None:
-            encoder = self._models.drafter_encoder
-            states = states if encoder is None else self._read(encoder, visible)
+            if models.drafter_encoder is not None:
+                states = self._read(models.drafter_encoder, visible)
             state.draft_memory.copy_(source_memory(self._drafter.layers, states))
 
     def _read(self, encoder: StockEncoder, visible: Tensor) -> Tensor:
@@ -120,7 +108,7 @@ class ResidentStep:
             self._verify(self.state.tokens[:, :0], None)
         elif self.tree is not None:
             self._verify(self.tree.tokens, None)
-            self.outcome.draft(self._draft().lattice())
+            self.draft()
         elif self._models.scoring.rule.draws:
             self._verify(*draw_chain(self._draft(), self._models.scoring))
         else:
@@ -134,7 +122,7 @@ class ResidentStep:
         cached, index = state.lengths - state.new, self._index[: kind.window + kind.block]
         counts = cached, state.new, kind.block
         is_mask, positions, block, among = block_inputs(counts, index, kind.block)
-        mask = mask_elsewhere(cached, self._capacity, among, self._dtype)
+        mask = mask_by_tensors(cached, self._capacity, among, self._dtype)
         new_tokens = state.tokens, is_mask, positions, block, state.last, self._draft_table
         rest = state.draft_memory, state.memory_mask, None, state.features
         _, *scores, _ = drafter.in_room(state.draft_cache, mask, *new_tokens, *rest)
@@ -144,23 +132,17 @@ class ResidentStep:
 
     def _verify(self, drafted: Tensor, proposal: Proposal | None) -> None:
         """Accept what the verifier wants of a draft ``(rows, slots)``, and append it."""
-        state, links = self.state, self._links
+        state, links, scoring = self.state, self._links, self._models.scoring
         read = torch.cat([state.last[:, None], drafted], dim=1)
         positions = state.lengths[:, None] + links.depths
-        mask = mask_elsewhere(state.lengths, self._capacity, links.ancestors, self._dtype)
-        rest = self._table, state.memory, state.memory_mask
-        logits, states, normalisers, _ = self._verifier.in_room(
-            state.cache, mask, read, positions, *rest
-        )
-        models = self._models
-        if models.scoring.changes:
+        mask = mask_by_tensors(state.lengths, self._capacity, links.ancestors, self._dtype)
+        inputs = mask, read, positions, self._table, state.memory, state.memory_mask
+        logits, states, normalisers, _ = self._verifier.in_room(state.cache, *inputs)
+        if scoring.changes:
             committed = state.history, state.lengths
-            logits, normalisers = models.scoring.changed(
-                logits, *committed, drafted, links.ancestors
-            )
-        bans = models.bans
-        bans.apply(logits, positions, state.limits, bans.limits.min_len > 0, by_tensors=True)
-        verification = Verification(logits, bans.eos, normalisers, by_tensors=True)
+            logits, normalisers = scoring.changed(logits, *committed, drafted, links.ancestors)
+        self._bans.apply(logits, positions, state.limits, by_tensors=True)
+        verification = Verification(logits, self._bans.eos, normalisers, by_tensors=True)
         path = self._accepted(verification, drafted, proposal)
         self._append(path, verification.of(path.tokens, path.sources), states)
 
@@ -170,8 +152,7 @@ class ResidentStep:
         rule, eos, links = self._models.scoring.rule, verification.eos, self._links
         if proposal is None:
             best = rule.verifier_tokens(verification)
-            after = links.after.expand_as(drafted)
-            good = rule.agrees(verification, best, drafted, after)
+            good = rule.agrees(verification, best, drafted, links.after.expand_as(drafted))
         else:
             good, best = rule.judge_drawn(verification, drafted, proposal)
         if self.tree is None and self.kind.block > 1:
@@ -195,7 +176,7 @@ class ResidentStep:
             count = path.committed[:, 0]
         state.last.copy_(last)
         # Rows that have ended begin anew, where there is room for whatever they do.
-        state.going.logical_and_(last != self._models.bans.eos)
+        state.going.logical_and_(last != self._bans.eos)
         state.lengths.add_(count).mul_(state.going)
         if self.kind.block:
             torch.mul(count, state.going, out=state.new)

@@ -1,9 +1,8 @@
-"""Keys and values of committed tokens. No fairseq in here."""
+"""Keys and values of committed tokens, and masks over them. No fairseq in here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from operator import add
 from typing import Any, Generic, TypeVar
 
@@ -11,19 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.kernels import (
-    Floating,
-    Ints,
-    compiled,
-    indices,
-    is_host,
-    numbers,
-    on_host,
-    to_device,
-)
+from specdec_plugins.decoding import kernels
+from specdec_plugins.decoding.kernels import Bools, Floating, Ints
 from specdec_plugins.engines.sizes import Sizes
 from specdec_plugins.engines.step import Results, Run
-from specdec_plugins.models.layers import DecoderLayerRunner
+from specdec_plugins.models.layers import DecoderLayerRunner, additive, lowest
 from specdec_plugins.models.rows import keep_rows
 
 Made = TypeVar("Made")
@@ -37,16 +28,14 @@ class Reused(Generic[Made]):
 
     def __init__(self, make: Callable[..., Made]) -> None:
         self._make = make
-        self._of_one_row: dict[tuple[object, ...], Made] = {}
-        self._of_several: dict[tuple[object, ...], Made] = {}
+        self._pool: dict[tuple[object, ...], Made] = {}
 
     def __call__(self, rows: int, *sizes: object) -> Made:
-        pool = self._of_one_row if rows == 1 else self._of_several
         key = (rows, *sizes)
-        if key not in pool:
-            self._of_several.clear()
-            pool[key] = self._make(*key)
-        return pool[key]
+        if key not in self._pool:
+            self._pool = {other: made for other, made in self._pool.items() if other[0] == 1}
+            self._pool[key] = self._make(*key)
+        return self._pool[key]
 
 
 class KVCache:
@@ -58,19 +47,21 @@ class KVCache:
 
     def __init__(self, layers: Sequence[DecoderLayerRunner], sizes: Sizes) -> None:
         self._shape = len(layers), layers[0].heads, layers[0].head_dim
-        self._sizes = sizes
-        self._reused: dict[torch.dtype, Reused[Tensor]] = {}
+        self._sizes, self._reused = sizes, Reused(self._empty)
         self.rows = 0
         """The number of rows in use, padding included; there may be room for more."""
 
     def begin(self, states: Tensor) -> None:
         """Begin a batch of the rows of the encoder's ``states`` ``(source, rows, channels)``."""
-        make = partial(_empty, self._shape, states.dtype, states.device)
-        reused = self._reused.setdefault(states.dtype, Reused(make))
+        rows, self._kind = states.size(1), (states.dtype, states.device)
         # Never reuse a multi-row cache: the old one may still be the source of a copy.
-        rows = states.size(1)
-        self._make: Callable[[int, int], Tensor] = reused if rows == 1 else make
-        self._hand(rows, self._make(rows, self._sizes.room(0)))
+        self._make = self._reused if rows == 1 else self._empty
+        self._hand(rows, self._make(rows, self._sizes.room(0), *self._kind))
+
+    def _empty(self, rows: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Return zeros: a masked position has weight 0, and 0 x NaN would be NaN."""
+        layers, heads, dim = self._shape
+        return torch.zeros(layers, 2, rows, heads, width, dim, dtype=dtype, device=device)
 
     def width(self, longest: int) -> int:
         """Return the positions that a step reads if the longest row has cached so many."""
@@ -114,13 +105,19 @@ class KVCache:
             rows: those of the step; None: all.
         """
         self._grow(max(map(add, begins, counts)))
-        where = (list(range(len(counts))) if rows is None else rows, begins, counts)
+        rows = list(range(len(counts))) if rows is None else rows
         columns = sources + self._at if self._at else sources
-        if is_host(self._store.device):
-            arrays = numbers(self._store), numbers(self._new), on_host(columns)
-            _write(*arrays, np.array(where), self._in_place)
-        else:
-            _write_elsewhere(self._store, self._new, columns, where)
+        if kernels.is_host(self._store.device):
+            past, new = kernels.numbers(self._store), kernels.numbers(self._new)
+            where = np.array((rows, begins, counts))
+            _write(past, new, kernels.on_host(columns), where, self._in_place)
+            return
+        # Rows of fewer tokens copy more behind them, which nobody reads.
+        width, device = max(counts), self._store.device
+        index, begin = kernels.to_device([rows, begins], device).unbind()
+        read, store = (x.permute(2, 4, 0, 1, 3, 5) for x in (self._new, self._store))
+        taken = read[kernels.indices(len(rows), device)[:, None], columns[:, :width]]
+        store[index[:, None], begin[:, None] + kernels.indices(width, device)] = taken
 
     def keep(self, rows: list[int], width: int) -> int:
         """Go on with ``rows`` only, of which at most ``width`` positions are cached; return their
@@ -136,7 +133,7 @@ class KVCache:
         """Make room for so many positions."""
         if positions > self._store.size(4):
             before = self._past
-            self._hand(self.rows, self._make(self.rows, self._sizes.room(positions)))
+            self._hand(self.rows, self._make(self.rows, self._sizes.room(positions), *self._kind))
             self._past[..., : before.size(4), :] = before
 
     def _hand(self, rows: int, store: Tensor) -> None:
@@ -146,28 +143,7 @@ class KVCache:
         self._past = store if store.size(2) == rows else store[:, :, :rows]
 
 
-def _empty(
-    shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device, rows: int, width: int
-) -> Tensor:
-    """Return zeros: a masked position has weight 0, and 0 x NaN would be NaN."""
-    layers, heads, dim = shape
-    return torch.zeros(layers, 2, rows, heads, width, dim, dtype=dtype, device=device)
-
-
-Where = tuple[list[int], list[int], list[int]]
-"""Rows, begins and counts of :meth:`KVCache.write`."""
-
-
-def _write_elsewhere(past: Tensor, new: Tensor, columns: Tensor, where: Where) -> None:
-    # Rows of fewer tokens copy more behind them, which nobody reads.
-    width, device = max(where[2]), past.device
-    rows, begins = to_device([where[0], where[1]], device).unbind()
-    taken = new.permute(2, 4, 0, 1, 3, 5)[indices(len(rows), device)[:, None], columns[:, :width]]
-    positions = begins[:, None] + indices(width, device)
-    past.permute(2, 4, 0, 1, 3, 5)[rows[:, None], positions] = taken
-
-
-@compiled
+@kernels.compiled
 def _write(past: Floating, new: Floating, columns: Ints, where: Ints, in_place: bool) -> None:
     """
     Args:
@@ -191,3 +167,44 @@ def _write(past: Floating, new: Floating, columns: Ints, where: Ints, in_place: 
                             past[layer, which, row, head, begin + n, d] = new[
                                 layer, which, i, head, column, d
                             ]
+
+
+def fill_mask(mask: Tensor, cached: Ints, among: Bools) -> None:
+    """Fill a mask on the host, to be added to attention scores.
+
+    Args:
+        mask: ``(rows, 1, slots, width + slots)``; padding sees all, and is seen by no other.
+        cached: ``(rows,)`` positions that each row has cached.
+        among: ``(rows, n, n)``, or ``(1, n, n)`` for all rows: the new tokens that each sees.
+    """
+    if mask.element_size() != 2:
+        _fill(mask.numpy(), cached, among, lowest(mask.dtype))
+        return
+    # numpy knows no bfloat16, and few processors compute in float16.
+    wide = torch.empty_like(mask, dtype=torch.float32)
+    _fill(wide.numpy(), cached, among, lowest(mask.dtype))
+    mask.copy_(wide)
+
+
+@kernels.compiled
+def _fill(mask: Floating, cached: Ints, among: Bools, unseen: float) -> None:
+    count, slots = among.shape[1], mask.shape[2]
+    width = mask.shape[3] - slots
+    mask[:] = 0
+    for row in range(len(cached)):
+        seen = among[row if len(among) > 1 else 0]
+        for slot in range(count):
+            line = mask[row, 0, slot]
+            line[cached[row] : width] = unseen
+            line[width + count :] = unseen
+            for other in range(count):
+                if not seen[slot, other]:
+                    line[width + other] = unseen
+
+
+def mask_by_tensors(cached: Tensor, width: int, among: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the mask by tensor code, without padding; ``among`` may be ``(n, n)``."""
+    rows, slots = len(cached), among.size(-1)
+    seen = kernels.indices(width, cached.device) < cached[:, None, None]
+    both = seen.expand(-1, slots, -1), among.expand(rows, slots, slots)
+    return additive(torch.cat(both, dim=-1), dtype)[:, None]

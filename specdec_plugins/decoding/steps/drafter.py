@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from specdec_plugins.decoding.kernels import indices, is_host, numbers, on_host, to_device
-from specdec_plugins.decoding.steps.cache import KVCache, Reused
+from specdec_plugins.decoding.steps.cache import KVCache, Reused, fill_mask
 from specdec_plugins.decoding.steps.encoder import (
     Encode,
     MemoryStep,
@@ -19,17 +18,14 @@ from specdec_plugins.decoding.steps.encoder import (
     example_memory,
     example_tokens,
     frozen_encoder,
+    memory_mask,
 )
-from specdec_plugins.decoding.steps.mask import fill_mask, mask_elsewhere, memory_mask
 from specdec_plugins.decoding.steps.prefixes import (
     DrafterInputs,
-    NewTokens,
     Prefixes,
-    block_inputs,
     empty_inputs,
     fill_features,
     fill_inputs,
-    new_tokens,
 )
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine
@@ -101,7 +97,6 @@ class DrafterStep(CachedStep):
         return (x, *self.score(x, last))
 
     def example(self, rows: int = 2, tokens: int = 5, others: int = 7) -> tuple[Tensor | None, ...]:
-        """See the base class."""
         ids, positions = example_tokens(rows, tokens)
         copies, features = None, None
         if self.decoder.copies_source:
@@ -130,8 +125,7 @@ class CachedDrafter:
     def __init__(self, model: Drafter, engine: Engine | None = None) -> None:
         self.engine = engine = engine or EagerEngine()
         model.eval()
-        self.model = model
-        self.decoder = model.decoder
+        self.model, self.decoder = model, model.decoder
         self.causal = model.decoder.causal
         self.recordable = self.causal and not model.decoder.copies_source
         """True if tensor code of fixed sizes can make its inputs."""
@@ -165,8 +159,7 @@ class CachedDrafter:
             self._table = table = self.decoder.positions(count)
         (keys_values,) = self._read_source(states)
         mask = memory_mask(encoder_out, states, self._sizes.exact)
-        copies = self.decoder.copies(encoder_out, mask, table)
-        self._memory = Memory(keys_values, mask, copies)
+        self._memory = Memory(keys_values, mask, self.decoder.copies(encoder_out, mask, table))
 
     def draft(self, prefixes: Prefixes, block_size: int) -> tuple[Tensor, SlotScores]:
         """Return states ``(rows, block_size, channels)`` of the slots after every prefix, and their
@@ -174,20 +167,19 @@ class CachedDrafter:
 
         The slots of a row see each other, but not slots that only other rows have.
         """
-        count, device = len(prefixes.new), prefixes.tokens.device
+        count, device, longest = len(prefixes.new), prefixes.tokens.device, max(prefixes.cached)
         memory, chosen, rows = self._memory, None, self._cache.rows
         if prefixes.rows is not None:
             rows = self._sizes.rows(count)
             # Padding repeats the first row.
             chosen = to_device(prefixes.rows + [0] * (rows - count), device)
             memory = memory.of(chosen)
-        if is_host(device):
-            inputs = self._inputs(prefixes, block_size, rows)
-        else:
-            inputs = self._inputs_elsewhere(prefixes, block_size, chosen)
-        new, longest = inputs.new, max(prefixes.cached)
-        rest = self._table, memory.keys_values, memory.mask, memory.copies, inputs.features
-        results = self._cache.run(self._run, longest, inputs.mask, *new, *rest, rows=chosen)
+        inputs = self._inputs(prefixes, block_size, rows)
+        if not is_host(device):
+            inputs = DrafterInputs._make(x if x is None else x.to(device) for x in inputs)
+        mask, *new, features = inputs
+        rest = self._table, memory.keys_values, memory.mask, memory.copies, features
+        results = self._cache.run(self._run, longest, mask, *new, *rest, rows=chosen)
         if self.causal:
             window = indices(max(prefixes.new), device).expand(count, -1)
             self._cache.write(window, prefixes.cached, prefixes.new, prefixes.rows)
@@ -197,44 +189,28 @@ class CachedDrafter:
         return states, self.step.score.read(*scores)
 
     def _inputs(self, prefixes: Prefixes, block_size: int, rows: int) -> DrafterInputs:
-        """Return the step's inputs, with padding."""
-        slots = self._sizes.block(max(prefixes.new), block_size)
-        width = self._cache.width(max(prefixes.cached))
-        read, channels = 0, 0
-        if self.reads_features:
-            # For an engine a sum is cheaper than writing to a part.
-            read = max(prefixes.new) if self._sizes.exact else slots
-            channels = self.step.channels
-        inputs = self._new(rows, slots, block_size, width, (read, channels), self._dtype)
-        chosen = list(range(len(prefixes.new))) if prefixes.rows is None else prefixes.rows
-        counts = np.array((prefixes.cached, prefixes.new, prefixes.slots_of(block_size), chosen))
-        arrays: Any = tuple(tensor.numpy() for tensor in inputs.new)
+        """Return the step's inputs on the host, with padding; features where they are."""
+        window, cached, padding = max(prefixes.new), prefixes.cached, self.decoder.padding + 1
+        slots, width = self._sizes.block(window, block_size), self._cache.width(max(cached))
+        # For an engine a sum is cheaper than writing to a part.
+        read = (window if self._sizes.exact else slots) * self.reads_features
+        inputs = self._new(rows, slots, block_size, width, (read, self.step.channels), self._dtype)
+        chosen = list(range(len(cached))) if prefixes.rows is None else prefixes.rows
+        counts = np.array((cached, prefixes.new, prefixes.slots_of(block_size), chosen))
+        arrays: Any = tuple(tensor.numpy() for tensor in inputs[1:-1])
         prefix = on_host(prefixes.tokens), on_host(prefixes.last)
         among = np.empty((len(chosen), slots, slots), np.bool_)
-        fill_inputs(arrays, prefix, counts, among, (self.decoder.padding + 1, self.causal))
+        fill_inputs(arrays, prefix, counts, among, (padding, self.causal))
         fill_mask(inputs.mask, counts[0], among)
-        if inputs.features is not None and prefixes.features is not None:
-            states = prefixes.features.contiguous()
-            fill_features(numbers(inputs.features), numbers(states), counts)
-        return inputs if read else inputs._replace(features=None)
-
-    def _inputs_elsewhere(
-        self, prefixes: Prefixes, block_size: int, chosen: Tensor | None
-    ) -> DrafterInputs:
-        """Return them on a device, without padding."""
-        cached, device, window = prefixes.cached, prefixes.tokens.device, max(prefixes.new)
-        rows = [cached, prefixes.new, prefixes.slots_of(block_size)]
-        begins, new, slots = to_device(rows, device).unbind()
-        index = indices(window + block_size, device)
-        is_mask, positions, block, among = block_inputs(
-            (begins, new, slots), index, block_size, self.causal
-        )
-        tokens, features = new_tokens(prefixes, positions[:, :window], chosen)
-        # A row's block comes right after its new tokens; nobody reads the slots after it.
-        tokens = F.pad(tokens, (0, block_size), value=self.decoder.padding + 1)
-        mask = mask_elsewhere(begins, self._cache.width(max(cached)), among, self._dtype)
-        made = NewTokens(tokens, is_mask, positions, block, prefixes.last)
-        return DrafterInputs(mask, made, features)
+        states = prefixes.features
+        if states is None or inputs.features is None or not read:
+            return inputs if read else inputs._replace(features=None)
+        if is_host(states.device):
+            fill_features(numbers(inputs.features), numbers(states.contiguous()), counts)
+            return inputs
+        index = to_device(chosen, states.device)[:, None]
+        positions = inputs.positions[:, :window].to(states.device)
+        return inputs._replace(features=states[index, positions])
 
     def keep(self, rows: list[int], width: int) -> None:
         """Go on with ``rows`` only, of which at most ``width`` positions are cached."""

@@ -1,4 +1,4 @@
-"""Steps that run once a source: the encoder, and the keys and values of cross-attention."""
+"""Steps that run once for a source: the encoder, and keys and values of cross-attention."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from torch import Tensor, nn
 
 from specdec_plugins.engines.engine import Engine
-from specdec_plugins.engines.sizes import Sizes
 from specdec_plugins.engines.step import SourceStep
 from specdec_plugins.host.fairseq_types import EncoderOut
 from specdec_plugins.models.layers import (
@@ -24,6 +23,7 @@ from specdec_plugins.models.layers import (
     among_themselves,
     position_table,
     positioned,
+    source_mask,
     source_memory,
 )
 
@@ -36,24 +36,30 @@ def frozen_encoder(encoder: TransformerEncoderBase, engine: Engine) -> Encode:
 
     An encoder or layer with another forward pass than fairseq's runs as it is.
     """
-    if is_stock(encoder):
-        return StockEncoder(encoder, engine)
-    return lambda tokens, lengths: encoder(tokens, src_lengths=lengths)
-
-
-def is_stock(encoder: TransformerEncoderBase) -> bool:
-    """Return whether the forward pass of an encoder, and of its layers, is fairseq's."""
-    return same_methods(encoder, TransformerEncoderBase, "forward", "forward_scriptable") and all(
+    methods = "forward", "forward_scriptable"
+    is_stock = same_methods(encoder, TransformerEncoderBase, *methods) and all(
         same_methods(layer, TransformerEncoderLayerBase, "forward", "residual_connection")
         and type(layer.self_attn) is MultiheadAttention
         and not getattr(layer.self_attn, "use_xformers", False)
         for layer in encoder.layers
     )
+    if is_stock:
+        return StockEncoder(encoder, engine)
+    return lambda tokens, lengths: encoder(tokens, src_lengths=lengths)
 
 
 def same_methods(module: nn.Module, stock: type, *methods: str) -> bool:
     """Return whether a module's methods are those of a class of fairseq's."""
     return all(getattr(type(module), name, None) is getattr(stock, name) for name in methods)
+
+
+def memory_mask(encoder_out: EncoderOut, states: Tensor, exact: bool) -> Tensor | None:
+    """Return the mask of cross-attention to the encoder's ``states``; None if sizes are exact and
+    nothing is hidden."""
+    mask = source_mask(encoder_out, states.dtype)
+    if mask is None and not exact:
+        return states.new_zeros(states.size(1), 1, 1, len(states))
+    return mask
 
 
 class StockEncoder:
@@ -62,17 +68,24 @@ class StockEncoder:
     def __init__(self, model: TransformerEncoderBase, engine: Engine) -> None:
         self.model, self._sizes = model, engine.sizes
         self._run = engine.prepare(EncoderStep(model))
+        self.recordable = same_methods(model, TransformerEncoderBase, "forward_embedding")
+        """True if :meth:`masked` embeds tokens as the model does."""
 
     def __call__(self, tokens: Tensor, lengths: Tensor) -> EncoderOut:
         """See :data:`Encode`."""
-        if not self._sizes.exact:
-            tokens = _padded(tokens, self._sizes, self.model.padding_idx)
+        exact, pad = self._sizes.exact, self.model.padding_idx
+        if not exact:
+            # Padding, and rows, none of which may be empty.
+            rows, source = tokens.shape
+            tokens = F.pad(tokens, (self._sizes.source(source) - source, 0), value=pad)
+            more = tokens[:1].expand(self._sizes.rows(rows) - rows, -1)
+            tokens = torch.cat([tokens, more])
         x, embedded = self.model.forward_embedding(tokens)
-        padding, mask = tokens.eq(self.model.padding_idx), None
+        padding, mask = tokens.eq(pad), None
         some = bool(padding.any())
         if some:
             x = x.masked_fill(padding[..., None], 0)
-        if some or not self._sizes.exact:
+        if some or not exact:
             mask = additive(~padding[:, None, None], x.dtype)
         (states,) = self._run(x, mask)
         return {
@@ -84,11 +97,6 @@ class StockEncoder:
             "src_lengths": [lengths],
         }
 
-    @property
-    def recordable(self) -> bool:
-        """True if :meth:`masked` embeds tokens as the model does."""
-        return same_methods(self.model, TransformerEncoderBase, "forward_embedding")
-
     def positions(self, length: int) -> Tensor | None:
         """See :func:`position_table`."""
         return position_table(self.model.embed_positions, length, self.model.padding_idx)
@@ -99,7 +107,7 @@ class StockEncoder:
         Args:
             visible: ``(rows, source)`` False for padding.
             mask: the same, to be added to attention scores.
-            table: of :meth:`positions`.
+            table: that of :meth:`positions`.
         """
         model = self.model
         x = model.embed_scale * model.embed_tokens(tokens)
@@ -111,13 +119,6 @@ class StockEncoder:
             x = model.quant_noise(x)
         (states,) = self._run(x * visible[..., None], mask)
         return states.transpose(0, 1)
-
-
-def _padded(tokens: Tensor, sizes: Sizes, padding: int) -> Tensor:
-    """Add padding, and rows, none of which may be empty."""
-    rows, source = tokens.shape
-    tokens = F.pad(tokens, (sizes.source(source) - source, 0), value=padding)
-    return torch.cat([tokens, tokens[:1].expand(sizes.rows(rows) - rows, -1)])
 
 
 class EncoderStep(SourceStep):

@@ -8,12 +8,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.kernels import Bools, Floating, Ints, compiled, indices
+from specdec_plugins.decoding.kernels import Bools, Floating, Ints, compiled
 
 
 @dataclass(frozen=True)
 class Prefixes:
-    """The prefixes that blocks are to follow, one a row."""
+    """The prefixes that blocks are to follow, one for each row."""
 
     tokens: Tensor
     """``(rows, n)`` prefixes of all rows of the batch, then padding."""
@@ -21,7 +21,7 @@ class Prefixes:
     """The number of last tokens of each prefix that the drafter has not cached; all of them if it
     is bidirectional."""
     lengths: list[int]
-    """Prefix lengths p."""
+    """Prefix lengths."""
     last: Tensor
     """``(rows,)`` the token before each block."""
     features: Tensor | None
@@ -42,57 +42,16 @@ class Prefixes:
         return [block_size] * len(self.new) if self.slots is None else self.slots
 
 
-class NewTokens(NamedTuple):
-    """New tokens, as inputs of a drafter's step."""
+class DrafterInputs(NamedTuple):
+    """Inputs of a drafter's step that depend on new tokens: its mask, then those of its ``run``."""
 
+    mask: Tensor
     tokens: Tensor
     is_mask: Tensor
     positions: Tensor
     block: Tensor
     last: Tensor
-
-
-class DrafterInputs(NamedTuple):
-    """Inputs of a step that depend on new tokens."""
-
-    mask: Tensor
-    new: NewTokens
     features: Tensor | None
-    """``(rows, n, channels)`` of the first n slots; None for a drafter that reads none."""
-
-
-def new_tokens(
-    prefixes: Prefixes, positions: Tensor, chosen: Tensor | None
-) -> tuple[Tensor, Tensor | None]:
-    """Return the tokens of prefixes at ``positions`` ``(rows, window)``, and the verifier's states.
-
-    ``chosen``: ``(rows,)`` rows of the batch; None: all.
-    """
-    tokens, features = prefixes.tokens, prefixes.features
-    row = (indices(len(tokens), tokens.device) if chosen is None else chosen)[:, None]
-    return tokens[row, positions], None if features is None else features[row, positions]
-
-
-def block_inputs(
-    counts: tuple[Tensor, Tensor, Tensor | int],
-    index: Tensor,
-    block_size: int,
-    causal: bool = True,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return ``is_mask``, positions and block of :class:`NewTokens`, and ``(rows, n, n)`` the new
-    tokens that each sees.
-
-    Args:
-        counts: ``(rows,)`` each: tokens of each prefix that are cached, and that are new; and
-            slots of each row's block, which follows them.
-        index: ``(n,)`` 0, 1, 2, …
-        causal: tokens of a prefix do not see those after them.
-    """
-    cached, new, slots = counts
-    is_mask, end = index >= new[:, None], (new + slots)[:, None]
-    seen = torch.where(is_mask, end, index + 1) if causal else end
-    block = new[:, None] + index[:block_size]
-    return is_mask, cached[:, None] + index, block, index < seen[..., None]
 
 
 def empty_inputs(
@@ -101,15 +60,33 @@ def empty_inputs(
     """Return buffers of so many slots, the last ``block`` of which are the block's; ``read``: slots
     and channels of features."""
     tokens, positions = torch.zeros(2, rows, slots, dtype=torch.long)
-    new = NewTokens(
+    return DrafterInputs(
+        torch.empty(rows, 1, slots, width + slots, dtype=dtype),
         tokens,
         torch.zeros(rows, slots, dtype=torch.bool),
         positions,
         torch.zeros(rows, block, dtype=torch.long),
         torch.zeros(rows, dtype=torch.long),
+        torch.zeros(rows, *read, dtype=dtype),
     )
-    mask = torch.empty(rows, 1, slots, width + slots, dtype=dtype)
-    return DrafterInputs(mask, new, torch.zeros(rows, *read, dtype=dtype))
+
+
+def block_inputs(
+    counts: tuple[Tensor, Tensor, int], index: Tensor, block_size: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return ``is_mask``, positions and block of a causal drafter's inputs, and ``(rows, n, n)``
+    the new tokens that each sees, by tensor code.
+
+    Args:
+        counts: ``(rows,)`` tokens of each prefix that are cached, and that are new; and slots of
+            the block, which follows them.
+        index: ``(n,)`` 0, 1, 2, …
+    """
+    cached, new, slots = counts
+    is_mask, end = index >= new[:, None], (new + slots)[:, None]
+    seen = torch.where(is_mask, end, index + 1)
+    block = new[:, None] + index[:block_size]
+    return is_mask, cached[:, None] + index, block, index < seen[..., None]
 
 
 @compiled
@@ -120,9 +97,10 @@ def fill_inputs(
     among: Bools,
     about: tuple[int, bool],
 ) -> None:
-    """
+    """Fill in a step's inputs.
+
     Args:
-        inputs: of a step: those of :class:`NewTokens`, with padding.
+        inputs: ``tokens`` to ``last`` of :class:`DrafterInputs`, with padding.
         prefix: prefixes ``(rows, n)`` of all rows of the batch; the token before each block.
         counts: ``(4, rows)`` each row's cached and new tokens, slots of its block, and its index in
             the batch.

@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import TransformerModelBase
+from fairseq.models.transformer.transformer_decoder import TransformerDecoderBase
+from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor
 
 from specdec_plugins.decoding.drafts import Draft
-from specdec_plugins.decoding.kernels import Ints, compiled, is_host, on_host, to_device
-from specdec_plugins.decoding.steps.cache import KVCache, Reused
+from specdec_plugins.decoding.kernels import Ints, compiled, is_host, on_host
+from specdec_plugins.decoding.steps.cache import KVCache, Reused, fill_mask
 from specdec_plugins.decoding.steps.encoder import (
     MemoryStep,
     all_projections,
     example_memory,
     example_tokens,
     frozen_encoder,
-)
-from specdec_plugins.decoding.steps.mask import (
-    fill_mask,
-    mask_elsewhere,
     memory_mask,
-    needs_mask,
+    same_methods,
 )
-from specdec_plugins.decoding.steps.supported import check_supported
 from specdec_plugins.engines.eager import EagerEngine
 from specdec_plugins.engines.engine import Engine
 from specdec_plugins.engines.step import CachedStep
+from specdec_plugins.files.errors import UnsupportedModelError
 from specdec_plugins.host.fairseq_types import EncoderOut
 from specdec_plugins.models.layers import (
     Attend,
@@ -43,17 +42,49 @@ from specdec_plugins.models.layers import (
 from specdec_plugins.models.rows import keep_rows
 
 
+def check_supported(model: BaseFairseqModel) -> None:
+    """
+    Raises:
+        UnsupportedModelError: names what a verifier's step does not reproduce exactly.
+    """
+    for fault in _faults(model):
+        supported = "the verifier must be a fairseq `transformer` (encoder-decoder)"
+        raise UnsupportedModelError(f"{fault}; {supported}")
+
+
+def _faults(model: BaseFairseqModel) -> Iterator[str]:
+    decoder = getattr(model, "decoder", None)
+    if not (
+        isinstance(model, TransformerModelBase) and isinstance(decoder, TransformerDecoderBase)
+    ):
+        yield f"{type(model).__name__}: not supported"
+        return
+    passes = ("forward", "extract_features", "extract_features_scriptable", "output_layer")
+    stock = [same_methods(decoder, TransformerDecoderBase, *passes)]
+    methods = ("forward", "residual_connection")
+    stock += [same_methods(x, TransformerDecoderLayerBase, *methods) for x in decoder.layers]
+    for module, is_stock in zip((decoder, *decoder.layers), stock):
+        if not is_stock:
+            yield f"{type(module).__name__}: has a forward pass of its own"
+    if decoder.adaptive_softmax is not None:
+        yield "--adaptive-softmax-cutoff: not supported"
+    if decoder.cross_self_attention:
+        yield "--cross-self-attention: not supported"
+    for layer in decoder.layers:
+        if getattr(layer, "encoder_attn", None) is None:
+            yield "--no-cross-attention: not supported"
+        for name in ("attn_ln", "c_attn", "ffn_layernorm", "w_resid"):
+            if getattr(layer, name, None) is not None:
+                yield f"{name} (NormFormer): not supported"
+
+
 class VerifierStep(CachedStep):
     """Logits after each of several new tokens."""
 
     transient = 3
     memory_at = 3
 
-    def __init__(
-        self,
-        model: TransformerModelBase,
-        feature_layers: Collection[int] = (),
-    ) -> None:
+    def __init__(self, model: TransformerModelBase, feature_layers: Collection[int] = ()) -> None:
         """
         Raises:
             UnsupportedModelError: a model that cannot be run exactly.
@@ -81,7 +112,7 @@ class VerifierStep(CachedStep):
 
         Args:
             table: ``(length, channels)`` embeddings of positions; None: there are none.
-            memory: as :class:`MemoryStep` made it, or as a pair for each layer.
+            memory: that of :class:`MemoryStep`, or a pair for each layer.
             memory_mask: added to the scores of cross-attention.
 
         Returns:
@@ -109,21 +140,17 @@ class VerifierStep(CachedStep):
             x = decoder.project_out_dim(x)
         logits = self._project(x)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        return logits, with_layers(x, inner), log_sum_exp(logits)
+        if is_host(logits.device):
+            normalisers = logits.logsumexp(-1)
+        else:
+            # On a GPU two kernels in place of eight.
+            normalisers = logits[..., 0] - logits.log_softmax(-1)[..., 0]
+        return logits, with_layers(x, inner), normalisers
 
     def example(self, rows: int = 2, tokens: int = 5, others: int = 7) -> tuple[Tensor | None, ...]:
-        """See the base class."""
         decoder = self.decoder
         table = position_table(decoder.embed_positions, others + 2, decoder.padding_idx)
         return (*example_tokens(rows, tokens), table, *example_memory(self.layers, rows, others))
-
-
-def log_sum_exp(logits: Tensor) -> Tensor:
-    """Return ``(…)`` the logarithm of the summed exponentials of ``(…, vocab)``."""
-    if is_host(logits.device):
-        return logits.logsumexp(-1)
-    # On a GPU two kernels in place of eight.
-    return logits[..., 0] - logits.log_softmax(-1)[..., 0]
 
 
 class Scored(NamedTuple):
@@ -152,8 +179,7 @@ class CachedVerifier:
             UnsupportedModelError: a model that cannot be run exactly.
         """
         engine = engine or EagerEngine()
-        self.model = model
-        self.padding = padding
+        self.model, self.padding = model, padding
         self.step = VerifierStep(model, feature_layers)
         self._run = engine.prepare(self.step)
         self._read_source = engine.prepare(MemoryStep(self.step.layers))
@@ -182,37 +208,32 @@ class CachedVerifier:
             last: ``(rows,)`` the last committed token, EOS at the start.
             lengths: committed tokens of each row, which are cached.
         """
-        new = draft.tokens.size(1) + 1
-        inputs = self._inputs if is_host(last.device) else self._inputs_elsewhere
-        mask, tokens, positions = inputs(last, draft, lengths)
+        new, longest, device = draft.tokens.size(1) + 1, max(lengths), last.device
+        mask, tokens, positions = self._inputs(last, draft, lengths)
+        if not is_host(device):
+            mask = None if mask is None else mask.to(device)
+            tokens, positions = tokens.to(device), positions.to(device)
         rest = self._table, self._memory, self._memory_mask
-        results = self._cache.run(self._run, max(lengths), mask, tokens, positions, *rest)
+        results = self._cache.run(self._run, longest, mask, tokens, positions, *rest)
         if tokens.shape != (len(lengths), new):
             results = tuple(result[: len(lengths), :new] for result in results)
         return Scored(*results)
 
-    def _inputs(self, last: Tensor, draft: Draft, lengths: list[int]) -> Inputs:
-        """Return mask, tokens and positions, with padding."""
-        new, cached = draft.tokens.size(1) + 1, np.array(lengths)
+    def _inputs(
+        self, last: Tensor, draft: Draft, lengths: list[int]
+    ) -> tuple[Tensor | None, Tensor, Tensor]:
+        """Return mask, tokens and positions on the host, with padding."""
+        new, cached, exact = draft.tokens.size(1) + 1, np.array(lengths), self._sizes.exact
         rows, slots = self._cache.rows, self._sizes.slots(new)
         tokens, positions = self._new(rows, slots)
         depths = on_host(draft.depths).reshape(-1, new)
         drafted = on_host(last), on_host(draft.tokens)
         _fill(tokens.numpy(), positions.numpy(), drafted, depths, cached)
         width, mask = self._cache.width(max(lengths)), None
-        if needs_mask(lengths, slots, width, self._sizes.exact):
+        if not exact or slots > 1 or min(lengths) < width:
             mask = self._mask(rows, slots, width, self._dtype)
             fill_mask(mask, cached, on_host(draft.ancestors).reshape(-1, new, new))
         return mask, tokens, positions
-
-    def _inputs_elsewhere(self, last: Tensor, draft: Draft, lengths: list[int]) -> Inputs:
-        """Return them on a device, without padding."""
-        cached = to_device(lengths, last.device)
-        tokens = torch.cat([last[:, None], draft.tokens], dim=1)
-        width, mask = self._cache.width(max(lengths)), None
-        if needs_mask(lengths, tokens.size(1), width, self._sizes.exact):
-            mask = mask_elsewhere(cached, width, draft.ancestors, self._dtype)
-        return mask, tokens, cached[:, None] + draft.depths
 
     def commit(self, sources: Tensor, counts: list[int], lengths: list[int]) -> None:
         """Cache some of the tokens that were read last.
@@ -230,9 +251,6 @@ class CachedVerifier:
         self._memory = keep_rows(self._memory, rows, 2, count)
         if self._memory_mask is not None:
             self._memory_mask = keep_rows(self._memory_mask, rows, 0, count)
-
-
-Inputs = tuple[Tensor | None, Tensor, Tensor]
 
 
 def _new(rows: int, slots: int) -> tuple[Tensor, Tensor]:

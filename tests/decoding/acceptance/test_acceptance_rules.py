@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from argparse import Namespace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from specdec_plugins.decoding.acceptance import (
     Verification,
     choose_rule,
 )
-from specdec_plugins.decoding.acceptance.sampling import Proposal, Sampling
+from specdec_plugins.decoding.acceptance.sampling import Proposal
 from specdec_plugins.decoding.drafts import ChainDraft, DrawnDraft
 from specdec_plugins.decoding.limits import COLDEST
 
@@ -62,9 +63,13 @@ def a_rule(beta: int, tau: float) -> AcceptanceRule:
 
 def accept(rule: AcceptanceRule, step: Step) -> list[int]:
     """How many tokens are accepted of every row's draft, all of which is its own."""
-    verification, drafted = step
-    whole = torch.full((len(drafted),), drafted.size(1))
-    return rule.accept_chain(verification, drafted, whole, None).accepted
+    return chain(step[1]).accept(rule, step[0], None).accepted
+
+
+def chain(drafted: Tensor, lengths: list[int] | None = None) -> ChainDraft:
+    rows, slots = drafted.shape
+    verified = torch.tensor([slots] * rows if lengths is None else lengths)
+    return replace(ChainDraft.of(drafted), lengths=verified)
 
 
 def reference(
@@ -100,7 +105,7 @@ def test_what_is_committed_is_that_of_the_loop(
     rows, slots = drafted.shape
     some = st.lists(st.integers(0, slots), min_size=rows, max_size=rows)
     lengths, room = data.draw(some), data.draw(st.none() | some)
-    accepted = a_rule(beta, tau).accept_chain(verification, drafted, torch.tensor(lengths), room)
+    accepted = chain(drafted, lengths).accept(a_rule(beta, tau), verification, room)
     scores = verification.log_probabilities.tolist()
     for row, counts in enumerate(zip(*counts_of(accepted))):
         own, limit = drafted[row, : lengths[row]].tolist(), INF if room is None else room[row]
@@ -195,11 +200,10 @@ def test_sampling_commits_what_is_sure(
     if drawn:
         sure = torch.ones(1, len(draft))
         proposal = Proposal(drafted[..., None], sure[..., None], sure)
-        whole = ChainDraft.of(drafted)
-        fields = {**vars(whole), "lengths": torch.tensor([length])}
+        fields = vars(chain(drafted, [length]))
         accepted = DrawnDraft(**fields, proposal=proposal).accept(rule, verification, room)
     else:
-        accepted = rule.accept_chain(verification, drafted, torch.tensor([length]), room)
+        accepted = chain(drafted, [length]).accept(rule, verification, room)
     assert committed(accepted) == tokens
     assert (accepted.committed, accepted.accepted) == ([len(tokens)], [count])
     assert (accepted.verified, accepted.last) == ([length], [tokens[-1]])
@@ -258,15 +262,15 @@ SAMPLED = {"sampling": True, "sampling_topk": -1, "sampling_topp": -1.0}
         ({"beta": 1, "tau": 3.0}, StrictRule(), "strict"),
         ({"beta": 3, "tau": 1.0}, RelaxedRule(3, 1.0), "relaxed (beta 3, tau 1.0)"),
         (SAMPLED, SamplingRule(), "sampling"),
-        ({"sampling": True, "sampling_topk": 3}, SamplingRule(Sampling(3)), "sampling (top 3)"),
+        ({"sampling": True, "sampling_topk": 3}, SamplingRule(3), "sampling (top 3)"),
         (
             {"sampling": True, "sampling_topp": 0.9},
-            SamplingRule(Sampling(topp=0.9)),
+            SamplingRule(sampling_topp=0.9),
             "sampling (top 0.9 of probability)",
         ),
         (
             {"sampling": True, "sampling_topk": 3, "sampling_topp": 0.5},
-            SamplingRule(Sampling(3, 0.5)),
+            SamplingRule(3, 0.5),
             "sampling (top 3, then top 0.5 of probability)",
         ),
     ],
@@ -283,9 +287,9 @@ def test_flags_of_a_rule() -> None:
     assert StrictRule().flags == "--beta 1 --tau 0.0"
     assert RelaxedRule(3, 1.0).flags == "--beta 3 --tau 1.0"
     assert SamplingRule().flags == "--sampling"
-    assert SamplingRule(Sampling(topk=3)).flags == "--sampling --sampling-topk 3"
-    assert SamplingRule(Sampling(topp=0.9)).flags == "--sampling --sampling-topp 0.9"
-    both = SamplingRule(Sampling(3, 0.9))
+    assert SamplingRule(sampling_topk=3).flags == "--sampling --sampling-topk 3"
+    assert SamplingRule(sampling_topp=0.9).flags == "--sampling --sampling-topp 0.9"
+    both = SamplingRule(3, 0.9)
     assert both.flags == "--sampling --sampling-topk 3 --sampling-topp 0.9"
 
 

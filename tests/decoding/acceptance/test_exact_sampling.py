@@ -25,7 +25,6 @@ from torch import Tensor
 from specdec_plugins.decoding import drafting
 from specdec_plugins.decoding import generator as generator_module
 from specdec_plugins.decoding.acceptance import SamplingRule, rules, sampling
-from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers.base import Controller
 from specdec_plugins.decoding.controllers.simple import (
@@ -53,8 +52,8 @@ HEAD = ScriptedHead(lambda states, probabilities: torch.where(probabilities > 0.
 """Two slots take as long as a step that verifies nothing: those that survive with less than half
 are not verified."""
 LATTICE = SlotLogits.lattice
-ALL, TOP_K, TOP_P = Sampling(), Sampling(topk=2), Sampling(topp=0.7)
-BOTH = Sampling(topk=3, topp=0.8)
+ALL, TOP_K, TOP_P = SamplingRule(), SamplingRule(sampling_topk=2), SamplingRule(sampling_topp=0.7)
+BOTH = SamplingRule(sampling_topk=3, sampling_topp=0.8)
 
 
 class Chance:
@@ -175,7 +174,7 @@ def leviathan(p: float, q: float) -> float:
 
 def enumerate_outputs(
     options: Controller,
-    how: Sampling = ALL,
+    how: SamplingRule = ALL,
     temperature: float = 1.0,
     *,
     drafter: str = "causal",
@@ -192,7 +191,7 @@ def enumerate_outputs(
     """
     limits, rule = (
         GenerationLimits(max_len_b=length, temperature=temperature, repetition_penalty=penalty),
-        SamplingRule(how),
+        how,
     )
     head, statistics = HEAD if options.asks_head else None, DecodingStatistics()
     found: dict[Output, float] = defaultdict(float)
@@ -202,7 +201,7 @@ def enumerate_outputs(
                 patches.setattr(kind, "lattice", lambda self: three_in_double(lattice_of(self)))
         if chosen:
             patches.setattr(
-                generator_module, "DrawnDrafting", lambda cached, *_: ChainDrafting(cached, True)
+                generator_module, "DrawnDrafting", lambda *given: ChainDrafting(*given[:2], True)
             )
         generator = build_generator(
             VERIFIER,
@@ -289,7 +288,7 @@ def test_every_output_has_the_verifiers_probability(
     draws=[(TOP_K, 1.3), (TOP_P, 0.8), (BOTH, 0.9)],
 )
 def test_temperature_top_k_and_top_p(
-    drafts: tuple[Controller, bool], draws: tuple[Sampling, float]
+    drafts: tuple[Controller, bool], draws: tuple[SamplingRule, float]
 ) -> None:
     """Every controller has both at once in :func:`test_with_a_repetition_penalty`, too."""
     (options, chosen), (how, temperature) = drafts, draws

@@ -20,7 +20,6 @@ from scripted import ScriptedHead
 from tiny_vocabulary import DICTIONARY, DRAFTERS, VERIFIER, Output, distribution, sample_of
 
 from specdec_plugins.decoding.acceptance import SamplingRule
-from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers.base import CONTROLLERS, Controller
 from specdec_plugins.decoding.controllers.oracle import Oracle
@@ -37,7 +36,7 @@ HEAD = ScriptedHead(lambda states, probabilities: probabilities)
 
 
 def sampled(options: Controller) -> SpeculativeGenerator:
-    rule, drafter = SamplingRule(Sampling()), DRAFTERS["causal"]
+    rule, drafter = SamplingRule(), DRAFTERS["causal"]
     return build_generator(
         VERIFIER, drafter, DICTIONARY, rule=rule, limits=LIMITS, controller=options, head=HEAD
     )
@@ -51,7 +50,7 @@ def outputs_of(generator: Any, rows: int = ROWS, at_once: int = 500) -> list[Out
     ]
 
 
-def fit(outputs: list[Output], sampling: Sampling) -> float:
+def fit(outputs: list[Output], sampling: SamplingRule) -> float:
     """The p-value of outputs under the verifier's distribution."""
     expected = distribution(LENGTH, 1.0, sampling)
     assert set(outputs) <= set(expected)
@@ -59,15 +58,15 @@ def fit(outputs: list[Output], sampling: Sampling) -> float:
     return p_value(counts, len(outputs) * torch.tensor(list(expected.values())))
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(topk=2), Sampling(topp=0.7)])
-def test_the_distribution_is_stock_samplings(sampling: Sampling) -> None:
+@pytest.mark.parametrize("sampling", [SamplingRule(), SamplingRule(2), SamplingRule(-1, 0.7)])
+def test_the_distribution_is_stock_samplings(sampling: SamplingRule) -> None:
     torch.manual_seed(7)
     stock = SequenceGenerator(
         [VERIFIER],
         DICTIONARY,
         beam_size=1,
         max_len_b=LENGTH,
-        search_strategy=StockSampling(DICTIONARY, sampling.topk, sampling.topp),
+        search_strategy=StockSampling(DICTIONARY, sampling.sampling_topk, sampling.sampling_topp),
     )
     assert fit(outputs_of(stock, ROWS // 2), sampling) > 1e-3
 
@@ -83,7 +82,7 @@ def test_the_distribution_is_stock_samplings(sampling: Sampling) -> None:
 def test_output_is_distributed_as_the_verifiers(options: Controller) -> None:
     torch.manual_seed(5)
     generator = sampled(options)
-    assert fit(outputs_of(generator), Sampling()) > 1e-3
+    assert fit(outputs_of(generator), SamplingRule()) > 1e-3
     assert generator.statistics.accepted_tokens > 100
 
 

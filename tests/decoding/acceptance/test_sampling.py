@@ -16,9 +16,9 @@ from fairseq.search import Sampling as StockSampling
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specdec_plugins.decoding.acceptance import SamplingRule
 from specdec_plugins.decoding.acceptance.sampling import (
     Proposal,
-    Sampling,
     draw,
     log_probabilities,
     speculative_sampling,
@@ -50,7 +50,7 @@ def random_lprobs(vocabulary: int, seed: int, *shape: int) -> torch.Tensor:
 @given(seed=st.integers(0, 99), k=st.integers(1, 12))
 def test_top_k(seed: int, k: int) -> None:
     lprobs = random_lprobs(9, seed, 3)
-    found = Sampling(topk=k).probabilities(lprobs)
+    found = SamplingRule(sampling_topk=k).probabilities(lprobs)
     best = lprobs.exp().topk(min(k, 9)).values
     assert (found > 0).sum(-1).tolist() == [min(k, 9)] * 3
     torch.testing.assert_close(found.topk(min(k, 9)).values, best / best.sum(-1, keepdim=True))
@@ -66,7 +66,7 @@ def test_top_p_is_fairseqs(seed: int, topp: float, banned: bool) -> None:
     trimmed, tokens = stock._sample_topp(lprobs[:, None].clone())
     expected = torch.zeros_like(lprobs).scatter_add(-1, tokens[:, 0], trimmed[:, 0])
     expected = expected / expected.sum(-1, keepdim=True)
-    torch.testing.assert_close(Sampling(topp=topp).probabilities(lprobs), expected)
+    torch.testing.assert_close(SamplingRule(sampling_topp=topp).probabilities(lprobs), expected)
 
 
 @given(
@@ -87,24 +87,24 @@ def test_top_k_then_top_p_of_what_is_left(seed: int, k: int, topp: float, banned
     expected = torch.zeros(9, dtype=torch.float64)
     for token, p in kept.items():
         expected[token] = p / math.fsum(kept.values())
-    found = Sampling(k, topp).probabilities(lprobs)
+    found = SamplingRule(k, topp).probabilities(lprobs)
     torch.testing.assert_close(found, expected)
-    first = Sampling(topk=k).probabilities(lprobs)
-    torch.testing.assert_close(found, Sampling(topp=topp).probabilities(first.log()))
+    first = SamplingRule(sampling_topk=k).probabilities(lprobs)
+    torch.testing.assert_close(found, SamplingRule(sampling_topp=topp).probabilities(first.log()))
 
 
-@pytest.mark.parametrize("settings", [{}, {"topk": 0}, {"topp": 0.0}, {"topk": -3, "topp": -2.0}])
-def test_what_stands_for_all(settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize("settings", [(), (0,), (-1, 0.0), (-3, -2.0)])
+def test_what_stands_for_all(settings: tuple[Any, ...]) -> None:
     """As in fairseq."""
     lprobs = random_lprobs(7, 0, 2, 3)
-    torch.testing.assert_close(Sampling(**settings).probabilities(lprobs), lprobs.exp())
-    assert str(Sampling(**settings)) == "sampling"
+    torch.testing.assert_close(SamplingRule(*settings).probabilities(lprobs), lprobs.exp())
+    assert str(SamplingRule(*settings)) == "sampling"
 
 
 def test_a_whole_is_all() -> None:
     """Though the sum of all before it is, rounded, reached before the last."""
     lprobs = torch.tensor([0.0, -30.0, -30.0]).log_softmax(-1)
-    assert (Sampling(topp=1.0).probabilities(lprobs) > 0).all()
+    assert (SamplingRule(sampling_topp=1.0).probabilities(lprobs) > 0).all()
 
 
 def test_draw() -> None:

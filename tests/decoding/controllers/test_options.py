@@ -36,7 +36,6 @@ from specdec_plugins.engines.sizes import PaddedSizes
         ({"controller": "confidence", "confidence_threshold": 1.5}, "--confidence-threshold 1.5"),
         ({"controller": "confidence", "confidence_threshold": float("nan")}, "nan"),
         ({"controller": "acceptance-head", "stop_threshold": -0.1}, "--stop-threshold -0.1"),
-        ({"controller": "heuristic", "min_draft": 3, "max_draft": 2}, "--min-draft 3"),
         ({"controller": "constant", "max_draft": 0}, "--max-draft 0"),
         ({"controller": "tree", "tree_nodes": 1025}, "--tree-nodes 1025"),
         ({"controller": "auto", "redraft_below": -0.5}, "--redraft-below -0.5"),
@@ -48,7 +47,13 @@ def test_what_cannot_be_is_named(given: dict[str, Any], flag: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [Constant(max_draft=5), Constant(min_draft=5), AcceptanceHeadController()]
+    "options",
+    [
+        Constant(max_draft=5),
+        Constant(min_draft=5),
+        Constant(min_draft=3, max_draft=2),
+        AcceptanceHeadController(),
+    ],
 )
 def test_what_does_not_fit_the_drafter_is_refused(options: Any) -> None:
     with pytest.raises(ValueError, match=r"block size, 4|no acceptance head"):

@@ -112,7 +112,6 @@ class TestThreshold:
         # out loses 1 of 2 good ones.
         mixed = [(0.9, True), (0.2, True), (0.5, False), (0.4, False), (0.1, False)]
         assert best_threshold(mixed, 0.4) == 0.2
-        assert best_threshold(mixed, 0.4, weight=1.0) == 0.9
 
     @given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=12))
     def test_brute_force(self, slots: list[tuple[int, bool]]) -> None:

@@ -86,14 +86,12 @@ def test_the_most_probable_ways(rows: int, slots: int, width: int, nodes: int, s
     tokens = tree.tokens
     assert tokens.shape == (rows, nodes)
     assert (tree.drafted, tree.called) == ([nodes] * rows, [True] * rows)
-    assert torch.equal(tree.parents, torch.from_numpy(tree.host_parents))
-    assert torch.equal(tokens, torch.from_numpy(tree.host_tokens))
     for row in range(rows):
         known = ways_of(lattice, row)
         count = min(nodes, len(known))
         ways = ways_in(tree, row)
         found = ways[:count]
-        assert all(parent <= node for node, parent in enumerate(tree.parents[row, :count].tolist()))
+        assert all(parent <= node for node, parent in enumerate(tree.after[row, :count].tolist()))
         assert len(set(found)) == count
         scores = [known[way] for way in found]
         expected = sorted(known.values(), reverse=True)[:count]
@@ -115,7 +113,7 @@ def test_the_greedy_way_of_a_sure_drafter() -> None:
     sure = Lattice(lattice.candidates, 50 * lattice.first, 50 * lattice.following)
     tree = grow_tree(sure, 6)
     assert tree.tokens.tolist() == sure.tokens(sure.greedy()).tolist()
-    assert tree.parents.tolist() == [[0, 1, 2, 3, 4, 5]]
+    assert tree.after.tolist() == [[0, 1, 2, 3, 4, 5]]
 
 
 def test_equally_probable_tokens_come_in_their_order() -> None:
@@ -134,7 +132,7 @@ def part_of(lattice: Lattice, row: int) -> Lattice:
 
 def same_trees(found: TreeDraft, expected: TreeDraft, row: int) -> None:
     """A row of trees, and a tree of one row."""
-    for name in ("tokens", "depths", "ancestors", "parents"):
+    for name in ("tokens", "depths", "ancestors", "after"):
         assert torch.equal(getattr(found, name)[row], getattr(expected, name)[0])
     assert found.parents_of(row) == expected.parents_of(0)
     assert found.chances()[row] == pytest.approx(expected.chances()[0])

@@ -21,7 +21,6 @@ from specdec_plugins.decoding.acceptance import (
     SamplingRule,
     StrictRule,
 )
-from specdec_plugins.decoding.acceptance.sampling import Sampling
 from specdec_plugins.decoding.build import build_generator
 from specdec_plugins.decoding.controllers.simple import Confidence, Constant, NoDrafts, Tree
 from specdec_plugins.decoding.generator import SpeculativeGenerator
@@ -146,7 +145,7 @@ def test_so_do_many_that_run_no_python(**case: Any) -> None:
 @pytest.mark.parametrize("controller", ["none", "constant", "tree"])
 def test_sampling_draws_the_same_numbers(controller: str, record: Engine) -> None:
     """One row at a time, of which both loops draw in the same order."""
-    given: Any = "causal, all shared", controller, SamplingRule(Sampling(8, 0.9))
+    given: Any = "causal, all shared", controller, SamplingRule(8, 0.9)
     pair = [make(engine, *given, max_len_b=12) for engine in (record, EAGER)]
     pair[0].generate([], make_batch([4]))  # To record draws, too.
     outputs = []

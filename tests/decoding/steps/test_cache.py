@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from conftest import examples
@@ -12,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from specdec_plugins.decoding.steps.cache import KVCache
+from specdec_plugins.decoding.steps.cache import KVCache, fill_mask, mask_by_tensors
 from specdec_plugins.engines.sizes import PaddedSizes, Sizes
+from specdec_plugins.models.layers import lowest
 from specdec_plugins.models.rows import unfinished
 
 LAYERS, HEADS, DIM = 2, 2, 3
@@ -129,3 +131,39 @@ def test_rows_that_stay_are_not_moved(sizes: Sizes) -> None:
     before, after = handed
     assert after.size(2) == 3
     assert after.data_ptr() == before.data_ptr()
+
+
+@given(
+    cached=st.lists(st.integers(0, 9), min_size=1, max_size=4),
+    new=st.integers(1, 6),
+    beyond=st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 4)),
+    alike=st.booleans(),
+    dtype=st.sampled_from([torch.float64, torch.float32, torch.bfloat16]),
+    seed=st.integers(0, 99),
+)
+def test_a_mask_slot_by_slot(
+    cached: list[int],
+    new: int,
+    beyond: tuple[int, int, int],
+    alike: bool,
+    dtype: torch.dtype,
+    seed: int,
+) -> None:
+    torch.manual_seed(seed)
+    rows, slots, width = len(cached) + beyond[0], new + beyond[1], max(cached) + beyond[2]
+    among = torch.rand(1 if alike else len(cached), new, new) < 0.5
+    mask = torch.full((rows, 1, slots, width + slots), torch.nan, dtype=dtype)
+    fill_mask(mask, np.array(cached), among.numpy())
+    assert set(mask.unique().tolist()) <= {0.0, lowest(dtype)}
+    for row in range(rows):
+        for slot in range(slots):
+            seen = (mask[row, 0, slot] == 0).tolist()
+            if row >= len(cached) or slot >= new:
+                assert all(seen)
+                continue
+            expected = [place < cached[row] for place in range(width)]
+            expected += [*among[0 if alike else row, slot].tolist(), *[False] * (slots - new)]
+            assert seen == expected
+    if (rows, slots) == (len(cached), new):
+        other = mask_by_tensors(torch.tensor(cached), width, among[0] if alike else among, dtype)
+        assert torch.equal(other, mask)

@@ -1,12 +1,9 @@
-"""Padded steps give what steps that are handed exactly what there is give; so does what is handed
-off the host, which is tried on it here."""
+"""Padded steps give what steps of exact sizes give."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -16,9 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from padded import PADDED
 
-from specdec_plugins.decoding.steps import cache
-from specdec_plugins.decoding.steps import drafter as drafter_module
-from specdec_plugins.decoding.steps import verifier as verifier_module
 from specdec_plugins.decoding.steps.drafter import CachedDrafter
 from specdec_plugins.decoding.steps.prefixes import Prefixes
 from specdec_plugins.decoding.steps.verifier import CachedVerifier
@@ -31,29 +25,9 @@ ENGINES: tuple[EagerEngine, EagerEngine] = (EagerEngine("float64"), PADDED)
 pytestmark = pytest.mark.usefixtures("exact_softmax")
 
 
-class OffHost:
-    """A verifier or a drafter, every call of which is made as if it were not on the host."""
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._model, name)
-        if name not in ("score", "draft", "commit"):
-            return found
-
-        def call(*given: Any) -> Any:
-            with ExitStack() as stack:
-                for module in (cache, drafter_module, verifier_module):
-                    stack.enter_context(patch.object(module, "is_host", lambda device: False))
-                return found(*given)
-
-        return call
-
-
-def pair(make: Any, elsewhere: bool) -> list[Any]:
+def pair(make: Any) -> list[Any]:
     """Of the reference, and what is compared with it."""
-    return [make(ENGINES[0]), OffHost(make(ENGINES[0])) if elsewhere else make(ENGINES[1])]
+    return [make(engine) for engine in ENGINES]
 
 
 def draft(rows: int, nodes: int, alike: bool) -> Any:
@@ -74,15 +48,12 @@ def draft(rows: int, nodes: int, alike: bool) -> Any:
 @given(
     lengths=st.lists(st.integers(1, 20), min_size=1, max_size=5),
     steps=st.lists(st.tuples(st.integers(0, 11), st.booleans()), min_size=1, max_size=4),
-    elsewhere=st.booleans(),
     seed=st.integers(0, 999),
 )
-def test_a_verifier(
-    lengths: list[int], steps: list[tuple[int, bool]], elsewhere: bool, seed: int
-) -> None:
+def test_a_verifier(lengths: list[int], steps: list[tuple[int, bool]], seed: int) -> None:
     torch.manual_seed(seed)
     batch, rows = make_batch(lengths, seed=seed)["net_input"], len(lengths)
-    both = pair(lambda engine: CachedVerifier(verifier(), PAD, engine), elsewhere)
+    both = pair(lambda engine: CachedVerifier(verifier(), PAD, engine))
     for one in both:
         one.start(one.encode(batch["src_tokens"], batch["src_lengths"]), CAPACITY)
     counts = [0] * rows
@@ -110,7 +81,6 @@ def test_a_verifier(
     lengths=st.lists(st.integers(1, 20), min_size=1, max_size=5),
     steps=st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size=1, max_size=4),
     some=st.booleans(),
-    elsewhere=st.booleans(),
     seed=st.integers(0, 999),
 )
 def test_a_drafter(
@@ -118,14 +88,13 @@ def test_a_drafter(
     lengths: list[int],
     steps: list[tuple[int, bool]],
     some: bool,
-    elsewhere: bool,
     seed: int,
 ) -> None:
     """Rows go on at their own pace; some are drafted for, of which some want fewer slots."""
     torch.manual_seed(seed)
     model, batch, rows = drafter(name), make_batch(lengths, seed=seed)["net_input"], len(lengths)
-    both = pair(lambda engine: CachedDrafter(model, engine), elsewhere)
-    for one, engine in zip(both, (ENGINES[0], ENGINES[0] if elsewhere else ENGINES[1])):
+    both = pair(lambda engine: CachedDrafter(model, engine))
+    for one, engine in zip(both, ENGINES):
         shared = CachedVerifier(verifier(), PAD, engine)
         out = shared.encode(batch["src_tokens"], batch["src_lengths"])
         one.start(batch, out, CAPACITY)

@@ -17,8 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from specdec_plugins.decoding.steps.supported import check_supported
-from specdec_plugins.decoding.steps.verifier import CachedVerifier
+from specdec_plugins.decoding.steps.verifier import CachedVerifier, check_supported
 from specdec_plugins.files.errors import UnsupportedModelError
 from specdec_plugins.models.rows import unfinished
 

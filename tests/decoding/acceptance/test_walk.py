@@ -1,6 +1,8 @@
-"""One way through a tree is followed."""
+"""One path through a tree is followed, by tensor code as on the host."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +11,8 @@ from conftest import counts_of, examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec_plugins.decoding.acceptance import Accepted, tree_walk
+from specdec_plugins.decoding.acceptance import Accepted
+from specdec_plugins.decoding.acceptance import walk as walks
 
 EOS = 2
 OWN = list(range(50, 58))
@@ -28,7 +31,7 @@ def walk(
 ) -> Accepted:
     """By rows; tokens are 10, 11, … if not given."""
     nodes = len(parents[0])
-    return tree_walk.walk(
+    return walks.walk(
         (np.array(parents), np.array(tokens or [range(10, 10 + nodes)] * len(parents))),
         torch.tensor(good).bool(),
         torch.tensor(own or [OWN[: nodes + 1]] * len(parents)),
@@ -148,3 +151,80 @@ def test_ways_are_those_of_a_plain_search(data: st.DataObject) -> None:
         assert found.tokens[row, : len(said)].tolist() == said
         expected = [len(said), len(way) - 1, lengths[row], said[-1], said[-1] == EOS]
         assert [values[row] for values in counts_of(found)] == expected
+
+
+def assert_same(way: walks.AcceptedPath, accepted: Any) -> None:
+    committed, count = accepted.committed, accepted.accepted
+    assert way.committed[:, 0].tolist() == committed
+    assert way.accepted[:, 0].tolist() == count
+    for row, n in enumerate(committed):
+        assert way.tokens[row, :n].tolist() == accepted.tokens[row, :n].tolist()
+        assert way.sources[row, :n].tolist() == accepted.sources[row, :n].tolist()
+
+
+@st.composite
+def trees(draw: Any, rows: int = 2) -> Any:
+    """Parents and tokens ``(rows, nodes)``: no two of the same after the same node, none after
+    EOS."""
+    nodes = draw(st.integers(1, 7))
+    parents, tokens = np.zeros((2, rows, nodes), np.int64)
+    for row in range(rows):
+        for node in range(1, nodes + 1):
+            ends = [0, *(tokens[row, : node - 1] == EOS)]
+            parent = draw(st.sampled_from([n for n in range(node) if not ends[n]]))
+            taken = set(tokens[row, : node - 1][parents[row, : node - 1] == parent])
+            parents[row, node - 1] = parent
+            free = [token for token in range(2, 12) if token not in taken]
+            tokens[row, node - 1] = draw(st.sampled_from(free))
+    return parents, tokens
+
+
+def links_of(parents: Any) -> walks.Links:
+    rows, nodes = parents.shape
+    depths, ancestors = (
+        np.zeros((rows, nodes + 1), np.int64),
+        np.tile(np.eye(nodes + 1), (rows, 1, 1)),
+    )
+    for row in range(rows):
+        for node, parent in enumerate(parents[row], 1):
+            depths[row, node] = depths[row, parent] + 1
+            ancestors[row, node] += ancestors[row, parent]
+    given = torch.from_numpy(parents), torch.from_numpy(depths), torch.from_numpy(ancestors > 0)
+    return walks.Links(*given, deepest=nodes)
+
+
+@given(tree=trees(), seed=st.integers(0, 999), several=st.booleans())
+def test_trees(tree: Any, seed: int, several: bool) -> None:
+    parents, tokens = tree
+    torch.manual_seed(seed)
+    drafted = torch.from_numpy(tokens)
+    own = torch.randint(2, 12, (2, tokens.shape[1] + 1))
+    good = drafted == own.gather(1, torch.from_numpy(parents))
+    if several:
+        good |= torch.rand(good.shape) < 0.6
+    expected = walks.walk((parents, tokens), good, own, EOS, [tokens.shape[1]] * 2, None)
+    assert_same(
+        walks.walk_by_tensors(links_of(parents), drafted, (good, own), EOS, several), expected
+    )
+
+
+@given(
+    slots=st.integers(0, 5),
+    seed=st.integers(0, 999),
+    kind=st.sampled_from(["own", "several", "drawn"]),
+)
+def test_chains(slots: int, seed: int, kind: str) -> None:
+    torch.manual_seed(seed)
+    drafted = torch.randint(2, 6, (3, slots))
+    own = torch.randint(2, 6, (3, slots + 1))
+    good = drafted == own[:, :-1]
+    if kind != "own":
+        good |= torch.rand(good.shape) < 0.6
+    # Nothing comes after EOS.
+    good[:, 1:] &= drafted[:, :-1] != EOS
+    own = own[:, :1] if kind == "drawn" else own
+    expected = walks.walk_along(drafted, good, own, EOS, torch.full((3,), slots), None)
+    links = walks.chain_links(slots, torch.device("cpu"))
+    assert_same(
+        walks.walk_by_tensors(links, drafted, (good, own), EOS, kind == "several"), expected
+    )

@@ -1,8 +1,9 @@
-"""Requests to a compiled model, called in place of a step."""
+"""Requests to models that OpenVINO has compiled, called in place of a step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec_plugins.engines.compiled_files import Buffer
+from specdec_plugins.engines.compiled import CompiledInput
 from specdec_plugins.engines.step import Results
 
 if TYPE_CHECKING:
@@ -28,62 +29,38 @@ class Request:
         tensor: type[openvino.Tensor],
         compiled: openvino.CompiledModel,
         parts: Sequence[int],
-        content: Buffer,
     ) -> None:
         """
         Args:
             parts: how many of the model's inputs each input of the step fills.
-            content: the memory from which the model reads its weights.
 
         Raises:
             RuntimeError: the model has more inputs or fewer.
         """
         if sum(parts) != len(compiled.inputs):
             raise RuntimeError(f"{len(compiled.inputs)} inputs in place of {sum(parts)}")
-        self._compiled, self._content = compiled.create_infer_request(), content
-        ends = list(accumulate(parts))
+        self._request, self._tensor = compiled.create_infer_request(), tensor
         self._inputs = [
-            _Input(tensor, self._compiled, range(end - count, end))
-            for end, count in zip(ends, parts)
+            CompiledInput(count, partial(self._bind, end - count))
+            for count, end in zip(parts, accumulate(parts))
         ]
+
+    def _bind(self, first: int, index: int, part: Tensor) -> None:
+        shared = self._tensor(part.numpy(), shared_memory=True)
+        self._request.set_input_tensor(first + index, shared)
 
     def run(self, inputs: Sequence[Tensor]) -> list[Array]:
         """Return the results, which the next run overwrites."""
         for target, x in zip(self._inputs, inputs, strict=True):
-            if x is not target.last:
-                target.set(x)
-        return list(self._compiled.infer(share_outputs=True).values())
+            target.set(x)
+        return list(self._request.infer(share_outputs=True).values())
+
+    def checked(self, *inputs: Tensor | None) -> Results:
+        """Run it, called like the step."""
+        return tuple(map(torch.from_numpy, self.run([x for x in inputs if x is not None])))
 
 
-class _Input:
-    """An input of a step, which a request reads in the caller's memory."""
-
-    def __init__(
-        self, tensor: type[openvino.Tensor], request: openvino.InferRequest, indices: range
-    ) -> None:
-        """``indices``: the request's inputs, one for each entry of the first two dimensions."""
-        self._tensor, self._request, self._indices = tensor, request, indices
-        self.last: Tensor | None = None
-        """The tensor that is set; filled anew, it need not be set again."""
-        self._memory: tuple[object, ...] = ()
-        """The address, shape and strides of that tensor; :attr:`_parts` keep it alive."""
-
-    def set(self, x: Tensor) -> None:
-        """Let the request read ``x``."""
-        memory = x.data_ptr(), x.shape, x.stride()
-        if memory != self._memory:
-            self.last, self._memory = None, ()
-            entries = x.flatten(0, 1) if len(self._indices) > 1 else [x]
-            self._parts = [entry.contiguous() for entry in entries]
-            for index, part in zip(self._indices, self._parts):
-                shared = self._tensor(part.numpy(), shared_memory=True)
-                self._request.set_input_tensor(index, shared)
-            if self._parts[0].data_ptr() != x.data_ptr():
-                return  # They are copies.
-        self.last, self._memory = x, memory
-
-
-class CompiledStep:
+class Requests:
     """A step's requests, one for each of the first few numbers of tokens.
 
     A request that meets another number of tokens loses half a step's time.
@@ -134,21 +111,19 @@ class _ByRows:
     After the first batch of several rows, single rows are no longer worth compiling for.
     """
 
-    def __init__(self, several: CompiledStep, single: CompiledStep) -> None:
+    def __init__(self, several: Requests, single: Requests) -> None:
         self._several, self._single = several, single
         self._only_single = True
 
-    def _step(self, rows: int, tokens: int) -> CompiledStep:
+    def _step(self, rows: int, tokens: int) -> Requests:
         self._only_single &= rows == 1
         return self._single if self._only_single and self._single.takes(tokens) else self._several
 
 
-class CompiledSourceStep(_ByRows):
+class SourceRequests(_ByRows):
     """A compiled :class:`SourceStep`."""
 
-    def __init__(
-        self, several: CompiledStep, single: CompiledStep, rows_at: int, tokens_at: int
-    ) -> None:
+    def __init__(self, several: Requests, single: Requests, rows_at: int, tokens_at: int) -> None:
         super().__init__(several, single)
         self._at = rows_at, tokens_at
 
@@ -157,7 +132,7 @@ class CompiledSourceStep(_ByRows):
         return self._step(rows, tokens)(x, *inputs, tokens=tokens)
 
 
-class CompiledCachedStep(_ByRows):
+class CachedRequests(_ByRows):
     """A compiled :class:`CachedStep`."""
 
     def __call__(self, past: Tensor, mask: Tensor, *inputs: Tensor | None) -> Results:

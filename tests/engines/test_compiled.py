@@ -1,0 +1,298 @@
+"""Compiled steps give what PyTorch gives, as far as their precision goes."""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_batch, make_task, make_verifier
+from controlled import HEAD
+from drafters import make_block, make_causal
+from scripted import DICTIONARY
+
+from specdec_plugins.decoding.build import build_generator
+from specdec_plugins.decoding.controllers.base import CONTROLLERS
+from specdec_plugins.decoding.limits import GenerationLimits
+from specdec_plugins.decoding.steps.drafter import DrafterStep
+from specdec_plugins.decoding.steps.encoder import EncoderStep, MemoryStep
+from specdec_plugins.decoding.steps.verifier import VerifierStep
+from specdec_plugins.engines.choice import ENGINES
+from specdec_plugins.engines.eager import EagerEngine
+from specdec_plugins.engines.engine import Engine, Engines
+from specdec_plugins.engines.onnxruntime import weight_bits
+from specdec_plugins.engines.openvino import has_bfloat16
+from specdec_plugins.engines.step import Step
+from specdec_plugins.engines.traced_step import example_inputs
+from specdec_plugins.files.errors import EngineError
+
+for library in ("openvino", "onnxruntime", "onnx"):
+    pytest.importorskip(library, reason="the extra [int8] is not installed")
+
+COMPILED = [name for name, kind in ENGINES.items() if kind.device == "cpu"]
+EVERY_ENGINE = pytest.mark.parametrize("engine", COMPILED)
+
+
+def make(engine: str, precision: str = "float32", fall_back: bool = False) -> Any:
+    return ENGINES[engine].make(precision, fall_back=fall_back)
+
+
+K = 4
+PAIRS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
+    "published drafter": ({}, "block", {"src_embedding_copy": True}),
+    "all shared": (
+        {"encoder_normalize_before": True, "decoder_normalize_before": True},
+        "causal",
+        {
+            "share_verifier_encoder": True,
+            "verifier_features": True,
+            "verifier_feature_layers": "1",
+            "previous_token_head": True,
+        },
+    ),
+    "learned positions": (
+        {"encoder_learned_pos": True, "decoder_learned_pos": True, "share_all_embeddings": True},
+        "causal",
+        {"decoder_learned_pos": True},
+    ),
+    "no positions, narrow": (
+        {"no_token_positional_embeddings": True, "decoder_output_dim": 8, "activation_fn": "gelu"},
+        "causal",
+        {"previous_token_head": True},
+    ),
+}
+
+
+@cache
+def pair(name: str) -> tuple[Any, Any]:
+    overrides, kind, options = PAIRS[name]
+    task = make_task(block_size=K)
+    task.verifier = make_verifier(seed=1, **overrides).requires_grad_(False).float()
+    task.verifier.decoder.output_projection.weight[2] *= 4
+    make = make_block if kind == "block" else make_causal
+    return task.verifier, make(task, **options).float()
+
+
+def decode(name: str, engine: Engine, controller: str, *batches: list[int]) -> Any:
+    verifier, drafter = pair(name)
+    generator = build_generator(
+        verifier,
+        None if controller == "none" else drafter,
+        DICTIONARY,
+        block_size=K,
+        limits=GenerationLimits(max_len_b=20),
+        controller=CONTROLLERS[controller](),
+        head=HEAD,
+        engines=Engines.both(engine),
+    )
+    results = (generator.generate([], make_batch(lengths)) for lengths in batches)
+    return [hypothesis for batch in results for (hypothesis,) in batch]
+
+
+def inputs(
+    step: VerifierStep, rows: int = 2, tokens: int = 3, cached: int = 4, source: int = 7
+) -> tuple[Any, ...]:
+    """Return inputs for new tokens after cached ones."""
+    example = step.example(rows, others=source)
+    layer, (_, _, table, memory, memory_mask) = step.layers[0], example
+    width = cached + tokens
+    past = torch.randn(len(step.layers), 2, rows, layer.heads, cached, layer.head_dim)
+    positions = torch.arange(cached, width).expand(rows, -1).contiguous()
+    ids = torch.randint(4, 10, (rows, tokens))
+    mask = torch.zeros(rows, 1, tokens, width)
+    return past, mask, ids, positions, table, torch.randn_like(memory), memory_mask
+
+
+class TwoMatrices(Step):
+    """One takes 128 numbers, the other 192."""
+
+    first, second = torch.eye(128, 192), torch.eye(192, 7)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        return (x @ self.first @ self.second,)
+
+    def example(self) -> tuple[torch.Tensor]:
+        return (torch.ones(2, 128),)
+
+
+class Twice(Step):
+    """A step that computes something else when it is compiled."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        return (x * (2 if torch.jit.is_tracing() else 1),)
+
+    def example(self) -> tuple[torch.Tensor]:
+        return (torch.ones(2, 3),)
+
+
+class Strange(Step):
+    """A step that cannot be compiled."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        return (torch.special.airy_ai(x),)
+
+    def example(self) -> tuple[torch.Tensor | None, ...]:
+        return (torch.ones(2),)
+
+
+@EVERY_ENGINE
+@pytest.mark.parametrize(
+    "name",
+    [
+        "all shared",
+        "published drafter",
+        pytest.param("learned positions", marks=pytest.mark.slow),
+        pytest.param("no positions, narrow", marks=pytest.mark.slow),
+    ],
+)
+def test_as_pytorch(engine: str, name: str) -> None:
+    """The tokens are the same, and scores as exact as float32."""
+    compiled = make(engine)
+    for controller, batches in (("tree", ([6, 3, 9], [7, 12, 4], [5])), ("constant", ([17],))):
+        expected = decode(name, EagerEngine(), controller, *batches)
+        for results, reference in zip(
+            decode(name, compiled, controller, *batches), expected, strict=True
+        ):
+            assert results["tokens"].tolist() == reference["tokens"].tolist()
+            assert results["accepted"] == reference["accepted"]
+            scores = results["positional_scores"], reference["positional_scores"]
+            torch.testing.assert_close(*scores, atol=1e-4, rtol=1e-4)
+
+
+@EVERY_ENGINE
+def test_another_tensor_in_the_same_memory(engine: str) -> None:
+    """It need not be set again, unlike a tensor elsewhere."""
+    run, memory = make(engine).prepare(TwoMatrices()), np.ones((2, 128), np.float32)
+    for value in (1, 2):
+        memory[:] = value
+        assert run(torch.from_numpy(memory))[0][0, 0] == value
+    assert run(torch.full((2, 128), 3.0))[0][0, 0] == 3
+    # A tensor that is not contiguous is copied every time.
+    across = torch.from_numpy(np.ones((128, 2), np.float32))
+    for value in (4, 5):
+        across[:] = value
+        assert run(across.T)[0][0, 0] == value
+
+
+@EVERY_ENGINE
+def test_inputs_that_were_filled_anew_are_read_again(engine: str) -> None:
+    """The engine reads them where they lie, and leaves them as they are."""
+    torch.manual_seed(0)
+    step = VerifierStep(pair("all shared")[0])
+    run, tensors = make(engine).prepare(step), inputs(step)
+    for _ in range(3):
+        for tensor in tensors[:4]:
+            tensor.copy_(tensor.flip(-1) if tensor.dtype == torch.long else tensor + 0.5)
+        before = copy.deepcopy(tensors)
+        for expected, actual in zip(step(*before), run(*tensors), strict=True):
+            torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-4)
+        assert all(map(torch.equal, tensors, before))
+
+
+@EVERY_ENGINE
+def test_threads_are_torchs_again_afterwards(engine: str) -> None:
+    """And meanwhile only where it has a step to run."""
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        compiled = make(engine, fall_back=True)
+        with compiled.running():
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+        compiled.prepare(Strange())
+        with compiled.running():
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def compiled_steps() -> list[Any]:
+    """Return every step in every precision of every engine, for a single row and several."""
+    results = []
+    for engine, name, rows in product(
+        COMPILED, ("encoder", "memory", "verifier", "drafter"), (1, 3)
+    ):
+        for precision in ENGINES[engine].precisions:
+            marks = []
+            if precision == "bfloat16":
+                reason = "OpenVINO has no bfloat16 on this processor"
+                marks.append(pytest.mark.skipif(not has_bfloat16(), reason=reason))
+            if rows == 1 and (name, precision) != ("verifier", "int8"):
+                marks.append(pytest.mark.slow)
+            results.append(pytest.param(engine, name, precision, rows, marks=marks))
+    return results
+
+
+@pytest.mark.parametrize(("engine", "name", "precision", "rows"), compiled_steps())
+def test_every_step_is_right_in_every_precision(
+    engine: str, name: str, precision: str, rows: int
+) -> None:
+    """This processor's kernels compute about what PyTorch does in float32."""
+    torch.manual_seed(0)
+    verifier, drafter = pair("all shared")
+    cached = VerifierStep(verifier)
+    steps: dict[str, Step] = {
+        "encoder": EncoderStep(verifier.encoder),
+        "memory": MemoryStep(cached.layers),
+        "verifier": cached,
+        "drafter": DrafterStep(drafter),
+    }
+    step = steps[name]
+    run = make(engine, precision).prepare(step)
+    for tokens in (3, 5, 8):
+        tensors = tuple(
+            torch.randn_like(x) if x is not None and x.is_floating_point() else x
+            for x in example_inputs(step, rows, tokens)
+        )
+        results, expected = run(*tensors), step(*tensors)
+        # The first result, and new keys and values; a drafter's candidates may swap.
+        for index in (0, -1):
+            error = results[index] - expected[index]
+            assert error.norm() < 0.1 * expected[index].norm()
+
+
+@EVERY_ENGINE
+def test_what_is_compiled_wrongly_is_not_used(
+    engine: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(EngineError, match=r"Twice \(what it computes is not what PyTorch does\)"):
+        make(engine).prepare(Twice())
+    before = torch.get_rng_state()
+    run = make(engine, fall_back=True).prepare(Twice())
+    assert torch.equal(torch.get_rng_state(), before)
+    assert run(torch.ones(2, 3))[0].eq(1).all()
+    assert "torch runs it" in caplog.text
+
+
+@EVERY_ENGINE
+def test_an_engine_is_what_runs_its_steps(engine: str) -> None:
+    """Only compiled steps are in int8; what cannot be compiled is refused, or PyTorch's."""
+    with pytest.raises(EngineError, match=f"--engine {engine}: cannot compile Strange"):
+        make(engine).prepare(Strange())
+    compiled, results = make(engine, "int8", fall_back=True), []
+    for step in (Strange(), TwoMatrices()):
+        run = compiled.prepare(step)
+        results.append((compiled.name, compiled.precision))
+        if isinstance(step, Strange):
+            assert torch.equal(run(torch.ones(2))[0], torch.special.airy_ai(torch.ones(2)))
+    both = f"{engine} and eager", "int8 and float32"
+    assert results == [("eager", "float32"), both]
+
+
+@pytest.mark.parametrize(
+    ("processor", "machine", "bits"),
+    [
+        ("AMD EPYC (avx2, L3 32 MiB)", "x86_64", 7),
+        ("Xeon (avx512)", "AMD64", 7),
+        ("Xeon (amx, avx512_vnni, avx512_bf16)", "x86_64", 8),
+        ("Graviton (sve)", "aarch64", 8),
+    ],
+)
+def test_weights_have_7_bits_where_products_saturate(
+    processor: str, machine: str, bits: int
+) -> None:
+    assert weight_bits(processor, machine) == bits

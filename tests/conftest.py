@@ -54,7 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def examples(count: int) -> hypothesis.settings:
-    """How many examples a test has where slow ones are run."""
+    """Set the examples of a test where slow ones are run."""
     usual = hypothesis.settings.default
     assert usual is not None
     return hypothesis.settings(max_examples=max(10, count * usual.max_examples // 100))
@@ -77,7 +77,7 @@ def thinned(**axes: Iterable[Any]) -> pytest.MarkDecorator:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What hypothesis repeats is not traced for coverage, which would take it half as long again.
+    """Leave out of coverage the tests that hypothesis repeats, which it would slow by half.
 
     So are modules marked ``no_cover``: their lines are others' too. What coverage says is never
     too much.

@@ -39,7 +39,7 @@ KERNELS = {
     "logsumexp": 8, "topk": 2, "sort": 2, "constant_pad_nd": 2, "masked_fill": 2, "scatter": 2,
     "scatter_add": 2, "index_copy": 2,
 }  # fmt: skip
-"""What an operation launches on CUDA if that is not one kernel; by ATen's sources."""
+"""Kernels that an operation launches on CUDA, if not a single one; by ATen's sources."""
 NOTHING = (
     "empty", "empty_strided", "empty_like", "new_empty", "detach", "alias", "lift_fresh",
     "_unsafe_view", "_reshape_alias",

@@ -107,7 +107,7 @@ def test_generate(
 def test_generate_by_openvino(
     trained: Trained, flags: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is compiled, is so before fairseq's clock starts."""
+    """Steps are compiled before fairseq's clock starts."""
     need_bfloat16()
     flags += f" --path {trained.drafter}:{trained.verifier} {SHOW} --max-tokens 60"
     with caplog.at_level("INFO"):

@@ -55,7 +55,7 @@ def dictionary() -> Dictionary:
 
 
 def published_steps(line: str) -> list[tuple[list[str], int]]:
-    """Of every step, the drafted tokens and how many of them were committed, EOS included."""
+    """Return the drafted tokens of every step and how many were committed, EOS included."""
     steps = []
     for step in json.loads(line)["trace"]:
         drafted = [dictionary()[token] for token in step["draft"]]

@@ -99,7 +99,7 @@ def test_the_rules_head_beside_the_drafter(rule: AcceptanceRule, lines: int) -> 
 def test_acceptance_length_has_not_changed(
     name: str, batch: int, rule: AcceptanceRule, controller: str, length: float
 ) -> None:
-    """As measured when the pairs were made; see the cards."""
+    """It was measured when the pairs were made; see the cards."""
     _, statistics = decoded(name, "specdec", batch, rule, controller)
     assert statistics.acceptance_length == pytest.approx(length, rel=0.05)
 

@@ -1,4 +1,4 @@
-"""What is built as fairseq's Transformer, and what is refused by name."""
+"""Architectures that are built as fairseq's Transformer, and those that are refused."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def import_user_dir() -> None:
 
 
 def test_a_user_dir_changes_nothing(tmp_path: Path) -> None:
-    """Whether it has been imported, by this door or that one, a Transformer is one."""
+    """Imported or not, a Transformer is one."""
     archs = ("transformer_mine", "mine_small", "wide_shallow")
     paths = [StandIn(arch=arch).save(tmp_path / f"{arch}.pt") for arch in archs]
     for path in paths:

@@ -40,7 +40,7 @@ def make_model_args() -> argparse.Namespace:
 
 
 def make_state(task: TranslationTask) -> dict[str, Any]:
-    """What fairseq's trainer saves, with the kinds of value that its meters keep."""
+    """A checkpoint as fairseq's trainer saves it, with values of meters."""
     args = make_model_args()
     model = task.build_model(args)
     meters = [(10, "bleu", "AverageMeter", {"val": np.float64(1.5), "sum": np.arange(4)})]

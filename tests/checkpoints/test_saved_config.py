@@ -1,4 +1,4 @@
-"""What of a checkpoint's configuration reaches fairseq: known fields, each of its type."""
+"""The configuration that reaches fairseq: known fields, each of its type."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def trace(tmp_path: Path) -> Path:
 
 @cache
 def good_state() -> dict[str, Any]:
-    """Of a checkpoint, made once; not to be changed."""
+    """A checkpoint, made once; not to be changed."""
     return make_state(make_task())
 
 

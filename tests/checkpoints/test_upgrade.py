@@ -91,7 +91,7 @@ def test_all_tools_read_what_the_model_is(kind: str, verifier: Any, tmp_path: Pa
 
 
 def test_no_version_means_no_norm_after_the_layers(tmp_path: Path) -> None:
-    """As fairseq itself has it; what is written says so too."""
+    """fairseq does so itself; the written checkpoint says so, too."""
     norms = {"encoder_normalize_before": True, "decoder_normalize_before": True}
     source = save_checkpoint(tmp_path / "old.pt", make_verifier(**norms))
     aged(source, old_names.without_versions, old_names.fused)

@@ -1,4 +1,4 @@
-"""Which runs are still to be made, in which order; and what is kept of them."""
+"""Runs that are still to be made, their order, and their file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a head is judged by: the blocks that decoding drafts."""
+"""The blocks that a head is judged by: those that decoding drafts."""
 
 from __future__ import annotations
 

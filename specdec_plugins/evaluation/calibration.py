@@ -21,7 +21,7 @@ from specdec_plugins.criterions.acceptance_labels import AcceptanceLabeller, Lab
 from specdec_plugins.decoding.acceptance import Scoring, choose_rule
 from specdec_plugins.decoding.kernels import Floats
 from specdec_plugins.evaluation.plots import new_figure
-from specdec_plugins.files.errors import CheckpointError, InferenceError
+from specdec_plugins.files.errors import CheckpointError
 from specdec_plugins.files.output import JsonObject, whole_file
 from specdec_plugins.host.fairseq_types import Sample
 from specdec_plugins.models.acceptance_head import AcceptanceHead, fingerprint
@@ -178,22 +178,17 @@ class TrainedHead:
         groups.task.update({name: value for name, value in options.items() if name in names})
         config = groups.task
         folders = [Path(folder) for folder in str(config.data).split(os.pathsep)]
-        data = [("--data", path) for folder in folders for path in folder.glob("*")]
-        models = [("--drafter", Path(drafter_path)), ("--AR-path", Path(config.AR_path))]
-        self.files = [*models, *data]
+        self.files = [
+            ("--drafter", Path(drafter_path)),
+            ("--AR-path", Path(config.AR_path)),
+            *(("--data", path) for folder in folders for path in folder.glob("*")),
+        ]
         """All files that are read, each with the flag that can name it."""
-        if not folders[0].is_dir():
-            raise InferenceError(f"{folders[0]}: no such folder; name binarised text with --data")
-        for flag, file in models:
-            if not file.is_file():
-                raise InferenceError(f"{file}: no such file; say where it is now with {flag}")
         self.task = TranslationSpecdecTask.setup_task(config)
         drafter, settings = self.task.load_drafter(drafter_path), self.head.settings
         if fingerprint(drafter) != settings.drafter:
-            raise CheckpointError(
-                f"{drafter_path}: not the drafter that {path} was trained for; name that one "
-                "with --drafter"
-            )
+            fault = f"{drafter_path}: not the drafter that {path} was trained for"
+            raise CheckpointError(f"{fault}; name that one with --drafter")
         self.labeller = AcceptanceLabeller(
             drafter,
             self.task.verifier,

@@ -143,31 +143,12 @@ def write_card(job: PairJob, done: Done) -> None:
 
 def _card(job: PairJob, done: Done, drawn: bool) -> Iterator[str]:
     source, target = job.languages
-    segmented, distilled, train, measured = (
-        done[name] for name in ("segment", "distil", "train", "measure")
-    )
+    train, measured = done["train"], done["measure"]
     yield f"# {source} to {target}: a verifier and its drafter"
     yield "\n`pair/` is a folder that every command takes:\n"
     yield f"    {shown(['specdec-translate', job.layout.pair, '--input-path'])} FILE"
     yield "\n## What it is made of\n"
-    yield from (f"- {fact}" for fact in done["check"]["verifier"])
-    learned = distilled["learned"]
-    for_head = f", {learned['head']} for the head" if job.heads else ""
-    yield (
-        f"- {sum(segmented['lines'].values())} lines of {job.sources.name}: {learned['train']} to "
-        f"learn from, {learned['valid']} to measure on{for_head}; left out: "
-        f"{segmented['too_long']} longer than the encoder's positions, "
-        f"{distilled.get('run_on', 0)} whose output ran to the length limit"
-    )
-    yield (
-        "- The verifier's outputs have "
-        f"{distilled['output_tokens'] / distilled['source_tokens']:.2f} times the tokens of their "
-        f"sources; {distilled.get('repeated', 0)} repeat themselves."
-    )
-    count = done["export"]["draft_vocabulary"]
-    yield f"- The drafter ({job.arch}) drafts from {'all' if count is None else count} tokens."
-    precision = "in float16" if job.half else "in its own precision"
-    yield f"- The verifier is stored {precision}, the drafter in float16."
+    yield from (f"- {fact}" for fact in (*done["check"]["verifier"], *_text_and_models(job, done)))
     yield "\n## How well it drafts\n"
     if train["interrupted"]:
         yield "Training was interrupted; the command that made this goes on with it.\n"
@@ -186,3 +167,27 @@ def _card(job: PairJob, done: Done, drawn: bool) -> Iterator[str]:
     yield measured["speed"].strip() or "Not measured: specdec-tune is for CPUs."
     yield "\n## How it was checked\n"
     yield f"{done['check']['checked']}\n\n{measured['exact']}"
+
+
+def _text_and_models(job: PairJob, done: Done) -> Iterator[str]:
+    segmented, distilled, count = (
+        done["segment"],
+        done["distil"],
+        done["export"]["draft_vocabulary"],
+    )
+    learned, precision = distilled["learned"], "in float16" if job.half else "in its own precision"
+    for_head = f", {learned['head']} for the head" if job.heads else ""
+    yield (
+        f"{sum(segmented['lines'].values())} lines of {job.sources.name}: {learned['train']} to "
+        f"learn from, {learned['valid']} to measure on{for_head}; left out: "
+        f"{segmented['too_long']} longer than the encoder's positions, "
+        f"{distilled.get('run_on', 0)} whose output ran to the length limit"
+    )
+    ratio = distilled["output_tokens"] / distilled["source_tokens"]
+    repeated = distilled.get("repeated", 0)
+    yield (
+        f"The verifier's outputs have {ratio:.2f} times the tokens of their sources; {repeated} "
+        "repeat themselves"
+    )
+    yield f"The drafter ({job.arch}) drafts from {'all' if count is None else count} tokens."
+    yield f"The verifier is stored {precision}, the drafter in float16."

@@ -239,7 +239,7 @@ class Scripted(StrictRule):
         object.__setattr__(self, "table", (torch.arange(slots) < accepted[:, None]).to(device))
         object.__setattr__(self, "tick", torch.zeros(1, dtype=torch.long, device=device))
 
-    def agrees(self, verification: Any, own: Any, drafted: Any, after: Any) -> torch.Tensor:
+    def agrees(self, verification: Any, tokens: Any, drafted: Any, after: Any) -> torch.Tensor:
         rows = torch.arange(len(drafted), device=drafted.device) * 61 + self.tick
         self.tick.add_(1)
         return self.table.index_select(0, rows % 997)[:, : drafted.size(1)]

@@ -170,12 +170,9 @@ def _card(job: PairJob, done: Done, drawn: bool) -> Iterator[str]:
 
 
 def _text_and_models(job: PairJob, done: Done) -> Iterator[str]:
-    segmented, distilled, count = (
-        done["segment"],
-        done["distil"],
-        done["export"]["draft_vocabulary"],
-    )
-    learned, precision = distilled["learned"], "in float16" if job.half else "in its own precision"
+    segmented, distilled = done["segment"], done["distil"]
+    learned, count = distilled["learned"], done["export"]["draft_vocabulary"]
+    precision = "in float16" if job.half else "in its own precision"
     for_head = f", {learned['head']} for the head" if job.heads else ""
     yield (
         f"{sum(segmented['lines'].values())} lines of {job.sources.name}: {learned['train']} to "

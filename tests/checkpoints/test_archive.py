@@ -26,21 +26,6 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 class TestDamage:
-    def test_bytes_that_are_changed_in_the_middle(self, checkpoint: Path) -> None:
-        """torch reads such files without a word."""
-        good, numbers = checkpoint.read_bytes(), random.Random(1)
-        with zipfile.ZipFile(checkpoint) as archive:
-            weights = [entry for entry in archive.infolist() if "/data/" in entry.filename]
-        for _ in range(40):
-            entry = numbers.choice(weights)
-            after = good.index(b"PK", entry.header_offset + 4)
-            place = after - 1 - numbers.randrange(entry.file_size)
-            content = bytearray(good)
-            content[place] ^= 0xFF
-            checkpoint.write_bytes(content)
-            message = complaint(checkpoint)
-            assert "damaged" in message or "archive" in message
-
     @pytest.mark.parametrize("padding", [0, 1 << 20])
     def test_an_old_pickle_without_its_numbers(self, checkpoint: Path, padding: int) -> None:
         """Else they would be whatever lies in memory."""
@@ -85,13 +70,6 @@ class TestDamage:
 
 
 class TestWeights:
-    @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-    def test_values_that_are_no_numbers(self, value: float, checkpoint: Path) -> None:
-        weights = load_state(checkpoint)["model"]
-        weights["encoder.layers.0.fc1.weight"].view(-1)[3] = value
-        message = complaint(save_changed(checkpoint, model=weights))
-        assert "weight 'encoder.layers.0.fc1.weight' holds infinite values or NaN" in message
-
     @pytest.mark.parametrize(
         "value",
         [

@@ -45,8 +45,8 @@ def test_encoder_output_is_the_verifiers_bit_for_bit(name: str, tmp_path: Path) 
     assert torch.equal(encode(drafter), encode(verifier))
     assert not torch.equal(encode(before), encode(verifier))
     # The decoder is the one it would have had anyway.
-    for own, untouched in zip(drafter.decoder.parameters(), before.decoder.parameters()):
-        assert torch.equal(own, untouched)
+    for begun, untouched in zip(drafter.decoder.parameters(), before.decoder.parameters()):
+        assert torch.equal(begun, untouched)
 
 
 def test_weights_that_fairseq_saved_twice_are_no_mismatch(tmp_path: Path) -> None:
@@ -65,12 +65,10 @@ MISMATCHES: list[tuple[dict[str, Any], str]] = [
         {"encoder_embed_dim": 32},
         r"mismatch: encoder\.embed_tokens\.weight is \(24, 16\), .* \(24, 32\)",
     ),
-    ({"encoder_ffn_embed_dim": 8}, r"mismatch: encoder\.layers\.0\.fc1\.weight"),
     ({"encoder_layers": 1}, r"mismatch: encoder\.layers\.1\..* not in the drafter"),
     ({"encoder_layers": 3}, r"mismatch: encoder\.layers\.2\..* not in the verifier"),
     ({"encoder_attention_heads": 4}, r"--encoder-attention-heads is 2 in the verifier, 4 in"),
     ({"activation_fn": "gelu"}, r"--activation-fn is relu in the verifier, gelu in the drafter"),
-    ({"no_scale_embedding": True}, r"--no-scale-embedding is False in the verifier, True in"),
     ({"layernorm_embedding": True}, r"encoder\.layernorm_embedding\..* is not in the verifier"),
 ]
 
@@ -107,8 +105,8 @@ def test_the_published_drafter_takes_what_there_is(tmp_path: Path) -> None:
     args = block_args(init_encoder_from=str(path), encoder_learned_pos=True, activation_fn="gelu")
     drafter = BlockDrafter.build_model(args, make_task())
     init_encoder_from(drafter.encoder, str(path), make_task(), drafter.exact_encoder)
-    own, theirs = without_copies(drafter.encoder.state_dict()), verifier.encoder.state_dict()
-    assert "embed_positions.weight" in own
-    for name, tensor in own.items():
+    drafters, saved = without_copies(drafter.encoder.state_dict()), verifier.encoder.state_dict()
+    assert "embed_positions.weight" in drafters
+    for name, tensor in drafters.items():
         if name not in ("version", "embed_positions.weight"):
-            assert torch.equal(tensor, theirs[name]), name
+            assert torch.equal(tensor, saved[name]), name

@@ -50,8 +50,8 @@ def test_views_of_one_storage_stay_what_they_are(trained: Path, tmp_path: Path) 
     state["model"][f"{attention}.k_proj.weight"] = query.t()
     torch.save(state, trained)
     export_checkpoint(str(trained), str(tmp_path / "small.pt"))
-    found = load_state(tmp_path / "small.pt")["model"]
-    assert torch.equal(found[f"{attention}.k_proj.weight"], query.t())
+    weights = load_state(tmp_path / "small.pt")["model"]
+    assert torch.equal(weights[f"{attention}.k_proj.weight"], query.t())
 
 
 def test_an_overflow_of_float16_is_refused_before_there_is_a_file(
@@ -185,8 +185,8 @@ def test_a_draft_vocabulary_that_cannot_be_chosen(
     text, target = tmp_path / "text.de", tmp_path / "small.pt"
     text.write_bytes(flags.pop("text", text.read_bytes()))
     source = tmp_path / flags.pop("SOURCE", drafter.name)
-    given = {"--dictionaries": tmp_path, "--draft-vocabulary": "2", "--draft-text": text}
-    pairs = [(flag, str(value)) for flag, value in {**given, **flags}.items() if value is not None]
+    usual = {"--dictionaries": tmp_path, "--draft-vocabulary": "2", "--draft-text": text}
+    pairs = [(flag, str(value)) for flag, value in {**usual, **flags}.items() if value is not None]
     argv = [str(source), str(target), *(part for pair in pairs for part in pair)]
     assert export_script.main([*argv, "-s", "en"]) == 1
     assert re.search(message, capsys.readouterr().err)

@@ -216,15 +216,11 @@ class TestRefusals:
 
 
 class TestBadFiles:
-    @pytest.mark.parametrize(
-        "content",
-        [b"", b"\0" * 4096, bytes(range(256)) * 20, b"PK\x03\x04 no zip"],
-        ids=["empty", "zeros", "bytes", "zip-like"],
-    )
-    def test_not_a_checkpoint(self, content: bytes, tmp_path: Path) -> None:
+    def test_not_a_checkpoint(self, tmp_path: Path) -> None:
         path = tmp_path / "checkpoint.pt"
-        path.write_bytes(content)
-        assert "not a checkpoint" in complaint(path)
+        for content in (b"", b"\0" * 4096, bytes(range(256)) * 20, b"PK\x03\x04 no zip"):
+            path.write_bytes(content)
+            assert "not a checkpoint" in complaint(path)
 
     @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
     @pytest.mark.parametrize("share", [0.01, 0.5, 0.99])

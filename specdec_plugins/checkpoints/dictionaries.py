@@ -42,12 +42,8 @@ def noted(
     languages: tuple[str | None, str | None],
     name: str,
 ) -> dict[str, object]:
-    """Return the ``task_state`` of the checkpoint ``name`` with fingerprints of dictionaries.
-
-    Args:
-        folder: that of the dictionaries.
-        languages: source and target.
-    """
+    """Return the ``task_state`` of the checkpoint ``name`` with fingerprints of the dictionaries of
+    a folder; ``languages`` are source and target."""
     prints = {}
     for side, language in zip(SIDES, languages, strict=True):
         dictionary = load_dictionary(folder, language)

@@ -114,7 +114,7 @@ class Multilingual(msgspec.Struct, frozen=True):
 
         Args:
             values: options by name; those of ``langtoks`` as ``langtoks_main``.
-            folder: the folder of the list of languages, if that is a file.
+            folder: that of the list of languages, if that is a file.
         """
         saved: dict[str, object] = {}
         for name, value in values.items():

@@ -164,8 +164,7 @@ class TrainedHead:
     def __init__(self, path: str, **overrides: str | None) -> None:
         """Load the head, and the models and data that it was trained with.
 
-        Args:
-            overrides: ``data``, ``AR_path`` and ``drafter`` if they have moved since.
+        ``overrides`` are ``data``, ``AR_path`` and ``drafter``, if they have moved since.
         """
         self.head, cfg = load_trained_head(path)
         moved = {name: value for name, value in overrides.items() if value is not None}
@@ -211,10 +210,7 @@ class TrainedHead:
         """Return predictions for the blocks that decoding ``subset``'s targets would draft.
 
         Those are the first block of each sentence and then always the block after the tokens that
-        the last block committed.
-
-        Args:
-            bar: show progress on standard error.
+        the last block committed. With ``bar`` progress is shown.
         """
         self.task.load_dataset(subset)
         batches = self.task.get_batch_iterator(

@@ -159,13 +159,7 @@ class Experiment:
 
 
 def measure(experiment: Experiment, out: Path, note: Note) -> Iterator[Run]:
-    """Yield all runs: those of an earlier, interrupted command, then new ones, each on the disk.
-
-    Raises:
-        CheckpointError, InferenceError: models that cannot be used, a system that failed, a folder
-            that holds another experiment or cannot be written to.
-        ValueError: settings that do not fit the models.
-    """
+    """Yield all runs: those of an earlier, interrupted command, then new ones, each on the disk."""
     with work_folder(out, out / DESCRIPTION, experiment.describe()):
         runs = read_runs(out / RUNS)
         yield from runs

@@ -105,9 +105,7 @@ def decode(translator: Translator, lines: Sequence[Line]) -> list[Tokens]:
 def gap(judge: Translator, line: Line, a: Tokens, b: Tokens, penalty: float = 1.0) -> float:
     """Return by how many nats the verifier prefers one of two outputs where they first differ.
 
-    Args:
-        judge: decodes by the verifier alone.
-        penalty: the repetition penalty of both outputs.
+    ``judge`` decodes by the verifier alone; ``penalty`` is the repetition penalty of both outputs.
     """
     generator = judge.generator
     assert isinstance(generator, SpeculativeGenerator)

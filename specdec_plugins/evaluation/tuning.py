@@ -105,13 +105,9 @@ class Trial:
         rounds: int = ROUNDS,
         keep: Sequence[Way] = (GREEDY,),
     ) -> list[Timed]:
-        """Time all modes on a text in rounds, after each of which the slower half is dropped.
+        """Time all modes on a text in rounds; return all, the fastest first.
 
-        Args:
-            keep: modes that are never dropped.
-
-        Returns:
-            all modes, the fastest first.
+        After each round the slower half is dropped, but for those to ``keep``.
         """
         times: dict[Way, list[float]] = {mode: [] for mode in self.modes}
         running = list(self.modes)

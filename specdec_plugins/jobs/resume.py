@@ -34,12 +34,7 @@ class Resume:
     """The file beside an output, and the point at which to go on."""
 
     def __init__(self, output: OutputLines, about: JsonObject, resumed: bool) -> None:
-        """Look at what an earlier run left.
-
-        Args:
-            about: facts about this run that the output depends on.
-            resumed: True if it goes on with an earlier one.
-        """
+        """Look at the files of an earlier run; ``about`` is :func:`describe_run`'s."""
         self._output, self._about, self._resumed = output, about, resumed
         self._path = resume_path(output.path) if output.resumable else None
         before = None

@@ -36,13 +36,10 @@ TRIED_LINES, TRIED_UPDATES = 300, 8
 
 
 def make(job: PairJob, last: str | None = None) -> Done:
-    """Do what is not done yet, and note it in ``work/done.json``.
+    """Do what is not done yet, and note it in ``work/done.json``; return the facts of each stage.
 
     Args:
         last: the stage to end with; None: all, and the card.
-
-    Returns:
-        The facts about each stage.
 
     Raises:
         SpecdecError: a stage failed; what is done is kept.
@@ -94,11 +91,7 @@ def is_done(out: Path, record: JsonObject, made_of: JsonObject) -> bool:
 
 
 def rehearse(job: PairJob) -> Iterator[str]:
-    """Try a job on its first lines in a folder that is removed again.
-
-    Yields:
-        Lines to read: each stage's expected hours, and the recipe.
-    """
+    """Try a job on its first lines; yield each stage's expected hours, and the recipe."""
     lines = sum(1 for _ in worded_lines(job.sources))
     with tempfile.TemporaryDirectory() as folder:
         few = Path(folder) / "few.txt"

@@ -67,12 +67,8 @@ def draw_held_out(job: PairJob) -> tuple[list[str], list[str]]:
 def segment(job: PairJob, translator: Translator, note: Callable[[int], object]) -> JsonObject:
     """Write the segmented text, held-out lines first, and those to measure on as they are.
 
-    Args:
-        translator: the pair's verifier, whose segmentation this is.
-        note: called with the number of lines that were segmented.
-
-    Returns:
-        The number of lines of each kind, of tokens, and of unknown tokens.
+    Returns the number of lines of each kind, of tokens, and of unknown tokens; ``note`` is called
+    with the number of lines that were segmented.
     """
     drawn = draw_held_out(job)
     codec, facts = translator.codec, Counter[str]()
@@ -117,13 +113,9 @@ def segment(job: PairJob, translator: Translator, note: Callable[[int], object])
 
 
 def collect(job: PairJob, lines: dict[str, int]) -> JsonObject:
-    """Write the sources and outputs of each kind that a drafter is to learn from.
+    """Write the sources and outputs that a drafter is to learn from; return counts.
 
-    Args:
-        lines: of each kind, in the order of the text.
-
-    Returns:
-        Counts of what was left out, of what was not, and of tokens.
+    ``lines`` are those of each kind, in the order of the text.
     """
     counts: Counter[str] = Counter()
     learned: Counter[str] = Counter()
